@@ -1,0 +1,43 @@
+"""A message queue that lives in Delta tables.
+
+``LakeQueue(root)`` opens a root of queues; see the README. Importing this package starts nothing.
+"""
+
+from lakequeue import errors
+from lakequeue.clock import Clock, SystemClock
+from lakequeue.errors import *  # noqa: F403
+from lakequeue.lease import Lease
+from lakequeue.message import (
+    AttributeValue,
+    BatchFailure,
+    BatchResult,
+    BatchSuccess,
+    Message,
+    SendEntry,
+    SendResult,
+)
+from lakequeue.queue import PeekedMessage, Queue, QueueCounts
+from lakequeue.service import LakeQueue
+from lakequeue.shard import LeaseCounts
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttributeValue",
+    "BatchFailure",
+    "BatchResult",
+    "BatchSuccess",
+    "Clock",
+    "LakeQueue",
+    "Lease",
+    "LeaseCounts",
+    "Message",
+    "PeekedMessage",
+    "Queue",
+    "QueueCounts",
+    "SendEntry",
+    "SendResult",
+    "SystemClock",
+    "__version__",
+    *errors.__all__,
+]

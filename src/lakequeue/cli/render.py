@@ -1,0 +1,227 @@
+"""How results look: tables and blocks for people, JSON for programs, progress on a terminal's standard error."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from lakequeue import AttributeValue, BatchFailure, Message, PeekedMessage, Queue, QueueCounts, SendResult
+
+PIPE_WIDTH = 160
+"""Columns of a table where no terminal sets the width."""
+PREVIEW = 200
+"""Characters of a body that a table shows at most."""
+
+
+def jsonable(value: object) -> object:
+    """What JSON has no type for: instants as ISO 8601 in UTC, bytes as base64, durations as seconds."""
+    match value:
+        case datetime():
+            return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+        case date():
+            return value.isoformat()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case timedelta():
+            return value.total_seconds()
+        case Decimal():
+            return str(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def queue_document(queue: Queue) -> dict[str, Any]:
+    return {"name": queue.name, "region": queue.region, "fifo": queue.fifo, "created_at": queue.created_at}
+
+
+def counts_document(name: str, counts: QueueCounts) -> dict[str, Any]:
+    return {
+        "queue": name,
+        "visible": counts.visible,
+        "in_flight": counts.in_flight,
+        "delayed": counts.delayed,
+        "rewindable": counts.rewindable,
+        "oldest_age": counts.oldest_age,
+    }
+
+
+def sent_document(sent: SendResult) -> dict[str, Any]:
+    return {
+        "message_id": sent.message_id,
+        "md5_of_body": sent.md5_of_body,
+        "md5_of_message_attributes": sent.md5_of_message_attributes,
+        "sequence_number": sent.sequence_number,
+    }
+
+
+def failure_document(failure: BatchFailure) -> dict[str, Any]:
+    return {
+        "id": failure.id,
+        "code": failure.code,
+        "message": failure.message,
+        "sender_fault": failure.sender_fault,
+    }
+
+
+def message_document(message: Message) -> dict[str, Any]:
+    return {
+        "message_id": message.message_id,
+        "receipt_handle": message.receipt_handle,
+        "body": message.body,
+        "md5_of_body": message.md5_of_body,
+        "message_attributes": _attributes_document(message.message_attributes),
+        "receive_count": message.receive_count,
+        "sent_at": message.sent_at,
+        "first_received_at": message.first_received_at,
+        "group_id": message.group_id,
+        "dedup_id": message.dedup_id,
+        "sequence_number": message.sequence_number,
+        "attributes": message.attributes,
+    }
+
+
+def peeked_document(message: PeekedMessage) -> dict[str, Any]:
+    return {
+        "message_id": message.message_id,
+        "state": message.state,
+        "body": message.body,
+        "message_attributes": _attributes_document(message.message_attributes),
+        "receive_count": message.receive_count,
+        "sent_at": message.sent_at,
+        "visible_at": message.visible_at,
+        "group_id": message.group_id,
+    }
+
+
+def _attributes_document(attributes: Mapping[str, AttributeValue]) -> dict[str, Any]:
+    return {name: {"type": type_, "value": value} for name, (type_, value) in attributes.items()}
+
+
+def message_text(message: Message) -> str:
+    """A received message as lines; the handle is never broken, so that it can be copied."""
+    times = "once" if message.receive_count == 1 else f"{message.receive_count} times"
+    lines = [
+        f"message   {message.message_id}",
+        f"  sent      {instant(message.sent_at)}, received {times}",
+        f"  handle    {message.receipt_handle}",
+    ]
+    if message.group_id is not None:
+        lines.append(f"  group     {message.group_id}")
+    for name, (type_, value) in message.message_attributes.items():
+        shown = value if isinstance(value, str) else base64.b64encode(value).decode()
+        lines.append(f"  attribute {name}:{type_}={_printable(shown)}")
+    first, *more = _printable(message.body).split("\n")
+    return "\n".join([*lines, f"  body      {first}", *(f"            {line}" for line in more)])
+
+
+def instant(value: datetime | None) -> str:
+    """To the millisecond, in UTC."""
+    return "" if value is None else value.astimezone(timezone.utc).strftime("%F %T.%f")[:-3] + "Z"
+
+
+def age(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+
+
+def count(number: int, noun: str) -> str:
+    """``1 message``, ``2,000 messages``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def preview(text: str) -> str:
+    """The beginning of a text on one line."""
+    text = " ".join(_printable(text[: PREVIEW + 1]).split())
+    return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> str:
+    """A table; columns that hold only numbers are set to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [list(row) for row in rows]
+    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for index, name in enumerate(columns):
+        numeric = bool(rows) and all(_is_number(row[index]) for row in rows)
+        drawn.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(_cell(value)) for value in row))
+    return rendered(drawn)
+
+
+def rendered(content: RenderableType) -> str:
+    """What rich makes of it for standard output: colours only on a terminal, no line padded."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    with console.capture() as captured:
+        console.print(content)
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+
+
+def error_console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def spinner(what: str) -> Iterator[None]:
+    """Shows on a terminal that something takes its time."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with error_console().status(f"{what} …"):
+        yield
+
+
+@contextmanager
+def progress(what: str, total: int | None, done: str = "") -> Iterator[Callable[[int, str], None]]:
+    """A bar on a terminal; call what it yields with an advance towards the total, and a text beside the bar."""
+    if not sys.stderr.isatty():
+        yield lambda advance, text: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
+    with Progress(*columns, console=error_console(), transient=True) as bar:
+        task = bar.add_task(what, total=total, text=done)
+        yield lambda advance, text: bar.update(task, advance=advance, text=text)
+
+
+def _printable(text: str) -> str:
+    """Without the control characters that a terminal would obey; a body may hold C1 controls."""
+    return "".join(c if c in "\n\t" or c.isprintable() or c.isspace() and c > "\x9f" else "�" for c in text)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case int():
+            return f"{value:,}"
+        case datetime():
+            return instant(value)
+        case Mapping():
+            return ", ".join(f"{key}={_cell(item)}" for key, item in value.items())
+        case list() | tuple():
+            return ", ".join(_cell(item) for item in value)
+        case bytes():
+            return base64.b64encode(value).decode()
+    return preview(str(value))

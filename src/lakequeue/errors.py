@@ -1,0 +1,331 @@
+"""The tree of errors: what the service refused, what the environment broke, what the caller mis-set.
+
+Codes, legacy codes and HTTP statuses are those of SQS (ERR-6); `cmq_code` is filled in for queues of the
+`cmq` profile (ERR-7). All errors survive pickling, request id included.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+__all__ = [
+    "BatchEntryIdsNotDistinct",
+    "BatchRequestTooLong",
+    "EmptyBatchRequest",
+    "InvalidAttributeName",
+    "InvalidAttributeValue",
+    "InvalidBatchEntryId",
+    "InvalidIdFormat",
+    "InvalidMessageContents",
+    "InvalidOptions",
+    "InvalidParameterValue",
+    "LakeQueueError",
+    "LeaseLost",
+    "MessageNotInflight",
+    "MissingParameter",
+    "OverLimit",
+    "PurgeQueueInProgress",
+    "QueueClientError",
+    "QueueDeletedRecently",
+    "QueueDoesNotExist",
+    "QueueNameExists",
+    "QueueServiceError",
+    "ReceiptHandleIsInvalid",
+    "RequestThrottled",
+    "ResourceNotFoundException",
+    "TooManyEntriesInBatchRequest",
+    "UnsupportedOperation",
+]
+
+
+class LakeQueueError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class QueueServiceError(LakeQueueError):
+    """The queue understood the request and refused it; nothing was changed (ERR-1, ERR-8).
+
+    Attributes:
+        code: name of the error, equal to the name of the class.
+        message: sentence for people.
+        http_status: status under which SQS sends this error.
+        sender_fault: True if the caller has to change the request, False if the service is to blame.
+        request_id: fresh UUID of the refused request.
+        legacy_code: code of the older query protocol.
+        cmq_code: number of the same error in CMQ, on `cmq` queues only.
+    """
+
+    code: ClassVar[str] = "QueueServiceError"
+    legacy_code: ClassVar[str] = "QueueServiceError"
+    default_message: ClassVar[str] = "The request was refused."
+    status: ClassVar[int] = 400
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        http_status: int | None = None,
+        sender_fault: bool = True,
+        request_id: str | None = None,
+        cmq_code: int | None = None,
+    ) -> None:
+        self.message = message or self.default_message
+        super().__init__(self.message)
+        self.http_status = http_status or self.status
+        self.sender_fault = sender_fault
+        self.request_id = request_id or str(uuid.uuid4())
+        self.cmq_code = cmq_code
+
+
+class QueueDoesNotExist(QueueServiceError):
+    """No queue of that name lives in this region (any more); create it, or correct name or region."""
+
+    code = "QueueDoesNotExist"
+    legacy_code = "AWS.SimpleQueueService.NonExistentQueue"
+    default_message = "The specified queue does not exist."
+
+
+class QueueNameExists(QueueServiceError):
+    """The name is taken by a queue with other attributes (QUE-15), or taken at all on `cmq` (QUE-16)."""
+
+    code = "QueueNameExists"
+    legacy_code = "QueueAlreadyExists"
+    default_message = "A queue with this name already exists."
+
+
+class QueueDeletedRecently(QueueServiceError):
+    """The name was given up less than the profile's cool-down ago (QUE-14); wait and create again."""
+
+    code = "QueueDeletedRecently"
+    legacy_code = "AWS.SimpleQueueService.QueueDeletedRecently"
+    default_message = (
+        "You must wait 60 seconds after deleting a queue before you can create another with the same name."
+    )
+
+
+class ReceiptHandleIsInvalid(QueueServiceError):
+    """The text is no receipt handle of this queue (RCP-9); use the handle that a receive returned."""
+
+    code = "ReceiptHandleIsInvalid"
+    legacy_code = "ReceiptHandleIsInvalid"
+    default_message = "The input receipt handle is invalid."
+    status = 404
+
+
+class MessageNotInflight(QueueServiceError):
+    """The visibility of a message that is not hidden cannot be changed (RCP-12); receive it again."""
+
+    code = "MessageNotInflight"
+    legacy_code = "AWS.SimpleQueueService.MessageNotInflight"
+    default_message = "The specified message isn't in flight."
+
+
+class OverLimit(QueueServiceError):
+    """A cap of the queue is reached (INF-3, QUE-21); settle messages, or spread over more queues."""
+
+    code = "OverLimit"
+    legacy_code = "OverLimit"
+    default_message = "The queue has reached one of its limits."
+    status = 403
+
+
+class TooManyEntriesInBatchRequest(QueueServiceError):
+    """The batch has more entries than the profile allows (BAT-1); cut it."""
+
+    code = "TooManyEntriesInBatchRequest"
+    legacy_code = "AWS.SimpleQueueService.TooManyEntriesInBatchRequest"
+    default_message = "The batch has too many entries."
+
+
+class EmptyBatchRequest(QueueServiceError):
+    """The batch has no entry (BAT-5)."""
+
+    code = "EmptyBatchRequest"
+    legacy_code = "AWS.SimpleQueueService.EmptyBatchRequest"
+    default_message = "There should be at least one entry in the batch request."
+
+
+class BatchEntryIdsNotDistinct(QueueServiceError):
+    """Two entries of one batch have the same id (BAT-5)."""
+
+    code = "BatchEntryIdsNotDistinct"
+    legacy_code = "AWS.SimpleQueueService.BatchEntryIdsNotDistinct"
+    default_message = "Two or more batch entries have the same id."
+
+
+class InvalidBatchEntryId(QueueServiceError):
+    """The id of a batch entry has other characters, or more of them, than allowed (BAT-5)."""
+
+    code = "InvalidBatchEntryId"
+    legacy_code = "AWS.SimpleQueueService.InvalidBatchEntryId"
+    default_message = (
+        "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
+        "It can be at most 80 letters long."
+    )
+
+
+class BatchRequestTooLong(QueueServiceError):
+    """The entries of a batch are too long together (BAT-5); cut it."""
+
+    code = "BatchRequestTooLong"
+    legacy_code = "AWS.SimpleQueueService.BatchRequestTooLong"
+    default_message = "The entries of the batch are too long together."
+
+
+class InvalidMessageContents(QueueServiceError):
+    """The text has characters that a message cannot carry (SND-12); encode it first."""
+
+    code = "InvalidMessageContents"
+    legacy_code = "InvalidMessageContents"
+    default_message = (
+        "Invalid characters found. Valid unicode characters are "
+        "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
+    )
+
+
+class InvalidAttributeName(QueueServiceError):
+    """There is no such queue attribute, or it cannot be set here (QUE-2, QUE-23, QUE-26)."""
+
+    code = "InvalidAttributeName"
+    legacy_code = "InvalidAttributeName"
+    default_message = "Unknown attribute."
+
+
+class InvalidAttributeValue(QueueServiceError):
+    """A queue attribute lies outside the range of the queue's profile (PRF-2)."""
+
+    code = "InvalidAttributeValue"
+    legacy_code = "InvalidAttributeValue"
+    default_message = "Invalid value for a queue attribute."
+
+
+class InvalidParameterValue(QueueServiceError):
+    """An argument of a call is out of range or does not fit this queue."""
+
+    code = "InvalidParameterValue"
+    legacy_code = "InvalidParameterValue"
+    default_message = "Invalid value for a parameter."
+
+
+class MissingParameter(QueueServiceError):
+    """An argument that the call needs is absent or empty."""
+
+    code = "MissingParameter"
+    legacy_code = "MissingParameter"
+    default_message = "A required parameter is missing."
+
+
+class PurgeQueueInProgress(QueueServiceError):
+    """The queue was purged less than 60 seconds ago (PUR-2); wait."""
+
+    code = "PurgeQueueInProgress"
+    legacy_code = "AWS.SimpleQueueService.PurgeQueueInProgress"
+    default_message = "Only one PurgeQueue operation is allowed every 60 seconds."
+    status = 403
+
+
+class UnsupportedOperation(QueueServiceError):
+    """This queue, or this version of the package, cannot do that."""
+
+    code = "UnsupportedOperation"
+    legacy_code = "AWS.SimpleQueueService.UnsupportedOperation"
+    default_message = "This operation is not supported."
+
+
+class RequestThrottled(QueueServiceError):
+    """The commit lost too many races (ERR-9); nothing was changed, repeat the call later."""
+
+    code = "RequestThrottled"
+    legacy_code = "RequestThrottled"
+    default_message = "The request was throttled; try again."
+    status = 403
+
+
+class ResourceNotFoundException(QueueServiceError):
+    """A resource other than a queue, such as a move task, does not exist."""
+
+    code = "ResourceNotFoundException"
+    legacy_code = "ResourceNotFoundException"
+    default_message = "The resource does not exist."
+    status = 404
+
+
+class InvalidIdFormat(QueueServiceError):
+    """Kept for old callers only; ReceiptHandleIsInvalid is raised in its place."""
+
+    code = "InvalidIdFormat"
+    legacy_code = "InvalidIdFormat"
+    default_message = "The specified receipt handle is not valid for the current version."
+
+
+class QueueClientError(LakeQueueError):
+    """Storage or environment failed, not the request (ERR-2).
+
+    Attributes:
+        message: what failed.
+        outcome_unknown: True if the call may have taken effect; repeating it with the same ids or handles
+            is then needed and safe.
+    """
+
+    def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.outcome_unknown = outcome_unknown
+
+
+class InvalidOptions(LakeQueueError):
+    """Options of a client-side object contradict each other or their ranges; `.problems` names them all."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(list(problems))
+        self.problems = list(problems)
+
+    def __str__(self) -> str:
+        return "; ".join(self.problems)
+
+
+class LeaseLost(LakeQueueError):
+    """Nothing is left of a lease: all its messages went to somebody else, expired or were settled.
+
+    Attributes:
+        done: messages that the call still settled.
+        lost: messages that it could not settle any more.
+    """
+
+    def __init__(self, done: int = 0, lost: int = 0) -> None:
+        super().__init__(done, lost)
+        self.done = done
+        self.lost = lost
+
+    def __str__(self) -> str:
+        return f"the lease is lost ({self.done} messages done, {self.lost} lost)"
+
+
+SERVICE_ERRORS: dict[str, type[QueueServiceError]] = {
+    error.code: error for error in QueueServiceError.__subclasses__()
+}
+"""Every service error by its code."""
+
+CMQ_CODES: dict[str, int] = {
+    "InvalidAttributeName": 4000,
+    "InvalidAttributeValue": 4000,
+    "InvalidParameterValue": 4000,
+    "MissingParameter": 4000,
+    "QueueDoesNotExist": 4440,
+    "QueueNameExists": 4460,
+}
+"""CMQ's number for a code (ERR-7); a number given to the constructor wins."""
+
+
+@contextmanager
+def coded_for(profile_name: str) -> Iterator[None]:
+    """Gives service errors that pass through their CMQ number, if the profile is `cmq` (ERR-7)."""
+    try:
+        yield
+    except QueueServiceError as error:
+        if profile_name == "cmq" and error.cmq_code is None:
+            error.cmq_code = CMQ_CODES.get(error.code)
+        raise

@@ -1,0 +1,87 @@
+"""Receipt handles: what they say, how they are sealed, and how a text is judged (RCP-9, RCP-15).
+
+A handle names the queue incarnation, the shard, the offset and the lease, and ends in a MAC under a key that
+belongs to that lease alone. So whoever computes many handles of one lease, as a DataFrame does, needs to know
+nothing that would open other leases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+
+import attrs
+
+from lakequeue.errors import ReceiptHandleIsInvalid
+
+MAC_LENGTH = 32
+
+_TEXT = re.compile(
+    r"(?P<key>[0-9a-f]{16}-[0-9a-f]{8})-(?P<shard>0|[1-9][0-9]{0,8})-(?P<offset>0|[1-9][0-9]{0,18})"
+    r"-(?P<lease_id>[0-9a-f]{32})-(?P<mac>[0-9a-f]{32})"
+)
+
+
+@attrs.frozen
+class ReceiptHandle:
+    """One act of receiving one message.
+
+    Attributes:
+        key: the queue incarnation, as `names.new_key` made it.
+        shard: shard number.
+        offset: offset of the message in its shard.
+        lease_id: id of the receive, 32 hex digits.
+    """
+
+    key: str
+    shard: int
+    offset: int
+    lease_id: str
+
+
+def new_lease_id() -> str:
+    """A fresh, unguessable id of one receive."""
+    return secrets.token_hex(16)
+
+
+def lease_key(handle_key: bytes, lease_id: str) -> str:
+    """The hex key that seals the handles of one lease; it discloses nothing about other leases."""
+    return hmac.new(handle_key, lease_id.encode(), hashlib.sha256).hexdigest()
+
+
+class Seal:
+    """Makes the handles of one lease in one shard."""
+
+    def __init__(self, key: str, shard: int, lease_id: str, handle_key: bytes) -> None:
+        self._before, self._after = f"{key}-{shard}-", f"-{lease_id}"
+        self._key = lease_key(handle_key, lease_id)
+
+    def text(self, offset: int) -> str:
+        """The handle of the message at an offset."""
+        plain = f"{self._before}{offset}{self._after}"
+        return f"{plain}-{_mac(plain, self._key)}"
+
+
+def encode(handle: ReceiptHandle, handle_key: bytes) -> str:
+    """The text of a handle; `handle_key` is the queue's secret."""
+    return Seal(handle.key, handle.shard, handle.lease_id, handle_key).text(handle.offset)
+
+
+def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:
+    """The handle that a text spells, if it is one of the queue `key`.
+
+    Raises:
+        ReceiptHandleIsInvalid: the text is malformed, not canonical, tampered with, or of another queue.
+    """
+    parts = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    if parts is not None and parts["key"] == key:
+        handle = ReceiptHandle(key, int(parts["shard"]), int(parts["offset"]), parts["lease_id"])
+        if hmac.compare_digest(encode(handle, handle_key), text):
+            return handle
+    raise ReceiptHandleIsInvalid(f'The input receipt handle "{text}" is not a valid receipt handle.')
+
+
+def _mac(plain: str, key: str) -> str:
+    return hashlib.sha256((key + plain).encode()).hexdigest()[:MAC_LENGTH]

@@ -1,0 +1,169 @@
+"""A lease: up to millions of messages received under one receipt, worked on as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from lakequeue import handles
+from lakequeue.attributes import check_visibility_timeout
+from lakequeue.clock import Duration, from_micros
+from lakequeue.errors import InvalidParameterValue, LeaseLost
+from lakequeue.shard import (
+    ClaimResult,
+    Command,
+    LeaseCounts,
+    LeaseDelete,
+    LeaseExtend,
+    LeaseRelease,
+)
+from lakequeue.shard_service import ShardService
+from lakequeue.storage.catalog import QueueRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from lakequeue.queue import Queue
+
+Spans = list[tuple[int, int]]
+
+
+@attrs.frozen
+class _Part:
+    shard: ShardService
+    claimed: ClaimResult
+
+    @property
+    def spans(self) -> Spans:
+        return [(span.first, span.last) for span in self.claimed.spans]
+
+
+class Lease:
+    """Messages claimed at once; get one from ``Queue.lease``.
+
+    Settling a lease is one commit per shard whatever its size, made by the point engine, so a busy
+    cluster cannot hold up a heartbeat. Each verb answers ``LeaseCounts(done, lost)``; ``lost`` are
+    messages that the lease holds no more.
+    """
+
+    def __init__(
+        self, queue: Queue, row: QueueRow, lease_id: str, parts: Sequence[tuple[ShardService, ClaimResult]]
+    ) -> None:
+        self._queue = queue
+        self._row = row
+        self._lease_id = lease_id
+        self._parts = [_Part(shard, claimed) for shard, claimed in parts]
+        self._visible_at = min(part.claimed.visible_at for part in self._parts)
+
+    @property
+    def message_count(self) -> int:
+        """Messages that were claimed."""
+        return sum(part.claimed.message_count for part in self._parts)
+
+    @property
+    def visible_at(self) -> datetime:
+        """When the messages become visible again, unless extended."""
+        return from_micros(self._visible_at)
+
+    @property
+    def messages(self) -> DataFrame:
+        """The messages: message_id, body, receipt_handle, sent_at, message_attributes, group_id,
+        delay_seconds, receive_count, shard, offset.
+
+        Lazy; files that it reads stay for 24 hours.
+        """
+        from functools import reduce
+
+        from lakequeue.storage import bulk
+
+        owner = self._queue.owner
+        spark = owner.require_spark("Lease.messages")
+        frames = [
+            bulk.lease_frame(
+                spark,
+                owner.root,
+                self._row.key,
+                part.shard.shard,
+                part.shard.log(),
+                part.claimed,
+                self._lease_id,
+                handles.lease_key(self._row.handle_key, self._lease_id),
+            )
+            for part in self._parts
+        ]
+        return reduce(lambda left, right: left.unionByName(right), frames)
+
+    def extend(self, visibility_timeout: Duration) -> LeaseCounts:
+        """Lets the lease end so many seconds from now.
+
+        Raises:
+            InvalidParameterValue: out of range, or more than 12 h in all (VIS-9).
+            LeaseLost: nothing of the lease is held any more.
+        """
+        timeout = check_visibility_timeout(self._queue.rules, visibility_timeout)
+        counts = self._settle(lambda part: LeaseExtend(self._lease_id, part.spans, timeout))
+        self._visible_at = self._queue.now_micros() + timeout
+        return counts
+
+    def delete(self) -> LeaseCounts:
+        """Deletes every message of the lease.
+
+        Raises:
+            LeaseLost: nothing of the lease is held any more.
+        """
+        return self._settle(lambda part: LeaseDelete(self._lease_id, part.spans))
+
+    def release(self) -> LeaseCounts:
+        """Makes every message of the lease visible at once.
+
+        Raises:
+            LeaseLost: nothing of the lease is held any more.
+        """
+        return self._settle(lambda part: LeaseRelease(self._lease_id, part.spans))
+
+    def delete_except(self, failed: DataFrame | Iterable[str]) -> LeaseCounts:
+        """Deletes all messages but these, which become visible at once.
+
+        Args:
+            failed: receipt handles of the lease, or a DataFrame with a column ``receipt_handle``.
+
+        Raises:
+            ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not one of this lease.
+            LeaseLost: nothing of the lease is held any more.
+        """
+        offsets: dict[int, list[int]] = {}
+        for text in _texts(failed):
+            handle = handles.decode(text, self._row.key, self._row.handle_key)
+            if handle.lease_id != self._lease_id:
+                raise InvalidParameterValue(
+                    f"Value {text} for parameter ReceiptHandle is invalid. Reason: It is of another lease."
+                )
+            offsets.setdefault(handle.shard, []).append(handle.offset)
+        return self._settle(
+            lambda part: LeaseDelete(
+                self._lease_id, part.spans, frozenset(offsets.get(part.shard.shard, []))
+            )
+        )
+
+    def _settle(self, command: Any) -> LeaseCounts:
+        done = lost = 0
+        with self._queue.service():
+            for part in self._parts:
+                wanted: Command = command(part)
+                result = part.shard.command([wanted], self._queue.now_micros())[0]
+                if result.error is not None:
+                    raise result.error
+                done, lost = done + result.value.done, lost + result.value.lost
+        if done == 0:
+            raise LeaseLost(done, lost)
+        return LeaseCounts(done, lost)
+
+
+def _texts(failed: DataFrame | Iterable[str]) -> Iterable[str]:
+    select = getattr(failed, "select", None)
+    if select is None:
+        return failed  # type: ignore[return-value]
+    return [row["receipt_handle"] for row in select("receipt_handle").toLocalIterator()]

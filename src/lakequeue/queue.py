@@ -1,0 +1,801 @@
+"""One queue, as its users see it: validate, ask the shards, translate."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from lakequeue import handles
+from lakequeue.attributes import (
+    ATTRIBUTE_NAMES,
+    QueueAttributes,
+    check_max_messages,
+    check_tags,
+    check_visibility_timeout,
+    check_wait,
+)
+from lakequeue.clock import Duration, from_micros, to_micros
+from lakequeue.errors import (
+    InvalidAttributeName,
+    InvalidParameterValue,
+    OverLimit,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+    UnsupportedOperation,
+    coded_for,
+)
+from lakequeue.lease import Lease
+from lakequeue.message import (
+    AttributeValue,
+    BatchFailure,
+    BatchResult,
+    BatchSuccess,
+    Message,
+    SendEntry,
+    SendResult,
+    ValidEntry,
+    check_batch_ids,
+    md5_of_attributes,
+    md5_of_body,
+    new_message_id,
+    select_attributes,
+    validate_batch,
+    validate_entry,
+)
+from lakequeue.shard import (
+    ChangeVisibility,
+    Claim,
+    ClaimResult,
+    Close,
+    Command,
+    Delete,
+    Purge,
+    Result,
+    SetAttributes,
+)
+from lakequeue.shard_service import ShardService, StaleAttributes
+from lakequeue.storage.append import NewMessage
+from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.layout import messages_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from lakequeue.service import LakeQueue
+    from lakequeue.storage import bulk
+
+POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
+"""Microseconds between two looks of a long poll for what other processes did (LPL-6)."""
+
+
+@attrs.frozen
+class QueueCounts:
+    """Messages of a queue by what may be done with them; ``oldest_age`` in seconds or None."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+    rewindable: int
+    oldest_age: float | None
+
+
+@attrs.frozen
+class PeekedMessage:
+    """A message as it lies in the queue, looked at without receiving it."""
+
+    message_id: str
+    body: str
+    state: str
+    """``visible``, ``in_flight`` or ``delayed``."""
+    receive_count: int
+    sent_at: datetime
+    visible_at: datetime | None
+    message_attributes: dict[str, AttributeValue]
+    group_id: str | None = None
+
+
+class Queue:
+    """A queue incarnation. Get one from ``LakeQueue``; thread-safe.
+
+    Every method raises QueueDoesNotExist once the queue was deleted, RequestThrottled when other
+    processes won every race for a commit (nothing was changed; try again), and QueueClientError
+    when storage fails.
+    """
+
+    def __init__(self, owner: LakeQueue, row: QueueRow, shards: list[ShardService]) -> None:
+        self.owner = owner
+        self._row = row
+        self._attributes = QueueAttributes.from_wire(row.attributes)
+        self._shards = shards
+        self._turn = itertools.count()
+
+    @property
+    def name(self) -> str:
+        return self._row.name
+
+    @property
+    def region(self) -> str:
+        return self._row.region
+
+    @property
+    def fifo(self) -> bool:
+        return self._attributes.fifo
+
+    @property
+    def created_at(self) -> datetime:
+        return from_micros(self._row.created_at)
+
+    @property
+    def key(self) -> str:
+        """Name of the queue's directory: a hash of region and name, and the incarnation."""
+        return self._row.key
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r}, region={self.region!r})"
+
+    # --- sending
+
+    def send(
+        self,
+        body: str,
+        delay: Duration | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        group_id: str | None = None,
+        dedup_id: str | None = None,
+        system_attributes: Mapping[str, Any] | None = None,
+    ) -> SendResult:
+        """Sends one message; it is stored when this returns (SND-3, QUE-33).
+
+        Args:
+            body: text of at least one byte, at most the queue's maximum message size (SND-1, SND-2).
+            delay: seconds until it becomes visible; None is the queue's delay, 0 overrides it (DLY-9).
+            attributes: at most ten, each a str, number, bytes or ``(type, value)`` (MSA-3).
+            group_id: a tag on standard queues (SND-14).
+            dedup_id: for FIFO queues.
+            system_attributes: ``AWSTraceHeader`` (SND-15).
+
+        Raises:
+            MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
+            OverLimit: the queue stores as many messages as it may (QUE-21).
+        """
+        entry = SendEntry(body, None, delay, attributes, group_id, dedup_id, system_attributes)
+        with self.service():
+            valid = self._validated(lambda: validate_entry(entry, self._attributes))
+            outcome = self._send([valid], lambda: [validate_entry(entry, self._attributes)])[0]
+            if isinstance(outcome, QueueServiceError):
+                raise outcome
+            return outcome
+
+    def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
+        """Sends a batch, with a result for each entry; what is refused does not fail the rest (BAT-4).
+
+        Raises:
+            EmptyBatchRequest, TooManyEntriesInBatchRequest, InvalidBatchEntryId,
+            BatchEntryIdsNotDistinct, BatchRequestTooLong: the whole call is refused (BAT-5).
+        """
+        with self.service():
+            checked = self._validated(lambda: validate_batch(entries, self._attributes))
+            result = BatchResult()
+            places = [index for index, entry in enumerate(checked) if isinstance(entry, ValidEntry)]
+
+            def again() -> list[ValidEntry]:
+                checked[:] = validate_batch(entries, self._attributes)
+                places[:] = [index for index, entry in enumerate(checked) if isinstance(entry, ValidEntry)]
+                return [checked[index] for index in places]  # type: ignore[misc]
+
+            valid = [checked[index] for index in places]
+            outcomes = self._send(valid, again) if valid else []  # type: ignore[arg-type]
+            by_place = dict(zip(places, outcomes, strict=True))
+            for index, entry in enumerate(entries):
+                id = str(index) if entry.id is None else entry.id
+                outcome = by_place.get(index, checked[index])
+                if isinstance(outcome, BatchFailure):
+                    result.failed.append(outcome)
+                elif isinstance(outcome, QueueServiceError):
+                    result.failed.append(BatchFailure.of(id, outcome))
+                else:
+                    result.successful.append(BatchSuccess(id, **attrs.asdict(outcome)))  # type: ignore[arg-type]
+            return result
+
+    def _send(
+        self, entries: list[ValidEntry], again: Callable[[], list[ValidEntry]]
+    ) -> list[SendResult | QueueServiceError]:
+        shard = self._next_shard()
+        id_format = self._attributes.profile_rules.message_id_format
+        while True:
+            messages = [NewMessage(new_message_id(id_format), entry) for entry in entries]
+            try:
+                sent = shard.send(
+                    messages, self.now_micros(), self._attributes, self._row.attributes_version
+                )
+                break
+            except StaleAttributes:
+                self._reload()
+                entries = again()
+        results: list[SendResult | QueueServiceError] = [
+            SendResult(
+                message.message_id,
+                md5_of_body(message.entry.body),
+                md5_of_attributes(message.entry.attributes),
+            )
+            for message in messages[: sent.count]
+        ]
+        full = "The queue stores as many messages as it may; delete some or raise MaxStoredMessages."
+        return results + [OverLimit(full) for _ in messages[sent.count :]]
+
+    # --- receiving
+
+    def receive(
+        self,
+        max_messages: int | None = None,
+        visibility_timeout: Duration | None = None,
+        wait_time: Duration | None = None,
+        attempt_id: str | None = None,
+        attribute_names: Sequence[str] = ("All",),
+    ) -> list[Message]:
+        """Receives messages and hides them from others for the visibility timeout (RCV-3).
+
+        Args:
+            max_messages: at most so many (default 1); returns what is there, without waiting for more.
+            visibility_timeout: seconds, counted from the return (RCV-4); None is the queue's (RCV-5).
+            wait_time: seconds to wait for the first message (LPL-1); None is the queue's.
+            attempt_id: for FIFO queues.
+            attribute_names: which message attributes to return (MSA-4).
+
+        Raises:
+            OverLimit: a standard queue has as many messages in flight as it may (INF-3).
+            InvalidParameterValue: an argument is out of range.
+        """
+        with self.service(), self.owner.clock.participant():
+            request = self._request(max_messages, visibility_timeout, wait_time, attempt_id)
+            wake = threading.Event()
+            with self._waiting(wake.set):
+                polls = self._polls(request, wake.clear, attribute_names)
+                for step in polls:
+                    if isinstance(step, list):
+                        return step
+                    self.owner.clock.wait(step, wake)
+        raise AssertionError("a poll ends with a result")
+
+    async def receive_async(
+        self,
+        max_messages: int | None = None,
+        visibility_timeout: Duration | None = None,
+        wait_time: Duration | None = None,
+        attempt_id: str | None = None,
+        attribute_names: Sequence[str] = ("All",),
+    ) -> list[Message]:
+        """``receive`` for asyncio: no thread is held while it waits."""
+        loop = asyncio.get_running_loop()
+        with self.service(), self.owner.clock.participant():
+            request = self._request(max_messages, visibility_timeout, wait_time, attempt_id)
+            wake = asyncio.Event()
+            with self._waiting(lambda: loop.call_soon_threadsafe(wake.set)):
+                polls = self._polls(request, lambda: None, attribute_names)
+                while True:
+                    wake.clear()
+                    step = await asyncio.to_thread(next, polls)
+                    if isinstance(step, list):
+                        return step
+                    await self.owner.clock.wait_async(step, wake)
+
+    def _request(
+        self, max_messages: int | None, visibility: Duration | None, wait: Duration | None, attempt: str | None
+    ) -> _Receive:
+        attributes = self._attributes
+        if attempt is not None:
+            raise UnsupportedOperation("ReceiveRequestAttemptId is for FIFO queues.")
+        return _Receive(
+            check_max_messages(attributes, max_messages),
+            None if visibility is None else check_visibility_timeout(attributes, visibility),
+            self.now_micros() + check_wait(attributes, wait),
+            attributes.profile_rules.over_limit_on == "end_of_wait",
+        )
+
+    def _polls(
+        self, request: _Receive, clear: Callable[[], None], names: Sequence[str]
+    ) -> Iterator[list[Message] | datetime]:
+        """Looks for messages again and again: yields instants to wait for, at last the messages."""
+        pause, started = POLL_SHORTEST, self.now_micros()
+        while True:
+            clear()
+            messages, refusal = self._claim_messages(request, names)
+            now = self.now_micros()
+            if messages:
+                yield messages
+                return
+            if now >= request.deadline:
+                if refusal is not None and (request.refuse_late or request.deadline <= started):
+                    raise refusal
+                yield []
+                return
+            events = [shard.next_event(now) for shard in self._shards]
+            known = [event for event in events if event is not None and event > now]
+            yield from_micros(min([request.deadline, now + pause, *known]))
+            pause = min(2 * pause, POLL_LONGEST)
+
+    def _claim_messages(
+        self, request: _Receive, names: Sequence[str]
+    ) -> tuple[list[Message], QueueServiceError | None]:
+        messages: list[Message] = []
+        refusal = None
+        start = next(self._turn)
+        for index in range(len(self._shards)):
+            shard = self._shards[(start + index) % len(self._shards)]
+            left = request.max_messages - len(messages)
+            if left == 0:
+                break
+            lease_id = handles.new_lease_id()
+            claim = Claim(left, request.visibility_timeout, lease_id)
+            result = shard.command([claim], self.now_micros())[0]
+            if isinstance(result.error, OverLimit):
+                refusal = result.error
+            elif result.error is not None:
+                raise result.error
+            else:
+                messages += self._messages(shard, result.value, lease_id, names)
+        return messages, refusal
+
+    def _messages(
+        self, shard: ShardService, claimed: ClaimResult, lease_id: str, names: Sequence[str]
+    ) -> list[Message]:
+        messages = []
+        seal = handles.Seal(self._row.key, shard.shard, lease_id, self._row.handle_key)
+        for span in claimed.spans:
+            rows = shard.messages(span.first, span.last)
+            for offset, row in enumerate(rows, span.first):
+                if row is not None:
+                    messages.append(_message(row, span, seal.text(offset), names))
+        return messages
+
+    @contextmanager
+    def _waiting(self, wake: Callable[[], None]) -> Iterator[None]:
+        for shard in self._shards:
+            shard.add_waiter(wake)
+        try:
+            yield
+        finally:
+            for shard in self._shards:
+                shard.remove_waiter(wake)
+
+    # --- settling
+
+    def delete(self, receipt_handle: str) -> None:
+        """Deletes a received message; an older receipt does nothing on lenient queues (RCP-6, RCP-10).
+
+        Raises:
+            ReceiptHandleIsInvalid: not a handle of this queue (RCP-9).
+            InvalidParameterValue: a strict queue, and the receipt is over or not the latest (RCP-7).
+        """
+        with self.service():
+            self._settle_one(receipt_handle, Delete)
+
+    def delete_batch(self, receipt_handles: Sequence[str]) -> BatchResult:
+        """Deletes several messages in one commit per shard, with a result for each (DEL-10).
+
+        Entry ids are the indexes of the handles.
+        """
+        with self.service():
+            return self._settle(list(receipt_handles), [Delete] * len(receipt_handles))
+
+    def change_visibility(self, receipt_handle: str, visibility_timeout: Duration) -> None:
+        """Lets a receipt end so many seconds from now; 0 makes the message visible at once (VIS-1, VIS-4).
+
+        Raises:
+            ReceiptHandleIsInvalid: not a handle of this queue.
+            MessageNotInflight: it was handed back, or on strict queues its time is over (RCP-12).
+            InvalidParameterValue: out of range, more than 12 h in all (VIS-9), or not the latest receipt.
+        """
+        with self.service():
+            timeout = check_visibility_timeout(self._attributes, visibility_timeout)
+            self._settle_one(
+                receipt_handle, lambda offset, lease, text: ChangeVisibility(offset, lease, timeout, text)
+            )
+
+    def change_visibility_batch(self, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
+        """Changes several receipts in one commit per shard, with a result for each (BAT-3)."""
+        with self.service():
+            makers: list[_Maker | QueueServiceError] = []
+            for _, visibility_timeout in changes:
+                try:
+                    timeout = check_visibility_timeout(self._attributes, visibility_timeout)
+                except QueueServiceError as error:
+                    makers.append(error)
+                else:
+                    makers.append(_changer(timeout))
+            return self._settle([handle for handle, _ in changes], makers)
+
+    def _settle_one(self, text: str, make: _Maker) -> None:
+        handle = handles.decode(text, self._row.key, self._row.handle_key)
+        result = self._shards[handle.shard].command(
+            [make(handle.offset, handle.lease_id, text)], self.now_micros()
+        )[0]
+        if result.error is not None:
+            raise result.error
+
+    def _settle(self, texts: list[str], makers: Sequence[_Maker | QueueServiceError]) -> BatchResult:
+        check_batch_ids([str(index) for index in range(len(texts))], self._attributes)
+        errors: dict[int, QueueServiceError | None] = {}
+        by_shard: dict[int, list[tuple[int, Command]]] = {}
+        for index, (text, make) in enumerate(zip(texts, makers, strict=True)):
+            try:
+                if isinstance(make, QueueServiceError):
+                    raise make
+                handle = handles.decode(text, self._row.key, self._row.handle_key)
+            except QueueServiceError as error:
+                errors[index] = error
+            else:
+                command = make(handle.offset, handle.lease_id, text)
+                by_shard.setdefault(handle.shard, []).append((index, command))
+        for shard, commands in by_shard.items():
+            results = self._shards[shard].command([command for _, command in commands], self.now_micros())
+            errors.update((index, result.error) for (index, _), result in zip(commands, results, strict=True))
+        batch = BatchResult()
+        for index, text in enumerate(texts):
+            error = errors[index]
+            if error is None:
+                batch.successful.append(BatchSuccess(str(index), receipt_handle=text))
+            else:
+                batch.failed.append(BatchFailure.of(str(index), error))
+        return batch
+
+    # --- DataFrames
+
+    def send_dataframe(self, df: DataFrame, send_id: str | None = None, order_by: str | None = None) -> int:
+        """Sends every row of a DataFrame as a message, in one commit; returns how many.
+
+        Args:
+            df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``,
+                ``message_attributes``.
+            send_id: repeating a call with the same id sends nothing twice, for good.
+            order_by: for FIFO queues.
+
+        Raises:
+            InvalidParameterValue, InvalidMessageContents: rows break a rule; says how many and which
+                rule, and nothing is sent.
+            QueueClientError: no Spark session, or storage failed.
+        """
+        if order_by is not None:
+            raise UnsupportedOperation("order_by is for FIFO queues, which are not supported yet.")
+        with self.service():
+            from lakequeue.storage import bulk
+
+            spark = self.owner.require_spark("send_dataframe")
+            while True:
+                try:
+                    rows = bulk.send(self._bulk_target(), spark, df, send_id, self.now_micros())
+                except bulk.StaleAttributes:
+                    self._reload()
+                    continue
+                for shard in self._shards:
+                    shard.wake()
+                return rows
+
+    def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
+        """Claims up to ``max_messages`` at once under one lease; None if none is available.
+
+        ``Lease.messages`` is their DataFrame. Only the cap on messages in flight limits the number.
+        """
+        with self.service():
+            if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
+                raise _below_one("max_messages", max_messages)
+            timeout = (
+                None
+                if visibility_timeout is None
+                else check_visibility_timeout(self._attributes, visibility_timeout)
+            )
+            parts: list[tuple[ShardService, ClaimResult]] = []
+            lease_id, left, refusal = handles.new_lease_id(), max_messages, None
+            start = next(self._turn)
+            for index in range(len(self._shards)):
+                shard = self._shards[(start + index) % len(self._shards)]
+                if left:
+                    result = shard.command([Claim(left, timeout, lease_id)], self.now_micros())[0]
+                    if isinstance(result.error, OverLimit):
+                        refusal = result.error
+                    elif result.error is not None:
+                        raise result.error
+                    elif result.value.spans:
+                        parts.append((shard, result.value))
+                        left -= result.value.message_count
+            if parts:
+                return Lease(self, self._row, lease_id, parts)
+            if refusal is not None:
+                raise refusal
+            return None
+
+    # --- the queue itself
+
+    def purge(self) -> None:
+        """Removes every message sent before (PUR-1).
+
+        Raises:
+            PurgeQueueInProgress: the last purge is less than 60 s old (PUR-2).
+        """
+        with self.service():
+            for shard in self._shards:
+                _raise(shard.command([Purge(self.name)], self.now_micros()))
+
+    def attributes(self, names: Sequence[str] = ("All",)) -> dict[str, str]:
+        """The queue's attributes and counts by their SQS names, as strings (QUE-23).
+
+        Raises:
+            InvalidAttributeName: a name that is none.
+        """
+        with self.service():
+            self._reload()
+            counts = self.counts()
+            known = self._attributes.to_wire() | {
+                "ApproximateNumberOfMessages": str(counts.visible),
+                "ApproximateNumberOfMessagesNotVisible": str(counts.in_flight),
+                "ApproximateNumberOfMessagesDelayed": str(counts.delayed),
+                "CreatedTimestamp": str(self._row.created_at // 1_000_000),
+                "LastModifiedTimestamp": str(self._row.modified_at // 1_000_000),
+                "QueueArn": self.arn,
+            }
+            return _selected(known, names)
+
+    @property
+    def arn(self) -> str:
+        """Name of the queue in policies and listings of SQS."""
+        return f"arn:lakequeue:sqs:{self.region}:000000000000:{self.name}"
+
+    def set_attributes(self, **changes: Any) -> None:
+        """Changes attributes; they hold from this commit on, in every process (QUE-25).
+
+        Raises:
+            InvalidAttributeName, InvalidAttributeValue: see ``QueueAttributes``; nothing is changed.
+        """
+        with self.service():
+
+            def change(row: QueueRow) -> QueueRow:
+                changed = QueueAttributes.from_wire(row.attributes).with_changes(**changes)
+                return attrs.evolve(
+                    row,
+                    attributes=changed.to_wire(),
+                    attributes_version=row.attributes_version + 1,
+                    modified_at=self.now_micros(),
+                )
+
+            self._row = self.owner.update(self._row, change)
+            self._attributes = QueueAttributes.from_wire(self._row.attributes)
+            self.finish()
+
+    def finish(self) -> None:
+        """Brings the catalog's attributes to every shard; ends what a killed process began (QUE-25)."""
+        version = self._row.attributes_version
+        if version == 0:
+            return
+        command = SetAttributes(dict(self._row.attributes), version)
+        for shard in self._shards:
+            _raise(shard.command([command], self.now_micros()))
+            shard.mark(attributes_version=version)
+
+    def close(self) -> None:
+        """Refuses every further send and command, for good: the first steps of a deletion (QUE-13)."""
+        for shard in self._shards:
+            shard.mark(close=True)
+        for shard in self._shards:
+            for result in shard.command([Close()], self.now_micros()):
+                if result.error is not None and not isinstance(result.error, QueueDoesNotExist):
+                    raise result.error
+
+    def counts(self) -> QueueCounts:
+        """Messages by state, exact at one snapshot per shard; cheap whatever the backlog.
+
+        A shard with more than about 200,000 runs (scattered receipts) becomes slow.
+        """
+        with self.service():
+            now = self.now_micros()
+            parts = [shard.counts(now) for shard in self._shards]
+            oldest = min((sent_at for _, sent_at in parts if sent_at is not None), default=None)
+            return QueueCounts(
+                sum(counts.visible for counts, _ in parts),
+                sum(counts.in_flight for counts, _ in parts),
+                sum(counts.delayed for counts, _ in parts),
+                sum(counts.rewindable for counts, _ in parts),
+                None if oldest is None else max(0, now - oldest) / 1_000_000,
+            )
+
+    def peek(self, where: str | None = None, limit: int = 10) -> list[PeekedMessage]:
+        """Looks at the oldest messages without receiving them; nothing changes.
+
+        Raises:
+            InvalidParameterValue: ``limit`` is below 1.
+            UnsupportedOperation: ``where`` is not supported yet.
+        """
+        if where is not None:
+            raise UnsupportedOperation("peek does not take a predicate yet.")
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise _below_one("limit", limit)
+        found: list[PeekedMessage] = []
+        with self.service():
+            for shard in self._shards:
+                states = shard.look(lambda machine: machine.peek(self.now_micros(), limit - len(found)))
+                for run, state in states:
+                    for row in shard.messages(run.first, run.last):
+                        if row is not None:
+                            found.append(_peeked(row, state, run.receive_count, run.visible_at))
+                if len(found) >= limit:
+                    break
+        return found[:limit]
+
+    def tags(self) -> dict[str, str]:
+        """The queue's tags (QUE-28)."""
+        with self.service():
+            self._reload()
+            return dict(self._row.tags)
+
+    def set_tags(self, tags: Mapping[str, str] | None = None, **more: str) -> None:
+        """Adds or overwrites tags; keys are case-sensitive (QUE-28)."""
+        added = check_tags(dict(tags or {}) | more)
+        with self.service():
+            self._row = self.owner.update(
+                self._row, lambda row: attrs.evolve(row, tags=dict(row.tags) | added)
+            )
+
+    def remove_tags(self, *keys: str) -> None:
+        """Removes tags; unknown keys are passed over (QUE-28)."""
+        with self.service():
+            self._row = self.owner.update(
+                self._row,
+                lambda row: attrs.evolve(row, tags={k: v for k, v in row.tags.items() if k not in keys}),
+            )
+
+    # --- inside the package
+
+    @property
+    def rules(self) -> QueueAttributes:
+        """The attributes as this object last saw them."""
+        return self._attributes
+
+    def now_micros(self) -> int:
+        return to_micros(self.owner.clock.now())
+
+    def _bulk_target(self) -> bulk.Target:
+        from lakequeue.storage import bulk
+
+        turn = next(self._turn) % len(self._shards)
+        shards = [*self._shards[turn:], *self._shards[:turn]]
+
+        def room() -> int | None:
+            now = self.now_micros()
+            rooms = [shard.room(self._attributes, now) for shard in shards]
+            return None if None in rooms else sum(left for left in rooms if left is not None)
+
+        @contextmanager
+        def holding() -> Iterator[None]:
+            with ExitStack() as stack:
+                for shard in self._shards:
+                    stack.enter_context(shard.holding_sends())
+                yield
+
+        return bulk.Target(
+            self.owner.engine,
+            messages_path(self.owner.root, self._row.key),
+            [shard.shard for shard in shards],
+            self._attributes,
+            self._row.attributes_version,
+            room,
+            holding,
+        )
+
+    def _next_shard(self) -> ShardService:
+        return self._shards[next(self._turn) % len(self._shards)]
+
+    def _validated(self, check: Callable[[], Any]) -> Any:
+        """Runs a check; a refusal counts only if the attributes that it rests on are the newest."""
+        try:
+            return check()
+        except QueueServiceError:
+            if not self._reload():
+                raise
+            return check()
+
+    def _reload(self) -> bool:
+        """Reads the catalog's row again; whether the attributes changed."""
+        row = self.owner.row(self._row.key)
+        if row is None or row.deleted_at is not None:
+            raise QueueDoesNotExist("The specified queue does not exist.")
+        changed = row.attributes_version != self._row.attributes_version
+        self._row = row
+        self._attributes = QueueAttributes.from_wire(row.attributes)
+        return changed
+
+    @contextmanager
+    def service(self) -> Iterator[None]:
+        """Gives errors their profile's code, finishes an interrupted deletion, hides storage's own errors."""
+        try:
+            with coded_for(self._attributes.profile), self.owner.storage_errors():
+                yield
+        except QueueDoesNotExist:
+            self.owner.finish_deletion(self)
+            raise
+
+
+@attrs.frozen
+class _Receive:
+    max_messages: int
+    visibility_timeout: int | None
+    deadline: int
+    refuse_late: bool
+    """Whether a full queue refuses after the wait, and not only without one (INF-7)."""
+
+
+_Maker = Callable[[int, str, str], Command]
+
+
+def _changer(timeout: int) -> _Maker:
+    return lambda offset, lease_id, text: ChangeVisibility(offset, lease_id, timeout, text)
+
+
+def _below_one(parameter: str, value: object) -> QueueServiceError:
+    return InvalidParameterValue(
+        f"Value {value} for parameter {parameter} is invalid. Reason: Must be a whole number of at least 1."
+    )
+
+
+def _selected(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    if "All" in names:
+        return dict(known)
+    for name in names:
+        if name not in known and name not in ATTRIBUTE_NAMES:
+            raise InvalidAttributeName(f"Unknown Attribute {name}.")
+    return {name: known[name] for name in names if name in known}
+
+
+def _raise(results: Sequence[Result]) -> None:
+    for result in results:
+        if result.error is not None:
+            raise result.error
+
+
+def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
+    return {
+        name: AttributeValue(
+            value["type"],
+            value["binary_value"] if value["string_value"] is None else value["string_value"],
+        )
+        for name, value in row["message_attributes"] or []
+    }
+
+
+def _message(row: Mapping[str, Any], span: Any, handle: str, names: Sequence[str]) -> Message:
+    trace = row["trace_header"]
+    return Message(
+        message_id=row["message_id"],
+        receipt_handle=handle,
+        body=row["body"],
+        receive_count=span.receive_count,
+        sent_at=row["sent_at"],
+        first_received_at=from_micros(span.first_received_at),
+        message_attributes=select_attributes(_attributes(row), names),
+        group_id=row["group_id"],
+        dedup_id=row["dedup_id"],
+        sender_id=row["sender_id"],
+        system_attributes={} if trace is None else {"AWSTraceHeader": trace},
+    )
+
+
+def _peeked(row: Mapping[str, Any], state: str, receive_count: int, visible_at: int | None) -> PeekedMessage:
+    return PeekedMessage(
+        row["message_id"],
+        row["body"],
+        state,
+        receive_count,
+        row["sent_at"],
+        None if visible_at is None else from_micros(visible_at),
+        _attributes(row),
+        row["group_id"],
+    )
+
+
+__all__ = ["PeekedMessage", "Queue", "QueueClientError", "QueueCounts"]

@@ -1,0 +1,336 @@
+"""The entry: a root with queues, as one process sees it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from os.path import abspath
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from lakequeue.attributes import QueueAttributes, check_tags
+from lakequeue.clock import Clock, SystemClock, from_micros, to_micros
+from lakequeue.errors import (
+    InvalidParameterValue,
+    LakeQueueError,
+    QueueClientError,
+    QueueDeletedRecently,
+    QueueDoesNotExist,
+    QueueNameExists,
+    RequestThrottled,
+    coded_for,
+)
+from lakequeue.names import new_key, validate_name
+from lakequeue.queue import Queue
+from lakequeue.shard import Head
+from lakequeue.shard_service import ShardService
+from lakequeue.storage import layout
+from lakequeue.storage.catalog import Catalog, QueueRow
+from lakequeue.storage.commit import back_off, first_line
+from lakequeue.storage.engine import Engine
+from lakequeue.storage.ledger import create_ledger
+from lakequeue.storage.locks import local_path
+from lakequeue.storage.point import PointEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ATTEMPTS = 30
+MAX_LISTED = 1_000
+
+
+class _Store:
+    """What all objects of this process share about one root and engine: catalog and shards."""
+
+    def __init__(self, engine: Engine, root: str) -> None:
+        self.engine = engine
+        self.root = root
+        self.catalog = Catalog(engine, root)
+        self.lock = threading.RLock()
+        self._shards: dict[tuple[str, int], ShardService] = {}
+
+    def shards(self, row: QueueRow) -> list[ShardService]:
+        with self.lock:
+            return [
+                self._shards.setdefault(
+                    (row.key, shard), ShardService(self.engine, self.root, row.key, shard)
+                )
+                for shard in range(row.shards)
+            ]
+
+
+_stores: weakref.WeakValueDictionary[tuple[str, str, int], _Store] = weakref.WeakValueDictionary()
+_stores_lock = threading.Lock()
+
+
+class LakeQueue:
+    """Queues under one root directory or URI; thread-safe, and starting it starts no JVM.
+
+    Args:
+        root: local path or URI; must be writable and hold nothing else. ``create_queue`` makes it.
+        spark: adds the DataFrame verbs.
+        engine: ``auto`` commits through delta-rs and moves DataFrames through Spark; ``spark`` commits
+            through Spark too, where the Python process may not touch storage (slow); ``point`` refuses Spark.
+        clock: source of time; tests pass ``lakequeue.testing.ManualClock``.
+        region: part of every queue's identity (NAM-6, NAM-7).
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        spark: SparkSession | None = None,
+        engine: Literal["auto", "point", "spark"] = "auto",
+        clock: Clock | None = None,
+        region: str = "local",
+    ) -> None:
+        if engine not in ("auto", "point", "spark"):
+            raise InvalidParameterValue(f'engine must be "auto", "point" or "spark", not {engine!r}')
+        if engine == "spark" and spark is None:
+            raise QueueClientError('engine="spark" needs a session: LakeQueue(root, spark=…)')
+        root = str(root).rstrip("/") or "/"
+        local = local_path(root)
+        self.root = abspath(local) if local is not None else root
+        self.clock: Clock = clock or SystemClock()
+        self.region = region
+        self._spark = None if engine == "point" else spark
+        self._store = _store(self.root, engine == "spark", spark)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that commits."""
+        return self._store.engine
+
+    def create_queue(
+        self, name: str, *, fifo: bool = False, tags: dict[str, str] | None = None, **attributes: Any
+    ) -> Queue:
+        """Creates a queue, or answers the one that has the name and all the given attributes (QUE-15).
+
+        Args:
+            name: 1 to 80 letters, digits, ``-`` and ``_`` (NAM-5); profile ``cmq`` has its own rule (NAM-10).
+            fifo: not supported yet.
+            tags: see ``Queue.set_tags``.
+            attributes: snake_case or wire names, ``profile`` and ``shards`` among them.
+
+        Raises:
+            InvalidParameterValue: the name breaks the rule.
+            InvalidAttributeName, InvalidAttributeValue: an attribute is unknown or out of range.
+            QueueNameExists: the name is taken by a queue that differs (QUE-15), or taken at all (QUE-16).
+            QueueDeletedRecently: the profile wants a pause after a deletion (QUE-14).
+            QueueClientError: the root holds something else, or cannot be written.
+        """
+        profile_name = attributes.pop("profile", None) or attributes.pop("Profile", None)
+        given = dict(attributes) | ({"fifo": fifo} if fifo else {})
+        wanted = QueueAttributes.create(
+            **({"profile_name": profile_name} if profile_name else {}), **given
+        )
+        rules = wanted.profile_rules
+        validate_name(name, rules, wanted.fifo)
+        if profile_name:
+            given["profile"] = profile_name
+        tags = check_tags(tags or {})
+        with coded_for(rules.name), self.storage_errors(), self._store.lock:
+            self._store.catalog.prepare()
+            for attempt in range(ATTEMPTS):
+                row = self._store.catalog.live(self.region, name)
+                if row is not None:
+                    return self._existing(row, given, rules.existing_name == "error")
+                self._check_cooldown(name, rules.recreate_cooldown)
+                changes = self._store.catalog.changes(self.region, name)
+                row = self._new_row(name, wanted, tags)
+                self._make_tables(row)
+                if self._store.catalog.put(row, changes):
+                    return self._queue(row)
+                back_off(attempt)
+        raise RequestThrottled("too many queues of this name are being created")
+
+    def queue(self, name: str) -> Queue:
+        """The queue of this name in the region.
+
+        Raises:
+            QueueDoesNotExist: there is none (QUE-27).
+            QueueClientError: the root does not exist, holds something else, or has a newer layout.
+        """
+        with self.storage_errors():
+            with self._store.lock:
+                row = self._store.catalog.live(self.region, name)
+            if row is None:
+                raise QueueDoesNotExist("The specified queue does not exist.")
+            queue = self._queue(row)
+        with queue.service():
+            queue.finish()
+        return queue
+
+    def list_queues(self, prefix: str = "", limit: int | None = None, after: str | None = None) -> list[Queue]:
+        """Queues of the region by name (QUE-11, QUE-12).
+
+        Args:
+            prefix: only names that begin so.
+            limit: at most so many, 1 to 1,000.
+            after: only names behind this one: the last name of the page before.
+        """
+        whole = isinstance(limit, int) and not isinstance(limit, bool)
+        if limit is not None and not (whole and 1 <= limit <= MAX_LISTED):
+            raise InvalidParameterValue(
+                f"Value {limit} for parameter MaxResults is invalid. Reason: Must be between 1 and {MAX_LISTED}."
+            )
+        with self.storage_errors(), self._store.lock:
+            rows = [
+                row
+                for row in self._store.catalog.rows()
+                if row.deleted_at is None
+                and row.region == self.region
+                and row.name.startswith(prefix)
+                and (after is None or row.name > after)
+            ]
+            rows.sort(key=lambda row: row.name)
+            return [self._queue(row) for row in rows[: limit or MAX_LISTED]]
+
+    def delete_queue(self, name: str) -> None:
+        """Deletes a queue with everything in it (QUE-13, QUE-14).
+
+        Raises:
+            QueueDoesNotExist: there is none.
+        """
+        queue = self.queue(name)
+        with self.storage_errors():
+            queue.close()
+            self.finish_deletion(queue)
+
+    def register_views(self, spark: SparkSession, now: datetime | None = None) -> None:
+        """Makes the temporary views ``queues``, ``messages`` and ``receipts`` in a session.
+
+        Args:
+            spark: the session.
+            now: the instant that states are judged at; None is the time of each query.
+        """
+        from lakequeue.views import register_views
+
+        with self.storage_errors():
+            with self._store.lock:
+                rows = [row for row in self._store.catalog.rows() if row.deleted_at is None]
+            register_views(spark, self.root, rows, now)
+
+    # --- for the other modules of the package
+
+    def require_spark(self, verb: str) -> SparkSession:
+        """The session for a DataFrame verb; QueueClientError if there is none."""
+        if self._spark is None:
+            raise QueueClientError(f"{verb} needs Spark: LakeQueue(root, spark=session)")
+        return self._spark
+
+    def row(self, key: str) -> QueueRow | None:
+        """The catalog's row of an incarnation, as of now."""
+        with self._store.lock:
+            return self._store.catalog.incarnation(key)
+
+    def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
+        """Changes a living queue's row; ``change`` is applied to the newest one."""
+        with self._store.lock:
+            for attempt in range(ATTEMPTS):
+                newest = self._store.catalog.incarnation(row.key)
+                if newest is None or newest.deleted_at is not None:
+                    raise QueueDoesNotExist("The specified queue does not exist.")
+                changes = self._store.catalog.changes(row.region, row.name)
+                changed = change(newest)
+                if self._store.catalog.put(changed, changes):
+                    return changed
+                back_off(attempt)
+        raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
+
+    def finish_deletion(self, queue: Queue) -> None:
+        """Marks a queue whose shards are closed as deleted, once they all are."""
+        with self._store.lock:
+            row = self._store.catalog.incarnation(queue.key)
+            if row is None or row.deleted_at is not None:
+                return
+        queue.close()
+        now = to_micros(self.clock.now())
+        try:
+            self.update(row, lambda newest: attrs.evolve(newest, deleted_at=now))
+        except QueueDoesNotExist:  # another process was faster
+            return
+
+    @contextmanager
+    def storage_errors(self) -> Iterator[None]:
+        """Turns what storage raises into QueueClientError."""
+        try:
+            yield
+        except (LakeQueueError, TypeError, AssertionError):
+            raise
+        except Exception as error:
+            raise QueueClientError(f"{self.root}: {first_line(error)}") from error
+
+    # --- inside
+
+    def _queue(self, row: QueueRow) -> Queue:
+        return Queue(self, row, self._store.shards(row))
+
+    def _existing(self, row: QueueRow, given: dict[str, Any], always_refused: bool) -> Queue:
+        differences = QueueAttributes.from_wire(row.attributes).differences(given)
+        if always_refused or row.attributes.get("Profile") == "cmq":
+            raise QueueNameExists(f"A queue named {row.name} already exists.")
+        if differences:
+            raise QueueNameExists(
+                "A queue already exists with the same name and a different value for attribute "
+                f"{differences[0]}"
+            )
+        return self._queue(row)
+
+    def _check_cooldown(self, name: str, seconds: float) -> None:
+        deleted = [
+            row.deleted_at
+            for row in self._store.catalog.rows()
+            if (row.region, row.name) == (self.region, name) and row.deleted_at is not None
+        ]
+        if deleted and self.clock.now().timestamp() - from_micros(max(deleted)).timestamp() < seconds:
+            raise QueueDeletedRecently(
+                f"You must wait {seconds:g} seconds after deleting a queue before you can create "
+                "another with the same name."
+            )
+
+    def _new_row(self, name: str, attributes: QueueAttributes, tags: dict[str, str]) -> QueueRow:
+        now = to_micros(self.clock.now())
+        return QueueRow(
+            name=name,
+            region=self.region,
+            key=new_key(self.region, name),
+            created_at=now,
+            modified_at=now,
+            attributes=attributes.to_wire(),
+            attributes_version=0,
+            tags=tags,
+            shards=attributes.shards,
+            handle_key=secrets.token_bytes(32),
+        )
+
+    def _make_tables(self, row: QueueRow) -> None:
+        engine = self._store.engine
+        engine.create(
+            layout.messages_path(self.root, row.key),
+            layout.MESSAGES,
+            layout.MESSAGE_PARTITIONS,
+            layout.MESSAGES_PROPERTIES,
+        )
+        head = Head(shard=0, committed_at=row.created_at, attributes=dict(row.attributes))
+        create_ledger(engine, layout.receipts_path(self.root, row.key), row.shards, head)
+
+
+def _store(root: str, through_spark: bool, spark: SparkSession | None) -> _Store:
+    key = (root, "spark" if through_spark else "point", id(spark) if through_spark else 0)
+    with _stores_lock:
+        store = _stores.get(key)
+        if store is None:
+            if through_spark:
+                from lakequeue.storage.spark import SparkEngine
+
+                store = _Store(SparkEngine(spark), root)
+            else:
+                store = _Store(PointEngine(), root)
+            _stores[key] = store
+        return store

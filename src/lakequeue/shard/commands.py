@@ -1,0 +1,181 @@
+"""What may be asked of a shard, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from lakequeue.errors import QueueServiceError
+from lakequeue.shard.runs import Head, Run
+
+Spans = Sequence[tuple[int, int]]
+
+
+@attrs.frozen
+class Claim:
+    """Receive up to `max_messages` under one new lease; the answer is a `ClaimResult`.
+
+    `visibility_timeout` None stands for the queue's (RCV-5). `at_limit` says what a full shard answers:
+    OverLimit, an empty result, or what the type of the queue prescribes (INF-3, INF-4).
+    """
+
+    max_messages: int
+    visibility_timeout: int | None
+    lease_id: str
+    at_limit: Literal["error", "empty", "default"] = "default"
+
+
+@attrs.frozen
+class Delete:
+    """Delete one message by receipt; the answer is whether this call removed it (DEL-2, RCP-6)."""
+
+    offset: int
+    lease_id: str
+    handle_text: str = ""
+
+
+@attrs.frozen
+class ChangeVisibility:
+    """Let the receipt of one message end `timeout` from now; 0 hands it back at once (VIS-1, VIS-4)."""
+
+    offset: int
+    lease_id: str
+    timeout: int
+    handle_text: str = ""
+
+
+@attrs.frozen
+class LeaseDelete:
+    """Delete what a lease still holds of `spans`; `except_offsets` become visible instead."""
+
+    lease_id: str
+    spans: Spans
+    except_offsets: Collection[int] = ()
+
+
+@attrs.frozen
+class LeaseExtend:
+    """Let the receipts that a lease still holds end `timeout` from now."""
+
+    lease_id: str
+    spans: Spans
+    timeout: int
+
+
+@attrs.frozen
+class LeaseRelease:
+    """Hand back at once what a lease still holds."""
+
+    lease_id: str
+    spans: Spans
+
+
+@attrs.frozen
+class Purge:
+    """Remove every message sent so far (PUR-1); `queue_name` is for the text of the error."""
+
+    queue_name: str = ""
+
+
+@attrs.frozen
+class SetAttributes:
+    """Adopt the queue's attributes (wire names), unless the shard has this version or a later one."""
+
+    attributes: dict[str, str]
+    version: int
+
+
+@attrs.frozen
+class Close:
+    """Mark the shard as deleted: it refuses every later command (QUE-13)."""
+
+
+@attrs.frozen
+class Expire:
+    """Commit what retention has removed; the answer is how many messages that were."""
+
+
+Command = (
+    Claim
+    | Delete
+    | ChangeVisibility
+    | LeaseDelete
+    | LeaseExtend
+    | LeaseRelease
+    | Purge
+    | SetAttributes
+    | Close
+    | Expire
+)
+
+
+@attrs.frozen
+class ClaimedSpan:
+    """Messages of one claim that have the same receive count and first receipt."""
+
+    first: int
+    last: int
+    receive_count: int
+    first_received_at: int
+
+
+@attrs.frozen
+class ClaimResult:
+    """What a claim took, lowest offset first; no spans when nothing was available (RCV-14)."""
+
+    spans: tuple[ClaimedSpan, ...]
+    received_at: int
+    visible_at: int
+
+    @property
+    def message_count(self) -> int:
+        """Messages claimed."""
+        return sum(span.last - span.first + 1 for span in self.spans)
+
+
+@attrs.frozen
+class LeaseCounts:
+    """Messages of a lease that a command reached, and those that the lease no longer held."""
+
+    done: int
+    lost: int
+
+
+@attrs.frozen
+class Result:
+    """Answer to one command.
+
+    `changed` says that the answer stands or falls with the commit: the command, or one before it in the
+    same decision, changed the state. Else it was read from the state and is as fresh as that.
+    """
+
+    value: Any = None
+    error: QueueServiceError | None = None
+    changed: bool = False
+
+
+@attrs.frozen
+class Decision:
+    """Answers, and the rows to commit: at most one put or delete per first offset.
+
+    `head` carries the next epoch. Nothing needs to be committed when `commit` is false.
+    """
+
+    results: list[Result]
+    commit: bool
+    puts: list[Run]
+    deletes: list[int]
+    head: Head
+
+
+@attrs.frozen
+class Counts:
+    """Messages of a shard by what may be done with them (QUE-23)."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+    rewindable: int = 0
+    oldest_offset: int | None = None

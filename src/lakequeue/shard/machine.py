@@ -1,0 +1,244 @@
+"""The state machine of one shard: commands and an instant in, answers and changed rows out.
+
+Pure: it reads no clock, does no I/O, and knows messages only by offset and instant of sending. One instance
+lives as long as its commits succeed; after a failed one it is thrown away and built again from the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import attrs
+
+from lakequeue.attributes import QueueAttributes
+from lakequeue.errors import PurgeQueueInProgress, QueueDoesNotExist, QueueServiceError
+from lakequeue.shard import settle
+from lakequeue.shard.claim import claim
+from lakequeue.shard.commands import (
+    ChangeVisibility,
+    Claim,
+    Close,
+    Command,
+    Counts,
+    Decision,
+    Delete,
+    Expire,
+    LeaseDelete,
+    LeaseExtend,
+    LeaseRelease,
+    Purge,
+    Result,
+    SetAttributes,
+)
+from lakequeue.shard.runs import IN_FLIGHT, Head, Log, Run
+from lakequeue.shard.state import ShardState
+
+PURGE_INTERVAL = 60 * 1_000_000  # PUR-2
+
+
+class ShardMachine:
+    """All rules of one shard of a standard queue.
+
+    Time never goes backwards in it: an instant before the last one, or before the head's last commit,
+    counts as that one. Not safe for use by several threads at once.
+    """
+
+    def __init__(self, head: Head, runs: Iterable[Run], log: Log) -> None:
+        """Start from committed rows.
+
+        Args:
+            head: the head row of the shard.
+            runs: its unsettled runs in any order, disjoint, equal neighbours joined.
+            log: its messages.
+        """
+        self._state = ShardState(head, list(runs), log)
+        self._pending = False
+        self._decided: Head | None = None
+        self._expired = 0
+
+    @property
+    def head(self) -> Head:
+        """The head as it is now, with what was not committed yet; `epoch` is the last committed one."""
+        return self._state.current_head()
+
+    @property
+    def runs(self) -> list[Run]:
+        """Every run in order of offset (a copy, O(n))."""
+        return list(self._state.runs)
+
+    @property
+    def run_count(self) -> int:
+        """Runs held; above 200,000 a shard becomes slow."""
+        return len(self._state.runs)
+
+    @property
+    def log(self) -> Log:
+        """The shard's messages; may be replaced by a longer log of the same shard."""
+        return self._state.log
+
+    @log.setter
+    def log(self, log: Log) -> None:
+        self._state.log = log
+
+    def decide(self, commands: Sequence[Command], now: int) -> Decision:
+        """Apply commands in order at one instant.
+
+        A refused command changes nothing (ERR-8) and the ones after it go on. The machine keeps the new
+        state: the caller commits it and calls `committed`, or drops the machine.
+        """
+        state = self._state
+        state.advance(now)
+        results = []
+        for command in commands:
+            try:
+                value, changed = self._apply(command)
+            except QueueServiceError as error:
+                results.append(Result(error=error, changed=self._pending))
+            else:
+                self._pending = self._pending or changed
+                results.append(Result(value=value, changed=self._pending))
+        head = attrs.evolve(state.current_head(), epoch=state.head.epoch + 1, committed_at=state.now)
+        if not self._pending:
+            return Decision(results, False, [], [], head)
+        self._decided = head
+        self._expired = state.expired
+        puts, deletes = state.runs.changes()
+        return Decision(results, True, puts, deletes, head)
+
+    def committed(self) -> None:
+        """Adopt the last decision as committed; expiry that a read applied since then stays pending.
+
+        Raises:
+            RuntimeError: the last decision asked for no commit.
+        """
+        if self._decided is None:
+            raise RuntimeError("nothing to commit was decided")
+        state = self._state
+        state.head = attrs.evolve(
+            state.head, epoch=self._decided.epoch, committed_at=self._decided.committed_at
+        )
+        state.runs.settle()
+        state.expired -= self._expired
+        self._decided = None
+        self._pending = False
+
+    def counts(self, now: int) -> Counts:
+        """Messages by state (QUE-23, INF-1, DLY-12)."""
+        state = self._state
+        state.advance(now)
+        state.look_at_all()
+        visible, in_flight = state.available.size, state.in_flight
+        delayed = state.stored - visible - in_flight
+        return Counts(visible, in_flight, delayed, oldest_offset=state.lowest)
+
+    def stored(self, now: int) -> int:
+        """Messages neither deleted nor expired (STA-10, QUE-21)."""
+        self._state.advance(now)
+        return self._state.stored
+
+    def next_event(self, now: int) -> int | None:
+        """Earliest instant after `now` at which a claim may find more than it does now (LPL-4).
+
+        That is the end of a visibility timeout or of a delay and, while the shard is at its cap, the expiry
+        of its oldest message.
+        """
+        state = self._state
+        state.advance(now)
+        instant = state.next_arrival()
+        if state.room == 0 and state.lowest is not None:
+            expiry = state.log.sent_at(state.lowest) + state.attributes.retention_micros
+            return expiry if instant is None else min(instant, expiry)
+        return instant
+
+    def expired_below(self, now: int) -> int:
+        """First offset that retention still keeps (RET-1, RET-9)."""
+        self._state.advance(now)
+        return self._state.expired_below()
+
+    def peek(self, now: int, limit: int) -> list[tuple[Run, str]]:
+        """The oldest stored messages as parts of runs with their state, lowest offset first.
+
+        The state is `visible`, `in_flight` or `delayed`; messages never looked at count as ready runs.
+        """
+        state = self._state
+        state.advance(now)
+        found: list[tuple[Run, str]] = []
+        fresh = Run(state.head.head_offset, state.log.end - 1)
+        for run in [*islice(state.runs, limit), *([fresh] if fresh.size > 0 else [])]:
+            left = limit - sum(part.size for part, _ in found)
+            if left <= 0:
+                break
+            part = run._replace(last=min(run.last, run.first + left - 1))
+            if part.visible_at is not None:
+                hidden = part.visible_at > state.now
+                found.append((part, "in_flight" if hidden and part.state == IN_FLIGHT else "visible"))
+                continue
+            for first, last, available_at in state.log.spans(part.first, part.last):
+                delayed = available_at > state.now
+                shown = part._replace(first=first, last=last, visible_at=available_at if delayed else None)
+                found.append((shown, "delayed" if delayed else "visible"))
+        return found
+
+    def _apply(self, command: Command) -> tuple[Any, bool]:
+        if self._state.head.closed:
+            raise QueueDoesNotExist("The specified queue does not exist.")
+        try:
+            rule = _RULES[type(command)]
+        except KeyError:
+            raise TypeError(f"not a command of a shard: {command!r}") from None
+        return rule(self._state, command)
+
+
+def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
+    """Remove everything sent so far: waiting, in flight and delayed (PUR-1, PUR-3, PUR-4).
+
+    Raises:
+        PurgeQueueInProgress: the last purge is less than 60 seconds old (PUR-2).
+    """
+    purged_at = state.head.purged_at
+    if purged_at is not None and state.now - purged_at < PURGE_INTERVAL:
+        raise PurgeQueueInProgress(
+            f"Only one PurgeQueue operation on {command.queue_name or 'a queue'} is allowed every 60 seconds."
+        )
+    state.remove_all()
+    state.head = attrs.evolve(state.head, purged_offset=state.log.end, purged_at=state.now)
+    return None, True
+
+
+def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, bool]:
+    """Adopt newer attributes at once (QUE-25); what the old retention had expired stays gone (RET-6)."""
+    if command.version <= state.head.attributes_version:
+        return False, False
+    state.attributes = QueueAttributes.from_wire(command.attributes)
+    state.head = attrs.evolve(
+        state.head, attributes=dict(command.attributes), attributes_version=command.version
+    )
+    state.expire()
+    return True, True
+
+
+def close(state: ShardState, command: Close) -> tuple[None, bool]:
+    """Refuse every later command (QUE-13)."""
+    state.head = attrs.evolve(state.head, closed=True)
+    return None, True
+
+
+def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
+    """Report what retention removed since the last commit, which asks for one if that is anything (RET-9)."""
+    return state.expired, state.expired > 0
+
+
+_RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
+    Claim: claim,
+    Delete: settle.delete,
+    ChangeVisibility: settle.change_visibility,
+    LeaseDelete: settle.lease_delete,
+    LeaseExtend: settle.lease_extend,
+    LeaseRelease: settle.lease_release,
+    Purge: purge,
+    SetAttributes: set_attributes,
+    Close: close,
+    Expire: expire,
+}

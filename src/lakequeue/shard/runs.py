@@ -1,0 +1,93 @@
+"""Rows of the ledger as the state machine sees them, and the log they lie over.
+
+Instants and durations are whole microseconds (instants since the epoch, UTC); offsets are dense per
+shard; ranges of offsets include both ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import attrs
+
+READY = "ready"
+IN_FLIGHT = "in_flight"
+MOVING = "moving"  # reserved: dead letters and redrive
+DELETED = "deleted"  # reserved: rewind history
+
+
+class Run(NamedTuple):
+    """Consecutive messages in the same state: one row of `receipts`.
+
+    `visible_at` None means delayed and never received: each message of the run then becomes available
+    when the log says so. A `ready` run with a `lease_id` was handed back by the holder of that lease
+    (VIS-4); an `in_flight` run whose `visible_at` has passed may be claimed again, but its lease stays
+    the latest one until then (RCP-8).
+    """
+
+    first: int
+    last: int
+    state: str = READY
+    lease_id: str | None = None
+    receive_count: int = 0
+    visible_at: int | None = None
+    received_at: int | None = None
+    first_received_at: int | None = None
+    attempt_id: str | None = None
+    attempted_at: int | None = None
+    expires_at: int | None = None
+    move_number: int | None = None
+    target_key: str | None = None
+    settled_at: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Messages in the run."""
+        return self.last - self.first + 1
+
+    def alike(self, other: Run) -> bool:
+        """Whether everything but the range is equal, so that neighbours are one run."""
+        return self[2:] == other[2:]
+
+
+@attrs.frozen
+class Head:
+    """The one row of a shard that is not a run: the fence, the marks, and a copy of the attributes.
+
+    Messages below `floor_offset` are gone; from `head_offset` on none was looked at yet; in between, a
+    message without a run is deleted. `attributes` holds wire names and string values.
+    """
+
+    shard: int
+    epoch: int = 0
+    head_offset: int = 0
+    floor_offset: int = 0
+    purged_offset: int = 0
+    purged_at: int | None = None
+    history_since: int | None = None
+    closed: bool = False
+    move_number: int = 0
+    committed_at: int = 0
+    attributes: dict[str, str] = attrs.field(factory=dict)
+    attributes_version: int = 0
+
+
+class Log(Protocol):
+    """What the rules need to know of a shard's messages; it only ever grows at its end."""
+
+    @property
+    def end(self) -> int:
+        """Offset after the last message."""
+
+    def sent_at(self, offset: int) -> int:
+        """Instant at which a message was sent; never decreases with the offset."""
+
+    def first_sent_at_or_after(self, instant: int) -> int:
+        """Smallest offset sent at or after `instant`, else `end`."""
+
+    def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Ranges `(first, last, available_at)` in order, without gaps.
+
+        `available_at` is 0 for messages without a delay, else the instant sent plus the delay.
+        """

@@ -1,0 +1,186 @@
+"""What the holder of a receipt may do with it: delete, change visibility, and the same for a whole lease.
+
+A receipt is judged by its lease id: the latest one of a message is the one that counts (RCP-6). On lenient
+queues it keeps its power after its timeout until someone else receives the message (RCP-8); on strict
+queues it ends with the timeout (RCP-7).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+
+from lakequeue.errors import InvalidParameterValue, MessageNotInflight, OverLimit
+from lakequeue.shard.commands import (
+    ChangeVisibility,
+    Delete,
+    LeaseCounts,
+    LeaseDelete,
+    LeaseExtend,
+    LeaseRelease,
+    Spans,
+)
+from lakequeue.shard.runs import IN_FLIGHT, Run
+from lakequeue.shard.state import ShardState
+
+LONGEST_RECEIPT = 43_200 * 1_000_000  # VIS-9: twelve hours from the receive
+
+
+def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
+    """Delete one message; one that is gone already counts as deleted (RCP-10, DEL-9).
+
+    Raises:
+        InvalidParameterValue: on a strict queue, a receipt that is not the latest or has ended (RCP-7).
+    """
+    run = state.runs.at(command.offset)
+    if run is None:
+        return False, False
+    if not holds(state, run, command.lease_id):
+        if state.attributes.strict_receipts:
+            raise _receipt_ended(command.handle_text)
+        return False, False
+    state.remove(run._replace(first=command.offset, last=command.offset))
+    return True, True
+
+
+def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[None, bool]:
+    """Let a receipt end `timeout` from now (VIS-1, VIS-3); 0 hands the message back (VIS-4).
+
+    Raises:
+        InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2),
+            or the total since the receive would pass twelve hours (VIS-9).
+        MessageNotInflight: the message was handed back, or a strict queue's receipt has ended (RCP-12).
+        OverLimit: the receipt has ended, and there is no room to hide the message again (INF-11).
+    """
+    run = state.runs.at(command.offset)
+    if run is None:
+        raise InvalidParameterValue(
+            f"Value {command.handle_text} for parameter ReceiptHandle is invalid. Reason: Message does not "
+            "exist or is not available for visibility timeout change."
+        )
+    if run.lease_id != command.lease_id:
+        raise _receipt_ended(command.handle_text)
+    if run.state != IN_FLIGHT or not holds(state, run, command.lease_id):
+        raise MessageNotInflight()
+    part = run._replace(first=command.offset, last=command.offset)
+    if command.timeout == 0:
+        state.hand_back(part)
+        return None, True
+    check_total(state, run, command.timeout)
+    if not state.live(run) and state.room == 0:
+        raise OverLimit("The maximum number of messages in flight is reached.")
+    return None, state.hide(part, state.now + command.timeout)
+
+
+def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, bool]:
+    """Delete what the lease holds; the excepted offsets become visible now."""
+    kept = sorted(set(command.except_offsets))
+    done = 0
+    changed = False
+    for part in list(held(state, command.lease_id, command.spans)):
+        done += part.size
+        for piece, keep in _split(part, kept):
+            if not keep:
+                state.remove(piece)
+                changed = True
+            elif piece.state == IN_FLIGHT:
+                state.hand_back(piece)
+                changed = True
+    return _counts(command.spans, done), changed
+
+
+def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
+    """Extend what the lease holds; what timed out is hidden again as far as there is room.
+
+    Raises:
+        InvalidParameterValue: the total since the receive would pass twelve hours (VIS-9); nothing changed.
+    """
+    if command.timeout == 0:
+        return _release(state, command.lease_id, command.spans)
+    parts = [run for run in held(state, command.lease_id, command.spans) if run.state == IN_FLIGHT]
+    for run in parts:
+        check_total(state, run, command.timeout)
+    done = 0
+    changed = False
+    for run in parts:
+        if not state.live(run):
+            room = state.room
+            if room == 0:
+                continue
+            if room is not None and room < run.size:
+                run = run._replace(last=run.first + room - 1)
+        changed |= state.hide(run, state.now + command.timeout)
+        done += run.size
+    return _counts(command.spans, done), changed
+
+
+def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts, bool]:
+    """Make visible now what the lease holds."""
+    return _release(state, command.lease_id, command.spans)
+
+
+def _release(state: ShardState, lease_id: str, spans: Spans) -> tuple[LeaseCounts, bool]:
+    done = 0
+    for run in list(held(state, lease_id, spans)):
+        if run.state == IN_FLIGHT:
+            state.hand_back(run)
+            done += run.size
+    return _counts(spans, done), done > 0
+
+
+def holds(state: ShardState, run: Run, lease_id: str) -> bool:
+    """Whether a lease may still settle a run."""
+    return run.lease_id == lease_id and (not state.attributes.strict_receipts or state.live(run))
+
+
+def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
+    """The parts of `spans` that a lease may still settle, each once, in the order of the offsets."""
+    reached = -1
+    for first, last in sorted(spans):
+        first = max(first, reached + 1)
+        if first <= last:
+            reached = last
+            yield from (run for run in state.runs.pieces(first, last) if holds(state, run, lease_id))
+
+
+def check_total(state: ShardState, run: Run, timeout: int) -> None:
+    """Refuse, never clamp, what would hide a message for over twelve hours since it was received (VIS-9)."""
+    received_at = state.now if run.received_at is None else run.received_at
+    if state.now + timeout - received_at > LONGEST_RECEIPT:
+        raise InvalidParameterValue(
+            f"Value {_seconds(timeout)} for parameter VisibilityTimeout is invalid. Reason: Total "
+            "VisibilityTimeout for the message is beyond the limit [43200 seconds]"
+        )
+
+
+def _split(run: Run, kept: list[int]) -> Iterator[tuple[Run, bool]]:
+    """Cut a run at the offsets to keep, which are in order: pairs of a piece and whether it is kept."""
+    start = bisect_left(kept, run.first)
+    end = bisect_left(kept, run.last + 1)
+    edges = [run.first - 1, *kept[start:end], run.last + 1]
+    for before, after in pairwise(edges):
+        if after - before > 1:
+            yield run._replace(first=before + 1, last=after - 1), False
+        if after <= run.last:
+            yield run._replace(first=after, last=after), True
+
+
+def _counts(spans: Spans, done: int) -> LeaseCounts:
+    """Distinct offsets of the spans that were reached, and the others."""
+    total, reached = 0, -1
+    for first, last in sorted(spans):
+        total += max(0, last - max(first, reached + 1) + 1)
+        reached = max(reached, last)
+    return LeaseCounts(done, total - done)
+
+
+def _receipt_ended(handle_text: str) -> InvalidParameterValue:
+    return InvalidParameterValue(
+        f"Value {handle_text} for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
+    )
+
+
+def _seconds(micros: int) -> str:
+    seconds = micros / 1_000_000
+    return str(int(seconds)) if seconds.is_integer() else str(seconds)

@@ -1,0 +1,74 @@
+"""A set of offsets kept as disjoint ranges, for the messages that may be claimed now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sortedcontainers import SortedDict
+
+
+class SpanSet:
+    """Offsets as ranges that never touch each other; `size` counts the offsets."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
+        """Build from ranges in order that do not overlap."""
+        joined: dict[int, int] = {}
+        start = end = -2
+        for first, last in spans:
+            if first != end + 1:
+                start = first
+            joined[start] = end = last
+        self._spans: SortedDict[int, int] = SortedDict(joined)
+        self.size = sum(last - first + 1 for first, last in joined.items())
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._spans.items())
+
+    def add(self, first: int, last: int) -> int:
+        """Add a range and return how many of its offsets are new."""
+        known = self.discard(first, last)
+        size = last - first + 1
+        self.size += size
+        spans = self._spans
+        right = spans.pop(last + 1, None)
+        if right is not None:
+            last = right
+        for key in spans.irange(maximum=first - 1, reverse=True):
+            if spans[key] == first - 1:
+                first = key
+            break
+        spans[first] = last
+        return size - known
+
+    def discard(self, first: int, last: int) -> int:
+        """Remove a range and return how many of its offsets were there."""
+        spans = self._spans
+        found = list(spans.irange(first, last))
+        for key in spans.irange(maximum=first - 1, reverse=True):
+            if spans[key] >= first:
+                found.append(key)
+            break
+        removed = 0
+        for key in found:
+            end = spans.pop(key)
+            removed += min(end, last) - max(key, first) + 1
+            if key < first:
+                spans[key] = first - 1
+            if end > last:
+                spans[last + 1] = end
+        self.size -= removed
+        return removed
+
+    def take(self, count: int) -> list[tuple[int, int]]:
+        """Remove up to `count` offsets, the lowest first, and return them as ranges."""
+        taken = []
+        spans = self._spans
+        while count > 0 and spans:
+            first, last = spans.popitem(0)
+            if last - first + 1 > count:
+                spans[first + count] = last
+                last = first + count - 1
+            taken.append((first, last))
+            count -= last - first + 1
+            self.size -= last - first + 1
+        return taken

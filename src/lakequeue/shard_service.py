@@ -1,0 +1,342 @@
+"""One shard in this process: its sender, its ledger and its readers, each behind a group commit.
+
+There is one ``ShardService`` per root, queue, shard and engine in a process, shared by all objects, so
+that threads never race each other for a commit, only other processes do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import attrs
+
+from lakequeue.attributes import QueueAttributes
+from lakequeue.errors import QueueClientError, RequestThrottled
+from lakequeue.group_commit import GroupCommit
+from lakequeue.shard import Claim, Command, Counts, Result, ShardMachine
+from lakequeue.storage import layout
+from lakequeue.storage.append import SEGMENT_COMMITS, Appender, NewMessage
+from lakequeue.storage.bodies import Bodies
+from lakequeue.storage.commit import back_off, first_line
+from lakequeue.storage.engine import Engine
+from lakequeue.storage.housekeeping import tidy
+from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.log import LogReader, ShardLog
+
+ATTEMPTS = 60
+"""Lost races of one batch before its callers get RequestThrottled (ERR-9)."""
+
+_log = logging.getLogger("lakequeue")
+_T = TypeVar("_T")
+
+
+class StaleAttributes(Exception):
+    """The queue's attributes changed since the entry was validated; validate it again."""
+
+
+@attrs.frozen
+class _Send:
+    messages: Sequence[NewMessage]
+    now: int
+    attributes: QueueAttributes
+    attributes_version: int
+
+
+@attrs.frozen
+class _Commands:
+    commands: Sequence[Command]
+    now: int
+
+
+@attrs.frozen
+class Sent:
+    """Offsets ``first`` to ``first + count - 1`` of a send; entries beyond ``count`` hit the cap."""
+
+    first: int
+    count: int
+
+
+class ShardService:
+    """Everything this process does with one shard. Thread-safe."""
+
+    def __init__(self, engine: Engine, root: str, key: str, shard: int) -> None:
+        self.shard = shard
+        self._engine = engine
+        self._messages = layout.messages_path(root, key)
+        self._receipts = layout.receipts_path(root, key)
+        self._sending = GroupCommit(self._run_sends)
+        self._settling = GroupCommit(self._run_commands)
+        self._send_lock = threading.RLock()
+        self._ledger_lock = threading.RLock()
+        self._body_lock = threading.Lock()
+        self._appender: Appender | None = None
+        self._ledger: Ledger | None = None
+        self._reader: LogReader | None = None
+        self._machine: ShardMachine | None = None
+        self._bodies = Bodies()
+        self._floor = 0
+        self._waiters: set[Callable[[], None]] = set()
+
+    # --- sending
+
+    def send(
+        self,
+        messages: Sequence[NewMessage],
+        now: int,
+        attributes: QueueAttributes,
+        attributes_version: int,
+    ) -> Sent:
+        """Appends messages validated under a version of the attributes.
+
+        Raises:
+            StaleAttributes: the queue has newer attributes.
+            QueueDoesNotExist: it was deleted.
+            RequestThrottled: too many lost races; nothing was sent.
+        """
+        sent = self._sending.submit(_Send(messages, now, attributes, attributes_version))
+        self.wake()
+        return sent
+
+    def mark(self, *, close: bool = False, attributes_version: int | None = None) -> None:
+        """Closes the log, or announces attributes to every sender; does nothing if that is done."""
+        with self._send_lock:
+            appender = self._open_appender()
+            for attempt in range(ATTEMPTS):
+                appender.refresh()
+                known = attributes_version is None or appender.attributes_version >= attributes_version
+                if appender.closed or (not close and known):
+                    return
+                if appender.mark(close=close, attributes_version=attributes_version):
+                    return
+                back_off(attempt)
+        raise RequestThrottled("the log of the queue is too busy")
+
+    def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
+        with self._send_lock:
+            answers, appended = self._append(sends)
+            if appended is not None and appended.closed_segment:
+                self._tidy()
+            return answers
+
+    def _append(self, sends: Sequence[_Send]) -> tuple[list[Sent | BaseException], Any]:
+        appender = self._open_appender()
+        now = max(send.now for send in sends)
+        for attempt in range(ATTEMPTS):
+            version = appender.attributes_version
+            stale = [send.attributes_version != version for send in sends]
+            if any(stale) and attempt == 0:
+                appender.refresh()  # an answer that commits nothing is given from fresh state only
+                continue
+            appender.check_open()
+            room = self._room(sends[0].attributes, now, appender.end)
+            answers: list[Sent | BaseException] = []
+            batch: list[NewMessage] = []
+            for send, is_stale in zip(sends, stale, strict=True):
+                if is_stale:
+                    answers.append(StaleAttributes())
+                    continue
+                taken = send.messages if room is None else send.messages[: max(0, room - len(batch))]
+                answers.append(Sent(appender.end + len(batch), len(taken)))
+                batch += taken
+            if not batch:
+                return answers, None
+            done = appender.append(batch, now, version)
+            if done is not None:
+                with self._body_lock:
+                    self._bodies.remember(done.first, done.rows)
+                return answers, done
+            back_off(attempt)
+        return [RequestThrottled("too many lost races; nothing was sent") for _ in sends], None
+
+    def room(self, attributes: QueueAttributes, now: int) -> int | None:
+        """Messages that the cap on stored ones leaves in the shard, None without a cap (QUE-21)."""
+        with self._send_lock:
+            appender = self._open_appender()
+            appender.refresh()
+            return self._room(attributes, now, appender.end)
+
+    @contextmanager
+    def holding_sends(self) -> Iterator[None]:
+        """Keeps this process's sends to the shard waiting."""
+        with self._send_lock:
+            yield
+
+    def _room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
+        limit = attributes.stored_limit
+        if limit is None:
+            return None
+        return self.look(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
+
+    def _tidy(self) -> None:
+        try:
+            with self._ledger_lock:
+                if self._machine is None:
+                    self._load_machine()
+                floor = self._floor
+            appender = self._open_appender()
+            tidy(appender.table, self.shard, floor)
+            appender.refresh()
+        except Exception as error:  # a failed merge never fails a send; the next one tries again
+            _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
+            self._appender = None
+
+    def _open_appender(self) -> Appender:
+        if self._appender is None:
+            commits = 1 if self._engine.name == "spark" else SEGMENT_COMMITS
+            self._appender = Appender(self._engine.open(self._messages), self.shard, commits)
+        return self._appender
+
+    # --- the ledger
+
+    def command(self, commands: Sequence[Command], now: int) -> list[Result]:
+        """Applies commands in one commit, possibly with those of other callers.
+
+        Raises:
+            RequestThrottled: too many lost races; nothing was changed.
+        """
+        results = self._settling.submit(_Commands(commands, now))
+        if any(result.changed for result in results):
+            self.wake()
+        return results
+
+    def counts(self, now: int) -> tuple[Counts, int | None]:
+        """Fresh counts, and the instant at which the oldest message was sent."""
+        return self.look(lambda machine: _counts(machine, now))
+
+    def next_event(self, now: int) -> int | None:
+        """When a claim may find more than now, as far as this process knows."""
+        with self._ledger_lock:
+            return None if self._machine is None else self._machine.next_event(now)
+
+    def look(self, question: Callable[[ShardMachine], _T]) -> _T:
+        """Asks the machine something on a fresh snapshot."""
+        with self._ledger_lock:
+            return question(self._fresh_machine())
+
+    def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
+        commands = [command for group in groups for command in group.commands]
+        now = max(group.now for group in groups)
+        with self._ledger_lock:
+            try:
+                results = self._decide(commands, now)
+            except BaseException:
+                self._machine = None  # what it holds may differ from the table
+                raise
+        if results is None:
+            error = RequestThrottled("too many lost races; nothing was changed")
+            return [error for _ in groups]
+        answers: list[list[Result] | BaseException] = []
+        for group in groups:
+            answers.append(results[: len(group.commands)])
+            results = results[len(group.commands) :]
+        return answers
+
+    def _decide(self, commands: Sequence[Command], now: int) -> list[Result] | None:
+        wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
+        fresh = False
+        for attempt in range(ATTEMPTS):
+            if self._machine is None:
+                self._load_machine()
+                fresh = True
+            machine, ledger = self._machine, self._ledger
+            assert machine is not None and ledger is not None
+            if machine.log.end - machine.head.head_offset < wanted:
+                machine.log = self._open_reader().refresh()
+            decision = machine.decide(commands, now)
+            if not fresh and not all(result.changed for result in decision.results):
+                # an answer that rests on no commit is given from a snapshot as new as the call
+                ledger.table.refresh()
+                fresh = True
+                if ledger.epoch != machine.head.epoch:
+                    self._machine = None
+                    continue
+            if not decision.commit:
+                return decision.results
+            if ledger.commit(decision, lambda: machine.runs):
+                machine.committed()
+                self._floor = max(self._floor, decision.head.floor_offset)
+                return decision.results
+            self._machine = None
+            back_off(attempt)
+        return None
+
+    def _load_machine(self) -> None:
+        if self._ledger is None:
+            self._ledger = Ledger(self._engine.open(self._receipts), self.shard)
+        self._ledger.table.refresh()
+        head, runs = self._ledger.load()
+        # the ledger first: a log at least as new as the head that speaks of it
+        log = self._open_reader().refresh()
+        self._machine = ShardMachine(head, runs, log)
+        self._floor = max(self._floor, head.floor_offset)
+
+    def _fresh_machine(self) -> ShardMachine:
+        if self._machine is not None and self._ledger is not None:
+            self._ledger.table.refresh()
+            if self._ledger.epoch != self._machine.head.epoch:
+                self._machine = None
+        if self._machine is None:
+            self._load_machine()
+        assert self._machine is not None
+        self._machine.log = self._open_reader().refresh()
+        return self._machine
+
+    def _open_reader(self) -> LogReader:
+        if self._reader is None:
+            self._reader = LogReader(self._engine.open(self._messages), self.shard)
+        return self._reader
+
+    # --- reading
+
+    def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
+        """Messages by offset as column -> value; None for one that is gone from the log.
+
+        Raises:
+            QueueClientError: a message is missing that nothing removed.
+        """
+        found = self._read(first, last)
+        if None in found:
+            with self._ledger_lock:
+                self._open_reader().refresh()
+            found = self._read(first, last)
+        missing = [first + index for index, message in enumerate(found) if message is None]
+        if missing:
+            gone_below = self.look(lambda machine: machine.head.floor_offset)
+            if missing[-1] >= gone_below:
+                raise QueueClientError(f"{self._messages} lacks offset {missing[-1]} of shard {self.shard}")
+        return found
+
+    def log(self) -> ShardLog:
+        """The newest snapshot of the log."""
+        with self._ledger_lock:
+            return self._open_reader().refresh()
+
+    def _read(self, first: int, last: int) -> list[dict[str, Any] | None]:
+        with self._ledger_lock:
+            reader = self._open_reader()
+        with self._body_lock:
+            return self._bodies.read(reader.table, reader.log, first, last)
+
+    # --- waiting
+
+    def add_waiter(self, wake: Callable[[], None]) -> None:
+        """Calls ``wake`` after every change that this process makes to the shard."""
+        self._waiters.add(wake)
+
+    def remove_waiter(self, wake: Callable[[], None]) -> None:
+        self._waiters.discard(wake)
+
+    def wake(self) -> None:
+        """Tells everyone who waits for messages to look again."""
+        for wake in list(self._waiters):
+            wake()
+
+
+def _counts(machine: ShardMachine, now: int) -> tuple[Counts, int | None]:
+    counts = machine.counts(now)
+    oldest = counts.oldest_offset
+    return counts, None if oldest is None else machine.log.sent_at(oldest)

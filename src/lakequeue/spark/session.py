@@ -1,0 +1,175 @@
+"""The only place that builds Spark sessions; importing it does not import pyspark."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from collections import deque
+from typing import IO, TYPE_CHECKING
+
+from lakequeue.errors import QueueClientError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS: dict[str, str] = {
+    # Delta's SQL commands (MERGE, replaceWhere) are parsed by its extension
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    # delta.`path` in SQL views is looked up in the session catalog
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # instants are UTC everywhere; a view must not shift with the machine's zone
+    "spark.sql.session.timeZone": "UTC",
+    # partition values are parsed in the JVM's zone in places where the session's is not asked
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+    "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+    # a queue's log state is small; 50 tasks to replay it would cost a second per commit
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # ledger joins and counts are small; 200 shuffle tasks would dominate them
+    "spark.sql.shuffle.partitions": "4",
+    # nobody looks at it in jobs and tests, and its port clashes between processes
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # INT96 has no statistics and no time zone; the point engine writes microseconds too
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # a _SUCCESS file among a table's files says nothing that the Delta log does not
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # silences Spark from its first line on, before setLogLevel can be called
+    "spark.log.level": "ERROR",
+}
+
+_IVY = re.compile(
+    r"^(:: |\t|\s*(-{5,}|\|)|Ivy Default Cache|The jars for|confs: |found \S+#|downloading |https?://\S+ added as)"
+    r"|^\S+#\S+ added as a dependency|^WARNING: Using incubator modules|^Using Spark's default log4j"
+    r"|^Setting default log level|^Setting Spark log level|^To adjust logging level|NativeCodeLoader"
+    r"|WARN Utils: (Your hostname|Set SPARK_LOCAL_IP)|^\s*$"
+)
+
+
+def build_session(app_name: str = "lakequeue", master: str | None = None, **extra: str) -> SparkSession:
+    """Starts a Spark session that lakequeue can work with, or returns the running one.
+
+    Under ``spark-submit`` the master, memory and packages come from there; elsewhere the jar that
+    belongs to the installed ``delta-spark`` is resolved through Ivy (cached after the first time).
+
+    Args:
+        app_name: Shown in the cluster's lists.
+        master: For example ``local[2]``; None leaves it to spark-submit (``local[*]`` without one).
+        extra: Further settings, by their full names: ``**{"spark.driver.memory": "2g"}``.
+            They win over the defaults here.
+
+    Raises:
+        QueueClientError: There is no Java, no pyspark, or the Delta jars cannot be had.
+    """
+    unknown = sorted(name for name in extra if not name.startswith("spark."))
+    if unknown:
+        raise QueueClientError(f"Spark settings start with 'spark.': {', '.join(unknown)}")
+    try:
+        from delta import configure_spark_with_delta_pip
+        from pyspark import SparkConf, SparkContext
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise QueueClientError(
+            f"Spark is not installed ({error}); install pyspark and delta-spark to use DataFrames"
+        ) from error
+
+    _import_quietly()
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started the JVM already
+    running = SparkContext._active_spark_context is not None
+    if not submitted and not running:
+        _require_java()
+
+    given = SparkConf(loadDefaults=SparkContext._jvm is not None)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in (SETTINGS | extra).items():
+        if name in extra or given.get(name) is None:
+            builder = builder.config(name, value)
+    # under spark-submit the conf file or --packages brings the jars; naming them again changes nothing
+    if "spark.jars.packages" not in extra and given.get("spark.jars.packages") is None and not submitted:
+        packages = (extra.get("spark.jars.extraPackages") or "").split(",")
+        builder = configure_spark_with_delta_pip(builder, [name for name in packages if name])
+
+    if not submitted and not running and SparkContext._gateway is None:
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll(list(builder._options.items()))
+        _launch(conf)
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise QueueClientError(f"Spark did not start: {_first_line(str(error))}") from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _import_quietly() -> None:
+    """py4j's first call imports pyspark.testing, which warns about pandas 3; nothing here uses pandas."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        importlib.import_module("pyspark.testing.utils")
+
+
+def _require_java() -> None:
+    """Spark's own complaint about a missing Java is a page of shell output."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        if shutil.which("java", path=os.path.join(home, "bin")) is None:
+            raise QueueClientError(f"JAVA_HOME is {home}, but there is no bin/java in it; Spark needs Java 17 or later")
+    elif shutil.which("java") is None:
+        raise QueueClientError("Spark needs Java 17 or later: set JAVA_HOME or put java on the PATH")
+
+
+def _launch(conf: object) -> None:
+    """Starts the JVM with Ivy's report filtered out of its standard error."""
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    read, write = os.pipe()
+    last: deque[str] = deque(maxlen=200)
+    reader = threading.Thread(
+        target=_forward, args=(os.fdopen(read, errors="replace"), last), name="lakequeue-jvm-stderr", daemon=True
+    )
+    reader.start()
+    try:
+        gateway = launch_gateway(conf, {"stderr": write, "stdout": subprocess.DEVNULL})
+    except PySparkRuntimeError as error:
+        os.close(write)
+        reader.join(5)
+        raise QueueClientError(_reason(last)) from error
+    os.close(write)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _forward(lines: IO[str], last: deque[str]) -> None:
+    """Passes the JVM's standard error on, without what only the resolver and the launcher say."""
+    for line in lines:
+        last.append(line)
+        if _IVY.search(line) is None and not any(sign in line for sign in _FAILED) and "\tat " not in line:
+            sys.stderr.write(line)
+
+
+_FAILED = ("unresolved dependency", "download failed", "RuntimeException: [", "Exception in thread")
+
+
+def _reason(lines: deque[str]) -> str:
+    text = "".join(lines)
+    failed = re.search(r"(unresolved dependency|download failed): ?([^\],\s]+)", text)
+    if failed is not None:
+        return (
+            f"Spark could not get its Delta jars ({failed[1]}: {failed[2]}): check the network, or the local "
+            "Ivy and Maven repositories for entries with a pom but no jar, or set spark.jars.packages"
+        )
+    said = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", "::"))]
+    return f"Spark did not start: {said[-1] if said else 'its Java process ended without a message'}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no message"

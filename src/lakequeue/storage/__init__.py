@@ -1,0 +1,1 @@
+"""The only room that knows Delta: layout, the two engines, fences, housekeeping."""

@@ -1,0 +1,199 @@
+"""Appending to the log of one shard: offsets and instants fixed at commit, under the shard's fence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import QueueDoesNotExist
+from lakequeue.message import ValidEntry
+from lakequeue.storage import layout
+from lakequeue.storage.commit import commit
+from lakequeue.storage.engine import Table
+from lakequeue.storage.log import log_files
+
+SEGMENT_COMMITS = 64
+SEGMENT_AGE = 3600 * 1_000_000
+_SECOND = 1_000_000
+
+
+@attrs.frozen
+class NewMessage:
+    """A validated message with its id, on its way into the log."""
+
+    message_id: str
+    entry: ValidEntry
+
+
+@attrs.frozen
+class Appended:
+    """Where messages landed: offsets from ``first`` on, in the order given."""
+
+    first: int
+    rows: pa.Table
+    closed_segment: bool
+    """Whether this commit closed the segment before, so that its files may be merged."""
+
+
+@attrs.frozen
+class _Segment:
+    base: int
+    opened_at: int
+    commits: int
+
+
+class Appender:
+    """One writing handle on the log of one shard; not thread-safe, its owner locks."""
+
+    def __init__(self, table: Table, shard: int, segment_commits: int = SEGMENT_COMMITS) -> None:
+        """``segment_commits`` is 1 where a commit carries one id only (Spark): then the opening of the
+        last segment, and not ``clock-<shard>``, is the last instant of sending."""
+        self.table = table
+        self._shard = shard
+        self._segment_commits = segment_commits
+        self._load()
+
+    def refresh(self) -> None:
+        """Loads the newest snapshot."""
+        self.table.refresh()
+        if self.table.version != self._version:
+            self._load()
+
+    @property
+    def end(self) -> int:
+        """End offset of the loaded snapshot."""
+        return layout.end_of(self._send_version)
+
+    @property
+    def attributes_version(self) -> int:
+        """Version of the queue attributes that this snapshot asks a sender to know."""
+        return self.table.transaction(layout.ATTRIBUTES_ID) or 0
+
+    def append(self, messages: Sequence[NewMessage], now: int, attributes_version: int) -> Appended | None:
+        """Appends in one commit; None if the race is lost, then the newest snapshot is loaded.
+
+        Raises:
+            QueueDoesNotExist: the log was closed, as the queue was deleted.
+        """
+        self.check_open()
+        first = self.end
+        sent_at = max(now, self.last_sent_at)
+        opens = self._opens(now)
+        segment = _Segment(first, sent_at, 0) if opens or self._open is None else self._open
+        rows = _rows(messages, self._shard, segment, first, sent_at)
+        ids = {
+            layout.send_id(self._shard): first + len(messages),
+            layout.clock_id(self._shard): sent_at,
+        }
+        if not self._commit(lambda token: self.table.append(rows, ids, token), attributes_version):
+            return None
+        closed = segment is not self._open and self._open is not None
+        if self.table.version == self._version + 1:
+            self._version += 1
+            self._send_version, self.last_sent_at = first + len(messages), sent_at
+            self._open = attrs.evolve(segment, commits=segment.commits + 1)
+        else:
+            self._load()
+        return Appended(first, rows, closed)
+
+    def mark(self, *, close: bool = False, attributes_version: int | None = None) -> bool:
+        """Makes an empty commit that every append on an older snapshot loses to.
+
+        It closes the log for good, or announces a version of the queue's attributes.
+        """
+        ids = {layout.send_id(self._shard): self._send_version}
+        if close:
+            ids[layout.send_id(self._shard)] = layout.CLOSED + self.end
+        if attributes_version is not None:
+            ids[layout.ATTRIBUTES_ID] = attributes_version
+        fence = {layout.send_id(self._shard): self._send_version}
+        done = commit(self.table, fence, lambda token: self.table.add([], ids, token))
+        self._load()
+        return done
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log takes no more messages."""
+        return self._send_version >= layout.CLOSED
+
+    def check_open(self) -> None:
+        """Raises QueueDoesNotExist if the log is closed."""
+        if self.closed:
+            raise QueueDoesNotExist("The specified queue does not exist.")
+
+    def fence(self, attributes_version: int) -> Mapping[str, int]:
+        """What a commit decided on the loaded snapshot depends on."""
+        return {
+            layout.send_id(self._shard): self._send_version,
+            layout.ATTRIBUTES_ID: attributes_version,
+        }
+
+    def _commit(self, attempt: Any, attributes_version: int) -> bool:
+        done = commit(self.table, self.fence(attributes_version), attempt)
+        if not done:
+            self.refresh()
+        return done
+
+    def _opens(self, now: int) -> bool:
+        open_segment = self._open
+        return (
+            open_segment is None
+            or open_segment.commits >= self._segment_commits
+            or now - open_segment.opened_at > SEGMENT_AGE
+        )
+
+    def _load(self) -> None:
+        self._version = self.table.version
+        self._send_version = self.table.transaction(layout.send_id(self._shard)) or 0
+        files = log_files(self.table, self._shard)
+        last = max(files, key=lambda file: file.base, default=None)
+        clock = self.table.transaction(layout.clock_id(self._shard)) or 0
+        self.last_sent_at = max(clock, last.opened_at if last else 0)
+        if last is None or last.bulk:
+            self._open = None
+        else:
+            commits = sum(file.base == last.base for file in files)
+            self._open = _Segment(last.base, last.opened_at, commits)
+
+
+def _rows(
+    messages: Sequence[NewMessage], shard: int, segment: _Segment, first: int, sent_at: int
+) -> pa.Table:
+    count = len(messages)
+    entries = [message.entry for message in messages]
+    columns: dict[str, list[Any]] = {
+        "shard": [shard] * count,
+        "base_offset": [segment.base] * count,
+        "opened_at": [segment.opened_at] * count,
+        "position": list(range(first - segment.base, first - segment.base + count)),
+        "message_id": [message.message_id for message in messages],
+        "body": [entry.body for entry in entries],
+        "message_attributes": [_attribute_items(entry) for entry in entries],
+        "group_id": [entry.group_id for entry in entries],
+        "dedup_id": [entry.dedup_id for entry in entries],
+        "trace_header": [entry.system_attributes.get("AWSTraceHeader") for entry in entries],
+        "sent_at": [sent_at] * count,
+        "delay_seconds": [entry.delay_micros / _SECOND for entry in entries],
+    }
+    arrays = [
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in layout.MESSAGES
+    ]
+    return pa.Table.from_arrays(arrays, schema=layout.MESSAGES)
+
+
+def _attribute_items(entry: ValidEntry) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (
+            name,
+            {
+                "type": value.type,
+                "string_value": value.value if isinstance(value.value, str) else None,
+                "binary_value": value.value if isinstance(value.value, bytes) else None,
+            },
+        )
+        for name, value in entry.attributes.items()
+    ]

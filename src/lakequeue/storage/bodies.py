@@ -1,0 +1,90 @@
+"""Messages by offset: read from files with skipping, read ahead, kept in a bounded cache.
+
+Bodies never change and offsets stay what they are through merges of files, so the cache needs no
+invalidation, and what this process sent itself never has to be read.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import pyarrow as pa
+from sortedcontainers import SortedDict
+
+from lakequeue.storage import layout
+from lakequeue.storage.engine import Table
+from lakequeue.storage.log import ShardLog
+
+CACHE_BYTES = 64 * 1024 * 1024
+READ_AHEAD_BYTES = 2 * 1024 * 1024
+READ_AHEAD_ROWS = 4096
+
+_COLUMNS = [
+    name
+    for name in layout.MESSAGES.names
+    if name not in layout.MESSAGE_PARTITIONS and name not in ("position", "send_id", "delay_seconds")
+]
+
+
+class Bodies:
+    """Cache of the messages of one shard; not thread-safe, its owner locks."""
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self._limit = limit
+        self._chunks: SortedDict[int, pa.Table] = SortedDict()
+        self._order: OrderedDict[int, int] = OrderedDict()  # first offset -> bytes
+        self._bytes = 0
+
+    def remember(self, first: int, rows: pa.Table) -> None:
+        """Keeps rows from offset ``first`` on (columns of ``messages``), unless some are known."""
+        if not len(rows) or self._known(first) or rows.nbytes > self._limit // 4:
+            return
+        chunk = rows.select(_COLUMNS)
+        self._chunks[first] = chunk
+        self._order[first] = chunk.nbytes
+        self._bytes += chunk.nbytes
+        while self._bytes > self._limit:
+            oldest, size = self._order.popitem(last=False)
+            del self._chunks[oldest]
+            self._bytes -= size
+
+    def read(self, table: Table, log: ShardLog, first: int, last: int) -> list[dict[str, Any] | None]:
+        """Messages ``first..last`` as column -> value; None where the log holds it no more."""
+        messages: list[dict[str, Any] | None] = []
+        offset = first
+        while offset <= last:
+            found = self._known(offset) or self._fetch(table, log, offset, last)
+            if found is None:
+                messages.append(None)
+                offset += 1
+                continue
+            start, chunk = found
+            part = chunk.slice(offset - start, last - offset + 1).to_pylist()
+            messages += part
+            offset += len(part)
+        return messages
+
+    def _known(self, offset: int) -> tuple[int, pa.Table] | None:
+        index = self._chunks.bisect_right(offset) - 1
+        if index < 0:
+            return None
+        start, chunk = self._chunks.peekitem(index)
+        return (start, chunk) if offset < start + len(chunk) else None
+
+    def _fetch(self, table: Table, log: ShardLog, offset: int, last: int) -> tuple[int, pa.Table] | None:
+        file = log.file_of(offset)
+        if file is None:
+            return None
+        row_bytes = max(1, file.size // (file.last - file.first + 1))
+        ahead = offset + min(READ_AHEAD_ROWS, max(1, READ_AHEAD_BYTES // row_bytes))
+        stop = min(file.last, max(last, ahead))
+        following = self._chunks.bisect_right(offset)
+        if following < len(self._chunks):
+            stop = min(stop, self._chunks.keys()[following] - 1)
+        rows = table.read_rows(file.path, offset - file.first, stop - file.first, _COLUMNS)
+        if file.bulk:
+            sent_at = pa.array([file.opened_at] * len(rows), layout.INSTANT)
+            rows = rows.set_column(rows.column_names.index("sent_at"), "sent_at", sent_at)
+        self.remember(offset, rows)
+        return offset, rows

@@ -1,0 +1,160 @@
+"""The catalog: a row of ``queues`` for each queue incarnation, changed by MERGE under the name's fence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import QueueClientError
+from lakequeue.names import name_hash
+from lakequeue.storage import layout
+from lakequeue.storage.commit import commit, first_line
+from lakequeue.storage.engine import Engine, Table
+from lakequeue.storage.locks import local_path
+
+_SOURCE = layout.QUEUES.append(pa.field("op", pa.string()))
+
+
+@attrs.frozen
+class QueueRow:
+    """One queue incarnation; instants in microseconds, attributes in wire names."""
+
+    name: str
+    region: str
+    key: str
+    created_at: int
+    modified_at: int
+    attributes: Mapping[str, str]
+    shards: int
+    handle_key: bytes = attrs.field(repr=False)
+    attributes_version: int = 1
+    tags: Mapping[str, str] = attrs.field(factory=dict)
+    deleted_at: int | None = None
+    layout_version: int = layout.LAYOUT_VERSION
+
+
+class Catalog:
+    """The ``queues`` table of a root; not thread-safe, its owner locks."""
+
+    def __init__(self, engine: Engine, root: str) -> None:
+        self._engine = engine
+        self.root = root
+        self._table: Table | None = None
+        self._version = -1
+        self._rows: list[QueueRow] = []
+
+    def rows(self) -> list[QueueRow]:
+        """Every incarnation, deleted ones too, as of now.
+
+        Raises:
+            QueueClientError: no root, no queues table in it, or a newer layout.
+        """
+        table = self._open()
+        table.refresh()
+        if table.version != self._version:
+            self._rows = self._read(table)
+            self._version = table.version
+        return self._rows
+
+    def live(self, region: str, name: str) -> QueueRow | None:
+        """The living queue of this name."""
+        matches = [row for row in self.rows() if (row.region, row.name) == (region, name)]
+        return next((row for row in matches if row.deleted_at is None), None)
+
+    def incarnation(self, key: str) -> QueueRow | None:
+        """The row of an incarnation."""
+        return next((row for row in self.rows() if row.key == key), None)
+
+    def put(self, row: QueueRow, changes: int) -> bool:
+        """Writes a row unless the name's fence moved on from ``changes``; False: look again."""
+        table = self._open()
+        values = attrs.asdict(row)
+        source = pa.Table.from_arrays(
+            [
+                pa.array([_cell(values.get(field.name, "put"))], field.type)
+                for field in _SOURCE
+            ],
+            schema=_SOURCE,
+        )
+        fence = _fence(row.region, row.name)
+        return commit(
+            table,
+            {fence: changes},
+            lambda token: table.merge(source, ["key"], "true", {fence: changes + 1}, token),
+        )
+
+    def changes(self, region: str, name: str) -> int:
+        """How often a queue of this name was written, as of the loaded snapshot."""
+        return self._open().transaction(_fence(region, name)) or 0
+
+    def prepare(self) -> None:
+        """Makes the root and its ``queues`` table where they are missing.
+
+        Raises:
+            QueueClientError: the root holds something else or cannot be written.
+        """
+        if self._table is not None:
+            return
+        path = layout.queues_path(self.root)
+        try:
+            local = local_path(self.root)
+            if local is not None:
+                os.makedirs(local, exist_ok=True)
+                if not self._engine.exists(path) and os.listdir(local):
+                    raise QueueClientError(
+                        f"{self.root} holds something else; a root is an empty or new directory"
+                    )
+            if not self._engine.exists(path):
+                self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
+        except QueueClientError:
+            raise
+        except Exception as error:
+            raise QueueClientError(f"{self.root} cannot be written: {first_line(error)}") from error
+
+    def _open(self) -> Table:
+        if self._table is None:
+            local = local_path(self.root)
+            if local is not None and not os.path.isdir(local):
+                raise QueueClientError(f"{self.root} does not exist; creating a queue makes it")
+            path = layout.queues_path(self.root)
+            try:
+                found = self._engine.exists(path)
+                self._table = self._engine.open(path) if found else None
+            except Exception as error:
+                raise QueueClientError(f"{self.root} cannot be read: {first_line(error)}") from error
+            if self._table is None:
+                raise QueueClientError(f"{self.root} holds no queues; creating a queue makes it a root")
+        return self._table
+
+    def _read(self, table: Table) -> list[QueueRow]:
+        parts = table.read(table.files()["path"].to_pylist())
+        rows = [row for part in parts for row in _plain(part)]
+        newer = max((row["layout_version"] for row in rows), default=0)
+        if newer > layout.LAYOUT_VERSION:
+            raise QueueClientError(
+                f"{self.root} has layout version {newer}, this lakequeue knows {layout.LAYOUT_VERSION}: "
+                "install a newer one"
+            )
+        return [QueueRow(**row) for row in rows]
+
+
+def _plain(part: pa.Table) -> list[dict]:
+    part = part.select(layout.QUEUES.names).cast(layout.QUEUES)
+    for index, field in enumerate(part.schema):
+        if field.type == layout.INSTANT:
+            part = part.set_column(index, field.name, part[field.name].cast(pa.int64()))
+    rows = part.to_pylist()
+    for row in rows:
+        row["attributes"], row["tags"] = dict(row["attributes"] or []), dict(row["tags"] or [])
+    return rows
+
+
+def _cell(value: object) -> object:
+    return list(value.items()) if isinstance(value, Mapping) else value
+
+
+def _fence(region: str, name: str) -> str:
+    return f"queue-{name_hash(region, name)}"

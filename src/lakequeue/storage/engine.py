@@ -1,0 +1,112 @@
+"""What an engine must offer: one Delta table, one writer, commits under a fence.
+
+Everything above this interface (log, ledger, catalog, housekeeping) is written once and runs on
+both engines. Commits raise ``LostRace`` when another commit was in the way; whether a commit
+landed in spite of an error is answered by ``landed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import attrs
+import pyarrow as pa
+
+
+class LostRace(Exception):
+    """Another commit got in between; reload, decide again, repeat."""
+
+
+@attrs.frozen
+class DataFile:
+    """A Parquet file below the table's directory, with what Delta must know of it."""
+
+    path: str
+    """Relative to the table, ``/`` as separator, not URL-encoded."""
+    size: int
+    rows: int
+    partition: Mapping[str, str]
+    """Partition values as Delta writes them (instants: ``2026-01-01 00:00:00.000000``)."""
+    minimum: Mapping[str, int | float] = attrs.field(factory=dict)
+    maximum: Mapping[str, int | float] = attrs.field(factory=dict)
+    nulls: Mapping[str, int] = attrs.field(factory=dict)
+
+
+class Table(Protocol):
+    """One handle on one Delta table; not thread-safe, its owner locks.
+
+    ``version``, ``transaction``, ``files`` and ``read`` speak of the snapshot loaded by the last
+    ``refresh`` or commit of this handle.
+    """
+
+    path: str
+    version: int
+
+    def refresh(self) -> None:
+        """Loads the newest snapshot."""
+
+    def transaction(self, app_id: str) -> int | None:
+        """Last committed version of an application id, None if it never committed."""
+
+    def files(self) -> pa.Table:
+        """Live files: path, rows, size, ``partition.<column>`` typed, and for the columns that carry
+        statistics ``min.<column>``, ``max.<column>``, ``null_count.<column>`` (NULL if absent)."""
+
+    def read(self, paths: Sequence[str], columns: Sequence[str] | None = None) -> list[pa.Table]:
+        """Rows of live files, a table each, in the order asked for and in the file's own row order;
+        ``columns`` are data (not partition) columns, None: all of them."""
+
+    def read_rows(self, path: str, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows ``first..last`` (row numbers, inclusive) of one live file; reads little else."""
+
+    def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
+        """Appends rows (schema of the table, partition columns included) in one commit."""
+
+    def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
+        """Adds files that wait below the table in one commit; no files: an empty commit."""
+
+    def replace(
+        self,
+        partition: Mapping[str, Sequence[int | bool]],
+        rows: Sequence[pa.Table],
+        transactions: Mapping[str, int],
+        token: str,
+    ) -> None:
+        """Replaces every row whose partition values are among ``partition`` by ``rows``: a file for
+        each table (non-empty, partition columns included and constant within one). No rows: drops them."""
+
+    def merge(
+        self,
+        source: pa.Table,
+        on: Sequence[str],
+        target_filter: str,
+        transactions: Mapping[str, int],
+        token: str,
+    ) -> None:
+        """MERGE of ``source`` (columns of the table and ``op``: ``put`` or ``del``) by equality on
+        ``on``; ``target_filter`` is SQL over the target (alias ``t``) that prunes and keeps conflicts apart."""
+
+    def landed(self, token: str, since: int) -> bool:
+        """Whether a commit after version ``since`` carries ``token``; refresh first."""
+
+
+class Engine(Protocol):
+    """Opens and creates tables."""
+
+    name: str
+
+    def exists(self, path: str) -> bool:
+        """Whether a Delta table is there."""
+
+    def open(self, path: str) -> Table:
+        """A new handle of its own, loaded."""
+
+    def create(
+        self,
+        path: str,
+        schema: pa.Schema,
+        partitions: Sequence[str],
+        properties: Mapping[str, str],
+    ) -> None:
+        """Creates an empty table; does nothing if there is one."""

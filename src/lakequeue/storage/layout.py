@@ -1,0 +1,163 @@
+"""Schemas, partitions, table properties, paths and application ids of a lakequeue root.
+
+A root holds one ``queues`` table and, for each queue incarnation, a directory
+``q/<key>`` with the tables ``messages`` and ``receipts``.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+LAYOUT_VERSION = 1
+"""Written into every row of ``queues``; a reader refuses a larger one."""
+
+CLOSED = 2**62
+"""A ``send-<shard>`` version at or above this says that the shard takes no more messages."""
+
+INSTANT = pa.timestamp("us", "UTC")
+
+ATTRIBUTE_VALUE = pa.struct(
+    [("type", pa.string()), ("string_value", pa.string()), ("binary_value", pa.binary())]
+)
+ORIGIN = pa.struct([("queue", pa.string()), ("message_id", pa.string()), ("sent_at", INSTANT)])
+
+QUEUES = pa.schema(
+    [
+        ("name", pa.string()),
+        ("region", pa.string()),
+        ("key", pa.string()),
+        ("created_at", INSTANT),
+        ("modified_at", INSTANT),
+        ("deleted_at", INSTANT),
+        ("attributes", pa.map_(pa.string(), pa.string())),
+        ("attributes_version", pa.int64()),
+        ("tags", pa.map_(pa.string(), pa.string())),
+        ("shards", pa.int32()),
+        ("handle_key", pa.binary()),
+        ("layout_version", pa.int32()),
+    ]
+)
+
+MESSAGES = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("base_offset", pa.int64()),
+        ("opened_at", INSTANT),
+        ("position", pa.int64()),
+        ("message_id", pa.string()),
+        ("body", pa.string()),
+        ("message_attributes", pa.map_(pa.string(), ATTRIBUTE_VALUE)),
+        ("group_id", pa.string()),
+        ("dedup_id", pa.string()),
+        ("sender_id", pa.string()),
+        ("trace_header", pa.string()),
+        ("sent_at", INSTANT),
+        ("delay_seconds", pa.float64()),
+        ("send_id", pa.string()),
+        ("origin", ORIGIN),
+    ]
+)
+MESSAGE_PARTITIONS = ["shard", "base_offset", "opened_at"]
+
+RECEIPTS = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("settled", pa.bool_()),
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("state", pa.string()),
+        ("lease_id", pa.string()),
+        ("receive_count", pa.int32()),
+        ("visible_at", INSTANT),
+        ("received_at", INSTANT),
+        ("first_received_at", INSTANT),
+        ("attempt_id", pa.string()),
+        ("attempted_at", INSTANT),
+        ("expires_at", INSTANT),
+        ("move_number", pa.int64()),
+        ("target_key", pa.string()),
+        ("settled_at", INSTANT),
+        # The columns below are filled on the head row only (first_offset = -1).
+        ("epoch", pa.int64()),
+        ("head_offset", pa.int64()),
+        ("floor_offset", pa.int64()),
+        ("purged_offset", pa.int64()),
+        ("purged_at", INSTANT),
+        ("history_since", INSTANT),
+        ("closed", pa.bool_()),
+        ("committed_at", INSTANT),
+        ("attributes", pa.map_(pa.string(), pa.string())),
+        ("attributes_version", pa.int64()),
+    ]
+)
+RECEIPT_PARTITIONS = ["shard", "settled"]
+
+HEAD_STATE = "head"
+HEAD_OFFSET = -1
+
+_LOGS = {
+    # a checkpoint every 100 commits keeps opening a table at ~20 ms
+    "delta.checkpointInterval": "100",
+    # readers of `receipts` need minutes of log; a commit per operation would pile up
+    "delta.logRetentionDuration": "interval 1 hours",
+    # an engine that writes deletion vectors would make the other one blind
+    "delta.enableDeletionVectors": "false",
+}
+QUEUES_PROPERTIES = dict(_LOGS)
+MESSAGES_PROPERTIES = _LOGS | {
+    # statistics on bodies would fill the log; these three are what readers skip by
+    "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds",
+    # a lease may read for 12 h, and files of a bulk send wait uncommitted
+    "delta.deletedFileRetentionDuration": "interval 24 hours",
+}
+RECEIPTS_PROPERTIES = _LOGS | {
+    "delta.dataSkippingStatsColumns": "first_offset,last_offset",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+}
+
+
+def queues_path(root: str) -> str:
+    return f"{root}/queues"
+
+
+def messages_path(root: str, key: str) -> str:
+    return f"{root}/q/{key}/messages"
+
+
+def receipts_path(root: str, key: str) -> str:
+    return f"{root}/q/{key}/receipts"
+
+
+def send_id(shard: int) -> str:
+    """Version: the shard's end offset; at or above ``CLOSED``: no more sends."""
+    return f"send-{shard}"
+
+
+def clock_id(shard: int) -> str:
+    """Version: the last ``sent_at`` of the shard in microseconds."""
+    return f"clock-{shard}"
+
+
+def files_id(shard: int) -> str:
+    """Version: how often segments of the shard were merged or dropped."""
+    return f"files-{shard}"
+
+
+def receipts_id(shard: int) -> str:
+    """Version: the epoch, as the shard's head row says it too."""
+    return f"receipts-{shard}"
+
+
+def bulk_id(send_id: str) -> str:
+    """Version 1 once the bulk send of this id has been committed."""
+    return f"bulk-{send_id}"
+
+
+ATTRIBUTES_ID = "attributes"
+"""On ``messages``: version of the queue attributes that senders must know."""
+
+
+def end_of(version: int | None) -> int:
+    """End offset that a ``send-<shard>`` version says (0 if there was none)."""
+    version = version or 0
+    return version - CLOSED if version >= CLOSED else version

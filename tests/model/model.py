@@ -1,0 +1,330 @@
+"""A naive model of one shard: a list of messages, loops, and the rules as the requirements tell them.
+
+It shares no code with the state machine. Where the machine keeps ranges, indexes and counters, this looks at
+every message every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, field, replace
+
+SECOND = 1_000_000
+TWELVE_HOURS = 43_200 * SECOND
+
+FRESH, READY, IN_FLIGHT = "fresh", "ready", "in_flight"
+DELETED, EXPIRED, PURGED = "deleted", "expired", "purged"
+GONE = (DELETED, EXPIRED, PURGED)
+
+# STA-13, with what the rules above the requirements add; standard queues without rewind or dead letters.
+LEGAL = {
+    ("Delayed", "Active"),
+    ("Delayed", "Expired"),
+    ("Delayed", "Purged"),
+    ("Active", "Inactive"),
+    ("Active", "Deleted"),
+    ("Active", "Expired"),
+    ("Active", "Purged"),
+    ("Inactive", "Active"),
+    ("Inactive", "Deleted"),
+    ("Inactive", "Expired"),
+    ("Inactive", "Purged"),
+    ("Deleted", "Expired"),
+}
+
+
+class ListLog:
+    """A log held in a list of `(sent_at, delay)`."""
+
+    def __init__(self, rows: list[tuple[int, int]]) -> None:
+        self.rows = list(rows)
+
+    @property
+    def end(self) -> int:
+        return len(self.rows)
+
+    def sent_at(self, offset: int) -> int:
+        return self.rows[offset][0]
+
+    def first_sent_at_or_after(self, instant: int) -> int:
+        for offset, (sent_at, _) in enumerate(self.rows):
+            if sent_at >= instant:
+                return offset
+        return self.end
+
+    def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        start, instant = first, self.available_at(first)
+        for offset in range(first + 1, last + 1):
+            if self.available_at(offset) != instant:
+                yield start, offset - 1, instant
+                start, instant = offset, self.available_at(offset)
+        yield start, last, instant
+
+    def available_at(self, offset: int) -> int:
+        sent_at, delay = self.rows[offset]
+        return sent_at + delay if delay else 0
+
+
+class Refused(Exception):
+    """A command was refused: the code, and a word of the text that tells the reason."""
+
+    def __init__(self, code: str, reason: str = "") -> None:
+        super().__init__(code, reason)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The attributes that the rules use, in microseconds."""
+
+    strict: bool = False
+    cap: int | None = None
+    visibility_timeout: int = 30 * SECOND
+    retention: int = 60 * SECOND
+    version: int = 1
+
+
+@dataclass
+class Message:
+    """One message and everything that happened to it."""
+
+    sent_at: int
+    delay: int
+    status: str = FRESH
+    lease: str | None = None
+    count: int = 0
+    hidden_until: int | None = None  # of the latest receipt
+    received_at: int | None = None
+    first_received_at: int | None = None
+
+    def state(self, now: int) -> str:
+        """The state under its name in the requirements."""
+        if self.status in GONE:
+            return self.status.capitalize()
+        if self.count == 0:
+            return "Delayed" if self.delay and now < self.sent_at + self.delay else "Active"
+        return "Inactive" if self.status == IN_FLIGHT and now < (self.hidden_until or 0) else "Active"
+
+
+@dataclass
+class Model:
+    """A shard as a list of messages."""
+
+    settings: Settings
+    messages: list[Message] = field(default_factory=list)
+    now: int = 0
+    head: int = 0
+    purged_at: int | None = None
+    closed: bool = False
+
+    def copy(self) -> Model:
+        """An independent copy."""
+        return replace(self, messages=[copy(message) for message in self.messages])
+
+    # time
+
+    def advance(self, now: int) -> None:
+        before = [message.state(self.now) for message in self.messages]
+        self.now = max(self.now, now)
+        self.check_transitions(before)
+        self.expire()
+
+    def expire(self) -> None:
+        before = [message.state(self.now) for message in self.messages]
+        for offset, message in enumerate(self.messages):
+            if self.now - message.sent_at >= self.settings.retention and message.status not in GONE:
+                message.status = EXPIRED
+                self.head = max(self.head, offset + 1)
+        self.check_transitions(before)
+
+    def check_transitions(self, before: list[str]) -> None:
+        """Only legal transitions happen (STA-13)."""
+        for old, message in zip(before, self.messages, strict=True):
+            new = message.state(self.now)
+            assert old == new or (old, new) in LEGAL, (old, new)
+
+    # looking
+
+    def states(self) -> list[str]:
+        return [message.state(self.now) for message in self.messages]
+
+    def in_flight(self) -> int:
+        return self.states().count("Inactive")
+
+    def full(self) -> bool:
+        return self.settings.cap is not None and self.in_flight() >= self.settings.cap
+
+    def stored(self) -> int:
+        return sum(message.status not in GONE for message in self.messages)
+
+    def oldest(self) -> int | None:
+        for offset, message in enumerate(self.messages):
+            if message.status not in GONE:
+                return offset
+        return None
+
+    def next_event(self) -> int | None:
+        instants = []
+        for message, state in zip(self.messages, self.states(), strict=True):
+            if state == "Delayed":
+                instants.append(message.sent_at + message.delay)
+            if state == "Inactive":
+                instants.append(message.hidden_until or 0)
+        oldest = self.oldest()
+        if self.full() and oldest is not None:
+            instants.append(self.messages[oldest].sent_at + self.settings.retention)
+        return min(instants, default=None)
+
+    # commands
+
+    def apply(self, name: str, *arguments: object) -> object:
+        """Run one command; its answer, or the `Refused` that it ended with."""
+        before = self.states()
+        try:
+            if self.closed:
+                raise Refused("QueueDoesNotExist")
+            answer = getattr(self, name)(*arguments)
+        except Refused as refused:
+            answer = refused.args
+            assert self.states() == before
+        self.check_transitions(before)
+        return answer
+
+    def claim(self, count: int, timeout: int | None, lease: str, at_limit: str) -> list[tuple[int, int, int]]:
+        if self.full() and at_limit != "empty":
+            raise Refused("OverLimit")
+        if timeout is None:
+            timeout = self.settings.visibility_timeout
+        room = count
+        if self.settings.cap is not None:
+            room = min(count, self.settings.cap - self.in_flight())
+        claimed: list[tuple[int, int, int]] = []
+        for offset, message in enumerate(self.messages):
+            if len(claimed) >= room:
+                break
+            if message.state(self.now) != "Active":
+                continue
+            message.status = IN_FLIGHT
+            message.lease = lease
+            message.count += 1
+            message.hidden_until = self.now + timeout
+            message.received_at = self.now
+            if message.first_received_at is None:
+                message.first_received_at = self.now
+            claimed.append((offset, message.count, message.first_received_at))
+        if claimed:
+            self.pass_head(claimed[-1][0] + 1)
+        return claimed
+
+    def pass_head(self, head: int) -> None:
+        self.head = max(self.head, head)
+        for message in self.messages[: self.head]:
+            if message.status == FRESH:
+                message.status = READY
+
+    def known(self, offset: int) -> Message | None:
+        """The message of a receipt, unless it is gone or nobody ever received it."""
+        if offset >= len(self.messages) or self.messages[offset].status in (*GONE, FRESH):
+            return None
+        return self.messages[offset]
+
+    def ended(self, message: Message) -> bool:
+        return message.state(self.now) != "Inactive"
+
+    def delete(self, offset: int, lease: str) -> bool:
+        message = self.known(offset)
+        if message is None:
+            return False
+        if message.lease != lease or (self.settings.strict and self.ended(message)):
+            if self.settings.strict:
+                raise Refused("InvalidParameterValue", "expired")
+            return False
+        message.status = DELETED
+        return True
+
+    def change(self, offset: int, lease: str, timeout: int) -> None:
+        message = self.known(offset)
+        if message is None:
+            raise Refused("InvalidParameterValue", "does not exist")
+        if message.lease != lease:
+            raise Refused("InvalidParameterValue", "expired")
+        if message.status == READY or (self.settings.strict and self.ended(message)):
+            raise Refused("MessageNotInflight")
+        if timeout == 0:
+            self.hand_back(message)
+            return
+        assert message.received_at is not None
+        if self.now + timeout > message.received_at + TWELVE_HOURS:
+            raise Refused("InvalidParameterValue", "beyond the limit")
+        if self.ended(message) and self.full():
+            raise Refused("OverLimit")
+        message.hidden_until = self.now + timeout
+
+    def hand_back(self, message: Message) -> None:
+        message.status = READY
+        message.hidden_until = self.now
+
+    def leased(self, lease: str, spans: list[tuple[int, int]]) -> list[tuple[int, Message]]:
+        """Messages in the spans that the lease still holds."""
+        offsets = sorted({offset for first, last in spans for offset in range(first, last + 1)})
+        found = []
+        for offset in offsets:
+            message = self.known(offset)
+            if message is None or message.lease != lease:
+                continue
+            if not (self.settings.strict and self.ended(message)):
+                found.append((offset, message))
+        return found
+
+    def lease_delete(self, lease: str, spans: list[tuple[int, int]], kept: list[int]) -> tuple[int, int]:
+        leased = self.leased(lease, spans)
+        for offset, message in leased:
+            if offset not in kept:
+                message.status = DELETED
+            elif message.status == IN_FLIGHT:
+                self.hand_back(message)
+        return self.count(spans, len(leased))
+
+    def lease_extend(self, lease: str, spans: list[tuple[int, int]], timeout: int) -> tuple[int, int]:
+        if timeout == 0:
+            return self.lease_release(lease, spans)
+        leased = [message for _, message in self.leased(lease, spans) if message.status == IN_FLIGHT]
+        for message in leased:
+            if self.now + timeout > (message.received_at or 0) + TWELVE_HOURS:
+                raise Refused("InvalidParameterValue", "beyond the limit")
+        done = 0
+        for message in leased:
+            if not (self.ended(message) and self.full()):
+                message.hidden_until = self.now + timeout
+                done += 1
+        return self.count(spans, done)
+
+    def lease_release(self, lease: str, spans: list[tuple[int, int]]) -> tuple[int, int]:
+        leased = [message for _, message in self.leased(lease, spans) if message.status == IN_FLIGHT]
+        for message in leased:
+            self.hand_back(message)
+        return self.count(spans, len(leased))
+
+    @staticmethod
+    def count(spans: list[tuple[int, int]], done: int) -> tuple[int, int]:
+        offsets = {offset for first, last in spans for offset in range(first, last + 1)}
+        return done, len(offsets) - done
+
+    def purge(self) -> None:
+        if self.purged_at is not None and self.now < self.purged_at + 60 * SECOND:
+            raise Refused("PurgeQueueInProgress")
+        for message in self.messages:
+            if message.status not in GONE:
+                message.status = PURGED
+        self.head = len(self.messages)
+        self.purged_at = self.now
+
+    def set_attributes(self, settings: Settings) -> bool:
+        if settings.version <= self.settings.version:
+            return False
+        self.settings = settings
+        self.expire()
+        return True
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,473 @@
+"""Queue attributes: ranges by profile, updates, the wire form, and the checks of call arguments."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakequeue.attributes import (
+    READ_ONLY,
+    QueueAttributes,
+    check_delay,
+    check_max_messages,
+    check_tags,
+    check_visibility_timeout,
+    check_wait,
+)
+from lakequeue.errors import (
+    InvalidAttributeName,
+    InvalidAttributeValue,
+    InvalidParameterValue,
+    MissingParameter,
+    UnsupportedOperation,
+)
+
+PROFILES = ["lake", "sqs", "sqs-2018", "cmq"]
+create = QueueAttributes.create
+
+
+def fifo(profile="lake", **changes):
+    """Attributes of a FIFO queue, which cannot be created yet."""
+    kind = {"FifoQueue": "true", "ContentBasedDeduplication": "false", "DeduplicationScope": "queue"}
+    return QueueAttributes.from_wire(create(profile).to_wire() | kind | changes)
+
+
+RANGES = [  # attribute, its wire name, then per profile: values in range, values outside
+    ("visibility_timeout", "VisibilityTimeout", ["lake", "sqs", "sqs-2018"], [0, 43_200], [-1, 43_201]),
+    ("visibility_timeout", "VisibilityTimeout", ["cmq"], [1, 43_200], [0, -1, 43_201, 1.5]),
+    ("visibility_timeout", "VisibilityTimeout", ["sqs", "sqs-2018"], [30.0], [0.5]),
+    ("visibility_timeout", "VisibilityTimeout", ["lake"], [0.5, 43_199.9], [43_200.1, -0.1]),
+    ("message_retention_period", "MessageRetentionPeriod", PROFILES[:3], [60, 1_209_600], [59, 1_209_601]),
+    ("message_retention_period", "MessageRetentionPeriod", ["cmq"], [60, 1_296_000], [59, 1_296_001]),
+    ("receive_wait_time", "ReceiveMessageWaitTimeSeconds", ["sqs", "sqs-2018"], [0, 20], [-1, 21, 0.5]),
+    ("receive_wait_time", "ReceiveMessageWaitTimeSeconds", ["lake"], [0, 20, 0.5], [-1, 20.1]),
+    ("receive_wait_time", "ReceiveMessageWaitTimeSeconds", ["cmq"], [0.2, 30, 7.25], [0, 0.1, 30.1]),
+    ("delay", "DelaySeconds", ["sqs", "sqs-2018"], [0, 900], [-1, 901, 0.5]),
+    ("delay", "DelaySeconds", ["cmq"], [0, 3_600], [-1, 3_601]),
+    ("delay", "DelaySeconds", ["lake"], [0, 0.5, 345_600], [-1, 345_601]),
+    ("maximum_message_size", "MaximumMessageSize", ["lake", "sqs"], [1_024, 1_048_576], [1_023, 1_048_577]),
+    ("maximum_message_size", "MaximumMessageSize", ["sqs-2018"], [1_024, 262_144], [1_023, 262_145]),
+    ("maximum_message_size", "MaximumMessageSize", ["cmq"], [1_024, 65_536], [1_023, 65_537, 2_000.5]),
+    ("max_inflight_messages", "MaxInflightMessages", PROFILES, [1, 3, 120_000, 10**9], [0, -1, 1.5]),
+    ("max_delayed_messages", "MaxDelayedMessages", PROFILES, [1, 20_000], [0]),
+    ("max_stored_messages", "MaxStoredMessages", ["cmq"], [10**6, 10**8], [10**6 - 1, 10**8 + 1]),
+    ("max_stored_messages", "MaxStoredMessages", PROFILES[:3], [1, 10**10], [0]),
+    ("shards", "Shards", PROFILES, [1, 8], [0, -1, 1.5]),
+]
+
+
+def cases(place):
+    return [
+        pytest.param(field, wire, profile, value, id=f"{profile}-{field}-{value}")
+        for field, wire, profiles, *values in RANGES
+        for profile in profiles
+        for value in values[place]
+    ]
+
+
+@pytest.mark.spec("PRF-2", "PRF-3", "QUE-7", "QUE-17", "QUE-18", "QUE-19", "QUE-20", "QUE-21", "RET-4")
+@pytest.mark.parametrize(("field", "wire", "profile", "value"), cases(0))
+def test_values_in_range_are_taken_under_both_names_and_as_text(field, wire, profile, value):
+    for key, given_value in ((field, value), (wire, value), (wire, str(value))):
+        attributes = create(profile, **{key: given_value})
+        assert getattr(attributes, field) == value
+        assert QueueAttributes.from_wire(attributes.to_wire()) == attributes
+
+
+@pytest.mark.spec(
+    "PRF-2", "QUE-7", "QUE-8", "QUE-18", "QUE-19", "QUE-20", "QUE-21", "RET-4", "VIS-11", "ERR-7"
+)
+@pytest.mark.parametrize(("field", "wire", "profile", "value"), cases(1))
+def test_values_outside_the_range_are_refused_at_creation_and_later(field, wire, profile, value):
+    for call in (create(profile).with_changes, lambda **given: create(profile, **given)):
+        if field == "shards" and call.__name__ == "with_changes":
+            continue
+        with pytest.raises(InvalidAttributeValue) as caught:
+            call(**{field: value})
+        assert caught.value.message == f"Invalid value for the parameter {wire}."
+        assert caught.value.cmq_code == (4000 if profile == "cmq" else None)
+
+
+@pytest.mark.spec("QUE-7")
+@pytest.mark.parametrize(
+    "value", ["x", "", " 3", "1e3", "NaN", None, True, float("nan"), float("inf"), [], "٣"]
+)
+def test_what_is_no_number_is_refused(value):
+    for name in ("visibility_timeout", "maximum_message_size", "message_retention_period"):
+        with pytest.raises(InvalidAttributeValue):
+            create(**{name: value})
+
+
+@pytest.mark.spec("QUE-5", "QUE-6", "VIS-12")
+def test_durations_may_be_timedeltas_and_changes_are_read_back():
+    attributes = create(visibility_timeout=timedelta(minutes=1))
+    assert (attributes.visibility_timeout, attributes.visibility_timeout_micros) == (60, 60_000_000)
+    changed = attributes.with_changes(visibility_timeout=90)
+    assert changed.to_wire()["VisibilityTimeout"] == "90"
+    assert attributes.visibility_timeout == 60
+    with pytest.raises(InvalidAttributeValue):
+        create(maximum_message_size=timedelta(seconds=2_000))
+
+
+@pytest.mark.spec("QUE-4", "QUE-23", "DLY-2", "RWD-1")
+def test_the_wire_form_names_every_set_attribute():
+    assert create("sqs").to_wire() == {
+        "Profile": "sqs",
+        "VisibilityTimeout": "30",
+        "MessageRetentionPeriod": "345600",
+        "DelaySeconds": "0",
+        "ReceiveMessageWaitTimeSeconds": "0",
+        "MaximumMessageSize": "1048576",
+        "RewindSeconds": "0",
+        "MaxInflightMessages": "120000",
+        "AllowZeroVisibility": "true",
+        "ProfileStrict": "true",
+        "Shards": "1",
+    }
+
+
+@pytest.mark.spec("QUE-17", "QUE-19", "QUE-22", "LPL-2")
+def test_cmq_queues_understand_the_names_of_cmq():
+    attributes = create("cmq", msgRetentionSeconds=120, PollingWaitSeconds="0.5", MaxMsgSize=2_048)
+    assert (attributes.message_retention_period, attributes.maximum_message_size) == (120, 2_048)
+    wire = attributes.to_wire()
+    assert wire["PollingWaitSeconds"] == "0.5"
+    assert "ReceiveMessageWaitTimeSeconds" not in wire
+    assert (wire["MaxStoredMessages"], wire["RewindSeconds"]) == ("100000000", "0")
+    assert create("cmq").to_wire()["PollingWaitSeconds"] == "0.2"
+    for name in ("msgRetentionSeconds", "PollingWaitSeconds", "MaxMsgSize"):
+        with pytest.raises(InvalidAttributeName):
+            create("sqs", **{name: 2_048})
+
+
+@given(
+    st.sampled_from(PROFILES),
+    st.integers(0, 43_200),
+    st.integers(60_000_000, 86_400_000_000),
+    st.booleans(),
+    st.one_of(st.none(), st.integers(10, 10**9)),
+    st.integers(1, 9),
+)
+@pytest.mark.spec("DLT-3")
+def test_the_wire_form_loses_nothing(profile, timeout, retention_micros, zero, cap, shards):
+    attributes = create(
+        profile,
+        profile_strict=False,
+        visibility_timeout=timeout,
+        message_retention_period=timedelta(microseconds=retention_micros),
+        allow_zero_visibility=zero,
+        max_inflight_messages=cap,
+        shards=shards,
+    )
+    wire = attributes.to_wire()
+    assert all(isinstance(value, str) for value in wire.values())
+    assert QueueAttributes.from_wire(wire) == attributes
+    assert attributes.retention_micros == retention_micros
+    if cap is not None:  # a lifted cap is not on the wire, so a new queue would have the default
+        assert create(profile, **wire) == attributes
+
+
+@pytest.mark.spec("PRF-2", "QUE-21")
+def test_a_lenient_profile_lifts_ranges_to_those_of_all_profiles():
+    with pytest.raises(InvalidAttributeValue):
+        create("cmq", visibility_timeout=0)
+    free = create("cmq", visibility_timeout=0, max_stored_messages=3, delay=345_600, profile_strict=False)
+    assert (free.visibility_timeout, free.max_stored_messages) == (0, 3)
+    assert create("sqs", message_retention_period=1_296_000, profile_strict="false").profile_strict is False
+    assert create("sqs", delay=3_600, message_retention_period=60, profile_strict=False).delay == 3_600
+    for outside in ({"visibility_timeout": 43_201}, {"message_retention_period": 1_296_001}):
+        with pytest.raises(InvalidAttributeValue):
+            create("lake", profile_strict=False, **outside)
+
+
+@pytest.mark.spec("PRF-2")
+def test_strictness_cannot_return_while_a_value_is_outside():
+    free = create("sqs", visibility_timeout=0.5, profile_strict=False)
+    with pytest.raises(InvalidAttributeValue, match="VisibilityTimeout"):
+        free.with_changes(profile_strict=True)
+    assert free.with_changes(profile_strict=True, visibility_timeout=1).profile_strict
+
+
+@pytest.mark.spec("PRF-2", "RET-4")
+def test_on_lake_a_delay_never_exceeds_the_retention():
+    with pytest.raises(InvalidAttributeValue, match="DelaySeconds"):
+        create(delay=61, message_retention_period=60)
+    with pytest.raises(InvalidAttributeValue, match="DelaySeconds"):
+        create(delay=100).with_changes(message_retention_period=60)
+
+
+@pytest.mark.spec("PRF-3", "INF-2", "QTA-4")
+def test_caps_may_be_lifted():
+    for unlimited in (None, "unlimited"):
+        assert create("sqs", max_inflight_messages=unlimited).inflight_limit is None
+        assert create("sqs").with_changes(max_inflight_messages=unlimited).inflight_limit is None
+    assert "MaxInflightMessages" not in create("sqs", max_inflight_messages=None).to_wire()
+    assert create("sqs").inflight_limit == 120_000
+    assert create("lake").inflight_limit is None
+
+
+@pytest.mark.spec("INF-11", "QUE-21")
+def test_caps_are_divided_among_the_shards():
+    attributes = create(max_inflight_messages=11, max_stored_messages=7, shards=3)
+    assert (attributes.inflight_limit, attributes.stored_limit) == (3, 2)
+    with pytest.raises(InvalidAttributeValue):
+        create(max_inflight_messages=2, shards=3)
+
+
+@pytest.mark.spec("NAM-8", "QUE-23")
+@pytest.mark.parametrize("name", ["QueueName", "name", "visibilityTimeout", "VisibilityTimeOut", "x"])
+def test_unknown_attributes_are_refused(name):
+    for call in (create, create().with_changes):
+        with pytest.raises(InvalidAttributeName) as caught:
+            call(**{name: "1"})
+        assert caught.value.message == f"Unknown Attribute {name}."
+
+
+@pytest.mark.spec("QUE-26")
+@pytest.mark.parametrize("name", READ_ONLY)
+def test_what_can_only_be_read_is_not_set(name):
+    for call in (create, create().with_changes):
+        with pytest.raises(InvalidAttributeName):
+            call(**{name: "1"})
+
+
+@pytest.mark.spec("PRF-1")
+def test_an_unknown_profile_is_refused():
+    for given_profile in ({"profile": "kafka"}, {"Profile": "kafka"}, {"profile_name": "kafka"}):
+        with pytest.raises(InvalidAttributeValue):
+            create(**given_profile)
+    assert create(Profile="cmq").profile == create(profile="cmq").profile == "cmq"
+
+
+@pytest.mark.spec("NAM-8", "PRF-1")
+def test_shards_are_fixed_at_creation():
+    with pytest.raises(InvalidAttributeName):
+        create(shards=2).with_changes(shards=3)
+
+
+@pytest.mark.spec("QUE-1")
+@pytest.mark.parametrize("value", ["True", "yes", 1, None, ""])
+def test_flags_are_true_or_false(value):
+    for name in ("fifo", "FifoQueue", "profile_strict", "AllowZeroVisibility"):
+        with pytest.raises(InvalidAttributeValue):
+            create(**{name: value})
+
+
+@pytest.mark.spec("QUE-1")
+def test_a_queue_is_standard_unless_asked_otherwise():
+    assert create().fifo is create(fifo="false").fifo is create(FifoQueue="false").fifo is False
+    assert fifo().fifo is True
+    assert fifo().to_wire()["FifoQueue"] == "true"
+
+
+@pytest.mark.spec("QUE-2")
+def test_the_kind_of_a_queue_never_changes():
+    for key in ("fifo", "FifoQueue"):
+        for value in ("true", "false"):
+            with pytest.raises(InvalidAttributeName, match=r"^Unknown Attribute FifoQueue\.$"):
+                create().with_changes(**{key: value})
+    with pytest.raises(InvalidAttributeValue, match="Modifying queue type is not supported"):
+        fifo().with_changes(fifo=False)
+
+
+@pytest.mark.spec("QUE-9", "DDP-14")
+def test_standard_queues_know_no_deduplication():
+    for call in (create, create().with_changes):
+        with pytest.raises(InvalidAttributeName, match=r"^Unknown Attribute ContentBasedDeduplication\.$"):
+            call(content_based_deduplication=True)
+        with pytest.raises(InvalidAttributeName, match="only when FifoQueue is set to true"):
+            call(deduplication_scope="queue")
+
+
+@pytest.mark.spec("ERR-6")
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"fifo": True},
+        {"FifoQueue": "true", "ContentBasedDeduplication": "true"},
+        {"rewind_range": 60},
+        {"RewindSeconds": "345600"},
+        {"redrive_policy": {"deadLetterTargetArn": "x"}},
+        {"redrive_allow_policy": "denyAll"},
+    ],
+)
+def test_what_is_not_built_yet_says_so(later):
+    with pytest.raises(UnsupportedOperation):
+        create(**later)
+    if not {"fifo", "FifoQueue"} & set(later):
+        with pytest.raises(UnsupportedOperation):
+            create().with_changes(**later)
+
+
+@pytest.mark.spec("PRF-7", "RWD-2", "RWD-3", "DLQ-9")
+def test_values_of_what_is_not_built_yet_are_judged_first():
+    for outside in (345_601, -1, "x"):
+        with pytest.raises(InvalidAttributeValue, match="RewindSeconds"):
+            create(rewind_range=outside)
+    with pytest.raises(InvalidAttributeValue):
+        create("cmq", message_retention_period=3_600, rewind_range=86_400)
+    with pytest.raises(InvalidAttributeValue, match="VisibilityTimeout"):
+        create(fifo=True, visibility_timeout=-1)
+    assert create(rewind_range=0, redrive_policy="", redrive_allow_policy=None) == create()
+
+
+@pytest.mark.spec("QUE-15")
+def test_differences_name_only_given_attributes_with_another_value():
+    attributes = create(visibility_timeout=60, receive_wait_time=0.5)
+    assert attributes.differences({}) == []
+    same = {"visibility_timeout": 60.0, "ReceiveMessageWaitTimeSeconds": "0.5", "fifo": False}
+    assert attributes.differences(same) == []
+    assert attributes.differences({"VisibilityTimeout": timedelta(seconds=61), "delay": 0}) == [
+        "VisibilityTimeout"
+    ]
+    assert attributes.differences({"profile": "sqs"}) == ["Profile"]
+    assert attributes.differences({"shards": 2}) == ["Shards"]
+    with pytest.raises(InvalidAttributeValue):
+        attributes.differences({"visibility_timeout": -1})
+
+
+VISIBILITY = [
+    ("lake", [0, 0.5, 43_200, timedelta(hours=12)], [-1, 43_201, "x", 43_200.1, float("nan")]),
+    ("sqs", [0, 30.0, 43_200], [-1, 43_201, 0.5]),
+    ("sqs-2018", [0, 43_200], [-1, 43_201]),
+    ("cmq", [1, 43_200], [0, -1, 43_201, 1.5]),
+]
+
+
+@pytest.mark.spec("RCV-13", "VIS-10", "VIS-11", "PRF-2", "QUE-8")
+@pytest.mark.parametrize(("profile", "good", "bad"), VISIBILITY)
+def test_visibility_timeouts_of_calls(profile, good, bad):
+    attributes = create(profile)
+    for value in good:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        assert check_visibility_timeout(attributes, value) == round(seconds * 1_000_000)
+    for value in bad:
+        with pytest.raises(InvalidParameterValue, match="for parameter VisibilityTimeout is invalid"):
+            check_visibility_timeout(attributes, value)
+
+
+@pytest.mark.spec("VIS-10")
+def test_a_missing_visibility_timeout_and_one_outside_are_told_apart():
+    with pytest.raises(MissingParameter, match="must contain the parameter VisibilityTimeout"):
+        check_visibility_timeout(create(), None)
+    with pytest.raises(InvalidParameterValue) as caught:
+        check_visibility_timeout(create(), timedelta(seconds=43_201))
+    assert caught.value.message == (
+        "Value 43201 for parameter VisibilityTimeout is invalid. Reason: Must be >= 0 and <= 43200, if provided."
+    )
+
+
+@pytest.mark.spec("PRF-2", "VIS-4")
+def test_zero_visibility_follows_its_own_attribute():
+    assert check_visibility_timeout(create("cmq", allow_zero_visibility=True), 0) == 0
+    assert check_visibility_timeout(create("cmq", profile_strict=False), 0) == 0
+    with pytest.raises(InvalidParameterValue):
+        check_visibility_timeout(create("lake", allow_zero_visibility=False), 0)
+
+
+@pytest.mark.spec("LPL-2", "LPL-3", "QUE-19")
+@pytest.mark.parametrize(
+    ("profile", "good", "bad", "default"),
+    [
+        ("lake", [0, 0.3, 20], [-1, 20.5, 21], 0),
+        ("sqs", [0, 20], [-1, 21, 0.3], 0),
+        ("sqs-2018", [0, 20], [-1, 21], 0),
+        ("cmq", [0.2, 30], [0, 0.1, 30.1, 31], 200_000),
+    ],
+)
+def test_waits_of_calls(profile, good, bad, default):
+    attributes = create(profile)
+    assert check_wait(attributes, None) == default
+    for value in good:
+        assert check_wait(attributes, value) == round(value * 1_000_000)
+    for value in bad:
+        with pytest.raises(InvalidParameterValue):
+            check_wait(attributes, value)
+
+
+@pytest.mark.spec("LPL-3")
+def test_a_wait_outside_names_the_range_and_a_value_overrides_the_queue():
+    with pytest.raises(InvalidParameterValue) as caught:
+        check_wait(create("sqs"), 21)
+    assert caught.value.message == (
+        "Value 21 for parameter WaitTimeSeconds is invalid. Reason: Must be >= 0 and <= 20, if provided."
+    )
+    attributes = create(receive_wait_time=7)
+    assert (check_wait(attributes, None), check_wait(attributes, 0)) == (7_000_000, 0)
+
+
+@pytest.mark.spec("DLY-3", "DLY-4", "SND-11")
+@pytest.mark.parametrize(
+    ("profile", "good", "bad"),
+    [
+        ("lake", [0, 0.5, 345_600], [-1, 345_601]),
+        ("sqs", [0, 900], [-1, 901, 0.5]),
+        ("sqs-2018", [0, 900], [-1, 901]),
+        ("cmq", [0, 1, 3_600], [-1, 3_601]),
+    ],
+)
+def test_delays_of_messages(profile, good, bad):
+    attributes = create(profile)
+    for value in good:
+        assert check_delay(attributes, value) == round(value * 1_000_000)
+    for value in bad:
+        with pytest.raises(InvalidParameterValue):
+            check_delay(attributes, value)
+
+
+@pytest.mark.spec("DLY-4", "ERR-7")
+def test_a_delay_outside_names_the_range():
+    with pytest.raises(InvalidParameterValue) as caught:
+        check_delay(create("sqs"), 901)
+    assert caught.value.message == (
+        "Value 901 for parameter DelaySeconds is invalid. Reason: DelaySeconds must be >= 0 and <= 900."
+    )
+    with pytest.raises(InvalidParameterValue) as caught:
+        check_delay(create("cmq"), 3_601)
+    assert caught.value.cmq_code == 4000
+
+
+@pytest.mark.spec("DLY-9", "DLY-2")
+def test_a_message_delay_overrides_that_of_the_queue_zero_included():
+    attributes = create(delay=10)
+    assert [check_delay(attributes, d) for d in (None, 0, 20)] == [10_000_000, 0, 20_000_000]
+    assert check_delay(create(), None) == 0
+
+
+@pytest.mark.spec("SND-6", "DLY-7")
+def test_on_fifo_queues_only_the_queue_delays():
+    attributes = fifo(DelaySeconds="10")
+    assert [check_delay(attributes, d) for d in (None, 0)] == [10_000_000] * 2
+    with pytest.raises(InvalidParameterValue, match="not valid for this queue type"):
+        check_delay(attributes, 2)
+
+
+@pytest.mark.spec("RCV-1", "QTA-7")
+@pytest.mark.parametrize(("profile", "most"), [("lake", None), ("sqs", 10), ("sqs-2018", 10), ("cmq", 16)])
+def test_number_of_messages_asked_for(profile, most):
+    attributes = create(profile)
+    assert check_max_messages(attributes, None) == 1
+    assert check_max_messages(attributes, 1) == 1
+    assert check_max_messages(attributes, most or 10**6) == (most or 10**6)
+    for value in [0, -1, "x", 1.5, True, *([most + 1] if most else [])]:
+        with pytest.raises(InvalidParameterValue, match="for parameter MaxNumberOfMessages is invalid"):
+            check_max_messages(attributes, value)
+
+
+@pytest.mark.spec("RCV-1")
+def test_too_many_messages_asked_for_names_the_range():
+    with pytest.raises(InvalidParameterValue) as caught:
+        check_max_messages(create("sqs"), 11)
+    assert caught.value.message == (
+        "Value 11 for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, if provided."
+    )
+
+
+@pytest.mark.spec("QUE-28")
+def test_tags_have_bounded_keys_and_values():
+    good = {"k" * 128: "v" * 256, "K": "", "k": "v"}
+    assert check_tags(good) == good
+    for bad in ({"": "v"}, {"k" * 129: "v"}, {"k": "v" * 257}, {"k": 1}, {1: "v"}):
+        with pytest.raises(InvalidParameterValue):
+            check_tags(bad)
