@@ -16,7 +16,8 @@ from lakequeue.message import (
     SendEntry,
     SendResult,
 )
-from lakequeue.queue import PeekedMessage, Queue, QueueCounts
+from lakequeue.queue import Queue
+from lakequeue.received import PeekedMessage, QueueCounts
 from lakequeue.service import LakeQueue
 from lakequeue.shard import LeaseCounts
 

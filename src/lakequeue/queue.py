@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
@@ -26,7 +26,6 @@ from lakequeue.errors import (
     InvalidAttributeName,
     InvalidParameterValue,
     OverLimit,
-    QueueClientError,
     QueueDoesNotExist,
     QueueServiceError,
     UnsupportedOperation,
@@ -34,7 +33,6 @@ from lakequeue.errors import (
 )
 from lakequeue.lease import Lease
 from lakequeue.message import (
-    AttributeValue,
     BatchFailure,
     BatchResult,
     BatchSuccess,
@@ -46,16 +44,14 @@ from lakequeue.message import (
     md5_of_attributes,
     md5_of_body,
     new_message_id,
-    select_attributes,
     validate_batch,
     validate_entry,
 )
+from lakequeue.received import PeekedMessage, QueueCounts, peeked_message
+from lakequeue.receiving import Receiver, Request
+from lakequeue.settling import Maker, Settler, change_to
 from lakequeue.shard import (
-    ChangeVisibility,
-    Claim,
-    ClaimResult,
     Close,
-    Command,
     Delete,
     Purge,
     Result,
@@ -72,35 +68,6 @@ if TYPE_CHECKING:
     from lakequeue.service import LakeQueue
     from lakequeue.storage import bulk
 
-POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
-"""Microseconds between two looks of a long poll for what other processes did (LPL-6)."""
-
-
-@attrs.frozen
-class QueueCounts:
-    """Messages of a queue by what may be done with them; ``oldest_age`` in seconds or None."""
-
-    visible: int
-    in_flight: int
-    delayed: int
-    rewindable: int
-    oldest_age: float | None
-
-
-@attrs.frozen
-class PeekedMessage:
-    """A message as it lies in the queue, looked at without receiving it."""
-
-    message_id: str
-    body: str
-    state: str
-    """``visible``, ``in_flight`` or ``delayed``."""
-    receive_count: int
-    sent_at: datetime
-    visible_at: datetime | None
-    message_attributes: dict[str, AttributeValue]
-    group_id: str | None = None
-
 
 class Queue:
     """A queue incarnation. Get one from ``LakeQueue``; thread-safe.
@@ -116,6 +83,8 @@ class Queue:
         self._attributes = QueueAttributes.from_wire(row.attributes)
         self._shards = shards
         self._turn = itertools.count()
+        self._receiver = Receiver(row, shards, self.now_micros)
+        self._settler = Settler(row, shards)
 
     @property
     def name(self) -> str:
@@ -168,11 +137,10 @@ class Queue:
         """
         entry = SendEntry(body, None, delay, attributes, group_id, dedup_id, system_attributes)
         with self.service():
-            valid = self._validated(lambda: validate_entry(entry, self._attributes))
-            outcome = self._send([valid], lambda: [validate_entry(entry, self._attributes)])[0]
+            outcome = self._deliver(lambda: [validate_entry(entry, self._attributes)])[0]
             if isinstance(outcome, QueueServiceError):
                 raise outcome
-            return outcome
+            return cast(SendResult, outcome)
 
     def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
         """Sends a batch, with a result for each entry; what is refused does not fail the rest (BAT-4).
@@ -182,54 +150,47 @@ class Queue:
             BatchEntryIdsNotDistinct, BatchRequestTooLong: the whole call is refused (BAT-5).
         """
         with self.service():
-            checked = self._validated(lambda: validate_batch(entries, self._attributes))
+            outcomes = self._deliver(lambda: validate_batch(entries, self._attributes))
             result = BatchResult()
-            places = [index for index, entry in enumerate(checked) if isinstance(entry, ValidEntry)]
-
-            def again() -> list[ValidEntry]:
-                checked[:] = validate_batch(entries, self._attributes)
-                places[:] = [index for index, entry in enumerate(checked) if isinstance(entry, ValidEntry)]
-                return [checked[index] for index in places]  # type: ignore[misc]
-
-            valid = [checked[index] for index in places]
-            outcomes = self._send(valid, again) if valid else []  # type: ignore[arg-type]
-            by_place = dict(zip(places, outcomes, strict=True))
-            for index, entry in enumerate(entries):
+            for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
                 id = str(index) if entry.id is None else entry.id
-                outcome = by_place.get(index, checked[index])
-                if isinstance(outcome, BatchFailure):
+                if isinstance(outcome, SendResult):
+                    result.successful.append(BatchSuccess(id, **attrs.asdict(outcome)))
+                elif isinstance(outcome, BatchFailure):
                     result.failed.append(outcome)
-                elif isinstance(outcome, QueueServiceError):
-                    result.failed.append(BatchFailure.of(id, outcome))
                 else:
-                    result.successful.append(BatchSuccess(id, **attrs.asdict(outcome)))  # type: ignore[arg-type]
+                    result.failed.append(BatchFailure.of(id, outcome))
             return result
 
-    def _send(
-        self, entries: list[ValidEntry], again: Callable[[], list[ValidEntry]]
-    ) -> list[SendResult | QueueServiceError]:
+    def _deliver(self, check: Callable[[], list[Any]]) -> list[SendResult | BatchFailure | QueueServiceError]:
+        """Appends what passes ``check``, in one commit; each entry's result or refusal, in order."""
+        checked = self._validated(check)
         shard = self._next_shard()
         id_format = self._attributes.profile_rules.message_id_format
         while True:
-            messages = [NewMessage(new_message_id(id_format), entry) for entry in entries]
+            places = [index for index, entry in enumerate(checked) if isinstance(entry, ValidEntry)]
+            if not places:
+                return checked
+            messages = [NewMessage(new_message_id(id_format), checked[index]) for index in places]
             try:
                 sent = shard.send(
                     messages, self.now_micros(), self._attributes, self._row.attributes_version
                 )
-                break
             except StaleAttributes:
                 self._reload()
-                entries = again()
-        results: list[SendResult | QueueServiceError] = [
-            SendResult(
-                message.message_id,
-                md5_of_body(message.entry.body),
-                md5_of_attributes(message.entry.attributes),
-            )
-            for message in messages[: sent.count]
-        ]
-        full = "The queue stores as many messages as it may; delete some or raise MaxStoredMessages."
-        return results + [OverLimit(full) for _ in messages[sent.count :]]
+                checked = check()
+                continue
+            for rank, (index, message) in enumerate(zip(places, messages, strict=True)):
+                if rank < sent.count:
+                    digest = md5_of_attributes(message.entry.attributes)
+                    checked[index] = SendResult(
+                        message.message_id, md5_of_body(message.entry.body), digest
+                    )
+                else:
+                    checked[index] = OverLimit(
+                        "The queue stores as many messages as it may; delete some or raise MaxStoredMessages."
+                    )
+            return checked
 
     # --- receiving
 
@@ -257,9 +218,8 @@ class Queue:
         with self.service(), self.owner.clock.participant():
             request = self._request(max_messages, visibility_timeout, wait_time, attempt_id)
             wake = threading.Event()
-            with self._waiting(wake.set):
-                polls = self._polls(request, wake.clear, attribute_names)
-                for step in polls:
+            with self._receiver.waiting(wake.set):
+                for step in self._receiver.polls(request, wake.clear, attribute_names):
                     if isinstance(step, list):
                         return step
                     self.owner.clock.wait(step, wake)
@@ -278,8 +238,12 @@ class Queue:
         with self.service(), self.owner.clock.participant():
             request = self._request(max_messages, visibility_timeout, wait_time, attempt_id)
             wake = asyncio.Event()
-            with self._waiting(lambda: loop.call_soon_threadsafe(wake.set)):
-                polls = self._polls(request, lambda: None, attribute_names)
+
+            def wake_up() -> None:
+                loop.call_soon_threadsafe(wake.set)
+
+            with self._receiver.waiting(wake_up):
+                polls = self._receiver.polls(request, lambda: None, attribute_names)
                 while True:
                     wake.clear()
                     step = await asyncio.to_thread(next, polls)
@@ -288,83 +252,23 @@ class Queue:
                     await self.owner.clock.wait_async(step, wake)
 
     def _request(
-        self, max_messages: int | None, visibility: Duration | None, wait: Duration | None, attempt: str | None
-    ) -> _Receive:
-        attributes = self._attributes
-        if attempt is not None:
+        self,
+        max_messages: int | None,
+        visibility_timeout: Duration | None,
+        wait_time: Duration | None,
+        attempt_id: str | None,
+    ) -> Request:
+        if attempt_id is not None:
             raise UnsupportedOperation("ReceiveRequestAttemptId is for FIFO queues.")
-        return _Receive(
-            check_max_messages(attributes, max_messages),
-            None if visibility is None else check_visibility_timeout(attributes, visibility),
-            self.now_micros() + check_wait(attributes, wait),
-            attributes.profile_rules.over_limit_on == "end_of_wait",
+        return Request(
+            check_max_messages(self._attributes, max_messages),
+            self._visibility(visibility_timeout),
+            self.now_micros() + check_wait(self._attributes, wait_time),
+            self._attributes.profile_rules.over_limit_on == "end_of_wait",
         )
 
-    def _polls(
-        self, request: _Receive, clear: Callable[[], None], names: Sequence[str]
-    ) -> Iterator[list[Message] | datetime]:
-        """Looks for messages again and again: yields instants to wait for, at last the messages."""
-        pause, started = POLL_SHORTEST, self.now_micros()
-        while True:
-            clear()
-            messages, refusal = self._claim_messages(request, names)
-            now = self.now_micros()
-            if messages:
-                yield messages
-                return
-            if now >= request.deadline:
-                if refusal is not None and (request.refuse_late or request.deadline <= started):
-                    raise refusal
-                yield []
-                return
-            events = [shard.next_event(now) for shard in self._shards]
-            known = [event for event in events if event is not None and event > now]
-            yield from_micros(min([request.deadline, now + pause, *known]))
-            pause = min(2 * pause, POLL_LONGEST)
-
-    def _claim_messages(
-        self, request: _Receive, names: Sequence[str]
-    ) -> tuple[list[Message], QueueServiceError | None]:
-        messages: list[Message] = []
-        refusal = None
-        start = next(self._turn)
-        for index in range(len(self._shards)):
-            shard = self._shards[(start + index) % len(self._shards)]
-            left = request.max_messages - len(messages)
-            if left == 0:
-                break
-            lease_id = handles.new_lease_id()
-            claim = Claim(left, request.visibility_timeout, lease_id)
-            result = shard.command([claim], self.now_micros())[0]
-            if isinstance(result.error, OverLimit):
-                refusal = result.error
-            elif result.error is not None:
-                raise result.error
-            else:
-                messages += self._messages(shard, result.value, lease_id, names)
-        return messages, refusal
-
-    def _messages(
-        self, shard: ShardService, claimed: ClaimResult, lease_id: str, names: Sequence[str]
-    ) -> list[Message]:
-        messages = []
-        seal = handles.Seal(self._row.key, shard.shard, lease_id, self._row.handle_key)
-        for span in claimed.spans:
-            rows = shard.messages(span.first, span.last)
-            for offset, row in enumerate(rows, span.first):
-                if row is not None:
-                    messages.append(_message(row, span, seal.text(offset), names))
-        return messages
-
-    @contextmanager
-    def _waiting(self, wake: Callable[[], None]) -> Iterator[None]:
-        for shard in self._shards:
-            shard.add_waiter(wake)
-        try:
-            yield
-        finally:
-            for shard in self._shards:
-                shard.remove_waiter(wake)
+    def _visibility(self, given: Duration | None) -> int | None:
+        return None if given is None else check_visibility_timeout(self._attributes, given)
 
     # --- settling
 
@@ -376,7 +280,7 @@ class Queue:
             InvalidParameterValue: a strict queue, and the receipt is over or not the latest (RCP-7).
         """
         with self.service():
-            self._settle_one(receipt_handle, Delete)
+            self._settler.one(receipt_handle, Delete, self.now_micros())
 
     def delete_batch(self, receipt_handles: Sequence[str]) -> BatchResult:
         """Deletes several messages in one commit per shard, with a result for each (DEL-10).
@@ -396,56 +300,24 @@ class Queue:
         """
         with self.service():
             timeout = check_visibility_timeout(self._attributes, visibility_timeout)
-            self._settle_one(
-                receipt_handle, lambda offset, lease, text: ChangeVisibility(offset, lease, timeout, text)
-            )
+            self._settler.one(receipt_handle, change_to(timeout), self.now_micros())
 
     def change_visibility_batch(self, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
         """Changes several receipts in one commit per shard, with a result for each (BAT-3)."""
         with self.service():
-            makers: list[_Maker | QueueServiceError] = []
+            makers: list[Maker | QueueServiceError] = []
             for _, visibility_timeout in changes:
                 try:
                     timeout = check_visibility_timeout(self._attributes, visibility_timeout)
                 except QueueServiceError as error:
                     makers.append(error)
                 else:
-                    makers.append(_changer(timeout))
+                    makers.append(change_to(timeout))
             return self._settle([handle for handle, _ in changes], makers)
 
-    def _settle_one(self, text: str, make: _Maker) -> None:
-        handle = handles.decode(text, self._row.key, self._row.handle_key)
-        result = self._shards[handle.shard].command(
-            [make(handle.offset, handle.lease_id, text)], self.now_micros()
-        )[0]
-        if result.error is not None:
-            raise result.error
-
-    def _settle(self, texts: list[str], makers: Sequence[_Maker | QueueServiceError]) -> BatchResult:
+    def _settle(self, texts: list[str], makers: Sequence[Maker | QueueServiceError]) -> BatchResult:
         check_batch_ids([str(index) for index in range(len(texts))], self._attributes)
-        errors: dict[int, QueueServiceError | None] = {}
-        by_shard: dict[int, list[tuple[int, Command]]] = {}
-        for index, (text, make) in enumerate(zip(texts, makers, strict=True)):
-            try:
-                if isinstance(make, QueueServiceError):
-                    raise make
-                handle = handles.decode(text, self._row.key, self._row.handle_key)
-            except QueueServiceError as error:
-                errors[index] = error
-            else:
-                command = make(handle.offset, handle.lease_id, text)
-                by_shard.setdefault(handle.shard, []).append((index, command))
-        for shard, commands in by_shard.items():
-            results = self._shards[shard].command([command for _, command in commands], self.now_micros())
-            errors.update((index, result.error) for (index, _), result in zip(commands, results, strict=True))
-        batch = BatchResult()
-        for index, text in enumerate(texts):
-            error = errors[index]
-            if error is None:
-                batch.successful.append(BatchSuccess(str(index), receipt_handle=text))
-            else:
-                batch.failed.append(BatchFailure.of(str(index), error))
-        return batch
+        return self._settler.batch(texts, makers, self.now_micros())
 
     # --- DataFrames
 
@@ -487,25 +359,8 @@ class Queue:
         with self.service():
             if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
                 raise _below_one("max_messages", max_messages)
-            timeout = (
-                None
-                if visibility_timeout is None
-                else check_visibility_timeout(self._attributes, visibility_timeout)
-            )
-            parts: list[tuple[ShardService, ClaimResult]] = []
-            lease_id, left, refusal = handles.new_lease_id(), max_messages, None
-            start = next(self._turn)
-            for index in range(len(self._shards)):
-                shard = self._shards[(start + index) % len(self._shards)]
-                if left:
-                    result = shard.command([Claim(left, timeout, lease_id)], self.now_micros())[0]
-                    if isinstance(result.error, OverLimit):
-                        refusal = result.error
-                    elif result.error is not None:
-                        raise result.error
-                    elif result.value.spans:
-                        parts.append((shard, result.value))
-                        left -= result.value.message_count
+            timeout, lease_id = self._visibility(visibility_timeout), handles.new_lease_id()
+            parts, refusal = self._receiver.claim(max_messages, timeout, lease_id)
             if parts:
                 return Lease(self, self._row, lease_id, parts)
             if refusal is not None:
@@ -623,7 +478,7 @@ class Queue:
                 for run, state in states:
                     for row in shard.messages(run.first, run.last):
                         if row is not None:
-                            found.append(_peeked(row, state, run.receive_count, run.visible_at))
+                            found.append(peeked_message(row, state, run))
                 if len(found) >= limit:
                     break
         return found[:limit]
@@ -691,7 +546,7 @@ class Queue:
     def _next_shard(self) -> ShardService:
         return self._shards[next(self._turn) % len(self._shards)]
 
-    def _validated(self, check: Callable[[], Any]) -> Any:
+    def _validated(self, check: Callable[[], list[Any]]) -> list[Any]:
         """Runs a check; a refusal counts only if the attributes that it rests on are the newest."""
         try:
             return check()
@@ -721,22 +576,6 @@ class Queue:
             raise
 
 
-@attrs.frozen
-class _Receive:
-    max_messages: int
-    visibility_timeout: int | None
-    deadline: int
-    refuse_late: bool
-    """Whether a full queue refuses after the wait, and not only without one (INF-7)."""
-
-
-_Maker = Callable[[int, str, str], Command]
-
-
-def _changer(timeout: int) -> _Maker:
-    return lambda offset, lease_id, text: ChangeVisibility(offset, lease_id, timeout, text)
-
-
 def _below_one(parameter: str, value: object) -> QueueServiceError:
     return InvalidParameterValue(
         f"Value {value} for parameter {parameter} is invalid. Reason: Must be a whole number of at least 1."
@@ -756,46 +595,3 @@ def _raise(results: Sequence[Result]) -> None:
     for result in results:
         if result.error is not None:
             raise result.error
-
-
-def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
-    return {
-        name: AttributeValue(
-            value["type"],
-            value["binary_value"] if value["string_value"] is None else value["string_value"],
-        )
-        for name, value in row["message_attributes"] or []
-    }
-
-
-def _message(row: Mapping[str, Any], span: Any, handle: str, names: Sequence[str]) -> Message:
-    trace = row["trace_header"]
-    return Message(
-        message_id=row["message_id"],
-        receipt_handle=handle,
-        body=row["body"],
-        receive_count=span.receive_count,
-        sent_at=row["sent_at"],
-        first_received_at=from_micros(span.first_received_at),
-        message_attributes=select_attributes(_attributes(row), names),
-        group_id=row["group_id"],
-        dedup_id=row["dedup_id"],
-        sender_id=row["sender_id"],
-        system_attributes={} if trace is None else {"AWSTraceHeader": trace},
-    )
-
-
-def _peeked(row: Mapping[str, Any], state: str, receive_count: int, visible_at: int | None) -> PeekedMessage:
-    return PeekedMessage(
-        row["message_id"],
-        row["body"],
-        state,
-        receive_count,
-        row["sent_at"],
-        None if visible_at is None else from_micros(visible_at),
-        _attributes(row),
-        row["group_id"],
-    )
-
-
-__all__ = ["PeekedMessage", "Queue", "QueueClientError", "QueueCounts"]

@@ -256,7 +256,7 @@ class ShardService:
                     continue
             if not decision.commit:
                 return decision.results
-            if ledger.commit(decision, lambda: machine.runs):
+            if ledger.commit(decision, machine):
                 machine.committed()
                 self._floor = max(self._floor, decision.head.floor_offset)
                 return decision.results

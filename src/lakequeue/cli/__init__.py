@@ -5,6 +5,6 @@ environment failed; 130 interrupted by Ctrl-C. Results go to standard output, ev
 Queue commands start no JVM.
 """
 
-from lakequeue.cli.commands import app, main
+from lakequeue.cli.app import app, main
 
 __all__ = ["app", "main"]

@@ -54,6 +54,8 @@ class Appender:
         self.table = table
         self._shard = shard
         self._segment_commits = segment_commits
+        self._open: _Segment | None = None
+        self.last_sent_at = 0
         self._load()
 
     def refresh(self) -> None:

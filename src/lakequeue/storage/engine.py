@@ -41,7 +41,10 @@ class Table(Protocol):
     """
 
     path: str
-    version: int
+
+    @property
+    def version(self) -> int:
+        """Version of the loaded snapshot."""
 
     def refresh(self) -> None:
         """Loads the newest snapshot."""
@@ -84,8 +87,10 @@ class Table(Protocol):
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        """MERGE of ``source`` (columns of the table and ``op``: ``put`` or ``del``) by equality on
-        ``on``; ``target_filter`` is SQL over the target (alias ``t``) that prunes and keeps conflicts apart."""
+        """MERGE of ``source`` (columns of the table and ``op``: ``put`` or ``del``) by equality on ``on``.
+
+        ``target_filter`` is SQL over the target (alias ``t``) that prunes and keeps conflicts apart.
+        """
 
     def landed(self, token: str, since: int) -> bool:
         """Whether a commit after version ``since`` carries ``token``; refresh first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.errors import QueueClientError
-from lakequeue.shard import Decision, Head, Run
+from lakequeue.shard import Decision, Head, Run, ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.commit import commit
 from lakequeue.storage.engine import Engine, Table
@@ -48,17 +48,17 @@ class Ledger:
             raise QueueClientError(f"{self.table.path} has {len(heads)} head rows for shard {self.shard}")
         return _head(heads[0], self.shard), _runs(rows.filter(pc.invert(at_head)))
 
-    def commit(self, decision: Decision, runs: Callable[[], list[Run]]) -> bool:
+    def commit(self, decision: Decision, machine: ShardMachine) -> bool:
         """Commits a decision made on the loaded epoch; False: the race is lost, load again.
 
-        A ledger in many or lopsided files is written anew in the same commit instead (``runs`` gives
-        all unsettled runs after the decision).
+        A ledger in many or lopsided files is written anew in the same commit instead (from the
+        runs that ``machine`` holds after the decision).
         """
         epoch = decision.head.epoch
         fence = {layout.receipts_id(self.shard): epoch - 1}
         ids = {layout.receipts_id(self.shard): epoch}
         if self._wants_compaction():
-            files = [run_rows(self.shard, [], [], decision.head), *self._ranges(runs())]
+            files = [run_rows(self.shard, [], [], decision.head), *self._ranges(machine.runs)]
             return commit(
                 self.table,
                 fence,

@@ -1,0 +1,78 @@
+"""The application: its global options and its commands, in the order in which help lists them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakequeue.cli import messages, queues, spark
+from lakequeue.cli.frame import USAGE, Commands, Session
+
+app = typer.Typer(
+    cls=Commands,
+    name="lakequeue",
+    help="Message queues in Delta tables.",
+    epilog="Exit codes: 0 done, 1 refused by the service, 2 usage, 3 storage or environment, 130 Ctrl-C.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from lakequeue import __version__
+
+        typer.echo(f"lakequeue {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    ctx: typer.Context,
+    root: Annotated[
+        str | None,
+        typer.Option(envvar="LAKEQUEUE_ROOT", metavar="DIR", help="Directory or URI that holds the queues."),
+    ] = None,
+    region: Annotated[str, typer.Option(metavar="NAME", help="Region of the queues.")] = "local",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show stack traces of errors.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    session: Session = ctx.obj
+    session.root, session.region, session.json, session.verbose = root, region, json, verbose
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit(USAGE)
+
+
+for _panel, _commands in {
+    "Queues": {
+        "create": queues.create,
+        "list": queues.list_,
+        "show": queues.show,
+        "set": queues.set_,
+        "tag": queues.tag,
+        "untag": queues.untag,
+        "counts": queues.counts,
+        "purge": queues.purge,
+        "delete-queue": queues.delete_queue,
+    },
+    "Messages": {
+        "send": messages.send,
+        "receive": messages.receive,
+        "delete": messages.delete,
+        "change-visibility": messages.change_visibility,
+        "peek": messages.peek,
+    },
+    "With Spark": {"sql": spark.sql, "demo": spark.demo},
+}.items():
+    for _name, _command in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_command)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

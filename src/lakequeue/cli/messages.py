@@ -1,0 +1,203 @@
+"""Commands about messages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lakequeue.cli import render
+from lakequeue.cli.frame import REFUSED, Session, usage
+from lakequeue.cli.queues import Name, pairs
+from lakequeue.errors import BatchRequestTooLong
+
+if TYPE_CHECKING:
+    from lakequeue import BatchFailure, Queue, SendEntry
+    from lakequeue.profiles import Profile
+
+READ = 4 * 2**20
+"""Bytes of lines that make a batch at most; the longest line is twice as long."""
+MOST = 5_000
+"""Entries of a batch where the profile sets no limit."""
+
+Line = tuple[int, str]
+
+
+def send(
+    ctx: typer.Context,
+    queue: Name,
+    body: Annotated[
+        str | None, typer.Argument(metavar="[BODY]", help="The message; - reads a message per line from stdin.")
+    ] = None,
+    lines: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", exists=True, dir_okay=False, help="Send a message per line of a file."),
+    ] = None,
+    delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long it stays hidden.")] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            "-a",
+            metavar="NAME[:TYPE]=VALUE",
+            help="A message attribute, as in k=v, k:Number=42 or k:Binary=BASE64; repeatable.",
+        ),
+    ] = None,
+    group: Annotated[str | None, typer.Option(metavar="ID", help="Message group.")] = None,
+) -> None:
+    """Send a message, or one for each line; empty lines are passed over."""
+    session: Session = ctx.obj
+    if (body is None) == (lines is None):
+        usage("give either a BODY (- for stdin) or --lines FILE")
+    attributes = _attributes(attribute)
+    target = session.lake().queue(queue)
+    if lines is not None:
+        with lines.open("rb") as stream:
+            _send_lines(session, target, stream, lines.stat().st_size, delay, attributes, group)
+    elif body == "-":
+        _send_lines(session, target, sys.stdin.buffer, None, delay, attributes, group)
+    else:
+        sent = target.send(body or "", delay=delay, attributes=attributes, group_id=group)
+        session.answer(render.sent_document(sent), f"sent {sent.message_id}")
+
+
+def receive(
+    ctx: typer.Context,
+    queue: Name,
+    max_messages: Annotated[int, typer.Option("--max", metavar="N", help="At most so many messages.")] = 1,
+    visibility_timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="How long they stay hidden from others.")
+    ] = None,
+    wait: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait so long for a message.")] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete them once they are printed.")] = False,
+) -> None:
+    """Receive messages; they come back after the visibility timeout unless they are deleted."""
+    session: Session = ctx.obj
+    source = session.lake().queue(queue)
+    with render.spinner("waiting for messages"):
+        messages = source.receive(max_messages, visibility_timeout, wait)
+    if messages or session.json:
+        session.answer(
+            [render.message_document(message) for message in messages],
+            "\n".join(render.message_text(message) for message in messages),
+        )
+    else:
+        session.note("no messages")
+    if delete and messages:
+        failed = source.delete_batch([message.receipt_handle for message in messages]).failed
+        _report(session, failed, len(messages), "message")
+
+
+def delete(
+    ctx: typer.Context,
+    queue: Name,
+    handles: Annotated[list[str], typer.Argument(metavar="HANDLE...", help="Receipt handles.")],
+) -> None:
+    """Delete received messages by their receipt handles."""
+    session: Session = ctx.obj
+    source = session.lake().queue(queue)
+    failed: list[BatchFailure] = []
+    if len(handles) == 1:
+        source.delete(handles[0])
+    else:
+        most = _profile(source).max_batch or MOST
+        for start in range(0, len(handles), most):
+            part = source.delete_batch(handles[start : start + most])
+            failed += [_renumbered(failure, start + int(failure.id) + 1) for failure in part.failed]
+            session.done = f"{render.count(start + len(part.successful), 'message')} deleted"
+        session.done = ""
+    deleted = len(handles) - len(failed)
+    session.answer(
+        {"queue": queue, "deleted": deleted, "failed": [render.failure_document(each) for each in failed]},
+        f"deleted {render.count(deleted, 'message')}",
+    )
+    _report(session, failed, len(handles), "handle")
+
+
+def change_visibility(
+    ctx: typer.Context,
+    queue: Name,
+    handle: Annotated[str, typer.Argument(help="Receipt handle.")],
+    seconds: Annotated[float, typer.Argument(help="From now; 0 makes the message visible at once.")],
+) -> None:
+    """Change how long a received message stays hidden."""
+    session: Session = ctx.obj
+    session.lake().queue(queue).change_visibility(handle, seconds)
+    text = "the message is visible" if seconds == 0 else f"the message stays hidden for {seconds:g} s"
+    session.answer({"queue": queue, "receipt_handle": handle, "visibility_timeout": seconds}, text)
+
+
+def peek(
+    ctx: typer.Context,
+    queue: Name,
+    limit: Annotated[int, typer.Option(metavar="N", help="At most so many messages.")] = 10,
+) -> None:
+    """Look at the oldest messages without receiving them."""
+    session: Session = ctx.obj
+    messages = session.lake().queue(queue).peek(limit=limit)
+    columns = ["message", "state", "received", "sent", "visible at", "body"]
+    rows = [
+        [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)] for m in messages
+    ]
+    session.answer([render.peeked_document(message) for message in messages], render.table(columns, rows))
+
+
+def _attributes(given: list[str] | None) -> dict[str, Any]:
+    """Message attributes of the command line; the queue judges names, types and values."""
+    found: dict[str, Any] = {}
+    for left, value in pairs(given, "--attribute").items():
+        name, _, type_ = left.partition(":")
+        type_ = type_ or "String"
+        if name in found:
+            usage(f"{name} is given twice")
+        if not type_.startswith("Binary"):
+            found[name] = (type_, value)
+            continue
+        try:
+            found[name] = (type_, base64.b64decode(value, validate=True))
+        except binascii.Error:
+            usage(f"the value of {name} is not base64")
+    return found
+
+
+def _send_lines(
+    session: Session,
+    queue: Queue,
+    stream: IO[bytes],
+    size: int | None,
+    delay: float | None,
+    attributes: dict[str, Any],
+    group: str | None,
+) -> None:
+    """Sends lines as they come, many in a commit; lines that are refused do not stop the others."""
+    from lakequeue import SendEntry
+
+    rules = _profile(queue)
+    sent: list[dict[str, Any]] = []
+    number, failed, tried = 0, list[render.BatchFailure](), 0
+    with render.progress("sending", size) as advance:
+        for line_numbers, lines, read in _parts(stream):
+            for batch in _batches(line_numbers, lines, rules, attributes):
+                entries = [
+                    SendEntry(body, str(line), delay=delay, attributes=attributes, group_id=group)
+                    for line, body in batch
+                ]
+                tried += len(entries)
+                successful, refused = _send_batch(queue, entries)
+                number += len(successful)
+                failed += refused
+                if session.json:
+                    sent += successful
+                session.done = f"{render.count(number, 'message')} sent"
+            advance(read, session.done)
+    session.done = ""
+    session.answer(
+        {"queue": queue.name, "successful": sent, "failed": [render.failure_document(each) for each in failed]},
+        f"sent {render.count(number, 'message')}",
+    )
+    _report(session, failed, tried, "line")

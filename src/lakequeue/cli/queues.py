@@ -1,0 +1,244 @@
+"""Commands about whole queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lakequeue.cli import render
+from lakequeue.cli.frame import Session, usage
+from lakequeue.errors import InvalidAttributeName, QueueDoesNotExist
+
+if TYPE_CHECKING:
+    from lakequeue import Queue
+
+PAGE = 1_000
+
+Name = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+VisibilityTimeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="How long a received message stays hidden.")
+]
+Retention = Annotated[float | None, typer.Option(metavar="SECONDS", help="How long messages are kept.")]
+Delay = Annotated[float | None, typer.Option(metavar="SECONDS", help="How long a new message stays hidden.")]
+Wait = Annotated[float | None, typer.Option(metavar="SECONDS", help="How long a receive waits for messages.")]
+MaxSize = Annotated[int | None, typer.Option(metavar="BYTES", help="Largest message.")]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute", "-a", metavar="NAME=VALUE", help="Any attribute, in snake_case or by wire name; repeatable."
+    ),
+]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag; repeatable.")]
+
+
+def create(
+    ctx: typer.Context,
+    queue: Name,
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", help="lake (the default), sqs, sqs-2018 or cmq.")
+    ] = None,
+    fifo: Annotated[bool, typer.Option("--fifo", help="Make it a FIFO queue.")] = False,
+    shards: Annotated[int | None, typer.Option(metavar="N", help="Independent parts of the queue.")] = None,
+    visibility_timeout: VisibilityTimeout = None,
+    retention: Retention = None,
+    delay: Delay = None,
+    wait: Wait = None,
+    max_size: MaxSize = None,
+    attribute: Attributes = None,
+    tag: Tags = None,
+) -> None:
+    """Create a queue, and the root if it is missing."""
+    session: Session = ctx.obj
+    given = _given(visibility_timeout, retention, delay, wait, max_size, attribute)
+    given = _merged(given, {"profile": profile, "shards": shards, "fifo": fifo or None})
+    made = session.lake().create_queue(queue, tags=dict(pairs(tag, "--tag")), **given)
+    session.answer(render.queue_document(made), f"queue {made.name} is ready")
+
+
+def list_(
+    ctx: typer.Context,
+    prefix: Annotated[str, typer.Option(help="Only names that begin so.")] = "",
+    limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="NAME", help="Only names behind this one.")] = None,
+) -> None:
+    """List the queues by name."""
+    session: Session = ctx.obj
+    found = list(_queues(session, prefix, limit, after))
+    session.answer(
+        [render.queue_document(queue) for queue in found],
+        render.table(["queue", "created"], [[queue.name, queue.created_at] for queue in found]),
+    )
+
+
+def show(ctx: typer.Context, queue: Name) -> None:
+    """Show a queue's attributes and tags."""
+    session: Session = ctx.obj
+    shown = session.lake().queue(queue)
+    attributes, tags = shown.attributes(), shown.tags()
+    rows = [*attributes.items(), *((f"tag {key}", value) for key, value in tags.items())]
+    session.answer(
+        render.queue_document(shown) | {"attributes": attributes, "tags": tags},
+        render.table(["attribute", "value"], rows, title=shown.name),
+    )
+
+
+def set_(
+    ctx: typer.Context,
+    queue: Name,
+    visibility_timeout: VisibilityTimeout = None,
+    retention: Retention = None,
+    delay: Delay = None,
+    wait: Wait = None,
+    max_size: MaxSize = None,
+    attribute: Attributes = None,
+) -> None:
+    """Change attributes of a queue."""
+    session: Session = ctx.obj
+    changes = _given(visibility_timeout, retention, delay, wait, max_size, attribute)
+    if not changes:
+        usage("nothing to set: name at least one attribute")
+    changed = session.lake().queue(queue)
+    changed.set_attributes(**changes)
+    attributes = changed.attributes() if session.json else {}
+    session.answer({"queue": changed.name, "attributes": attributes}, f"queue {changed.name} is changed")
+
+
+def tag(
+    ctx: typer.Context, queue: Name, tags: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]
+) -> None:
+    """Add or overwrite tags of a queue."""
+    session: Session = ctx.obj
+    added = pairs(tags, "a tag")
+    tagged = session.lake().queue(queue)
+    tagged.set_tags(added)
+    _answer_tags(session, tagged)
+
+
+def untag(
+    ctx: typer.Context, queue: Name, keys: Annotated[list[str], typer.Argument(metavar="KEY...")]
+) -> None:
+    """Remove tags of a queue."""
+    session: Session = ctx.obj
+    untagged = session.lake().queue(queue)
+    untagged.remove_tags(*keys)
+    _answer_tags(session, untagged)
+
+
+def counts(
+    ctx: typer.Context,
+    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="All queues if not given.")] = None,
+) -> None:
+    """Count the messages of one queue or of all, by state."""
+    session: Session = ctx.obj
+    counted: list[dict[str, Any]] = []
+    if queue is not None:
+        counted.append(render.counts_document(queue, session.lake().queue(queue).counts()))
+    else:
+        queues = list(_queues(session))
+        with render.progress("counting", len(queues)) as advance:
+            for each in queues:
+                advance(1, each.name)
+                try:
+                    counted.append(render.counts_document(each.name, each.counts()))
+                except QueueDoesNotExist:  # deleted since it was listed
+                    continue
+    columns = ["queue", "visible", "in_flight", "delayed"]
+    rows = [[*(each[name] for name in columns), render.age(each["oldest_age"])] for each in counted]
+    session.answer(
+        counted if queue is None else counted[0],
+        render.table(["queue", "visible", "in flight", "delayed", "oldest message"], rows),
+    )
+
+
+def purge(
+    ctx: typer.Context,
+    queue: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove all messages of a queue."""
+    session: Session = ctx.obj
+    purged = session.lake().queue(queue)
+    if not yes:
+        now = purged.counts()
+        number = now.visible + now.in_flight + now.delayed
+        typer.confirm(f"Remove {render.count(number, 'message')} from {queue}?", abort=True, err=True)
+    purged.purge()
+    session.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")
+
+
+def delete_queue(ctx: typer.Context, queue: Name) -> None:
+    """Delete a queue with everything in it."""
+    session: Session = ctx.obj
+    session.lake().delete_queue(queue)
+    session.answer({"queue": queue, "deleted": True}, f"queue {queue} is deleted")
+
+
+def pairs(given: Iterable[str] | None, what: str) -> dict[str, str]:
+    """``NAME=VALUE`` texts as a dict; the value may hold further equals signs."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            usage(f"{what} is written NAME=VALUE, not {text!r}")
+        if name in found:
+            usage(f"{name} is given twice")
+        found[name] = value
+    return found
+
+
+def _given(
+    visibility_timeout: float | None,
+    retention: float | None,
+    delay: float | None,
+    wait: float | None,
+    max_size: int | None,
+    attribute: list[str] | None,
+) -> dict[str, Any]:
+    """The attributes that the command line names."""
+    given: dict[str, Any] = {}
+    for name, value in pairs(attribute, "--attribute").items():
+        if name == name.lower() and name not in _snake_case_names():
+            raise InvalidAttributeName(f"Unknown Attribute {name}.")  # never a parameter of the Python API
+        given[name] = value
+    own = {
+        "visibility_timeout": visibility_timeout,
+        "message_retention_period": retention,
+        "delay": delay,
+        "receive_wait_time": wait,
+        "maximum_message_size": max_size,
+    }
+    return _merged(given, own)
+
+
+def _merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    named = {name: value for name, value in options.items() if value is not None}
+    for name in given.keys() & named.keys():
+        usage(f"{name} is given twice")
+    return given | named
+
+
+def _snake_case_names() -> set[str]:
+    import attrs
+
+    from lakequeue.attributes import QueueAttributes
+
+    return {field.name for field in attrs.fields(QueueAttributes)}
+
+
+def _queues(
+    session: Session, prefix: str = "", limit: int | None = None, after: str | None = None
+) -> Iterator[Queue]:
+    """Queues by name, however many: the API lists them a page at a time."""
+    lake = session.lake()
+    page = lake.list_queues(prefix, limit, after)
+    yield from page
+    while limit is None and len(page) == PAGE:
+        page = lake.list_queues(prefix, limit, page[-1].name)
+        yield from page
+
+
+def _answer_tags(session: Session, queue: Queue) -> None:
+    tags = queue.tags()
+    session.answer({"queue": queue.name, "tags": tags}, render.table(["tag", "value"], tags.items()))

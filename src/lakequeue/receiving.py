@@ -1,0 +1,115 @@
+"""Receiving from the shards of one queue: claims across shards, and the steps of a long poll."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+import attrs
+
+from lakequeue import handles
+from lakequeue.clock import from_micros
+from lakequeue.errors import OverLimit
+from lakequeue.message import Message
+from lakequeue.received import received_message
+from lakequeue.shard import Claim, ClaimResult
+from lakequeue.shard_service import ShardService
+from lakequeue.storage.catalog import QueueRow
+
+POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
+"""Microseconds between two looks of a long poll for what other processes did (LPL-6)."""
+
+Parts = list[tuple[ShardService, ClaimResult]]
+
+
+@attrs.frozen
+class Request:
+    """A receive with its arguments judged; durations and instants in microseconds."""
+
+    max_messages: int
+    visibility_timeout: int | None
+    deadline: int
+    refuse_late: bool
+    """Whether a full queue refuses after the wait too, and not only without one (INF-7)."""
+
+
+class Receiver:
+    """Receives from all shards of a queue, beginning with each in turn. Thread-safe."""
+
+    def __init__(self, row: QueueRow, shards: Sequence[ShardService], now: Callable[[], int]) -> None:
+        self._row = row
+        self._shards = shards
+        self._now = now
+        self._turn = itertools.count()
+
+    def claim(
+        self, max_messages: int, visibility_timeout: int | None, lease_id: str
+    ) -> tuple[Parts, OverLimit | None]:
+        """Claims under one lease; what each shard gave, and the refusal of one that is full."""
+        parts: Parts = []
+        left, refusal, start = max_messages, None, next(self._turn)
+        for index in range(len(self._shards)):
+            shard = self._shards[(start + index) % len(self._shards)]
+            if left == 0:
+                break
+            result = shard.command([Claim(left, visibility_timeout, lease_id)], self._now())[0]
+            if isinstance(result.error, OverLimit):
+                refusal = result.error
+            elif result.error is not None:
+                raise result.error
+            elif result.value.spans:
+                parts.append((shard, result.value))
+                left -= result.value.message_count
+        return parts, refusal
+
+    def polls(
+        self, request: Request, clear: Callable[[], None], names: Sequence[str]
+    ) -> Iterator[list[Message] | datetime]:
+        """Looks for messages again and again: yields instants to wait for, at last the messages.
+
+        ``clear`` is called before each look, so that a change made after it wakes the waiter.
+        """
+        pause, started = POLL_SHORTEST, self._now()
+        while True:
+            clear()
+            lease_id = handles.new_lease_id()
+            parts, refusal = self.claim(request.max_messages, request.visibility_timeout, lease_id)
+            messages = [
+                message
+                for shard, claimed in parts
+                for message in self._messages(shard, claimed, lease_id, names)
+            ]
+            now = self._now()
+            if messages or now >= request.deadline:
+                if refusal and not messages and (request.refuse_late or request.deadline <= started):
+                    raise refusal
+                yield messages
+                return
+            events = [shard.next_event(now) for shard in self._shards]
+            known = [event for event in events if event is not None and event > now]
+            yield from_micros(min([request.deadline, now + pause, *known]))
+            pause = min(2 * pause, POLL_LONGEST)
+
+    @contextmanager
+    def waiting(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Has ``wake`` called after every change that this process makes to the queue."""
+        for shard in self._shards:
+            shard.add_waiter(wake)
+        try:
+            yield
+        finally:
+            for shard in self._shards:
+                shard.remove_waiter(wake)
+
+    def _messages(
+        self, shard: ShardService, claimed: ClaimResult, lease_id: str, names: Sequence[str]
+    ) -> list[Message]:
+        seal = handles.Seal(self._row.key, shard.shard, lease_id, self._row.handle_key)
+        return [
+            received_message(row, span, seal.text(offset), names)
+            for span in claimed.spans
+            for offset, row in enumerate(shard.messages(span.first, span.last), span.first)
+            if row is not None
+        ]
