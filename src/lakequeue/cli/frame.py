@@ -126,7 +126,8 @@ class Commands(TyperGroup):
 
 def _explained(session: Session, error: BaseException) -> int:
     """Reports an error; returns the exit status."""
-    if session.verbose:
+    wrong_usage = getattr(error, "format_message", None)  # what typer finds by itself, or `usage` found
+    if session.verbose and not wrong_usage and not isinstance(error, KeyboardInterrupt):
         traceback.print_exception(error)
     match error:
         case KeyboardInterrupt():
@@ -151,8 +152,8 @@ def _explained(session: Session, error: BaseException) -> int:
             return session.fail(USAGE, "usage", "not confirmed, nothing was done")
         case OSError():
             return session.fail(ENVIRONMENT, "environment", str(error))
-    if (shown := getattr(error, "format_message", None)) is not None:  # what typer finds wrong by itself
-        return session.fail(USAGE, "usage", _usage_text(error, shown()))
+    if wrong_usage:
+        return session.fail(USAGE, "usage", _usage_text(error, wrong_usage()))
     return session.fail(
         ENVIRONMENT, "internal", f"{type(error).__name__}: {error}; run with -v for the stack trace"
     )

@@ -5,28 +5,20 @@ from __future__ import annotations
 import base64
 import binascii
 import sys
-from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import attrs
 import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.frame import REFUSED, Session, usage
+from lakequeue.cli.lines import most_at_once, send_lines
 from lakequeue.cli.queues import Name, pairs
-from lakequeue.errors import BatchRequestTooLong
 
 if TYPE_CHECKING:
-    from lakequeue import BatchFailure, Queue, SendEntry
-    from lakequeue.profiles import Profile
-
-READ = 4 * 2**20
-"""Bytes of lines that make a batch at most; the longest line is twice as long."""
-MOST = 5_000
-"""Entries of a batch where the profile sets no limit."""
-
-Line = tuple[int, str]
-
+    from lakequeue import BatchFailure, BatchResult, Queue
 
 def send(
     ctx: typer.Context,
@@ -54,15 +46,15 @@ def send(
     session: Session = ctx.obj
     if (body is None) == (lines is None):
         usage("give either a BODY (- for stdin) or --lines FILE")
-    attributes = _attributes(attribute)
+    options: dict[str, Any] = {"delay": delay, "attributes": _attributes(attribute), "group_id": group}
     target = session.lake().queue(queue)
     if lines is not None:
         with lines.open("rb") as stream:
-            _send_lines(session, target, stream, lines.stat().st_size, delay, attributes, group)
+            _send_lines(session, target, stream, lines.stat().st_size, options)
     elif body == "-":
-        _send_lines(session, target, sys.stdin.buffer, None, delay, attributes, group)
+        _send_lines(session, target, sys.stdin.buffer, None, options)
     else:
-        sent = target.send(body or "", delay=delay, attributes=attributes, group_id=group)
+        sent = target.send(body or "", **options)
         session.answer(render.sent_document(sent), f"sent {sent.message_id}")
 
 
@@ -90,7 +82,7 @@ def receive(
         session.note("no messages")
     if delete and messages:
         failed = source.delete_batch([message.receipt_handle for message in messages]).failed
-        _report(session, failed, len(messages), "message")
+        _refuse(session, _numbered(failed, 0), len(messages), "message")
 
 
 def delete(
@@ -101,22 +93,22 @@ def delete(
     """Delete received messages by their receipt handles."""
     session: Session = ctx.obj
     source = session.lake().queue(queue)
-    failed: list[BatchFailure] = []
     if len(handles) == 1:
         source.delete(handles[0])
-    else:
-        most = _profile(source).max_batch or MOST
-        for start in range(0, len(handles), most):
-            part = source.delete_batch(handles[start : start + most])
-            failed += [_renumbered(failure, start + int(failure.id) + 1) for failure in part.failed]
-            session.done = f"{render.count(start + len(part.successful), 'message')} deleted"
-        session.done = ""
+        session.answer({"queue": queue, "deleted": 1, "failed": []}, "deleted 1 message")
+        return
+    failed: list[BatchFailure] = []
+    most = most_at_once(source)
+    for start in range(0, len(handles), most):
+        part = handles[start : start + most]
+        failed += _numbered(source.delete_batch(part).failed, start)
+        session.done = f"{render.count(start + len(part) - len(failed), 'message')} deleted"
     deleted = len(handles) - len(failed)
     session.answer(
         {"queue": queue, "deleted": deleted, "failed": [render.failure_document(each) for each in failed]},
         f"deleted {render.count(deleted, 'message')}",
     )
-    _report(session, failed, len(handles), "handle")
+    _refuse(session, failed, len(handles), "handle")
 
 
 def change_visibility(
@@ -166,38 +158,37 @@ def _attributes(given: list[str] | None) -> dict[str, Any]:
 
 
 def _send_lines(
-    session: Session,
-    queue: Queue,
-    stream: IO[bytes],
-    size: int | None,
-    delay: float | None,
-    attributes: dict[str, Any],
-    group: str | None,
+    session: Session, queue: Queue, stream: BufferedIOBase, size: int | None, options: dict[str, Any]
 ) -> None:
-    """Sends lines as they come, many in a commit; lines that are refused do not stop the others."""
-    from lakequeue import SendEntry
-
-    rules = _profile(queue)
-    sent: list[dict[str, Any]] = []
-    number, failed, tried = 0, list[render.BatchFailure](), 0
+    number = 0
+    successful: list[dict[str, Any]] = []
+    failed: list[BatchFailure] = []
     with render.progress("sending", size) as advance:
-        for line_numbers, lines, read in _parts(stream):
-            for batch in _batches(line_numbers, lines, rules, attributes):
-                entries = [
-                    SendEntry(body, str(line), delay=delay, attributes=attributes, group_id=group)
-                    for line, body in batch
-                ]
-                tried += len(entries)
-                successful, refused = _send_batch(queue, entries)
-                number += len(successful)
-                failed += refused
-                if session.json:
-                    sent += successful
-                session.done = f"{render.count(number, 'message')} sent"
+
+        def sent(result: BatchResult, read: int) -> None:
+            nonlocal number
+            number += len(result.successful)
+            failed.extend(result.failed)
+            if session.json:
+                successful.extend({"id": done.id} | render.sent_document(done) for done in result.successful)
+            session.done = f"{render.count(number, 'message')} sent"
             advance(read, session.done)
-    session.done = ""
-    session.answer(
-        {"queue": queue.name, "successful": sent, "failed": [render.failure_document(each) for each in failed]},
-        f"sent {render.count(number, 'message')}",
-    )
-    _report(session, failed, tried, "line")
+
+        send_lines(queue, stream, options, sent)
+    document = {"successful": successful, "failed": [render.failure_document(each) for each in failed]}
+    session.answer({"queue": queue.name} | document, f"sent {render.count(number, 'message')}")
+    _refuse(session, failed, number + len(failed), "line")
+
+
+def _refuse(session: Session, failed: list[BatchFailure], tried: int, noun: str) -> None:
+    """Ends the command if parts of it were refused; the line tells the first reason."""
+    if failed:
+        session.done = ""
+        first = failed[0]
+        where = f"{noun} {first.id}; {len(failed):,} of {tried:,} refused" if tried > 1 else f"{noun} {first.id}"
+        raise typer.Exit(session.fail(REFUSED, first.code, f"{first.message} ({where})"))
+
+
+def _numbered(failed: list[BatchFailure], start: int) -> list[BatchFailure]:
+    """Failures with ids that count from 1 over the whole command."""
+    return [attrs.evolve(failure, id=str(start + int(failure.id) + 1)) for failure in failed]

@@ -13,12 +13,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from lakequeue import AttributeValue, BatchFailure, Message, PeekedMessage, Queue, QueueCounts, SendResult
+    from lakequeue import (
+        AttributeValue,
+        BatchFailure,
+        BatchSuccess,
+        Message,
+        PeekedMessage,
+        Queue,
+        QueueCounts,
+        SendResult,
+    )
 
 PIPE_WIDTH = 160
 """Columns of a table where no terminal sets the width."""
 PREVIEW = 200
 """Characters of a body that a table shows at most."""
+
+_CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
 
 
 def jsonable(value: object) -> object:
@@ -52,7 +63,7 @@ def counts_document(name: str, counts: QueueCounts) -> dict[str, Any]:
     }
 
 
-def sent_document(sent: SendResult) -> dict[str, Any]:
+def sent_document(sent: SendResult | BatchSuccess) -> dict[str, Any]:
     return {
         "message_id": sent.message_id,
         "md5_of_body": sent.md5_of_body,
@@ -161,12 +172,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str |
 
 def rendered(content: RenderableType) -> str:
     """What rich makes of it for standard output: colours only on a terminal, no line padded."""
+    out = console()
+    with out.capture() as captured:
+        out.print(content)
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+
+
+def console() -> Console:
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
-    with console.capture() as captured:
-        console.print(content)
-    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
 
 
 def error_console() -> Console:
@@ -186,7 +201,7 @@ def spinner(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(what: str, total: int | None, done: str = "") -> Iterator[Callable[[int, str], None]]:
+def progress(what: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
     """A bar on a terminal; call what it yields with an advance towards the total, and a text beside the bar."""
     if not sys.stderr.isatty():
         yield lambda advance, text: None
@@ -195,13 +210,13 @@ def progress(what: str, total: int | None, done: str = "") -> Iterator[Callable[
 
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
     with Progress(*columns, console=error_console(), transient=True) as bar:
-        task = bar.add_task(what, total=total, text=done)
+        task = bar.add_task(what, total=total, text="")
         yield lambda advance, text: bar.update(task, advance=advance, text=text)
 
 
 def _printable(text: str) -> str:
-    """Without the control characters that a terminal would obey; a body may hold C1 controls."""
-    return "".join(c if c in "\n\t" or c.isprintable() or c.isspace() and c > "\x9f" else "�" for c in text)
+    """Without the control characters that a terminal would obey."""
+    return text.translate(_CONTROLS)
 
 
 def _is_number(value: object) -> bool:
@@ -214,8 +229,6 @@ def _cell(value: object) -> str:
             return ""
         case bool():
             return str(value).lower()
-        case int():
-            return f"{value:,}"
         case datetime():
             return instant(value)
         case Mapping():

@@ -121,7 +121,9 @@ def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     if home:
         if shutil.which("java", path=os.path.join(home, "bin")) is None:
-            raise QueueClientError(f"JAVA_HOME is {home}, but there is no bin/java in it; Spark needs Java 17 or later")
+            raise QueueClientError(
+                f"JAVA_HOME is {home}, but there is no bin/java in it; Spark needs Java 17 or later"
+            )
     elif shutil.which("java") is None:
         raise QueueClientError("Spark needs Java 17 or later: set JAVA_HOME or put java on the PATH")
 
@@ -135,7 +137,10 @@ def _launch(conf: object) -> None:
     read, write = os.pipe()
     last: deque[str] = deque(maxlen=200)
     reader = threading.Thread(
-        target=_forward, args=(os.fdopen(read, errors="replace"), last), name="lakequeue-jvm-stderr", daemon=True
+        target=_forward,
+        args=(os.fdopen(read, errors="replace"), last),
+        name="lakequeue-jvm-stderr",
+        daemon=True,
     )
     reader.start()
     try:
