@@ -148,7 +148,8 @@ def _explained(session: Session, error: BaseException) -> int:
             )
         case InvalidOptions():
             return session.fail(USAGE, "usage", str(error))
-        case typer.Abort():
+        case typer.Abort():  # no answer, or no, to a question; the prompt's line may still be open
+            session.note("")
             return session.fail(USAGE, "usage", "not confirmed, nothing was done")
         case OSError():
             return session.fail(ENVIRONMENT, "environment", str(error))

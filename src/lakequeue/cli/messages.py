@@ -20,11 +20,13 @@ from lakequeue.cli.queues import Name, pairs
 if TYPE_CHECKING:
     from lakequeue import BatchFailure, BatchResult, Queue
 
+
 def send(
     ctx: typer.Context,
     queue: Name,
     body: Annotated[
-        str | None, typer.Argument(metavar="[BODY]", help="The message; - reads a message per line from stdin.")
+        str | None,
+        typer.Argument(metavar="[BODY]", help="The message; - reads a message per line from stdin."),
     ] = None,
     lines: Annotated[
         Path | None,
@@ -134,7 +136,8 @@ def peek(
     messages = session.lake().queue(queue).peek(limit=limit)
     columns = ["message", "state", "received", "sent", "visible at", "body"]
     rows = [
-        [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)] for m in messages
+        [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)]
+        for m in messages
     ]
     session.answer([render.peeked_document(message) for message in messages], render.table(columns, rows))
 
@@ -185,7 +188,9 @@ def _refuse(session: Session, failed: list[BatchFailure], tried: int, noun: str)
     if failed:
         session.done = ""
         first = failed[0]
-        where = f"{noun} {first.id}; {len(failed):,} of {tried:,} refused" if tried > 1 else f"{noun} {first.id}"
+        where = (
+            f"{noun} {first.id}; {len(failed):,} of {tried:,} refused" if tried > 1 else f"{noun} {first.id}"
+        )
         raise typer.Exit(session.fail(REFUSED, first.code, f"{first.message} ({where})"))
 
 

@@ -27,7 +27,10 @@ MaxSize = Annotated[int | None, typer.Option(metavar="BYTES", help="Largest mess
 Attributes = Annotated[
     list[str] | None,
     typer.Option(
-        "--attribute", "-a", metavar="NAME=VALUE", help="Any attribute, in snake_case or by wire name; repeatable."
+        "--attribute",
+        "-a",
+        metavar="NAME=VALUE",
+        help="Any attribute, in snake_case or by wire name; repeatable.",
     ),
 ]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag; repeatable.")]

@@ -34,6 +34,8 @@ class PointTable:
         self._schema = pa.schema(self._table.schema())
         self._fields = [f for f in self._schema if f.name not in self._partitions]
         self._filesystem = _filesystem(self._table, path)
+        self._known: dict[str, int | None] = {}
+        self._known_at = self.version
 
     @property
     def version(self) -> int:
@@ -47,7 +49,12 @@ class PointTable:
             self._table = DeltaTable(self.path)
 
     def transaction(self, app_id: str) -> int | None:
-        return self._table.transaction_version(app_id)
+        # asking delta-rs takes 1-2 ms, so what is known of the loaded version is kept
+        if self._known_at != self.version:
+            self._known, self._known_at = {}, self.version
+        if app_id not in self._known:
+            self._known[app_id] = self._table.transaction_version(app_id)
+        return self._known[app_id]
 
     def files(self) -> pa.Table:
         actions = pa.table(self._table.get_add_actions(flatten=True))
@@ -78,7 +85,7 @@ class PointTable:
         return table.slice(first - skipped, last - first + 1)
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
-        with self._committing():
+        with self._committing(transactions):
             write_deltalake(
                 self._table,
                 rows,
@@ -113,7 +120,7 @@ class PointTable:
     ) -> None:
         updates = {f'"{name}"': f's."{name}"' for name in self._schema.names}
         predicate = " AND ".join([*(f"t.{name} = s.{name}" for name in on), f"({target_filter})"])
-        with self._committing():
+        with self._committing(transactions):
             (
                 self._table.merge(
                     source,
@@ -145,7 +152,7 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        with self._committing():
+        with self._committing(transactions):
             self._table.create_write_transaction(
                 actions,
                 mode,
@@ -154,7 +161,7 @@ class PointTable:
                 partition_filters=filters,
                 commit_properties=_properties(transactions, token),
             )
-        self.refresh()  # this call leaves the handle on the version before its own commit
+            self.refresh()  # this call leaves the handle on the version before its own commit
 
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet part of it."""
@@ -184,8 +191,9 @@ class PointTable:
         return f"{local}/{path}" if local is not None else path
 
     @contextmanager
-    def _committing(self) -> Iterator[None]:
+    def _committing(self, transactions: Mapping[str, int]) -> Iterator[None]:
         with committing(self.path, exclusive=False):
+            base = self.version
             try:
                 yield
             except CommitFailedError as error:
@@ -194,6 +202,9 @@ class PointTable:
                 if any(word in str(error) for word in _LOST):
                     raise LostRace(str(error)) from error
                 raise
+            if self._known_at == base and self.version == base + 1:  # nobody else in between
+                self._known.update(transactions)
+                self._known_at = self.version
 
 
 class PointEngine:

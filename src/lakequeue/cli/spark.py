@@ -1,0 +1,82 @@
+"""The commands that start Spark."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import attrs
+import typer
+
+from lakequeue.cli import render
+from lakequeue.cli.frame import Session, usage
+from lakequeue.errors import QueueClientError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+def sql(
+    ctx: typer.Context,
+    query: Annotated[str, typer.Argument(help="Spark SQL over the views queues, messages and receipts.")],
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show at most so many rows.")] = 1_000,
+) -> None:
+    """Ask the queues' tables in SQL."""
+    session: Session = ctx.obj
+    session.lake().list_queues(limit=1)  # a wrong root is known before Spark has started
+    from lakequeue.spark.session import build_session
+
+    with render.spinner("starting Spark"):
+        spark = build_session("lakequeue sql")
+    with render.spinner("running the query"):
+        session.lake(spark).register_views(spark)
+        found = _rows(spark, query, limit + 1)
+    rows = found.slice(0, limit).to_pylist()
+    session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows]))
+    if found.num_rows > limit:
+        typer.echo(f"only the first {render.count(limit, 'row')}; --limit shows more", err=True)
+
+
+def demo(
+    ctx: typer.Context,
+    input_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Files to send; pyspark's own if not given.",
+        ),
+    ] = None,
+) -> None:
+    """Send, process and settle real files through a queue; takes about a minute."""
+    session: Session = ctx.obj
+    from lakequeue.demo import run_demo
+
+    root = session.root or os.path.join(tempfile.mkdtemp(prefix="lakequeue-demo-"), "queues")
+    console = render.error_console() if session.json else render.console()
+    if not session.root:
+        session.note(f"the queues of this demo are in {root}")
+    summary = run_demo(root, input_dir, console)
+    if session.json:
+        document: Any = attrs.asdict(summary) if attrs.has(type(summary)) else summary
+        session.answer({"root": root, "summary": document}, "")
+
+
+def _rows(spark: SparkSession, query: str, limit: int) -> pa.Table:
+    from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+    try:
+        return spark.sql(query).limit(limit).toArrow()
+    except (AnalysisException, ParseException) as error:
+        usage(_first_line(error))
+    except PySparkException as error:
+        raise QueueClientError(_first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
