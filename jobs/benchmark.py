@@ -4,250 +4,76 @@
     spark-submit --properties-file conf/<where>.conf jobs/benchmark.py --quick
 
 The two sides of a ratio take turns (A B, B A, A B …) and their medians are compared, so that noise
-of the machine hits both. Without ``--quick`` the full run takes about half an hour and 10 GB of disk.
+of the machine hits both. The full run takes most of an hour and 10 GB of disk.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import gc
 import json
 import os
 import platform
-import shutil
-import subprocess
-import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import attrs
-import pyarrow as pa
 import typer
-from deltalake import DeltaTable, write_deltalake
+from benchmarks import bulk, point
+from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from lakequeue import LakeQueue, Queue, SendEntry
-from lakequeue.shard import IN_FLIGHT, Head, Run
-from lakequeue.spark.session import build_session
-from lakequeue.storage import layout
-from lakequeue.storage.ledger import run_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-LONG = 12 * 3600
-"""Visibility timeout (s) of everything that must stay in flight."""
-BODY = "x" * 100
-FLOW_PAUSE = 0.05
-"""Seconds between two small sends of the steady flow."""
+ROWS = {
+    "point": point.point,
+    "bulk": bulk.bulk,
+    "backlog": bulk.backlog,
+    "in-flight": point.in_flight,
+    "age": point.age,
+    "concurrent": point.concurrent,
+    "mixed": bulk.mixed,
+    "cli": point.cli,
+    "extend": bulk.extend,
+}
 
 
-@attrs.frozen
-class Sizes:
-    """How much of everything; ``rounds`` are the turns that each side takes."""
-
-    point_rounds: int = 300
-    bulk_rows: int = 1_000_000
-    bulk_rounds: int = 3
-    few: int = 200_000
-    many: int = 10_000_000
-    receive_rounds: int = 200
-    cold_rounds: int = 10
-    leased: int = 100_000
-    lease_rounds: int = 10
-    runs: int = 120_000
-    commits: int = 20_000
-    window: int = 500
-    threads: int = 256
-    calls: int = 5_120
-    flow_rounds: int = 3
-    cli_rounds: int = 5
-    extend_rounds: int = 50
-
-    def scaled(self, factor: float) -> Sizes:
-        smaller = {name: max(4, round(value * factor)) for name, value in attrs.asdict(self).items()}
-        return Sizes(**smaller)
-
-
-QUICK = Sizes(
-    point_rounds=60,
-    bulk_rows=100_000,
-    bulk_rounds=2,
-    few=20_000,
-    many=200_000,
-    receive_rounds=40,
-    cold_rounds=4,
-    leased=10_000,
-    lease_rounds=4,
-    runs=12_000,
-    commits=600,
-    window=150,
-    calls=1_024,
-    flow_rounds=1,
-    extend_rounds=20,
-)
-
-
-@attrs.frozen
-class Figure:
-    """One row of the result: seconds, or calls a second where ``unit`` says so."""
-
-    name: str
-    measured: float
-    bare: float | None = None
-    bound: float | None = None
-    """Of the ratio, or of ``measured`` where there is nothing to compare with."""
-    remark: str = ""
-    unit: str = "s"
-
-    @property
-    def ratio(self) -> float | None:
-        return None if self.bare is None else self.measured / self.bare
-
-    def verdict(self, judged: bool) -> str:
-        if self.bound is None:
-            return "figure"
-        if not judged:
-            return "not judged"
-        return "within" if (self.ratio or self.measured) <= self.bound else "over"
-
-    def cells(self, judged: bool) -> list[str]:
-        limit = "x" if self.bare is not None else f" {self.unit}"
-        bound = "" if self.bound is None else f"{self.bound:g}{limit}"
-        return [
-            self.name,
-            self._text(self.measured),
-            "" if self.bare is None else self._text(self.bare),
-            "" if self.ratio is None else f"{self.ratio:.2f}",
-            f"{bound} {self.remark}".strip(),
-            self.verdict(judged),
-        ]
-
-    def _text(self, value: float) -> str:
-        if self.unit != "s":
-            return f"{value:,.0f} {self.unit}"
-        return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.2f} s"
-
-
-Action = Callable[[], object]
-
-
-class Bench:
-    """What the rows share: a directory to work in, sizes, a Spark session on demand, progress."""
-
-    def __init__(self, directory: Path, sizes: Sizes, progress: Progress) -> None:
-        self.directory = directory
-        self.sizes = sizes
-        self._progress = progress
-
-    @functools.cached_property
-    def spark(self) -> SparkSession:
-        self.say("starting Spark")
-        return build_session("lakequeue-benchmark")
-
-    @contextlib.contextmanager
-    def room(self) -> Iterator[str]:
-        """A directory that is gone afterwards, so that the disk holds one row's tables at a time."""
-        path = tempfile.mkdtemp(dir=self.directory)
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
-
-    def bodies(self, rows: int, size: int) -> DataFrame:
-        """One column ``body`` of text that hardly compresses."""
-        from pyspark.sql import functions as f
-
-        parts = [f.sha2(f.concat_ws("/", "id", f.lit(part)), 512) for part in range(-(-size // 128))]
-        return self.spark.range(rows).select(f.concat(*parts).substr(1, size).alias("body"))
-
-    def input(self, rows: int) -> DataFrame:
-        """The rows of 1 KiB that bulk sends and their bare side read, made once."""
-        path = str(self.directory / f"input-{rows}")
-        if not os.path.exists(path):
-            self.say(f"making {rows:,} rows of 1 KiB")
-            self.bodies(rows, 1024).write.parquet(path)
-        return self.spark.read.parquet(path)
-
-    def turns(self, what: str, rounds: int, *pairs: tuple[Action, Action]) -> list[tuple[float, float]]:
-        """Medians of the two sides of each pair, which take turns at going first.
-
-        An action may return a callable: that is called off the clock.
-        """
-        times: list[tuple[list[float], list[float]]] = [([], []) for _ in pairs]
-        for turn in self.track(range(rounds), what):
-            for pair, seconds in zip(pairs, times, strict=True):
-                for side in (0, 1) if turn % 2 == 0 else (1, 0):
-                    start = perf_counter()
-                    after = pair[side]()
-                    seconds[side].append(perf_counter() - start)
-                    if callable(after):
-                        after()
-        return [(median(ours), median(bare)) for ours, bare in times]
-
-    def track(self, steps: Sequence[Any], what: str) -> Iterator[Any]:
-        task = self._progress.add_task(what, total=len(steps))
-        for step in steps:
-            yield step
-            self._progress.advance(task)
-        self._progress.remove_task(task)
-
-    def say(self, text: str) -> None:
-        self._progress.console.print(f"[dim]{text}", highlight=False)
-
-
-def seconds_of(action: Action) -> float:
-    start = perf_counter()
-    action()
-    return perf_counter() - start
-
-
-# --- the rows
-
-
-def point(bench: Bench) -> Iterator[Figure]:
-    """One send, claim and delete; bare: delta-rs writes the same rows into tables of the same shape."""
-    with bench.room() as room:
-        queue = LakeQueue(f"{room}/queues", engine="point").create_queue("point")
-        bare = _BareTables(f"{room}/bare", queue.attributes())
-        received: list[str] = []
-
-        def receive() -> None:
-            received.extend(message.receipt_handle for message in queue.receive())
-
-        send, claim, delete = bench.turns(
-            "point",
-            bench.sizes.point_rounds,
-            (lambda: queue.send(BODY), bare.append),
-            (receive, bare.claim),
-            (lambda: queue.delete(received.pop()), bare.delete),
-        )
-    yield Figure("one send / bare append", *send, bound=2)
-    yield Figure("one claim / bare MERGE", *claim, bound=2)
-    yield Figure("one delete / bare MERGE", *delete, bound=2)
-
-
-class _BareTables:
-    """``messages`` and ``receipts`` without lakequeue: handles kept open, no fence, no housekeeping."""
-
-    def __init__(self, path: str, attributes: dict[str, str]) -> None:
-        self._path = path
-        self._head = Head(shard=0, attributes=attributes)
-        self._sent = self._epoch = 0
-        shape = layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES
-        self._receipts = _created(f"{path}/receipts", *shape)
-        write_deltalake(self._receipts, run_rows(0, [], [], self._head), mode="append")
-
-    def append(self) -> None:
-        now = layout.INSTANT.to_pandas_dtype()  # noqa: F841
+def main(
+    quick: Annotated[bool, typer.Option(help="Smaller sizes, two minutes; no bound is judged.")] = False,
+    root: Annotated[
+        str | None, typer.Option(help="Local directory to work under; what is made there is removed.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help=f"Some of {', '.join(ROWS)}, with commas.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")] = False,
+    scale: Annotated[float, typer.Option(hidden=True)] = 1.0,
+    flow: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Measures lakequeue against bare Delta and prints ratios."""
+    if flow is not None and root is not None:
+        return _send_steadily(root, flow)
+    names = [name.strip() for name in only.split(",")] if only else list(ROWS)
+    unknown = [name for name in names if name not in ROWS]
+    if unknown:
+        raise typer.BadParameter(f"unknown: {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    sizes = (QUICK if quick else Sizes()).scaled(scale)
+    errors = Console(stderr=True, highlight=False)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    figures: list[Figure] = []
+    failed: list[str] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="lakequeue-benchmark-", dir=root) as directory,
+        Progress(*columns, console=errors, transient=True) as progress,
+    ):
+        bench = Bench(Path(directory), sizes, progress)
+        for name in names:
+            try:
+                for figure in ROWS[name](bench):
+                    figures.append(figure)
+                    bench.say("  ".join(figure.cells(False)))
+            except Exception as error:
+                failed.append(name)
+                errors.print_exception() if errors.is_terminal else errors.print(f"{name}: {error!r}")
+    print(_document(figures, not quick) if as_json else "", end="")
+    if not as_json:
+        _print_table(figures, not quick)
+    raise typer.Exit(1 if failed else 0)

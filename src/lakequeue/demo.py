@@ -18,6 +18,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,18 +29,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from lakequeue.clock import Clock
-from lakequeue.errors import InvalidOptions, LeaseLost, QueueDoesNotExist
+from lakequeue.errors import InvalidOptions, LeaseLost, QueueClientError, QueueDoesNotExist
 from lakequeue.service import LakeQueue
 from lakequeue.spark.session import build_session
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
     from rich.console import Console
 
     from lakequeue.lease import Lease
     from lakequeue.queue import Queue
-    from pyspark.sql import DataFrame, SparkSession
 
-QUEUE = "demo"
+QUEUE = "lakequeue-demo"
 BATCHES = 5
 """Batches that the first pass takes; returned messages add to them."""
 LEASE_SECONDS = 120
@@ -69,12 +70,12 @@ _OUTCOME_DDL = (
 
 _STATES_SQL = """
 SELECT state, count(*) AS messages, count(DISTINCT group_id) AS packages, max(receive_count) AS received
-FROM messages WHERE queue = 'demo' GROUP BY state ORDER BY state
+FROM messages WHERE queue = 'lakequeue-demo' GROUP BY state ORDER BY state
 """
 _RESULTS_SQL = """
 SELECT m.state, count(*) AS messages, sum(r.receive_count) AS receives, sum(r.lines) AS lines
 FROM messages m JOIN demo_results r ON m.message_id = r.message_id
-WHERE m.queue = 'demo' GROUP BY m.state ORDER BY m.state
+WHERE m.queue = 'lakequeue-demo' GROUP BY m.state ORDER BY m.state
 """
 
 
@@ -88,11 +89,11 @@ class _Tally:
     left_to_expire: int = 0
 
 
-def run_demo(root: str | None, input_dir: str | None, console: Console) -> int:
+def run_demo(root: str | None, input_dir: str | Path | None, console: Console) -> int:
     """Runs the demo; returns the exit code, 0 if every message was worked on and deleted.
 
     Args:
-        root: root for the queue (named ``demo``; one that is there is replaced) and, with
+        root: root for the queue (``lakequeue-demo``; one that is there is replaced) and, with
             ``-demo-results`` appended, place of the results. None: temporary, and removed in the end.
         input_dir: directory with ``.py`` files; None: the installed pyspark package.
         console: where to print.
@@ -145,12 +146,9 @@ def _session() -> tuple[SparkSession, bool]:
 
 
 def _fresh_queue(lake: LakeQueue) -> Queue:
-    try:
+    # no queue, or no root yet; if the root is unusable, creating the queue says why
+    with suppress(QueueDoesNotExist, QueueClientError):
         lake.delete_queue(QUEUE)
-    except QueueDoesNotExist:
-        pass
-    except Exception:  # the root does not exist yet; if it is unusable, creating the queue says why
-        pass
     return lake.create_queue(QUEUE)
 
 
@@ -288,8 +286,7 @@ def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tu
 def _summarise(
     lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, tally: _Tally, console: Console
 ) -> bool:
-    rows = spark.read.format("delta").load(results).orderBy("receive_count").dropDuplicates(["message_id"])
-    modules: DataFrame = rows.cache()
+    modules = spark.read.format("delta").load(results).dropDuplicates(["message_id"]).cache()
     modules.createOrReplaceTempView("demo_results")
     total = modules.selectExpr(
         "count(*) AS messages",
@@ -341,8 +338,14 @@ def _table(title: str, frame: DataFrame) -> Table:
     for name, kind in frame.dtypes:
         table.add_column(name, justify="left" if kind == "string" else "right")
     for row in frame.collect():
-        table.add_row(*("" if value is None else f"{value:,}" if isinstance(value, int) else str(value) for value in row))
+        table.add_row(*(_cell(value) for value in row))
     return table
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _seconds(clock: Clock, begun: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -22,6 +23,8 @@ from lakequeue.shard import (
 )
 from lakequeue.shard_service import ShardService
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.layout import messages_path
+from lakequeue.storage.log import ShardLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,26 +78,21 @@ class Lease:
 
         Lazy; files that it reads stay for 24 hours.
         """
-        from functools import reduce
-
-        from lakequeue.storage import bulk
+        from lakequeue.storage import frames
 
         owner = self._queue.owner
         spark = owner.require_spark("Lease.messages")
-        frames = [
-            bulk.lease_frame(
-                spark,
-                owner.root,
-                self._row.key,
-                part.shard.shard,
-                part.shard.log(),
-                part.claimed,
-                self._lease_id,
-                handles.lease_key(self._row.handle_key, self._lease_id),
-            )
-            for part in self._parts
-        ]
-        return reduce(lambda left, right: left.unionByName(right), frames)
+        path = messages_path(owner.root, self._row.key)
+        key = handles.lease_key(self._row.handle_key, self._lease_id)
+        columns = frames.LeaseColumns(self._row.key, self._lease_id, key)
+        parts = []
+        with self._queue.service():
+            for part in self._parts:
+                log = part.shard.log()
+                spans = _located(part.shard.shard, log, part.claimed)
+                # segments may be merged at any time, so the places are those of one version
+                parts.append(frames.lease_frame(spark, path, spans, columns, version=log.version))
+        return reduce(lambda left, right: left.unionByName(right), parts)
 
     def extend(self, visibility_timeout: Duration) -> LeaseCounts:
         """Lets the lease end so many seconds from now.
@@ -160,6 +158,21 @@ class Lease:
         if done == 0:
             raise LeaseLost(done, lost)
         return LeaseCounts(done, lost)
+
+
+def _located(shard: int, log: ShardLog, claimed: ClaimResult) -> list[tuple[int, ...]]:
+    """Where claimed messages lie: shard, base, opened at, first and last position, first offset, count."""
+    places: list[tuple[int, ...]] = []
+    for span in claimed.spans:
+        for file in log.overlapping(span.first, span.last):
+            first, last = max(span.first, file.first), min(span.last, file.last)
+            same_segment = places and places[-1][1] == file.base and places[-1][6] == span.receive_count
+            if same_segment and places[-1][4] == first - file.base - 1:
+                places[-1] = (*places[-1][:4], last - file.base, *places[-1][5:])
+            else:
+                positions = (first - file.base, last - file.base)
+                places.append((shard, file.base, file.opened_at, *positions, first, span.receive_count))
+    return places
 
 
 def _texts(failed: DataFrame | Iterable[str]) -> Iterable[str]:

@@ -199,7 +199,6 @@ class LakeQueue:
         """
         queue = self.queue(name)
         with self.storage_errors():
-            queue.close()
             self.finish_deletion(queue)
 
     def register_views(self, spark: SparkSession, now: datetime | None = None) -> None:
@@ -244,7 +243,7 @@ class LakeQueue:
         raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
 
     def finish_deletion(self, queue: Queue) -> None:
-        """Marks a queue whose shards are closed as deleted, once they all are."""
+        """Deletes a queue, or ends a deletion that was interrupted: shards first, the catalog's row last."""
         with self._store.lock:
             row = self._store.catalog.incarnation(queue.key)
             if row is None or row.deleted_at is not None:

@@ -78,7 +78,6 @@ class ShardService:
         self._reader: LogReader | None = None
         self._machine: ShardMachine | None = None
         self._bodies = Bodies()
-        self._floor = 0
         self._waiters: set[Callable[[], None]] = set()
 
     # --- sending
@@ -174,9 +173,9 @@ class ShardService:
     def _tidy(self) -> None:
         try:
             with self._ledger_lock:
-                if self._machine is None:
-                    self._load_machine()
-                floor = self._floor
+                ledger = self._open_ledger()
+                ledger.table.refresh()
+                floor = ledger.floor()
             appender = self._open_appender()
             tidy(appender.table, self.shard, floor)
             appender.refresh()
@@ -242,8 +241,8 @@ class ShardService:
             if self._machine is None:
                 self._load_machine()
                 fresh = True
-            machine, ledger = self._machine, self._ledger
-            assert machine is not None and ledger is not None
+            machine, ledger = self._machine, self._open_ledger()
+            assert machine is not None
             if machine.log.end - machine.head.head_offset < wanted:
                 machine.log = self._open_reader().refresh()
             decision = machine.decide(commands, now)
@@ -258,32 +257,35 @@ class ShardService:
                 return decision.results
             if ledger.commit(decision, machine):
                 machine.committed()
-                self._floor = max(self._floor, decision.head.floor_offset)
                 return decision.results
             self._machine = None
             back_off(attempt)
         return None
 
     def _load_machine(self) -> None:
-        if self._ledger is None:
-            self._ledger = Ledger(self._engine.open(self._receipts), self.shard)
-        self._ledger.table.refresh()
-        head, runs = self._ledger.load()
+        ledger = self._open_ledger()
+        ledger.table.refresh()
+        head, runs = ledger.load()
         # the ledger first: a log at least as new as the head that speaks of it
         log = self._open_reader().refresh()
         self._machine = ShardMachine(head, runs, log)
-        self._floor = max(self._floor, head.floor_offset)
 
     def _fresh_machine(self) -> ShardMachine:
-        if self._machine is not None and self._ledger is not None:
-            self._ledger.table.refresh()
-            if self._ledger.epoch != self._machine.head.epoch:
+        if self._machine is not None:
+            ledger = self._open_ledger()
+            ledger.table.refresh()
+            if ledger.epoch != self._machine.head.epoch:
                 self._machine = None
         if self._machine is None:
             self._load_machine()
         assert self._machine is not None
         self._machine.log = self._open_reader().refresh()
         return self._machine
+
+    def _open_ledger(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger(self._engine.open(self._receipts), self.shard)
+        return self._ledger
 
     def _open_reader(self) -> LogReader:
         if self._reader is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -48,7 +49,7 @@ def options(
         raise typer.Exit(USAGE)
 
 
-for _panel, _commands in {
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Queues": {
         "create": queues.create,
         "list": queues.list_,
@@ -68,7 +69,8 @@ for _panel, _commands in {
         "peek": messages.peek,
     },
     "With Spark": {"sql": spark.sql, "demo": spark.demo},
-}.items():
+}
+for _panel, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():
         app.command(_name, rich_help_panel=_panel)(_command)
 

@@ -7,7 +7,7 @@ import binascii
 import sys
 from io import BufferedIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import attrs
 import typer
@@ -54,7 +54,7 @@ def send(
         with lines.open("rb") as stream:
             _send_lines(session, target, stream, lines.stat().st_size, options)
     elif body == "-":
-        _send_lines(session, target, sys.stdin.buffer, None, options)
+        _send_lines(session, target, cast(BufferedIOBase, sys.stdin.buffer), None, options)
     else:
         sent = target.send(body or "", **options)
         session.answer(render.sent_document(sent), f"sent {sent.message_id}")

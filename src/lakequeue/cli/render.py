@@ -1,4 +1,4 @@
-"""How results look: tables and blocks for people, JSON for programs, progress on a terminal's standard error."""
+"""How results look: text for people, JSON for programs, progress on a terminal."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def spinner(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-    """A bar on a terminal; call what it yields with an advance towards the total, and a text beside the bar."""
+    """A bar on a terminal; call what it yields with a step towards the total and a text to show."""
     if not sys.stderr.isatty():
         yield lambda advance, text: None
         return

@@ -73,6 +73,7 @@ def send(target: Target, spark: SparkSession, df: DataFrame, send_id: str | None
             max_bytes=target.attributes.maximum_message_size,
             default_delay=target.attributes.delay_micros / 1_000_000,
             max_delay=None if delay.high is None else float(delay.high),
+            count_attributes=target.attributes.profile_rules.attributes_count_in_size,
             now=now,
         )
     elif now - manifest.created_at > OLDEST_MANIFEST:

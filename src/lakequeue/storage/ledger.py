@@ -48,6 +48,15 @@ class Ledger:
             raise QueueClientError(f"{self.table.path} has {len(heads)} head rows for shard {self.shard}")
         return _head(heads[0], self.shard), _runs(rows.filter(pc.invert(at_head)))
 
+    def floor(self) -> int:
+        """Floor of the loaded snapshot, without reading the runs beside the head."""
+        files = self._files()
+        heads = files.filter(pc.equal(files["min.first_offset"], layout.HEAD_OFFSET))
+        for part in self.table.read(heads["path"].to_pylist(), ["first_offset", "floor_offset"]):
+            for floor in part.filter(pc.equal(part["first_offset"], layout.HEAD_OFFSET))["floor_offset"]:
+                return int(floor.as_py())
+        return 0
+
     def commit(self, decision: Decision, machine: ShardMachine) -> bool:
         """Commits a decision made on the loaded epoch; False: the race is lost, load again.
 

@@ -47,12 +47,14 @@ class ShardLog:
         files: list[LogFile],
         end: int,
         closed: bool,
+        version: int,
         columns: Callable[[LogFile], tuple[Micros, Micros]],
     ) -> None:
-        """``columns`` reads a file's instants of sending and delays (µs)."""
+        """``version`` is the table's; ``columns`` reads a file's instants of sending and delays (µs)."""
         self.files = sorted(files, key=lambda file: file.first)
         self.end = end
         self.closed = closed
+        self.version = version
         self._columns = columns
         self._firsts = [file.first for file in self.files]
         self._opened = [file.opened_at for file in self.files]
@@ -136,7 +138,7 @@ class LogReader:
         files = log_files(self.table, self._shard)
         live = {file.path for file in files}
         self._known = {path: known for path, known in self._known.items() if path in live}
-        return ShardLog(files, layout.end_of(version), version >= layout.CLOSED, self._columns)
+        return ShardLog(files, layout.end_of(version), version >= layout.CLOSED, self.table.version, self._columns)
 
     def _columns(self, file: LogFile) -> tuple[Micros, Micros]:
         known = self._known.get(file.path)

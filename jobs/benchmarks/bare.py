@@ -1,0 +1,62 @@
+"""What delta-rs needs for the same rows by itself."""
+
+from __future__ import annotations
+
+import attrs
+from benchmarks.harness import Action
+from deltalake import DeltaTable, write_deltalake
+
+from lakequeue.shard import IN_FLIGHT, Head, Run
+from lakequeue.storage import layout
+from lakequeue.storage.append import SEGMENT_COMMITS
+from lakequeue.storage.ledger import run_rows
+
+
+class BareTables:
+    """``messages`` and ``receipts`` by delta-rs alone: handles kept open, no fence, no housekeeping."""
+
+    def __init__(self, path: str, messages: str, attributes: dict[str, str]) -> None:
+        """``messages`` holds one row, the one to append again and again."""
+        self._path = path
+        self._row = DeltaTable(messages).to_pyarrow_table().cast(layout.MESSAGES)
+        self._head = Head(shard=0, attributes=attributes)
+        self._epoch = self._sent = 0
+        self._new_messages()
+        self._receipts = DeltaTable.create(
+            f"{path}/receipts",
+            layout.RECEIPTS,
+            partition_by=layout.RECEIPT_PARTITIONS,
+            configuration=layout.RECEIPTS_PROPERTIES,
+        )
+        write_deltalake(self._receipts, run_rows(0, [], [], self._head), mode="append")
+
+    def append(self) -> Action | None:
+        write_deltalake(self._messages, self._row, mode="append")
+        self._sent += 1
+        return None if self._sent % SEGMENT_COMMITS else self._new_messages
+
+    def claim(self) -> None:
+        self._merge(Run(self._sent, self._sent, IN_FLIGHT, "0" * 32, 1, 1, 1, 1), [])
+
+    def delete(self) -> None:
+        self._merge(None, [self._sent])
+
+    def _new_messages(self) -> None:
+        # an append slows down with the live files, so bare has never more of them than a segment has
+        self._messages = DeltaTable.create(
+            f"{self._path}/messages-{self._sent}",
+            layout.MESSAGES,
+            partition_by=layout.MESSAGE_PARTITIONS,
+            configuration=layout.MESSAGES_PROPERTIES,
+        )
+
+    def _merge(self, put: Run | None, deletes: list[int]) -> None:
+        self._epoch += 1
+        head = attrs.evolve(self._head, epoch=self._epoch)
+        rows = run_rows(0, [put] if put else [], deletes, head, with_op=True)
+        columns = {name: f"s.{name}" for name in layout.RECEIPTS.names}
+        same = f"t.shard = 0 AND t.settled = s.settled AND t.first_offset = s.first_offset AND (t.settled = false \
+AND (t.first_offset = -1 OR t.first_offset BETWEEN {self._sent} AND {self._sent}))"
+        merge = self._receipts.merge(rows, same, source_alias="s", target_alias="t", streamed_exec=False)
+        merge = merge.when_matched_delete("s.op = 'del'").when_matched_update(columns)
+        merge.when_not_matched_insert(columns, predicate="s.op = 'put'").execute()

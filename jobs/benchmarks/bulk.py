@@ -1,0 +1,143 @@
+"""Rows of DataFrames: bulk sends, leases, and small calls beside or below them."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import threading
+from collections.abc import Iterator
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benchmarks.flow import Flow
+from benchmarks.harness import LONG, Action, Bench, Figure, seconds_of
+
+from lakequeue import LakeQueue, Lease, Queue
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def bulk(bench: Bench) -> Iterator[Figure]:
+    """A DataFrame of 1 KiB rows sent, leased, read and deleted; bare: appended to Delta and read."""
+    rows = bench.sizes.bulk_rows
+    with bench.room() as room:
+        lake = LakeQueue(f"{room}/queues", spark=bench.spark)
+
+        def ours(df: DataFrame, turn: int) -> Action:
+            queue = lake.create_queue(f"bulk-{turn}")
+            sending = seconds_of(lambda: queue.send_dataframe(df))
+            lease = queue.lease(rows, LONG)
+            assert lease is not None
+            reading = seconds_of(lambda: _length(lease.messages, rows))
+            lease.delete()
+            bench.say(f"bulk send {sending:.2f} s, read {reading:.2f} s")
+            return lambda: shutil.rmtree(f"{lake.root}/q/{queue.key}")
+
+        def bare(df: DataFrame, turn: int) -> Action:
+            path = f"{room}/bare-{turn}"
+            writing = seconds_of(lambda: df.write.format("delta").mode("append").save(path))
+            reading = seconds_of(lambda: _length(bench.spark.read.format("delta").load(path), rows))
+            bench.say(f"bare append {writing:.2f} s, read {reading:.2f} s")
+            return lambda: shutil.rmtree(path)
+
+        warm, df, turns = bench.input(min(rows, 10_000)), bench.input(rows), itertools.count()
+        rows = min(rows, 10_000)
+        bench.turns("warming up", 2, (lambda: ours(warm, next(turns)), lambda: bare(warm, next(turns))))
+        rows = bench.sizes.bulk_rows
+        times = bench.turns(
+            "bulk", bench.sizes.bulk_rounds, (lambda: ours(df, next(turns)), lambda: bare(df, next(turns)))
+        )
+    yield Figure(f"{rows:,} x 1 KiB through Spark / bare", *times[0], bound=1.3, remark="(target 1.1x)")
+
+
+def backlog(bench: Bench) -> Iterator[Figure]:
+    """receive(10) and lease with many waiting; bare: with few."""
+    sizes = bench.sizes
+    leased: list[Any] = []
+    with bench.room() as room:
+        lake = LakeQueue(f"{room}/queues", spark=bench.spark)
+        few, many = lake.create_queue("few"), lake.create_queue("many")
+        for queue, rows in (few, sizes.few), (many, sizes.many):
+            bench.say(f"sending {rows:,} of 100 bytes")
+            queue.send_dataframe(bench.bodies(rows, 100))
+
+        def cold(name: str) -> None:
+            LakeQueue(f"{room}/queues", engine="point").queue(name).receive(10, LONG)
+
+        def lease(queue: Queue) -> Action:
+            leased.append(queue.lease(sizes.leased, LONG))
+            return lambda: None
+
+        def read() -> Action:
+            lease = leased.pop(0)
+            _length(lease.messages, sizes.leased)
+            return lease.release
+
+        received = bench.turns(
+            "receive(10)", sizes.receive_rounds, (lambda: many.receive(10, LONG), lambda: few.receive(10, LONG))
+        )
+        leases = bench.turns(
+            "lease", sizes.lease_rounds, (lambda: lease(many), lambda: lease(few)), (read, read)
+        )
+        del few, many, queue, lake
+        gc.collect()  # what a process knows of a queue goes with its last object
+        first = bench.turns(
+            "first receive(10)", sizes.cold_rounds, (lambda: cold("many"), lambda: cold("few"))
+        )
+    waiting = f"{sizes.many:,} / {sizes.few:,} waiting"
+    yield Figure(f"receive(10), {waiting}", *received[0], bound=1.3)
+    yield Figure(f"lease({sizes.leased:,}), {waiting}", *leases[0], bound=1.3)
+    yield Figure(f"reading such a lease, {waiting}", *leases[1])
+    yield Figure(f"opening and first receive(10), {waiting}", *first[0])
+
+
+def mixed(bench: Bench) -> Iterator[Figure]:
+    """A bulk send beside small sends of another process to the same queue; bare: each by itself."""
+    rows = bench.sizes.bulk_rows
+    bulk_times: list[tuple[float, float]] = []
+    flow_times: list[tuple[float, float]] = []
+    df = bench.input(rows)
+    with bench.room() as room:
+        lake = LakeQueue(f"{room}/queues", spark=bench.spark)
+        lake.create_queue("warm").send_dataframe(df)
+        for turn in bench.track(range(bench.sizes.flow_rounds), "bulk and small sends"):
+            alone, both = (lake.create_queue(f"{kind}-{turn}") for kind in ("alone", "both"))
+            bulk_alone = seconds_of(lambda: alone.send_dataframe(df))
+            with Flow(lake.root, alone.name) as flow:
+                threading.Event().wait(bulk_alone)
+            with Flow(lake.root, both.name) as disturbed:
+                bulk_both = seconds_of(lambda: both.send_dataframe(df))
+            bulk_times.append((bulk_both, bulk_alone))
+            flow_times.append((median(disturbed.times), median(flow.times)))
+            for queue in alone, both:
+                shutil.rmtree(f"{lake.root}/q/{queue.key}")
+    name = f"bulk send of {rows:,}, beside small sends / alone"
+    yield Figure(name, *map(median, zip(*bulk_times, strict=True)), bound=1.5)
+    yield Figure("one small send (p50), beside it / alone", *map(median, zip(*flow_times, strict=True)), bound=2)
+
+
+def extend(bench: Bench) -> Iterator[Figure]:
+    """The heartbeat of a large lease; bare: of one with ten messages."""
+    rows = bench.sizes.bulk_rows
+    with bench.room() as room:
+        lake = LakeQueue(f"{room}/queues", spark=bench.spark)
+        large, small = lake.create_queue("large"), lake.create_queue("small")
+        for queue in large, small:
+            queue.send_dataframe(bench.bodies(rows, 100))
+        million, ten = large.lease(rows, 300), small.lease(10, 300)
+        assert million is not None and ten is not None
+        times = bench.turns(
+            "extend",
+            bench.sizes.extend_rounds,
+            (lambda: million.extend(300).done, lambda: ten.extend(300).done),
+        )
+    yield Figure(f"extend a lease of {rows:,} / 10", *times[0], bound=2)
+
+
+def _length(messages: DataFrame, rows: int) -> None:
+    """Reads every body."""
+    from pyspark.sql import functions as f
+
+    counted = messages.agg(f.count("*"), f.sum(f.length("body"))).head()
+    assert counted is not None and counted[0] == rows, f"{counted} instead of {rows} messages"

@@ -1,0 +1,186 @@
+"""Sizes, figures, and the turns that the two sides of a ratio take."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from rich.progress import Progress
+
+from lakequeue.spark.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LONG = 12 * 3600
+"""Visibility timeout (s) of what must stay in flight."""
+BODY = "x" * 100
+
+
+@attrs.frozen
+class Sizes:
+    """How much of everything; ``rounds`` are the turns that each side takes."""
+
+    point_rounds: int = 300
+    bulk_rows: int = 1_000_000
+    bulk_rounds: int = 3
+    few: int = 200_000
+    many: int = 10_000_000
+    receive_rounds: int = 200
+    cold_rounds: int = 10
+    leased: int = 100_000
+    lease_rounds: int = 10
+    runs: int = 120_000
+    commits: int = 20_000
+    window: int = 500
+    threads: int = 256
+    calls: int = 5_120
+    flow_rounds: int = 3
+    cli_rounds: int = 5
+    extend_rounds: int = 50
+
+    def scaled(self, factor: float) -> Sizes:
+        smaller = {name: max(4, round(value * factor)) for name, value in attrs.asdict(self).items()}
+        return Sizes(**smaller)
+
+
+QUICK = Sizes(
+    point_rounds=60,
+    bulk_rows=100_000,
+    bulk_rounds=2,
+    few=20_000,
+    many=200_000,
+    receive_rounds=40,
+    cold_rounds=4,
+    leased=10_000,
+    lease_rounds=4,
+    runs=12_000,
+    commits=600,
+    window=150,
+    calls=1_024,
+    flow_rounds=1,
+    extend_rounds=20,
+)
+
+
+@attrs.frozen
+class Figure:
+    """One row of the result: seconds, or calls a second where ``unit`` says so."""
+
+    name: str
+    measured: float
+    bare: float | None = None
+    bound: float | None = None
+    """Of the ratio, or of ``measured`` where there is nothing to compare with."""
+    remark: str = ""
+    unit: str = "s"
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.bare is None else self.measured / self.bare
+
+    def verdict(self, judged: bool) -> str:
+        if self.bound is None:
+            return "figure"
+        if not judged:
+            return "not judged"
+        return "within" if (self.ratio or self.measured) <= self.bound else "over"
+
+    def cells(self, judged: bool) -> list[str]:
+        limit = "x" if self.bare is not None else f" {self.unit}"
+        bound = "" if self.bound is None else f"{self.bound:g}{limit}"
+        return [
+            self.name,
+            self._text(self.measured),
+            "" if self.bare is None else self._text(self.bare),
+            "" if self.ratio is None else f"{self.ratio:.2f}",
+            f"{bound} {self.remark}".strip(),
+            self.verdict(judged),
+        ]
+
+    def _text(self, value: float) -> str:
+        if self.unit != "s":
+            return f"{value:,.0f} {self.unit}"
+        return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.2f} s"
+
+
+Action = Callable[[], object]
+
+
+class Bench:
+    """What the rows share: a directory to work in, sizes, a Spark session on demand, progress."""
+
+    def __init__(self, directory: Path, sizes: Sizes, progress: Progress) -> None:
+        self.directory = directory
+        self.sizes = sizes
+        self._progress = progress
+
+    @functools.cached_property
+    def spark(self) -> SparkSession:
+        self.say("starting Spark")
+        return build_session("lakequeue-benchmark")
+
+    @contextlib.contextmanager
+    def room(self) -> Iterator[str]:
+        """A directory that is gone afterwards, so that the disk holds one row's tables at a time."""
+        path = tempfile.mkdtemp(dir=self.directory)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def bodies(self, rows: int, size: int) -> DataFrame:
+        """One column ``body`` of text that hardly compresses."""
+        from pyspark.sql import functions as f
+
+        parts = [f.sha2(f.concat_ws("/", "id", f.lit(part)), 512) for part in range(-(-size // 128))]
+        return self.spark.range(rows).select(f.concat(*parts).substr(1, size).alias("body"))
+
+    def input(self, rows: int) -> DataFrame:
+        """The rows of 1 KiB that bulk sends and their bare side read, made once."""
+        path = str(self.directory / f"input-{rows}")
+        if not os.path.exists(path):
+            self.say(f"making {rows:,} rows of 1 KiB")
+            self.bodies(rows, 1024).write.parquet(path)
+        return self.spark.read.parquet(path)
+
+    def turns(self, what: str, rounds: int, *pairs: tuple[Action, Action]) -> list[tuple[float, float]]:
+        """Medians of the two sides of each pair, which take turns at going first.
+
+        An action may return a callable: that is called off the clock.
+        """
+        times: list[tuple[list[float], list[float]]] = [([], []) for _ in pairs]
+        for turn in self.track(range(rounds), what):
+            for pair, seconds in zip(pairs, times, strict=True):
+                for side in (0, 1) if turn % 2 == 0 else (1, 0):
+                    start = perf_counter()
+                    after = pair[side]()
+                    seconds[side].append(perf_counter() - start)
+                    if callable(after):
+                        after()
+        return [(median(ours), median(bare)) for ours, bare in times]
+
+    def track(self, steps: Sequence[Any], what: str) -> Iterator[Any]:
+        task = self._progress.add_task(what, total=len(steps))
+        for step in steps:
+            yield step
+            self._progress.advance(task)
+        self._progress.remove_task(task)
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(f"[dim]{text}", highlight=False)
+
+
+def seconds_of(action: Action) -> float:
+    start = perf_counter()
+    action()
+    return perf_counter() - start

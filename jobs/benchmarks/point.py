@@ -1,0 +1,127 @@
+"""Rows without Spark: single calls, many receipts, an old queue, many threads, the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from benchmarks.bare import BareTables
+from benchmarks.harness import BODY, LONG, Action, Bench, Figure, seconds_of
+
+from lakequeue import LakeQueue, Queue, SendEntry
+
+
+def point(bench: Bench) -> Iterator[Figure]:
+    """One send, claim and delete; bare: delta-rs writes the same rows into tables of the same shape."""
+    with bench.room() as room:
+        lake = LakeQueue(f"{room}/queues", engine="point")
+        queue = lake.create_queue("point")
+        queue.send(BODY)
+        bare = _BareTables(f"{room}/bare", layout.messages_path(lake.root, queue.key), queue.attributes())
+        received: list[str] = []
+
+        def receive() -> None:
+            received.extend(message.receipt_handle for message in queue.receive())
+
+        receive(), queue.delete(received.pop())
+        send, claim, delete = bench.turns(
+            "point",
+            bench.sizes.point_rounds,
+            (lambda: queue.send(BODY), bare.append),
+            (receive, bare.claim),
+            (lambda: queue.delete(received.pop()), bare.delete),
+        )
+    yield Figure("one send / bare append", *send, bound=2)
+    yield Figure("one claim / bare MERGE", *claim, bound=2)
+    yield Figure("one delete / bare MERGE", *delete, bound=2)
+
+
+def in_flight(bench: Bench) -> Iterator[Figure]:
+    """receive(10) among scattered receipts; bare: in the same queue with everything deleted instead."""
+    runs, step = bench.sizes.runs, 10_000
+    with bench.room() as room:
+        lake = LakeQueue(f"{room}/queues", engine="point")
+        scattered, clean = lake.create_queue("scattered"), lake.create_queue("clean")
+        for start in bench.track(range(0, 2 * runs, step), "scattering receipts"):
+            entries = [SendEntry(BODY)] * min(step, 2 * runs - start)
+            for queue, kept in (scattered, 2), (clean, 1):
+                queue.send_batch(entries)
+                handles = [message.receipt_handle for message in queue.receive(step, LONG)]
+                queue.delete_batch(handles[::kept])
+        for queue in scattered, clean:
+            queue.send_batch([SendEntry(BODY)] * 10 * bench.sizes.receive_rounds)
+
+        def receive(queue: Queue) -> Action:
+            handles = [message.receipt_handle for message in queue.receive(10, LONG)]
+            return lambda: queue.delete_batch(handles)
+
+        times = bench.turns(
+            "receive(10)", bench.sizes.receive_rounds, (lambda: receive(scattered), lambda: receive(clean))
+        )
+    yield Figure(f"receive(10), {runs:,} / no runs in flight", *times[0], bound=2.5)
+
+
+def age(bench: Bench) -> Iterator[Figure]:
+    """A cycle of send, receive and delete (three commits) in an old queue; bare: in a new one."""
+    window = max(1, bench.sizes.window // 3)
+    with bench.room() as room:
+        lake = LakeQueue(f"{room}/queues", engine="point")
+        old, new = lake.create_queue("old"), lake.create_queue("new")
+
+        def cycle(queue: Queue) -> None:
+            queue.send(BODY)
+            for message in queue.receive():
+                queue.delete(message.receipt_handle)
+
+        for _ in bench.track(range(bench.sizes.commits // 3 - window), "making a queue old"):
+            cycle(old)
+        times = bench.turns("old and new", window, (lambda: cycle(old), lambda: cycle(new)))
+    name = f"send + receive + delete, commit {bench.sizes.commits:,} / first {3 * window}"
+    yield Figure(name, *times[0], bound=1.3)
+
+
+def concurrent(bench: Bench) -> Iterator[Figure]:
+    """Calls a second of many threads in this process, one message each or ten."""
+    threads, calls = bench.sizes.threads, bench.sizes.calls
+    with bench.room() as room, ThreadPoolExecutor(threads) as pool:
+        queue = LakeQueue(f"{room}/queues", engine="point").create_queue("busy")
+
+        def rate(action: Callable[[Any], Any], arguments: Sequence[Any]) -> tuple[float, list[Any]]:
+            start = perf_counter()
+            answers = list(pool.map(action, arguments))
+            return len(arguments) / (perf_counter() - start), answers
+
+        for batch, aim in (1, 300), (10, 3_000):
+            entries = [SendEntry(BODY)] * batch
+            steps = iter(bench.track(range(3), f"{threads} threads, {batch} a call"))
+            next(steps)
+            sends, _ = rate(lambda _: queue.send_batch(entries), range(calls))
+            next(steps)
+            receives, received = rate(lambda _: queue.receive(batch, LONG), range(calls))
+            next(steps)
+            handles = [[message.receipt_handle for message in messages] for messages in received]
+            deletes, _ = rate(queue.delete_batch, handles)
+            next(steps, None)
+            assert sum(map(len, handles)) == calls * batch
+            what = "" if batch == 1 else f" in batches of {batch}"
+            for verb, each in ("sent", sends), ("received", receives), ("deleted", deletes):
+                name = f"messages {verb}{what}, {threads} threads"
+                yield Figure(name, each * batch, unit="/s", remark=f"(FIFO: at least {aim:,}/s)")
+
+
+def cli(bench: Bench) -> Iterator[Figure]:
+    """``lakequeue counts`` as a process of its own."""
+    with bench.room() as room:
+        LakeQueue(f"{room}/queues", engine="point").create_queue("orders").send(BODY)
+        code = "import sys; from lakequeue.cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", code, "--root", f"{room}/queues", "counts", "orders"]
+        times = [
+            seconds_of(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
+            for _ in bench.track(range(bench.sizes.cli_rounds), "command line")
+        ]
+    yield Figure("lakequeue counts, whole process", median(times), bound=1)
