@@ -46,11 +46,8 @@ def main(
     only: Annotated[str | None, typer.Option(help=f"Some of {', '.join(ROWS)}, with commas.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")] = False,
     scale: Annotated[float, typer.Option(hidden=True)] = 1.0,
-    flow: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Measures lakequeue against bare Delta and prints ratios."""
-    if flow is not None and root is not None:
-        return _send_steadily(root, flow)
     names = [name.strip() for name in only.split(",")] if only else list(ROWS)
     unknown = [name for name in names if name not in ROWS]
     if unknown:
@@ -73,7 +70,64 @@ def main(
             except Exception as error:
                 failed.append(name)
                 errors.print_exception() if errors.is_terminal else errors.print(f"{name}: {error!r}")
-    print(_document(figures, not quick) if as_json else "", end="")
-    if not as_json:
-        _print_table(figures, not quick)
-    raise typer.Exit(1 if failed else 0)
+    machine = _machine()
+    if as_json:
+        print(json.dumps(_document(machine, quick, figures, failed), indent=2))
+    else:
+        _print_table(machine, quick, figures, failed)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _machine() -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    packages = ("lakequeue", "deltalake", "pyarrow", "pyspark", "delta-spark")
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(memory, 1),
+        "python": platform.python_version(),
+        **{package: version(package) for package in packages},
+    }
+
+
+def _document(
+    machine: dict[str, Any], quick: bool, figures: list[Figure], failed: list[str]
+) -> dict[str, Any]:
+    rows = [
+        {
+            "row": figure.name,
+            "measured": figure.measured,
+            "bare": figure.bare,
+            "ratio": figure.ratio,
+            "bound": figure.bound,
+            "unit": figure.unit,
+            "verdict": figure.verdict(not quick),
+        }
+        for figure in figures
+    ]
+    return {"machine": machine, "quick": quick, "rows": rows, "failed": failed}
+
+
+def _print_table(machine: dict[str, Any], quick: bool, figures: list[Figure], failed: list[str]) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160
+    cores, memory, *versions = machine.items()
+    console.print(
+        f"{cores[1]} cores, {memory[1]} GiB;", ", ".join(f"{name} {value}" for name, value in versions)
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("row", overflow="fold")
+    for column in ("measured", "bare", "ratio"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("bound")
+    table.add_column("verdict", no_wrap=True)
+    for figure in figures:
+        table.add_row(*figure.cells(not quick))
+    for name in failed:
+        table.add_row(name, "", "", "", "", "failed")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

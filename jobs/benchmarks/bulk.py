@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import shutil
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from benchmarks.flow import Flow
 from benchmarks.harness import LONG, Action, Bench, Figure, seconds_of
-
 from lakequeue import LakeQueue, Lease, Queue
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ def bulk(bench: Bench) -> Iterator[Figure]:
     with bench.room() as room:
         lake = LakeQueue(f"{room}/queues", spark=bench.spark)
 
-        def ours(df: DataFrame, turn: int) -> Action:
-            queue = lake.create_queue(f"bulk-{turn}")
+        turns = itertools.count()
+
+        def ours(df: DataFrame, rows: int) -> Action:
+            queue = lake.create_queue(f"bulk-{next(turns)}")
             sending = seconds_of(lambda: queue.send_dataframe(df))
             lease = queue.lease(rows, LONG)
             assert lease is not None
@@ -34,27 +36,24 @@ def bulk(bench: Bench) -> Iterator[Figure]:
             bench.say(f"bulk send {sending:.2f} s, read {reading:.2f} s")
             return lambda: shutil.rmtree(f"{lake.root}/q/{queue.key}")
 
-        def bare(df: DataFrame, turn: int) -> Action:
-            path = f"{room}/bare-{turn}"
+        def bare(df: DataFrame, rows: int) -> Action:
+            path = f"{room}/bare-{next(turns)}"
             writing = seconds_of(lambda: df.write.format("delta").mode("append").save(path))
             reading = seconds_of(lambda: _length(bench.spark.read.format("delta").load(path), rows))
             bench.say(f"bare append {writing:.2f} s, read {reading:.2f} s")
             return lambda: shutil.rmtree(path)
 
-        warm, df, turns = bench.input(min(rows, 10_000)), bench.input(rows), itertools.count()
-        rows = min(rows, 10_000)
-        bench.turns("warming up", 2, (lambda: ours(warm, next(turns)), lambda: bare(warm, next(turns))))
-        rows = bench.sizes.bulk_rows
-        times = bench.turns(
-            "bulk", bench.sizes.bulk_rounds, (lambda: ours(df, next(turns)), lambda: bare(df, next(turns)))
-        )
+        warm_rows = min(rows, 20_000)
+        warm, df = bench.input(warm_rows), bench.input(rows)
+        bench.turns("warming up", 2, (lambda: ours(warm, warm_rows), lambda: bare(warm, warm_rows)))
+        times = bench.turns("bulk", bench.sizes.bulk_rounds, (lambda: ours(df, rows), lambda: bare(df, rows)))
     yield Figure(f"{rows:,} x 1 KiB through Spark / bare", *times[0], bound=1.3, remark="(target 1.1x)")
 
 
 def backlog(bench: Bench) -> Iterator[Figure]:
     """receive(10) and lease with many waiting; bare: with few."""
     sizes = bench.sizes
-    leased: list[Any] = []
+    leased: list[Lease] = []
     with bench.room() as room:
         lake = LakeQueue(f"{room}/queues", spark=bench.spark)
         few, many = lake.create_queue("few"), lake.create_queue("many")
@@ -62,12 +61,14 @@ def backlog(bench: Bench) -> Iterator[Figure]:
             bench.say(f"sending {rows:,} of 100 bytes")
             queue.send_dataframe(bench.bodies(rows, 100))
 
-        def cold(name: str) -> None:
+        def cold(name: str) -> Action:
             LakeQueue(f"{room}/queues", engine="point").queue(name).receive(10, LONG)
+            return gc.collect  # what a process knows of a queue goes with its last object
 
-        def lease(queue: Queue) -> Action:
-            leased.append(queue.lease(sizes.leased, LONG))
-            return lambda: None
+        def lease(queue: Queue) -> None:
+            claimed = queue.lease(sizes.leased, LONG)
+            assert claimed is not None
+            leased.append(claimed)
 
         def read() -> Action:
             lease = leased.pop(0)
@@ -75,13 +76,15 @@ def backlog(bench: Bench) -> Iterator[Figure]:
             return lease.release
 
         received = bench.turns(
-            "receive(10)", sizes.receive_rounds, (lambda: many.receive(10, LONG), lambda: few.receive(10, LONG))
+            "receive(10)",
+            sizes.receive_rounds,
+            (lambda: many.receive(10, LONG), lambda: few.receive(10, LONG)),
         )
         leases = bench.turns(
             "lease", sizes.lease_rounds, (lambda: lease(many), lambda: lease(few)), (read, read)
         )
         del few, many, queue, lake
-        gc.collect()  # what a process knows of a queue goes with its last object
+        gc.collect()
         first = bench.turns(
             "first receive(10)", sizes.cold_rounds, (lambda: cold("many"), lambda: cold("few"))
         )
@@ -113,8 +116,8 @@ def mixed(bench: Bench) -> Iterator[Figure]:
             for queue in alone, both:
                 shutil.rmtree(f"{lake.root}/q/{queue.key}")
     name = f"bulk send of {rows:,}, beside small sends / alone"
-    yield Figure(name, *map(median, zip(*bulk_times, strict=True)), bound=1.5)
-    yield Figure("one small send (p50), beside it / alone", *map(median, zip(*flow_times, strict=True)), bound=2)
+    yield Figure(name, *_medians(bulk_times), bound=1.5)
+    yield Figure("one small send (p50), beside it / alone", *_medians(flow_times), bound=2)
 
 
 def extend(bench: Bench) -> Iterator[Figure]:
@@ -133,6 +136,11 @@ def extend(bench: Bench) -> Iterator[Figure]:
             (lambda: million.extend(300).done, lambda: ten.extend(300).done),
         )
     yield Figure(f"extend a lease of {rows:,} / 10", *times[0], bound=2)
+
+
+def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    ours, bare = zip(*pairs, strict=True)
+    return median(ours), median(bare)
 
 
 def _length(messages: DataFrame, rows: int) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.bare import BareTables
 from benchmarks.harness import BODY, LONG, Action, Bench, Figure, seconds_of
-
 from lakequeue import LakeQueue, Queue, SendEntry
+from lakequeue.storage.layout import messages_path
 
 
 def point(bench: Bench) -> Iterator[Figure]:
@@ -22,13 +22,14 @@ def point(bench: Bench) -> Iterator[Figure]:
         lake = LakeQueue(f"{room}/queues", engine="point")
         queue = lake.create_queue("point")
         queue.send(BODY)
-        bare = _BareTables(f"{room}/bare", layout.messages_path(lake.root, queue.key), queue.attributes())
+        bare = BareTables(f"{room}/bare", messages_path(lake.root, queue.key), queue.attributes())
         received: list[str] = []
 
         def receive() -> None:
             received.extend(message.receipt_handle for message in queue.receive())
 
-        receive(), queue.delete(received.pop())
+        receive()
+        queue.delete(received.pop())
         send, claim, delete = bench.turns(
             "point",
             bench.sizes.point_rounds,
@@ -96,22 +97,27 @@ def concurrent(bench: Bench) -> Iterator[Figure]:
             answers = list(pool.map(action, arguments))
             return len(arguments) / (perf_counter() - start), answers
 
-        for batch, aim in (1, 300), (10, 3_000):
-            entries = [SendEntry(BODY)] * batch
-            steps = iter(bench.track(range(3), f"{threads} threads, {batch} a call"))
-            next(steps)
-            sends, _ = rate(lambda _: queue.send_batch(entries), range(calls))
-            next(steps)
-            receives, received = rate(lambda _: queue.receive(batch, LONG), range(calls))
-            next(steps)
-            handles = [[message.receipt_handle for message in messages] for messages in received]
-            deletes, _ = rate(queue.delete_batch, handles)
-            next(steps, None)
+        def figures(
+            send: Callable[[int], Any], batch: int, delete: Callable[[list[str]], Any], remark: str
+        ) -> Iterator[Figure]:
+            what = f"in batches of {batch}" if batch > 1 else "one by one"
+            sent, _ = rate(send, range(calls))
+            received, answers = rate(lambda _: queue.receive(batch, LONG), range(calls))
+            handles = [[message.receipt_handle for message in messages] for messages in answers]
+            deleted, _ = rate(delete, handles)
             assert sum(map(len, handles)) == calls * batch
-            what = "" if batch == 1 else f" in batches of {batch}"
-            for verb, each in ("sent", sends), ("received", receives), ("deleted", deletes):
-                name = f"messages {verb}{what}, {threads} threads"
-                yield Figure(name, each * batch, unit="/s", remark=f"(FIFO: at least {aim:,}/s)")
+            for verb, each in ("sent", sent), ("received", received), ("deleted", deleted):
+                yield Figure(
+                    f"messages {verb} {what}, {threads} threads", each * batch, None, None, remark, "/s"
+                )
+
+        entries = [SendEntry(BODY)] * 10
+        yield from figures(
+            lambda _: queue.send(BODY), 1, lambda handles: queue.delete(handles[0]), "(FIFO: at least 300/s)"
+        )
+        yield from figures(
+            lambda _: queue.send_batch(entries), 10, queue.delete_batch, "(FIFO: at least 3,000/s)"
+        )
 
 
 def cli(bench: Bench) -> Iterator[Figure]:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from lakequeue.errors import QueueClientError
+
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
@@ -70,9 +72,15 @@ class GroupCommit(Generic[Request, Answer]):
                     item.error = answer
                 else:
                     item.answer = answer
-        except BaseException as error:
+        except Exception as error:
             for item in batch:
                 item.error = error
+        except BaseException:  # Ctrl-C is meant for this caller only
+            for item in batch:
+                item.error = QueueClientError(
+                    "the commit was interrupted; repeating it is safe", outcome_unknown=True
+                )
+            raise
         finally:
             with self._mutex:
                 self._pass_on()

@@ -178,5 +178,5 @@ def _located(shard: int, log: ShardLog, claimed: ClaimResult) -> list[tuple[int,
 def _texts(failed: DataFrame | Iterable[str]) -> Iterable[str]:
     select = getattr(failed, "select", None)
     if select is None:
-        return failed  # type: ignore[return-value]
+        return failed
     return [row["receipt_handle"] for row in select("receipt_handle").toLocalIterator()]
