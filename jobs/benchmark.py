@@ -15,6 +15,7 @@ import platform
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated, Any
 
 import typer
@@ -64,9 +65,10 @@ def main(
         bench = Bench(Path(directory), sizes, progress)
         for name in names:
             try:
+                started = perf_counter()
                 for figure in ROWS[name](bench):
                     figures.append(figure)
-                    bench.say("  ".join(figure.cells(False)))
+                bench.say(f"{name}: {perf_counter() - started:.0f} s")
             except Exception as error:
                 failed.append(name)
                 errors.print_exception() if errors.is_terminal else errors.print(f"{name}: {error!r}")

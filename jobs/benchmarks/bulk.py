@@ -7,12 +7,13 @@ import itertools
 import shutil
 import threading
 from collections.abc import Iterator
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks.flow import Flow
 from benchmarks.harness import LONG, Action, Bench, Figure, seconds_of
-from lakequeue import LakeQueue, Lease, Queue
+from lakequeue import LakeQueue, Queue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,45 +54,43 @@ def bulk(bench: Bench) -> Iterator[Figure]:
 def backlog(bench: Bench) -> Iterator[Figure]:
     """receive(10) and lease with many waiting; bare: with few."""
     sizes = bench.sizes
-    leased: list[Lease] = []
     with bench.room() as room:
         lake = LakeQueue(f"{room}/queues", spark=bench.spark)
-        few, many = lake.create_queue("few"), lake.create_queue("many")
-        for queue, rows in (few, sizes.few), (many, sizes.many):
+        queues = {"many": sizes.many, "few": sizes.few}
+        for name, rows in queues.items():
             bench.say(f"sending {rows:,} of 100 bytes")
-            queue.send_dataframe(bench.bodies(rows, 100))
+            lake.create_queue(name).send_dataframe(bench.bodies(rows, 100))
+        sides = [lake.queue(name) for name in queues]
 
         def cold(name: str) -> Action:
             LakeQueue(f"{room}/queues", engine="point").queue(name).receive(10, LONG)
             return gc.collect  # what a process knows of a queue goes with its last object
 
-        def lease(queue: Queue) -> None:
+        def lease(queue: Queue) -> Action:
+            claimed = queue.lease(sizes.leased, LONG)
+            assert claimed is not None and claimed.message_count == sizes.leased
+            return claimed.release
+
+        def read(queue: Queue) -> Action:
             claimed = queue.lease(sizes.leased, LONG)
             assert claimed is not None
-            leased.append(claimed)
+            _length(claimed.messages, sizes.leased)
+            return claimed.release
 
-        def read() -> Action:
-            lease = leased.pop(0)
-            _length(lease.messages, sizes.leased)
-            return lease.release
-
-        received = bench.turns(
-            "receive(10)",
-            sizes.receive_rounds,
-            (lambda: many.receive(10, LONG), lambda: few.receive(10, LONG)),
-        )
-        leases = bench.turns(
-            "lease", sizes.lease_rounds, (lambda: lease(many), lambda: lease(few)), (read, read)
-        )
-        del few, many, queue, lake
+        many, few = (partial(queue.receive, 10, LONG) for queue in sides)
+        received = bench.turns("receive(10)", sizes.receive_rounds, (many, few))
+        many, few = (partial(lease, queue) for queue in sides)
+        leases = bench.turns("lease", sizes.lease_rounds, (many, few))
+        many, few = (partial(read, queue) for queue in sides)
+        reads = bench.turns("lease and read", sizes.read_rounds, (many, few))
+        del lake, sides, many, few
         gc.collect()
-        first = bench.turns(
-            "first receive(10)", sizes.cold_rounds, (lambda: cold("many"), lambda: cold("few"))
-        )
+        many, few = (partial(cold, name) for name in queues)
+        first = bench.turns("first receive(10)", sizes.cold_rounds, (many, few))
     waiting = f"{sizes.many:,} / {sizes.few:,} waiting"
     yield Figure(f"receive(10), {waiting}", *received[0], bound=1.3)
     yield Figure(f"lease({sizes.leased:,}), {waiting}", *leases[0], bound=1.3)
-    yield Figure(f"reading such a lease, {waiting}", *leases[1])
+    yield Figure(f"the same and reading its bodies, {waiting}", *reads[0])
     yield Figure(f"opening and first receive(10), {waiting}", *first[0])
 
 
@@ -106,11 +105,11 @@ def mixed(bench: Bench) -> Iterator[Figure]:
         lake.create_queue("warm").send_dataframe(df)
         for turn in bench.track(range(bench.sizes.flow_rounds), "bulk and small sends"):
             alone, both = (lake.create_queue(f"{kind}-{turn}") for kind in ("alone", "both"))
-            bulk_alone = seconds_of(lambda: alone.send_dataframe(df))
+            bulk_alone = seconds_of(partial(alone.send_dataframe, df))
             with Flow(lake.root, alone.name) as flow:
                 threading.Event().wait(bulk_alone)
             with Flow(lake.root, both.name) as disturbed:
-                bulk_both = seconds_of(lambda: both.send_dataframe(df))
+                bulk_both = seconds_of(partial(both.send_dataframe, df))
             bulk_times.append((bulk_both, bulk_alone))
             flow_times.append((median(disturbed.times), median(flow.times)))
             for queue in alone, both:

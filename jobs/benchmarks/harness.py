@@ -36,9 +36,10 @@ class Sizes:
     few: int = 200_000
     many: int = 10_000_000
     receive_rounds: int = 200
-    cold_rounds: int = 10
+    cold_rounds: int = 20
     leased: int = 100_000
-    lease_rounds: int = 10
+    lease_rounds: int = 30
+    read_rounds: int = 5
     runs: int = 120_000
     commits: int = 20_000
     window: int = 500
@@ -60,9 +61,10 @@ QUICK = Sizes(
     few=20_000,
     many=200_000,
     receive_rounds=40,
-    cold_rounds=4,
+    cold_rounds=10,
     leased=10_000,
-    lease_rounds=4,
+    lease_rounds=20,
+    read_rounds=2,
     runs=12_000,
     commits=600,
     window=150,
@@ -177,7 +179,7 @@ class Bench:
         self._progress.remove_task(task)
 
     def say(self, text: str) -> None:
-        self._progress.console.print(f"[dim]{text}", highlight=False)
+        self._progress.console.print(f"[dim]{text}", highlight=False, soft_wrap=True)
 
 
 def seconds_of(action: Action) -> float:

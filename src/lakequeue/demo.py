@@ -9,6 +9,7 @@ comes back when its visibility timeout ends.
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import os
 import re
@@ -17,14 +18,14 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import pyarrow as pa
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -47,25 +48,12 @@ LEASE_SECONDS = 120
 LOST_BATCH, LOST_SECONDS = 2, 12
 """Which batch loses its worker, and its visibility timeout."""
 FLAKY_EVERY = 10
+_PLAIN: Any = {"highlight": False, "soft_wrap": True}
 LARGEST_BODY = 1_000_000
 """Bytes; below the largest message that a queue of the default profile takes."""
 
-_OUTCOME = pa.schema(
-    [
-        ("message_id", pa.string()),
-        ("receipt_handle", pa.string()),
-        ("path", pa.string()),
-        ("receive_count", pa.int64()),
-        ("lines", pa.int64()),
-        ("functions", pa.int64()),
-        ("classes", pa.int64()),
-        ("problem", pa.string()),
-        ("failed", pa.bool_()),
-    ]
-)
-_OUTCOME_DDL = (
-    "message_id STRING, receipt_handle STRING, path STRING, receive_count BIGINT, lines BIGINT,"
-    " functions BIGINT, classes BIGINT, problem STRING, failed BOOLEAN"
+_OUTCOME = (
+    "struct<path:string, failed:boolean, lines:bigint, functions:bigint, classes:bigint, problem:string>"
 )
 
 _STATES_SQL = """
@@ -110,13 +98,13 @@ def run_demo(root: str | None, input_dir: str | Path | None, console: Console) -
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
-            console.print(f"{scratch} is removed again; keep the tables with --root DIR", highlight=False)
+            console.print(f"{scratch} is removed again; keep the tables with --root DIR", **_PLAIN)
 
 
 def _demo(root: str, where: Path, entries: Sequence[tuple[str, str]], skipped: int, console: Console) -> int:
     # workers must run the Python that has lakequeue installed, whatever python3 is on the PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    console.print(f"Input: {len(entries):,} Python files below {where}" + _left_out(skipped))
+    console.print(f"Input: {len(entries):,} Python files below {where}" + _left_out(skipped), **_PLAIN)
     with console.status("Starting Spark ..."):
         spark, started = _session()
     try:
@@ -130,7 +118,7 @@ def _demo(root: str, where: Path, entries: Sequence[tuple[str, str]], skipped: i
         tally = _consume(lake, queue, spark, results, sent, console)
         console.print()
         complete = _summarise(lake, queue, spark, results, sent, tally, console)
-        console.print(f"Root: {root}\nResults: {results}", highlight=False)
+        console.print(f"Root: {root}\nResults: {results}", **_PLAIN)
         return 0 if complete else 3
     finally:
         if started:
@@ -164,7 +152,8 @@ def _pyspark_directory() -> Path:
 def _entries(where: Path) -> tuple[list[tuple[str, str]], int]:
     """Bodies and group ids of the files, and how many cannot be sent.
 
-    A body is ASCII JSON, so that empty files and control characters make legal messages too.
+    A body is ASCII JSON, so that empty files and control characters make legal messages too; a source that
+    would be too large is packed.
     """
     if not where.is_dir():
         raise InvalidOptions([f"--input {where}: not a directory"])
@@ -181,6 +170,9 @@ def _entries(where: Path) -> tuple[list[tuple[str, str]], int]:
         named = os.fsencode(name.as_posix()).decode(errors="replace")
         body = json.dumps({"path": named, "flaky": flaky, "source": source})
         if len(body) > LARGEST_BODY:
+            packed = base64.b64encode(zlib.compress(source.encode()))
+            body = json.dumps({"path": named, "flaky": flaky, "zlib": packed.decode()})
+        if len(body) > LARGEST_BODY:
             skipped += 1
         else:
             entries.append((body, re.sub(r"[^A-Za-z0-9._-]", "_", package)[:128]))
@@ -192,17 +184,18 @@ def _entries(where: Path) -> tuple[list[tuple[str, str]], int]:
 # --- in Spark's Python workers
 
 
-def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Parses the files of Arrow batches (message_id, receipt_handle, receive_count, body)."""
-    for batch in batches:
-        yield pa.RecordBatch.from_pylist([_outcome(row) for row in batch.to_pylist()], schema=_OUTCOME)
+def measure(body: str, receive_count: int) -> dict[str, Any]:
+    """What one message comes to; a flaky file fails when it is received for the first time."""
+    file = json.loads(body)
+    failed = file["flaky"] and receive_count == 1
+    return {"path": file["path"], "failed": failed} | ({} if failed else parse(_source(file)))
 
 
-def _outcome(row: dict[str, Any]) -> dict[str, Any]:
-    file = json.loads(row["body"])
-    found = {name: row[name] for name in ("message_id", "receipt_handle", "receive_count")}
-    failed = file["flaky"] and row["receive_count"] == 1  # the purposeful failure
-    return found | {"path": file["path"], "failed": failed} | ({} if failed else parse(file["source"]))
+def _source(file: dict[str, Any]) -> str:
+    if "zlib" in file:
+        return zlib.decompress(base64.b64decode(file["zlib"])).decode()
+    source: str = file["source"]
+    return source
 
 
 def parse(source: str) -> dict[str, Any]:
@@ -262,9 +255,13 @@ def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tu
     Results are stored before the messages are deleted: a crash in between repeats the batch, which is what
     at-least-once means, so whoever reads the results keeps one row per message.
     """
-    messages = lease.messages.select("message_id", "receipt_handle", "receive_count", "body")
-    spread = messages.repartition(spark.sparkContext.defaultParallelism)
-    outcomes = spread.mapInArrow(measure, _OUTCOME_DDL).cache()
+    from pyspark.sql import functions as F
+
+    # not Arrow's way to the workers: Spark wants pandas for it, which nothing here needs
+    measured = F.udf(measure, _OUTCOME, useArrow=False)("body", "receive_count")
+    spread = lease.messages.repartition(spark.sparkContext.defaultParallelism)
+    outcomes = spread.select("message_id", "receipt_handle", "receive_count", measured.alias("file"))
+    outcomes = outcomes.select("message_id", "receipt_handle", "receive_count", "file.*").cache()
     try:
         kept = outcomes.where("NOT failed").drop("receipt_handle", "failed")
         if first:

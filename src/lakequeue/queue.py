@@ -164,21 +164,22 @@ class Queue:
 
     def _deliver(self, check: Callable[[], list[Any]]) -> list[SendResult | BatchFailure | QueueServiceError]:
         """Appends what passes ``check``, in one commit; each entry's result or refusal, in order."""
-        checked = self._validated(check)
+        version, checked = self._validated(check)
         shard = self._next_shard()
         id_format = self._attributes.profile_rules.message_id_format
         while True:
             places = [index for index, entry in enumerate(checked) if isinstance(entry, ValidEntry)]
             if not places:
-                return checked
+                if not self._reload():
+                    return checked
+                version, checked = self._validated(check)
+                continue
             messages = [NewMessage(new_message_id(id_format), checked[index]) for index in places]
             try:
-                sent = shard.send(
-                    messages, self.now_micros(), self._attributes, self._row.attributes_version
-                )
+                sent = shard.send(messages, self.now_micros(), self._attributes, version)
             except StaleAttributes:
-                self._reload()
-                checked = check()
+                self._renew()
+                version, checked = self._validated(check)
                 continue
             for rank, (index, message) in enumerate(zip(places, messages, strict=True)):
                 if rank < sent.count:
@@ -216,7 +217,9 @@ class Queue:
             InvalidParameterValue: an argument is out of range.
         """
         with self.service(), self.owner.clock.participant():
-            request = self._request(max_messages, visibility_timeout, wait_time, attempt_id)
+            _, request = self._validated(
+                lambda: self._request(max_messages, visibility_timeout, wait_time, attempt_id)
+            )
             wake = threading.Event()
             with self._receiver.waiting(wake.set):
                 for step in self._receiver.polls(request, wake.clear, attribute_names):
@@ -236,7 +239,9 @@ class Queue:
         """``receive`` for asyncio: no thread is held while it waits."""
         loop = asyncio.get_running_loop()
         with self.service(), self.owner.clock.participant():
-            request = self._request(max_messages, visibility_timeout, wait_time, attempt_id)
+            _, request = self._validated(
+                lambda: self._request(max_messages, visibility_timeout, wait_time, attempt_id)
+            )
             wake = asyncio.Event()
 
             def wake_up() -> None:
@@ -260,15 +265,25 @@ class Queue:
     ) -> Request:
         if attempt_id is not None:
             raise UnsupportedOperation("ReceiveRequestAttemptId is for FIFO queues.")
+        started = self.now_micros()
+        check_wait(self._attributes, wait_time)
+
+        def deadline() -> int:
+            # a shard that answered knows the newest attributes; they may name another wait (QUE-25)
+            if any(shard.attributes_version > self._row.attributes_version for shard in self._shards):
+                self._reload()
+            return started + check_wait(self._attributes, wait_time)
+
         return Request(
             check_max_messages(self._attributes, max_messages),
-            self._visibility(visibility_timeout),
-            self.now_micros() + check_wait(self._attributes, wait_time),
+            None if visibility_timeout is None else self._visibility(visibility_timeout),
+            deadline,
             self._attributes.profile_rules.over_limit_on == "end_of_wait",
         )
 
-    def _visibility(self, given: Duration | None) -> int | None:
-        return None if given is None else check_visibility_timeout(self._attributes, given)
+    def _visibility(self, given: Duration) -> int:
+        """Microseconds of a visibility timeout, judged by the newest attributes if it is refused."""
+        return self._validated(lambda: check_visibility_timeout(self._attributes, given))[1]
 
     # --- settling
 
@@ -299,7 +314,7 @@ class Queue:
             InvalidParameterValue: out of range, more than 12 h in all (VIS-9), or not the latest receipt.
         """
         with self.service():
-            timeout = check_visibility_timeout(self._attributes, visibility_timeout)
+            timeout = self._visibility(visibility_timeout)
             self._settler.one(receipt_handle, change_to(timeout), self.now_micros())
 
     def change_visibility_batch(self, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
@@ -308,7 +323,7 @@ class Queue:
             makers: list[Maker | QueueServiceError] = []
             for _, visibility_timeout in changes:
                 try:
-                    timeout = check_visibility_timeout(self._attributes, visibility_timeout)
+                    timeout = self._visibility(visibility_timeout)
                 except QueueServiceError as error:
                     makers.append(error)
                 else:
@@ -345,7 +360,7 @@ class Queue:
                 try:
                     rows = bulk.send(self._bulk_target(), spark, df, send_id, self.now_micros())
                 except bulk.StaleAttributes:
-                    self._reload()
+                    self._renew()
                     continue
                 for shard in self._shards:
                     shard.wake()
@@ -359,7 +374,8 @@ class Queue:
         with self.service():
             if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
                 raise _below_one("max_messages", max_messages)
-            timeout, lease_id = self._visibility(visibility_timeout), handles.new_lease_id()
+            timeout = None if visibility_timeout is None else self._visibility(visibility_timeout)
+            lease_id = handles.new_lease_id()
             parts, refusal = self._receiver.claim(max_messages, timeout, lease_id)
             if parts:
                 return Lease(self, self._row, lease_id, parts)
@@ -420,16 +436,16 @@ class Queue:
                     modified_at=self.now_micros(),
                 )
 
-            self._row = self.owner.update(self._row, change)
-            self._attributes = QueueAttributes.from_wire(self._row.attributes)
+            self._adopt(self.owner.update(self._row, change))
             self.finish()
 
     def finish(self) -> None:
         """Brings the catalog's attributes to every shard; ends what a killed process began (QUE-25)."""
-        version = self._row.attributes_version
+        row = self._row
+        version = row.attributes_version
         if version == 0:
             return
-        command = SetAttributes(dict(self._row.attributes), version)
+        command = SetAttributes(dict(row.attributes), version)
         for shard in self._shards:
             _raise(shard.command([command], self.now_micros()))
             shard.mark(attributes_version=version)
@@ -493,16 +509,18 @@ class Queue:
         """Adds or overwrites tags; keys are case-sensitive (QUE-28)."""
         added = check_tags(dict(tags or {}) | more)
         with self.service():
-            self._row = self.owner.update(
-                self._row, lambda row: attrs.evolve(row, tags=dict(row.tags) | added)
+            self._adopt(
+                self.owner.update(self._row, lambda row: attrs.evolve(row, tags=dict(row.tags) | added))
             )
 
     def remove_tags(self, *keys: str) -> None:
         """Removes tags; unknown keys are passed over (QUE-28)."""
         with self.service():
-            self._row = self.owner.update(
-                self._row,
-                lambda row: attrs.evolve(row, tags={k: v for k, v in row.tags.items() if k not in keys}),
+            self._adopt(
+                self.owner.update(
+                    self._row,
+                    lambda row: attrs.evolve(row, tags={k: v for k, v in row.tags.items() if k not in keys}),
+                )
             )
 
     # --- inside the package
@@ -518,12 +536,13 @@ class Queue:
     def _bulk_target(self) -> bulk.Target:
         from lakequeue.storage import bulk
 
+        version, attributes = self._row.attributes_version, self._attributes  # in this order, see _adopt
         turn = next(self._turn) % len(self._shards)
         shards = [*self._shards[turn:], *self._shards[:turn]]
 
         def room() -> int | None:
             now = self.now_micros()
-            rooms = [shard.room(self._attributes, now) for shard in shards]
+            rooms = [shard.room(attributes, now) for shard in shards]
             return None if None in rooms else sum(left for left in rooms if left is not None)
 
         @contextmanager
@@ -537,8 +556,8 @@ class Queue:
             self.owner.engine,
             messages_path(self.owner.root, self._row.key),
             [shard.shard for shard in shards],
-            self._attributes,
-            self._row.attributes_version,
+            attributes,
+            version,
             room,
             holding,
         )
@@ -546,14 +565,20 @@ class Queue:
     def _next_shard(self) -> ShardService:
         return self._shards[next(self._turn) % len(self._shards)]
 
-    def _validated(self, check: Callable[[], list[Any]]) -> list[Any]:
-        """Runs a check; a refusal counts only if the attributes that it rests on are the newest."""
+    def _validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
+        """Runs a check; with the version of the attributes that it rests on, or an older one.
+
+        A refusal counts only if those attributes are the newest.
+        """
+        # the version first: another thread may adopt newer attributes while this one judges
+        version = self._row.attributes_version
         try:
-            return check()
+            return version, check()
         except QueueServiceError:
             if not self._reload():
                 raise
-            return check()
+            version = self._row.attributes_version
+            return version, check()
 
     def _reload(self) -> bool:
         """Reads the catalog's row again; whether the attributes changed."""
@@ -561,9 +586,18 @@ class Queue:
         if row is None or row.deleted_at is not None:
             raise QueueDoesNotExist("The specified queue does not exist.")
         changed = row.attributes_version != self._row.attributes_version
-        self._row = row
-        self._attributes = QueueAttributes.from_wire(row.attributes)
+        self._adopt(row)
         return changed
+
+    def _renew(self) -> None:
+        """Agrees with the log on the attributes, after it asked for others."""
+        if not self._reload():
+            self.finish()  # whoever changed them last did not get as far as the log
+
+    def _adopt(self, row: QueueRow) -> None:
+        # in this order: who reads the version, then the attributes, never gets older ones than it says
+        self._attributes = QueueAttributes.from_wire(row.attributes)
+        self._row = row
 
     @contextmanager
     def service(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import attrs
 
 from lakequeue import handles
 from lakequeue.clock import from_micros
-from lakequeue.errors import OverLimit
+from lakequeue.errors import LakeQueueError, OverLimit
 from lakequeue.message import Message
 from lakequeue.received import received_message
 from lakequeue.shard import Claim, ClaimResult
@@ -26,11 +26,12 @@ Parts = list[tuple[ShardService, ClaimResult]]
 
 @attrs.frozen
 class Request:
-    """A receive with its arguments judged; durations and instants in microseconds."""
+    """A receive with its arguments judged; durations in microseconds."""
 
     max_messages: int
     visibility_timeout: int | None
-    deadline: int
+    deadline: Callable[[], int]
+    """Answers when the wait ends, in microseconds; asked again after each look."""
     refuse_late: bool
     """Whether a full queue refuses after the wait too, and not only without one (INF-7)."""
 
@@ -54,10 +55,17 @@ class Receiver:
             shard = self._shards[(start + index) % len(self._shards)]
             if left == 0:
                 break
-            result = shard.command([Claim(left, visibility_timeout, lease_id)], self._now())[0]
+            try:
+                result = shard.command([Claim(left, visibility_timeout, lease_id)], self._now())[0]
+            except LakeQueueError:
+                if parts:  # claimed already: to raise would hide them from everybody
+                    break
+                raise
             if isinstance(result.error, OverLimit):
                 refusal = result.error
             elif result.error is not None:
+                if parts:
+                    break
                 raise result.error
             elif result.value.spans:
                 parts.append((shard, result.value))
@@ -81,15 +89,15 @@ class Receiver:
                 for shard, claimed in parts
                 for message in self._messages(shard, claimed, lease_id, names)
             ]
-            now = self._now()
-            if messages or now >= request.deadline:
-                if refusal and not messages and (request.refuse_late or request.deadline <= started):
+            now, deadline = self._now(), request.deadline()
+            if messages or now >= deadline:
+                if refusal and not messages and (request.refuse_late or deadline <= started):
                     raise refusal
                 yield messages
                 return
             events = [shard.next_event(now) for shard in self._shards]
             known = [event for event in events if event is not None and event > now]
-            yield from_micros(min([request.deadline, now + pause, *known]))
+            yield from_micros(min([deadline, now + pause, *known]))
             pause = min(2 * pause, POLL_LONGEST)
 
     @contextmanager

@@ -138,10 +138,11 @@ class LakeQueue:
             self._store.catalog.prepare()
             for attempt in range(ATTEMPTS):
                 row = self._store.catalog.live(self.region, name)
+                # of the snapshot that knows no such queue; what comes next loads newer ones
+                changes = self._store.catalog.changes(self.region, name)
                 if row is not None:
                     return self._existing(row, given, rules.existing_name == "error")
                 self._check_cooldown(name, rules.recreate_cooldown)
-                changes = self._store.catalog.changes(self.region, name)
                 row = self._new_row(name, wanted, tags)
                 self._make_tables(row)
                 if self._store.catalog.put(row, changes):

@@ -50,7 +50,11 @@ class Settler:
             else:
                 by_shard.setdefault(shard, []).append((index, command))
         for shard, commands in by_shard.items():
-            results = self._shards[shard].command([command for _, command in commands], now)
+            try:
+                results = self._shards[shard].command([command for _, command in commands], now)
+            except QueueServiceError as error:  # what other shards did stays done
+                refusals.update((index, error) for index, _ in commands)
+                continue
             refusals.update((index, result.error) for (index, _), result in zip(commands, results, strict=True))
         batch = BatchResult()
         for index, text in enumerate(texts):

@@ -15,9 +15,18 @@ from typing import Any, TypeVar
 import attrs
 
 from lakequeue.attributes import QueueAttributes
-from lakequeue.errors import QueueClientError, RequestThrottled
+from lakequeue.errors import QueueClientError, QueueDoesNotExist, RequestThrottled
 from lakequeue.group_commit import GroupCommit
-from lakequeue.shard import Claim, Command, Counts, Result, ShardMachine
+from lakequeue.shard import (
+    Claim,
+    Command,
+    Counts,
+    Expire,
+    Purge,
+    Result,
+    SetAttributes,
+    ShardMachine,
+)
 from lakequeue.storage import layout
 from lakequeue.storage.append import SEGMENT_COMMITS, Appender, NewMessage
 from lakequeue.storage.bodies import Bodies
@@ -131,7 +140,8 @@ class ShardService:
                 appender.refresh()  # an answer that commits nothing is given from fresh state only
                 continue
             appender.check_open()
-            room = self._room(sends[0].attributes, now, appender.end)
+            current = next((send for send, old in zip(sends, stale, strict=True) if not old), sends[0])
+            room = self._room(current.attributes, now, appender.end)
             answers: list[Sent | BaseException] = []
             batch: list[NewMessage] = []
             for send, is_stale in zip(sends, stale, strict=True):
@@ -211,10 +221,23 @@ class ShardService:
         with self._ledger_lock:
             return None if self._machine is None else self._machine.next_event(now)
 
+    @property
+    def attributes_version(self) -> int:
+        """Version of the queue's attributes in the last snapshot of the ledger that was decided on."""
+        machine = self._machine
+        return 0 if machine is None else machine.head.attributes_version
+
     def look(self, question: Callable[[ShardMachine], _T]) -> _T:
-        """Asks the machine something on a fresh snapshot."""
+        """Asks the machine something on a fresh snapshot.
+
+        Raises:
+            QueueDoesNotExist: the queue was deleted.
+        """
         with self._ledger_lock:
-            return question(self._fresh_machine())
+            machine = self._fresh_machine()
+            if machine.head.closed:
+                raise QueueDoesNotExist("The specified queue does not exist.")
+            return question(machine)
 
     def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
         commands = [command for group in groups for command in group.commands]
@@ -236,6 +259,8 @@ class ShardService:
 
     def _decide(self, commands: Sequence[Command], now: int) -> list[Result] | None:
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
+        # these speak of every message sent before the call
+        whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
         fresh = False
         for attempt in range(ATTEMPTS):
             if self._machine is None:
@@ -243,9 +268,19 @@ class ShardService:
                 fresh = True
             machine, ledger = self._machine, self._open_ledger()
             assert machine is not None
-            if machine.log.end - machine.head.head_offset < wanted:
+            reread = whole or machine.log.end - machine.head.head_offset < wanted
+            if reread:
                 machine.log = self._open_reader().refresh()
             decision = machine.decide(commands, now)
+            if not reread and _short(commands, decision.results):
+                # enough lies in the log as it was known, but hidden: newer messages may be visible
+                log = self._open_reader().refresh()
+                if log.end != machine.log.end:
+                    if decision.commit:
+                        self._machine = None
+                    else:
+                        machine.log = log
+                    continue
             if not fresh and not all(result.changed for result in decision.results):
                 # an answer that rests on no commit is given from a snapshot as new as the call
                 ledger.table.refresh()
@@ -336,6 +371,16 @@ class ShardService:
         """Tells everyone who waits for messages to look again."""
         for wake in list(self._waiters):
             wake()
+
+
+def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:
+    """Whether a claim was given less than it asked for."""
+    return any(
+        isinstance(command, Claim)
+        and result.error is None
+        and result.value.message_count < command.max_messages
+        for command, result in zip(commands, results, strict=True)
+    )
 
 
 def _counts(machine: ShardMachine, now: int) -> tuple[Counts, int | None]:

@@ -1,62 +1,28 @@
-"""Queues on both engines, and ways to see them as a process does that has just started."""
+"""The engines, one after the other: what is tested here must hold for both."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import attrs
 import pytest
+from conformance.bench import Bench
 
-from lakequeue import LakeQueue, Queue, service
+from lakequeue import LakeQueue
+from lakequeue.storage.engine import Engine
 from lakequeue.testing import ManualClock
 
-point_only = pytest.mark.parametrize("lq", ["point"], indirect=True)
-"""For scenarios whose way through the tables another one already shows on both engines."""
+ENGINES = ["point", pytest.param("spark", marks=pytest.mark.spark)]
 
 
-@attrs.define
-class Bench:
-    """One root, seen through entries that share nothing with each other."""
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    if request.param == "point":
+        from lakequeue.storage.point import PointEngine
 
-    root: str
-    clock: ManualClock
-    engine: str
-    spark: Any = None
+        return PointEngine()
+    from lakequeue.storage.spark import SparkEngine
 
-    def open(self, *, region: str = "local", engine: str | None = None) -> LakeQueue:
-        """An entry without anything that this process knows of the root, like one in another process."""
-        service._stores.clear()
-        engine = engine or self.engine
-        spark = self.spark if engine == "spark" else None
-        return LakeQueue(self.root, clock=self.clock, region=region, engine=engine, spark=spark)
-
-    def create(self, name: str = "orders", **attributes: Any) -> Queue:
-        """A new queue. The point engine creates it, in a hundredth of the time, then the other takes over."""
-        self.open(engine="point").create_queue(name, **attributes)
-        return self.open().queue(name)
-
-    def queue(self, name: str = "orders") -> Queue:
-        """The queue as another process would open it."""
-        return self.open().queue(name)
-
-    def versions(self) -> dict[str, int]:
-        """The version of every Delta table below the root."""
-        logs = Path(self.root).rglob("_delta_log")
-        return {
-            str(log.parent.relative_to(self.root)): max(int(commit.stem) for commit in _commits(log))
-            for log in logs
-        }
-
-    def log_actions(self, table: str) -> list[dict[str, Any]]:
-        """Every action that was ever committed to a table, named by its path below the root."""
-        commits = sorted(_commits(Path(self.root) / table / "_delta_log"))
-        return [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
-
-
-def _commits(log: Path) -> list[Path]:
-    return [file for file in log.glob("*.json") if file.stem.isdigit()]
+    return SparkEngine(request.getfixturevalue("spark"))
 
 
 @pytest.fixture
@@ -64,7 +30,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=["point", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(params=ENGINES)
 def lq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> LakeQueue:
     """A root that does not exist yet, through each engine."""
     root = str(tmp_path / "root")

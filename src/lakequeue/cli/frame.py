@@ -143,9 +143,7 @@ def _explained(session: Session, error: BaseException) -> int:
             }
             return session.fail(REFUSED, error.code, error.message, details)
         case QueueClientError():
-            return session.fail(
-                ENVIRONMENT, "storage", error.message, {"outcome_unknown": error.outcome_unknown}
-            )
+            return session.fail(ENVIRONMENT, "storage", error.message, {"outcome_unknown": error.outcome_unknown})
         case InvalidOptions():
             return session.fail(USAGE, "usage", str(error))
         case typer.Abort():  # no answer, or no, to a question; the prompt's line may still be open

@@ -136,8 +136,7 @@ def peek(
     messages = session.lake().queue(queue).peek(limit=limit)
     columns = ["message", "state", "received", "sent", "visible at", "body"]
     rows = [
-        [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)]
-        for m in messages
+        [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)] for m in messages
     ]
     session.answer([render.peeked_document(message) for message in messages], render.table(columns, rows))
 
@@ -188,9 +187,7 @@ def _refuse(session: Session, failed: list[BatchFailure], tried: int, noun: str)
     if failed:
         session.done = ""
         first = failed[0]
-        where = (
-            f"{noun} {first.id}; {len(failed):,} of {tried:,} refused" if tried > 1 else f"{noun} {first.id}"
-        )
+        where = f"{noun} {first.id}; {len(failed):,} of {tried:,} refused" if tried > 1 else f"{noun} {first.id}"
         raise typer.Exit(session.fail(REFUSED, first.code, f"{first.message} ({where})"))
 
 

@@ -14,8 +14,6 @@ from lakequeue.errors import InvalidAttributeName, QueueDoesNotExist
 if TYPE_CHECKING:
     from lakequeue import Queue
 
-PAGE = 1_000
-
 Name = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 VisibilityTimeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="How long a received message stays hidden.")
@@ -119,9 +117,7 @@ def tag(
     _answer_tags(session, tagged)
 
 
-def untag(
-    ctx: typer.Context, queue: Name, keys: Annotated[list[str], typer.Argument(metavar="KEY...")]
-) -> None:
+def untag(ctx: typer.Context, queue: Name, keys: Annotated[list[str], typer.Argument(metavar="KEY...")]) -> None:
     """Remove tags of a queue."""
     session: Session = ctx.obj
     untagged = session.lake().queue(queue)
@@ -234,10 +230,12 @@ def _queues(
     session: Session, prefix: str = "", limit: int | None = None, after: str | None = None
 ) -> Iterator[Queue]:
     """Queues by name, however many: the API lists them a page at a time."""
+    from lakequeue import service
+
     lake = session.lake()
     page = lake.list_queues(prefix, limit, after)
     yield from page
-    while limit is None and len(page) == PAGE:
+    while limit is None and len(page) == service.MAX_LISTED:
         page = lake.list_queues(prefix, limit, page[-1].name)
         yield from page
 

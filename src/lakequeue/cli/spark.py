@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import attrs
 import typer
 
 from lakequeue.cli import render
-from lakequeue.cli.frame import Session, usage
+from lakequeue.cli.frame import DONE, Session, usage
 from lakequeue.errors import QueueClientError
 
 if TYPE_CHECKING:
@@ -57,14 +54,11 @@ def demo(
     session: Session = ctx.obj
     from lakequeue.demo import run_demo
 
-    root = session.root or os.path.join(tempfile.mkdtemp(prefix="lakequeue-demo-"), "queues")
     console = render.error_console() if session.json else render.console()
-    if not session.root:
-        session.note(f"the queues of this demo are in {root}")
-    summary = run_demo(root, input_dir, console)
+    status = run_demo(session.root or None, None if input_dir is None else str(input_dir), console)
     if session.json:
-        document: Any = attrs.asdict(summary) if attrs.has(type(summary)) else summary
-        session.answer({"root": root, "summary": document}, "")
+        session.answer({"root": session.root, "complete": status == DONE}, "")
+    raise typer.Exit(status)
 
 
 def _rows(spark: SparkSession, query: str, limit: int) -> pa.Table:

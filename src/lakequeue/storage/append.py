@@ -72,7 +72,7 @@ class Appender:
     @property
     def attributes_version(self) -> int:
         """Version of the queue attributes that this snapshot asks a sender to know."""
-        return self.table.transaction(layout.ATTRIBUTES_ID) or 0
+        return self.table.transaction(layout.attributes_id(self._shard)) or 0
 
     def append(self, messages: Sequence[NewMessage], now: int, attributes_version: int) -> Appended | None:
         """Appends in one commit; None if the race is lost, then the newest snapshot is loaded.
@@ -106,12 +106,14 @@ class Appender:
 
         It closes the log for good, or announces a version of the queue's attributes.
         """
-        ids = {layout.send_id(self._shard): self._send_version}
+        fence = {layout.send_id(self._shard): self._send_version}
+        ids = dict(fence)
         if close:
             ids[layout.send_id(self._shard)] = layout.CLOSED + self.end
         if attributes_version is not None:
-            ids[layout.ATTRIBUTES_ID] = attributes_version
-        fence = {layout.send_id(self._shard): self._send_version}
+            # two announcements leave the end where it is; without this the older one might land last
+            fence[layout.attributes_id(self._shard)] = self.attributes_version
+            ids[layout.attributes_id(self._shard)] = attributes_version
         done = commit(self.table, fence, lambda token: self.table.add([], ids, token))
         self._load()
         return done
@@ -130,7 +132,7 @@ class Appender:
         """What a commit decided on the loaded snapshot depends on."""
         return {
             layout.send_id(self._shard): self._send_version,
-            layout.ATTRIBUTES_ID: attributes_version,
+            layout.attributes_id(self._shard): attributes_version,
         }
 
     def _commit(self, attempt: Any, attributes_version: int) -> bool:

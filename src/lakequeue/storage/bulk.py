@@ -97,14 +97,17 @@ def send(target: Target, spark: SparkSession, df: DataFrame, send_id: str | None
 def _commit(
     target: Target, table: Table, files: Sequence[DataFile], send_id: str | None, rows: int, now: int
 ) -> bool:
-    if (table.transaction(layout.ATTRIBUTES_ID) or 0) != target.attributes_version:
+    if any(
+        (table.transaction(layout.attributes_id(shard)) or 0) != target.attributes_version
+        for shard in target.shards
+    ):
         raise StaleAttributes()
     room = target.room()
     if room is not None and rows > room:
         raise OverLimit(f"The queue has room for {max(0, room)} messages, not for {rows}.")
     # Spark carries one id a commit, hence one shard
     shards = target.shards[:1] if target.engine.name == "spark" else target.shards
-    fence = {layout.ATTRIBUTES_ID: target.attributes_version}
+    fence = {layout.attributes_id(shard): target.attributes_version for shard in shards}
     ids: dict[str, int] = {}
     added: list[DataFile] = []
     for turn, shard in enumerate(shards):

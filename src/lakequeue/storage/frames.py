@@ -111,6 +111,11 @@ def spark_uri(path: str) -> str:
     return f"file://{os.path.abspath(local)}" if local is not None else path
 
 
+def quoted(name: str) -> str:
+    """A name as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def stage(
     spark: SparkSession,
     df: DataFrame,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+import attrs
 import pyarrow as pa
 
 from lakequeue.errors import QueueClientError
@@ -36,26 +37,44 @@ def tidy(table: Table, shard: int, floor: int) -> None:
         floor: a committed floor of the ledger, of any age: floors only rise, and what lies below
             one was forgotten by the ledger before (forget first, drop later).
     """
-    segments = _closed(table, shard)
-    gone = [segment for segment in segments if segment[-1].last < floor]
-    if gone and not _replace(table, shard, gone, []):
-        return
-    segments = segments[len(gone) :]
-    several = [segment for segment in segments if len(segment) > 1]
-    for segment in several:
-        if not _replace(table, shard, [segment], [_joined(table, shard, [segment])]):
+    # each step looks anew: a replacement loads the newest snapshot, in which another process may have merged
+    while True:
+        seen = _closed(table, shard)
+        step = _next_step(seen, floor)
+        if step is None:
             return
+        segments, keep = step
+        if not _replace(table, shard, seen, segments, [_joined(table, shard, segments)] if keep else []):
+            return
+
+
+@attrs.frozen
+class _Closed:
+    """The closed segments of a snapshot, and its ``files-<shard>``."""
+
+    segments: list[Segment]
+    number: int
+
+
+def _next_step(seen: _Closed, floor: int) -> tuple[list[Segment], bool] | None:
+    """Segments to replace next, and whether by their rows or by nothing."""
+    gone = [segment for segment in seen.segments if segment[-1].last < floor]
+    if gone:
+        return gone, False
+    for segment in seen.segments:
+        if len(segment) > 1:
+            return [segment], True
     for tier in TIERS:
-        segments = _closed(table, shard)
-        tail = _small_tail(segments, tier)
-        if len(tail) >= TIER_SEGMENTS and not _replace(table, shard, tail, [_joined(table, shard, tail)]):
-            return
+        tail = _small_tail(seen.segments, tier)
+        if len(tail) >= TIER_SEGMENTS:
+            return tail, True
+    return None
 
 
-def _closed(table: Table, shard: int) -> list[Segment]:
+def _closed(table: Table, shard: int) -> _Closed:
     files = sorted(log_files(table, shard), key=lambda file: file.first)
     segments = [list(group) for _, group in groupby(files, key=lambda file: file.base)]
-    return segments[:-1]
+    return _Closed(segments[:-1], table.transaction(layout.files_id(shard)) or 0)
 
 
 def _small_tail(segments: list[Segment], limit: int) -> list[Segment]:
@@ -86,12 +105,13 @@ def _joined(table: Table, shard: int, segments: Sequence[Segment]) -> pa.Table:
     return pa.Table.from_arrays([*partition, *rows.columns], schema=layout.MESSAGES)
 
 
-def _replace(table: Table, shard: int, segments: Sequence[Segment], rows: Sequence[pa.Table]) -> bool:
-    number = table.transaction(layout.files_id(shard)) or 0
+def _replace(
+    table: Table, shard: int, seen: _Closed, segments: Sequence[Segment], rows: Sequence[pa.Table]
+) -> bool:
     bases = [segment[0].base for segment in segments]
-    ids = {layout.files_id(shard): number + 1}
+    ids = {layout.files_id(shard): seen.number + 1}
     return commit(
         table,
-        {layout.files_id(shard): number},
+        {layout.files_id(shard): seen.number},
         lambda token: table.replace({"shard": [shard], "base_offset": bases}, rows, ids, token),
     )

@@ -153,8 +153,12 @@ def bulk_id(send_id: str) -> str:
     return f"bulk-{send_id}"
 
 
-ATTRIBUTES_ID = "attributes"
-"""On ``messages``: version of the queue attributes that senders must know."""
+def attributes_id(shard: int) -> str:
+    """On ``messages``: version of the queue attributes that senders to the shard must know.
+
+    One per shard, as only a commit with the shard's ``send-<shard>`` makes its senders look.
+    """
+    return f"attributes-{shard}"
 
 
 def end_of(version: int | None) -> int:

@@ -131,7 +131,7 @@ class LogReader:
     @property
     def attributes_version(self) -> int:
         """Version of the queue attributes that a sender on this snapshot must know."""
-        return self.table.transaction(layout.ATTRIBUTES_ID) or 0
+        return self.table.transaction(layout.attributes_id(self._shard)) or 0
 
     def _load(self) -> ShardLog:
         version = self.table.transaction(layout.send_id(self._shard)) or 0

@@ -1,0 +1,449 @@
+"""The Spark engine: one Delta table through delta-spark, for places where only Spark may touch storage.
+
+Commits go through Delta's optimistic transaction, started on the snapshot that this handle has loaded. So
+several application ids fit into one commit, files that wait are added as they are, and a commit that was
+decided on an older snapshot meets every later one in Delta's own conflict check. Only MERGE starts a
+transaction of its own; there the fence is the stale-id check of a fresh session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.storage.engine import DataFile, LostRace
+from lakequeue.storage.frames import quoted, spark_uri
+from lakequeue.storage.locks import committing, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SESSION = {
+    # partition values and instants are UTC, whatever the user's session says
+    "spark.sql.session.timeZone": "UTC",
+    # INT96 has no statistics, and the point engine writes microseconds
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # ledger commits are small: replanning and 200 tasks would cost more than the work
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+_COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
+_ROW_ORDER = ("position", "first_offset")
+"""Rows of a file are in the order of the first of these columns that the table has."""
+
+
+class SparkTable:
+    """One handle of one Delta table. ``engine.Table`` says what each method promises."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path = path
+        self._spark = spark
+        self._uri = spark_uri(path)
+        self._session = _session(spark)
+        self._jvm: Any = spark._jvm
+        delta = self._jvm.org.apache.spark.sql.delta
+        self._log = delta.DeltaLog.forTable(self._session._jsparkSession, self._uri)
+        self._none = self._jvm.scala.Option.empty()
+        self._files: pa.Table | None = None
+        self.refresh()
+        metadata = self._snapshot.metadata()
+        self._partitions: list[str] = list(_strings(metadata.partitionColumns()))
+        self._schema: dict[str, Any] = json.loads(self._snapshot.schema().json())
+
+    @property
+    def version(self) -> int:
+        return int(self._snapshot.version())
+
+    def refresh(self) -> None:
+        with _active(self._session):
+            snapshot = self._log.update(False, self._none, self._none)
+        if self._files is None or snapshot.version() != self.version:
+            self._files = None
+        self._snapshot: Any = snapshot
+
+    def transaction(self, app_id: str) -> int | None:
+        found = self._snapshot.transactions().get(app_id)
+        return int(found.get()) if found.isDefined() else None
+
+    def files(self) -> pa.Table:
+        if self._files is None:
+            with _active(self._session):
+                adds = [json.loads(add.json())["add"] for add in self._snapshot.allFiles().collect()]
+            self._files = self._file_table(adds)
+        return self._files
+
+    def read(self, paths: Sequence[str], columns: Sequence[str] | None = None) -> list[pa.Table]:
+        if not paths:
+            return []
+        rows = self._rows(paths, columns)
+        files = [_location(uri) for uri in rows["_file"].unique().to_pylist()]
+        tables = []
+        encoded = rows["_file"].unique().to_pylist()
+        for path in paths:
+            end = f"/{unquote(path)}"
+            mine = [uri for uri, file in zip(encoded, files, strict=True) if file.endswith(end)]
+            own = rows.filter(pc.is_in(rows["_file"], pa.array(mine, pa.string())))
+            tables.append(own.sort_by("_row").drop_columns(["_file", "_row"]).combine_chunks())
+        return tables
+
+    def read_rows(self, path: str, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
+        condition = f"_row BETWEEN {int(first)} AND {int(last)}"
+        start = self._first_position(path)
+        if start is not None:  # has statistics in the file, so the other row groups are not read
+            condition += f" AND position BETWEEN {start + int(first)} AND {start + int(last)}"
+        rows = self._rows([path], columns, condition)
+        return rows.sort_by("_row").drop_columns(["_file", "_row"]).combine_chunks()
+
+    def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
+        with self._committing() as txn:
+            self._commit(txn, [], [rows], transactions, token)
+
+    def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
+        with self._committing() as txn:
+            self._commit(txn, [_add(file) for file in files], [], transactions, token)
+
+    def replace(
+        self,
+        partition: Mapping[str, Sequence[int | bool]],
+        rows: Sequence[pa.Table],
+        transactions: Mapping[str, int],
+        token: str,
+    ) -> None:
+        with self._committing() as txn:
+            removed = []
+            for add in self._snapshot.allFiles().collect():
+                values = json.loads(add.json())["add"]["partitionValues"]
+                if all(
+                    values[name] in {_partition_text(v) for v in among} for name, among in partition.items()
+                ):
+                    removed.append(add.remove())
+            self._commit(txn, removed, rows, transactions, token)
+
+    def merge(
+        self,
+        source: pa.Table,
+        on: Sequence[str],
+        target_filter: str,
+        transactions: Mapping[str, int],
+        token: str,
+    ) -> None:
+        """The fence is the first of ``transactions``: Delta's MERGE takes one id, others are dropped.
+
+        It must be one that each commit raises by one: then whoever comes second finds it taken.
+        """
+        from delta.tables import DeltaTable
+
+        app_id, version = next(iter(transactions.items()))
+        decided_on = self.transaction(app_id)
+        session = _session(
+            self._spark
+        )  # a session remembers its last commit: a fresh one tells if it made any
+        for name, value in {
+            "spark.databricks.delta.write.txnAppId": app_id,
+            "spark.databricks.delta.write.txnVersion": str(version),
+            "spark.databricks.delta.commitInfo.userMetadata": token,
+        }.items():
+            session.conf.set(name, value)
+        names = [field["name"] for field in self._schema["fields"]]
+        updates = {f"`{name}`": f"s.`{name}`" for name in names}
+        predicate = " AND ".join([*(f"t.`{name}` = s.`{name}`" for name in on), f"({target_filter})"])
+        with self._locked(), _active(session):
+            self._snapshot = self._log.update(False, self._none, self._none)
+            self._files = None
+            if self.transaction(app_id) != decided_on:
+                raise LostRace(f"{app_id} moved on from {decided_on}")
+            (
+                DeltaTable.forPath(session, self._uri)
+                .alias("t")
+                .merge(session.createDataFrame(source).coalesce(1).alias("s"), predicate)
+                .whenMatchedDelete("s.op = 'del'")
+                .whenMatchedUpdate(set=updates)
+                .whenNotMatchedInsert("s.op = 'put'", values=updates)
+                .execute()
+            )
+            if session.conf.get(_COMMITTED, "") == "":
+                raise LostRace(f"{app_id} had reached {version} before")
+        self.refresh()
+
+    def landed(self, token: str, since: int) -> bool:
+        from delta.tables import DeltaTable
+
+        behind = self.version - since
+        if behind <= 0:
+            return False
+        history = DeltaTable.forPath(self._session, self._uri).history(behind)
+        return any(row.userMetadata == token for row in history.select("userMetadata").collect())
+
+    # -- commits -----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with committing(self.path, exclusive=True), _lost_races():
+            yield
+
+    @contextlib.contextmanager
+    def _committing(self) -> Iterator[Any]:
+        """A transaction on the loaded snapshot, with the table's lock held until it has committed."""
+        with self._locked(), _active(self._session):
+            yield self._log.startTransaction(self._none, self._jvm.scala.Option.apply(self._snapshot))
+        self.refresh()
+
+    def _commit(
+        self,
+        txn: Any,
+        actions: Sequence[Any],
+        tables: Sequence[pa.Table],
+        transactions: Mapping[str, int],
+        token: str,
+    ) -> None:
+        java = self._jvm.java.util.ArrayList()
+        parse = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+        now = int(time.time() * 1000)
+        for app_id, version in transactions.items():
+            txn.txnVersion(app_id)  # read, so that a later commit with this id is a conflict
+            java.add(parse(json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}})))
+        for action in actions:
+            java.add(parse(action) if isinstance(action, str) else action)
+        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+        sequence = converters.asScala(java).toSeq()
+        for table in tables:
+            sequence = sequence.appendedAll(txn.writeFiles(self._frame(table)._jdf))
+        txn.commit(sequence, self._operation(token))
+
+    def _operation(self, token: str) -> Any:
+        """``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``: what history shows."""
+        write = getattr(self._jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
+        append = self._jvm.org.apache.spark.sql.SaveMode.Append
+        return write(
+            append, self._none, self._none, self._jvm.scala.Option.apply(token), *[self._none] * _MORE_OPTIONS
+        )
+
+    def _frame(self, rows: pa.Table) -> DataFrame:
+        """One partition, sorted as the writer would sort it, and by the row order within that."""
+        names = [field["name"] for field in self._schema["fields"]]
+        order = [name for name in _ROW_ORDER if name in names][:1]
+        df = self._session.createDataFrame(rows.select(names)).coalesce(1)
+        keys = [*self._partitions, *order]
+        return df.sortWithinPartitions(*keys) if keys else df
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def _rows(
+        self, paths: Sequence[str], columns: Sequence[str] | None, condition: str | None = None
+    ) -> pa.Table:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        data = [field for field in self._schema["fields"] if field["name"] not in self._partitions]
+        schema = StructType.fromJson({"type": "struct", "fields": data})
+        wanted = list(columns) if columns is not None else [field["name"] for field in data]
+        with _active(self._session):
+            reader = self._session.read.schema(schema).option("__globPaths__", "false")
+            rows = reader.parquet(*(f"{self._uri}/{unquote(path)}" for path in paths))
+            rows = rows.withColumns(
+                {"_file": F.col("_metadata.file_path"), "_row": F.col("_metadata.row_index")}
+            )
+            if condition is not None:
+                rows = rows.where(condition)
+            table = rows.select(*(f"`{name}`" for name in wanted), "_file", "_row").toArrow()
+        return table
+
+    def _first_position(self, path: str) -> int | None:
+        files = self.files()
+        if "min.position" not in files.column_names:
+            return None
+        first: int | None = files.filter(pc.equal(files["path"], path))["min.position"][0].as_py()
+        return first
+
+    def _file_table(self, adds: Sequence[Mapping[str, Any]]) -> pa.Table:
+        statistics = [json.loads(add.get("stats") or "{}") for add in adds]
+        fields = {field["name"]: field["type"] for field in self._schema["fields"]}
+        columns: dict[str, pa.Array] = {
+            "path": pa.array([add["path"] for add in adds], pa.string()),
+            "rows": pa.array([stats.get("numRecords") for stats in statistics], pa.int64()),
+            "size": pa.array([add["size"] for add in adds], pa.int64()),
+        }
+        for name in self._partitions:
+            type_ = _ARROW[fields[name]]
+            texts = [add["partitionValues"].get(name) for add in adds]
+            columns[f"partition.{name}"] = pa.array([_partition_value(text, type_) for text in texts], type_)
+        for name in self._statistics_columns():
+            if fields[name] not in _ARROW:
+                continue
+            counts = [stats.get("nullCount", {}).get(name) for stats in statistics]
+            columns[f"null_count.{name}"] = pa.array(counts, pa.int64())
+            if fields[name] != "timestamp":  # cut to milliseconds in both engines: worse than none
+                for end, key in (("min", "minValues"), ("max", "maxValues")):
+                    values = [stats.get(key, {}).get(name) for stats in statistics]
+                    columns[f"{end}.{name}"] = pa.array(values, _ARROW[fields[name]])
+        return pa.table(columns)
+
+    def _statistics_columns(self) -> list[str]:
+        found = self._snapshot.metadata().configuration().get("delta.dataSkippingStatsColumns")
+        if found.isDefined():
+            return [name.strip() for name in found.get().split(",")]
+        return [field["name"] for field in self._schema["fields"] if field["name"] not in self._partitions]
+
+
+class SparkEngine:
+    """Opens and creates tables through delta-spark."""
+
+    name = "spark"
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def exists(self, path: str) -> bool:
+        from delta.tables import DeltaTable
+
+        return bool(DeltaTable.isDeltaTable(self._spark, spark_uri(path)))
+
+    def open(self, path: str) -> SparkTable:
+        if not self.exists(path):
+            raise FileNotFoundError(path)
+        return SparkTable(self._spark, path)
+
+    def create(
+        self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]
+    ) -> None:
+        from delta.tables import DeltaTable
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        session = _session(self._spark)
+        local = local_path(path)
+        if local is not None:
+            os.makedirs(local, exist_ok=True)
+        # the lock file of the table itself would make the directory look used, so the parent's is held
+        above = path.rstrip("/").rpartition("/")[0] or path
+        with committing(above, exclusive=True), _active(session):
+            if self.exists(path):
+                return
+            builder = DeltaTable.createIfNotExists(session).tableName(f"delta.{quoted(spark_uri(path))}")
+            builder = builder.addColumns(from_arrow_schema(schema)).partitionedBy(*partitions)
+            for name, value in properties.items():
+                builder = builder.property(name, value)
+            builder.execute()
+
+
+_MORE_OPTIONS = 5
+"""Parameters of ``DeltaOperations.Write`` after the user metadata, all optional (delta-spark 4.4)."""
+
+_ARROW = {
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    with _active(spark):
+        session = spark.newSession()
+    for name, value in _SESSION.items():
+        session.conf.set(name, value)
+    return session
+
+
+@contextlib.contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
+    """Makes the session the thread's active one, and gives the user's back afterwards.
+
+    Delta's own code asks for the active session; so does a user's later ``getOrCreate``.
+    """
+    from pyspark.sql import SparkSession
+
+    jvm: Any = session._jvm
+    before, known = jvm.SparkSession.getActiveSession(), SparkSession._activeSession
+    jvm.SparkSession.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        SparkSession._activeSession = known
+        if before.isDefined():
+            jvm.SparkSession.setActiveSession(before.get())
+        else:
+            jvm.SparkSession.clearActiveSession()
+
+
+@contextlib.contextmanager
+def _lost_races() -> Iterator[None]:
+    from delta import exceptions
+
+    # siblings in Python, not a tree
+    conflicts = (
+        exceptions.ConcurrentAppendException,
+        exceptions.ConcurrentDeleteDeleteException,
+        exceptions.ConcurrentDeleteReadException,
+        exceptions.ConcurrentTransactionException,
+        exceptions.ConcurrentWriteException,
+        exceptions.DeltaConcurrentModificationException,
+        exceptions.MetadataChangedException,
+        exceptions.ProtocolChangedException,
+    )
+    try:
+        yield
+    except conflicts as error:
+        raise LostRace(str(error).strip().partition("\n")[0]) from error
+
+
+def _add(file: DataFile) -> str:
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": dict(file.minimum),
+        "maxValues": dict(file.maximum),
+        "nullCount": dict(file.nulls),
+    }
+    add = {
+        "path": _encoded(file.path),
+        "partitionValues": dict(file.partition),
+        "size": file.size,
+        "modificationTime": int(time.time() * 1000),
+        "dataChange": True,
+        "stats": json.dumps(statistics),
+    }
+    return json.dumps({"add": add})
+
+
+def _encoded(path: str) -> str:
+    return re.sub(
+        r"[^A-Za-z0-9_.~!$&'()*+,;=:@/-]", lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), path
+    )
+
+
+def _location(uri: str) -> str:
+    return unquote(uri)
+
+
+def _strings(sequence: Any) -> Iterator[str]:
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
+
+
+def _partition_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _partition_value(text: str | None, type_: pa.DataType) -> object:
+    if text is None or text == "":
+        return None
+    if pa.types.is_integer(type_):
+        return int(text)
+    if pa.types.is_boolean(type_):
+        return text == "true"
+    if pa.types.is_timestamp(type_):
+        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
+    return text

@@ -1,0 +1,605 @@
+"""The command line: what it does, prints and answers as an exit code. Nothing here starts a JVM."""
+
+import base64
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import lakequeue
+from lakequeue import LakeQueue, service
+from lakequeue.cli import app
+
+PROGRAM = "from lakequeue.cli import main; main()"
+HANDLE = "0123456789abcdef-01234567-0-0-" + "0" * 32 + "-" + "0" * 32
+
+
+@pytest.fixture
+def root(tmp_path):
+    return str(tmp_path / "root")
+
+
+@pytest.fixture
+def run(root):
+    """Runs a command in this process; text goes in as standard input."""
+
+    def command(*args, root=root, input=None, json=False):
+        options = [*(["--root", root] if root else []), *(["--json"] if json else [])]
+        return CliRunner(env={"LAKEQUEUE_ROOT": None}).invoke(app, [*options, *map(str, args)], input=input)
+
+    return command
+
+
+@pytest.fixture
+def ask(run):
+    """Runs a command that has to succeed; returns its JSON document."""
+
+    def command(*args, input=None):
+        result = run(*args, input=input, json=True)
+        assert (result.exit_code, result.stderr) == (0, "")
+        return json.loads(result.stdout)
+
+    return command
+
+
+@pytest.fixture
+def queue(root):
+    return LakeQueue(root).create_queue("orders")
+
+
+@pytest.fixture
+def start(root, request):
+    """Starts the program as a process of its own; it is killed at the end of the test."""
+
+    def process(*args, program=PROGRAM, env=None, **streams):
+        package = str(Path(lakequeue.__file__).parents[1])
+        inherited = {k: v for k, v in os.environ.items() if k != "LAKEQUEUE_ROOT"}
+        started = subprocess.Popen(
+            [sys.executable, "-c", program, "--root", root, *args],
+            env=inherited | {"PYTHONPATH": package} | (env or {}),
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | streams,
+        )
+        request.addfinalizer(started.wait)
+        request.addfinalizer(started.kill)
+        return started
+
+    return process
+
+
+def commits(root):
+    """Number of commits of each table below a root."""
+    logs = Path(root).rglob("_delta_log")
+    return {str(log.parent): len(list(log.glob("*.json"))) for log in logs}
+
+
+def one_line(text):
+    return text.count("\n") == 1 and text.endswith("\n") and "Traceback" not in text
+
+
+# --- queues
+
+
+@pytest.mark.spec("EXM-10", "SND-11")
+def test_create_send_receive_delete(run):
+    assert run("create", "orders").exit_code == 0
+    sent = run("send", "orders", "hello")
+    assert sent.exit_code == 0 and sent.stdout.startswith("sent ")
+    id = sent.stdout.split()[1]
+    received = run("receive", "orders").stdout
+    assert id in received and "hello" in received
+    handle = next(line.split()[1] for line in received.splitlines() if "handle" in line)
+    assert run("delete", "orders", handle).stdout == "deleted 1 message\n"
+    assert run("counts", "orders").stdout.split("\n")[-2].split() == ["orders", "0", "0", "0"]
+    assert run("delete-queue", "orders").exit_code == 0
+    assert "orders" not in run("list").stdout
+
+
+@pytest.mark.spec("EXM-10", "SND-11")
+@pytest.mark.parametrize("seconds", [1, 3_600])
+def test_a_test_message_may_be_delayed_by_a_second_to_an_hour(run, ask, seconds):
+    run("create", "orders", "--profile", "cmq")
+    ask("send", "orders", "later", "--delay", seconds)
+    counts = ask("counts", "orders")
+    assert (counts["visible"], counts["delayed"]) == (0, 1)
+
+
+@pytest.mark.spec("SND-11")
+def test_a_longer_delay_is_refused_under_cmq(run, ask):
+    run("create", "orders", "--profile", "cmq")
+    result = run("send", "orders", "later", "--delay", 3_601)
+    assert result.exit_code == 1 and result.stderr.startswith("error: InvalidParameterValue: Value 3601")
+    assert ask("counts", "orders")["delayed"] == 0
+
+
+def test_attributes_may_be_given_as_options_in_snake_case_and_by_wire_name(ask):
+    ask("create", "orders", "--visibility-timeout", 7, "-a", "delay=3", "-a", "MaximumMessageSize=2048")
+    ask("set", "orders", "--retention", 90, "-a", "DelaySeconds=4.5")
+    attributes = ask("show", "orders")["attributes"]
+    assert attributes["VisibilityTimeout"] == "7"
+    assert attributes["MaximumMessageSize"] == "2048"
+    assert attributes["MessageRetentionPeriod"] == "90"
+    assert attributes["DelaySeconds"] == "4.5"
+
+
+@pytest.mark.spec("QUE-28")
+def test_tags_are_given_at_creation_added_and_removed(ask):
+    ask("create", "orders", "--tag", "team=a=b")
+    assert ask("show", "orders")["tags"] == {"team": "a=b"}
+    assert ask("tag", "orders", "Team=x", "team=y") == {"queue": "orders", "tags": {"team": "y", "Team": "x"}}
+    assert ask("untag", "orders", "team", "none")["tags"] == {"Team": "x"}
+
+
+@pytest.mark.spec("QUE-11", "QUE-12")
+def test_list_goes_through_all_pages(root, ask, monkeypatch):
+    for name in ("a1", "a2", "a3", "b1", "b2"):
+        LakeQueue(root).create_queue(name)
+    monkeypatch.setattr(service, "MAX_LISTED", 2)
+
+    def names(*args):
+        return [queue["name"] for queue in ask("list", *args)]
+
+    assert names() == ["a1", "a2", "a3", "b1", "b2"]
+    assert names("--prefix", "a") == ["a1", "a2", "a3"]
+    assert names("--limit", 2, "--after", "a2") == ["a3", "b1"]
+
+
+@pytest.mark.spec("NAM-7")
+def test_regions_are_apart(run, queue, root):
+    LakeQueue(root, region="north").create_queue("rocks")
+    assert "rocks" in run("--region", "north", "list").stdout
+    assert "rocks" not in run("list").stdout
+
+
+def test_counts_of_all_queues(queue, root, ask):
+    LakeQueue(root).create_queue("bills").send("x")
+    queue.send("x")
+    queue.receive()
+    queue.send("y", delay=60)
+    states = [(c["queue"], c["visible"], c["in_flight"], c["delayed"]) for c in ask("counts")]
+    assert states == [("bills", 1, 0, 0), ("orders", 0, 1, 1)]
+
+
+@pytest.mark.spec("PUR-1")
+@pytest.mark.parametrize("answer", ["n\n", ""])
+def test_purge_asks_and_does_nothing_without_a_yes(run, queue, answer):
+    queue.send("keep")
+    result = run("purge", "orders", input=answer)
+    assert result.exit_code == 2 and "purged" not in result.stdout
+    assert "Remove 1 message from orders?" in result.stderr and "not confirmed" in result.stderr
+    assert queue.counts().visible == 1
+
+
+@pytest.mark.spec("PUR-1", "PUR-2")
+def test_purge_with_a_yes(run, queue):
+    queue.send("away")
+    assert run("purge", "orders", input="y\n").exit_code == 0
+    assert queue.counts().visible == 0
+    again = run("purge", "orders", "--yes")
+    assert again.exit_code == 1 and again.stderr.startswith("error: PurgeQueueInProgress: ")
+
+
+# --- messages
+
+
+@pytest.mark.spec("MSA-3")
+def test_message_attributes_have_types(ask, queue):
+    given = [
+        "text=a=b",
+        "n:Number=42",
+        "n2:Number.int=1",
+        f"raw:Binary={base64.b64encode(bytes([0, 255])).decode()}",
+    ]
+    ask("send", "orders", "x", *(part for text in given for part in ("-a", text)))
+    assert ask("receive", "orders")[0]["message_attributes"] == {
+        "text": {"type": "String", "value": "a=b"},
+        "n": {"type": "Number", "value": "42"},
+        "n2": {"type": "Number.int", "value": "1"},
+        "raw": {"type": "Binary", "value": "AP8="},
+    }
+
+
+def test_lines_of_standard_input_are_messages(ask, queue):
+    result = ask("send", "orders", "-", "--group", "g", "-a", "k=v", input="one\r\n\ntwo\n  three")
+    assert [sent["id"] for sent in result["successful"]] == ["1", "3", "4"]
+    messages = ask("receive", "orders", "--max", 10)
+    assert [(m["body"], m["group_id"]) for m in messages] == [("one", "g"), ("two", "g"), ("  three", "g")]
+    assert all(m["message_attributes"]["k"]["value"] == "v" for m in messages)
+    assert [m["message_id"] for m in messages] == [sent["message_id"] for sent in result["successful"]]
+
+
+@pytest.mark.spec("BAT-4")
+def test_refused_lines_do_not_stop_the_others(run, queue):
+    result = run("send", "orders", "-", input="one\nb\x01d\ntwo\n")
+    assert (result.exit_code, result.stdout) == (1, "sent 2 messages\n")
+    assert result.stderr.startswith("error: InvalidMessageContents: ") and one_line(result.stderr)
+    assert "(line 2; 1 of 3 refused)" in result.stderr
+    assert [m.body for m in queue.receive(10)] == ["one", "two"]
+
+
+@pytest.mark.spec("BAT-1", "BAT-5")
+@pytest.mark.parametrize(("profile", "batches"), [("sqs", 3), ("lake", 1)])
+def test_lines_of_a_file_go_in_as_few_batches_as_the_profile_allows(run, root, tmp_path, profile, batches):
+    run("create", "orders", "--profile", profile)
+    file = tmp_path / "lines"
+    file.write_text("".join(f"line {n}\n" for n in range(25)))
+    before = commits(root)
+    assert run("send", "orders", "--lines", file).stdout == "sent 25 messages\n"
+    assert sum(commits(root).values()) - sum(before.values()) == batches
+    assert LakeQueue(root).queue("orders").counts().visible == 25
+
+
+@pytest.mark.spec("BAT-5", "SND-2")
+def test_batches_of_lines_keep_within_the_bytes_of_a_call(run, root, tmp_path):
+    run("create", "orders", "--profile", "cmq")
+    file = tmp_path / "lines"
+    file.write_text("\n".join(["x" * 30_000] * 4 + ["y" * 70_000, "z"]))
+    result = run("send", "orders", "--lines", file)
+    assert (result.exit_code, result.stdout) == (1, "sent 5 messages\n")
+    assert "(line 5; 1 of 6 refused)" in result.stderr
+
+
+def test_a_line_that_is_no_text_ends_the_command_and_says_what_was_sent(run, queue, monkeypatch):
+    monkeypatch.setattr("lakequeue.cli.lines.READ", 8)
+    result = run("send", "orders", "-", input=b"one\ntwo\nb\xffd\n")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: usage: line 3 is not UTF-8; see lakequeue send --help (2 messages sent before that)\n"
+    )
+    assert queue.counts().visible == 2
+
+
+def test_receive_deletes_only_when_told(run, queue):
+    queue.send_batch([lakequeue.SendEntry(body) for body in "abc"])
+    assert "body      a" in run("receive", "orders").stdout
+    assert queue.counts().in_flight == 1
+    taken = run("receive", "orders", "--max", 5, "--delete").stdout
+    assert "body      b" in taken and "body      c" in taken
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 1)
+
+
+def test_receive_without_messages(run, ask, queue):
+    result = run("receive", "orders", "--delete", "--wait", 0.1)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no messages\n")
+    assert ask("receive", "orders") == []
+
+
+@pytest.mark.spec("VIS-4", "RCV-5")
+def test_visibility_is_set_at_receipt_and_changed_later(run, ask, queue):
+    queue.send("x")
+    handle = ask("receive", "orders", "--visibility-timeout", 600)[0]["receipt_handle"]
+    assert ask("receive", "orders") == []
+    assert run("change-visibility", "orders", handle, 0).stdout == "the message is visible\n"
+    assert ask("receive", "orders")[0]["receive_count"] == 2
+
+
+@pytest.mark.spec("DEL-10", "BAT-4")
+def test_several_handles_are_deleted_one_by_one(run, queue):
+    queue.send_batch([lakequeue.SendEntry(body) for body in "ab"])
+    first, second = (m.receipt_handle for m in queue.receive(2))
+    result = run("delete", "orders", first, HANDLE, second)
+    assert (result.exit_code, result.stdout) == (1, "deleted 2 messages\n")
+    assert result.stderr.startswith("error: ReceiptHandleIsInvalid: ")
+    assert "(handle 2; 1 of 3 refused)" in result.stderr
+    assert queue.counts().in_flight == 0
+
+
+def test_peek_changes_nothing(run, ask, queue, root):
+    queue.send_batch([lakequeue.SendEntry(body) for body in "abc"])
+    queue.receive()
+    before = commits(root)
+    seen = ask("peek", "orders", "--limit", 2)
+    assert [(m["body"], m["state"]) for m in seen] == [("a", "in_flight"), ("b", "visible")]
+    assert "in_flight" in run("peek", "orders").stdout
+    assert commits(root) == before
+
+
+def test_control_characters_of_a_body_do_not_reach_a_terminal(run, queue):
+    queue.send("a\x9b31mb\x85\nc")
+    for command in (["peek", "orders"], ["receive", "orders"]):
+        shown = run(*command).stdout
+        assert "\x9b" not in shown and "\x85" not in shown and "a�31mb�" in shown
+
+
+@pytest.mark.parametrize(
+    ("args", "kind"),
+    [
+        (["create", "orders"], dict),
+        (["list"], list),
+        (["show", "orders"], dict),
+        (["set", "orders", "--delay", "1"], dict),
+        (["counts", "orders"], dict),
+        (["counts"], list),
+        (["purge", "orders", "--yes"], dict),
+        (["send", "orders", "x"], dict),
+        (["receive", "orders"], list),
+        (["peek", "orders"], list),
+        (["delete-queue", "orders"], dict),
+    ],
+)
+def test_json_is_one_document(ask, queue, args, kind):
+    queue.send("x")
+    assert isinstance(ask(*args), kind)
+
+
+# --- errors
+
+
+@pytest.mark.spec("ERR-8")
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["send", "none", "x"], "QueueDoesNotExist"),
+        (["counts", "none"], "QueueDoesNotExist"),
+        (["delete-queue", "none"], "QueueDoesNotExist"),
+        (["create", "a.b"], "InvalidParameterValue"),
+        (["create", "b", "-a", "nonsense=1"], "InvalidAttributeName"),
+        (["create", "b", "-a", "tags=1"], "InvalidAttributeName"),
+        (["create", "b", "-a", "name=1"], "InvalidAttributeName"),
+        (["create", "b", "--profile", "none"], "InvalidAttributeValue"),
+        (["create", "b.fifo", "--fifo"], "UnsupportedOperation"),
+        (["create", "orders", "--delay", "5"], "QueueNameExists"),
+        (["set", "orders", "--visibility-timeout", "43201"], "InvalidAttributeValue"),
+        (["set", "orders", "-a", "shards=2"], "InvalidAttributeName"),
+        (["send", "orders", ""], "MissingParameter"),
+        (["send", "orders", "x", "-a", "n:Number=x"], "InvalidParameterValue"),
+        (["receive", "orders", "--max", "0"], "InvalidParameterValue"),
+        (["receive", "orders", "--wait", "21"], "InvalidParameterValue"),
+        (["delete", "orders", "nonsense"], "ReceiptHandleIsInvalid"),
+        (["delete", "orders", HANDLE], "ReceiptHandleIsInvalid"),
+        (["change-visibility", "orders", HANDLE, "1"], "ReceiptHandleIsInvalid"),
+        (["peek", "orders", "--limit", "0"], "InvalidParameterValue"),
+    ],
+)
+def test_refusals_exit_with_1_name_the_code_and_change_nothing(run, queue, root, args, code):
+    queue.send("x")
+    before = commits(root)
+    result = run(*args)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"error: {code}: ") and one_line(result.stderr)
+    assert commits(root) == before
+
+
+@pytest.mark.spec("ERR-1")
+def test_refusals_in_json_carry_all_fields(run, queue):
+    result = run("delete", "orders", "nonsense", json=True)
+    assert (result.exit_code, result.stdout) == (1, "")
+    error = json.loads(result.stderr)["error"]
+    assert (error["code"], error["http_status"], error["sender_fault"]) == ("ReceiptHandleIsInvalid", 404, True)
+    assert error["message"] and len(error["request_id"]) == 36 and error["exit_code"] == 1
+
+
+@pytest.mark.spec("ERR-7")
+def test_cmq_queues_add_their_number(run):
+    run("create", "orders", "--profile", "cmq")
+    result = run("send", "orders", "x", "--delay", "-1", json=True)
+    assert json.loads(result.stderr)["error"]["cmq_code"] == 4000
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["bogus"],
+        ["send"],
+        ["send", "orders"],
+        ["send", "orders", "x", "--lines", __file__],
+        ["send", "orders", "--lines", "/nowhere/at/all"],
+        ["send", "orders", "x", "-a", "novalue"],
+        ["send", "orders", "x", "-a", "b:Binary=?"],
+        ["send", "orders", "x", "-a", "k=1", "-a", "k:Number=2"],
+        ["receive", "orders", "--max", "many"],
+        ["receive", "orders", "--nonsense"],
+        ["set", "orders"],
+        ["create", "b", "--delay", "1", "-a", "delay=2"],
+        ["tag", "orders", "novalue"],
+        ["list", "--json"],
+    ],
+)
+def test_wrong_usage_exits_with_2(run, queue, root, args):
+    before = commits(root)
+    result = run(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: usage: ") and one_line(result.stderr)
+    assert commits(root) == before
+    in_json = run(*args, json=True)
+    assert in_json.exit_code == 2 and json.loads(in_json.stderr)["error"]["code"] == "usage"
+
+
+def test_the_root_is_an_option_or_in_the_environment(run, queue, root):
+    without = run("list", root=None)
+    assert without.exit_code == 2 and one_line(without.stderr)
+    assert "--root DIR" in without.stderr and "LAKEQUEUE_ROOT" in without.stderr
+    result = CliRunner(env={"LAKEQUEUE_ROOT": root}).invoke(app, ["list"])
+    assert result.exit_code == 0 and "orders" in result.stdout
+
+
+@pytest.mark.spec("ERR-2")
+@pytest.mark.parametrize("command", ["list", "counts", "show x", "send x y", "sql select"])
+def test_a_root_that_does_not_exist_is_trouble_of_storage_and_is_not_made(run, root, command):
+    result = run(*command.split())
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith(f"error: storage: {root} does not exist") and one_line(result.stderr)
+    assert not Path(root).exists()
+    error = json.loads(run(*command.split(), json=True).stderr)["error"]
+    assert (error["code"], error["outcome_unknown"], error["exit_code"]) == ("storage", False, 3)
+
+
+@pytest.mark.spec("ERR-2")
+def test_a_root_that_holds_something_else_is_left_alone(run, tmp_path):
+    (tmp_path / "mine").write_text("x")
+    for args in (["create", "orders"], ["list"]):
+        result = run(*args, root=str(tmp_path))
+        assert result.exit_code == 3 and one_line(result.stderr)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.spec("ERR-2")
+def test_a_root_that_is_a_file(run, tmp_path):
+    (tmp_path / "file").write_text("x")
+    for args in (["create", "orders"], ["list"]):
+        result = run(*args, root=str(tmp_path / "file"))
+        assert result.exit_code == 3 and one_line(result.stderr)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom\nmore"), ZeroDivisionError(), OSError(28, "disk full")])
+def test_what_nobody_expects_is_one_line_and_a_stack_trace_only_if_asked(run, queue, monkeypatch, error):
+    def fail(*args):
+        raise error
+
+    monkeypatch.setattr(LakeQueue, "list_queues", fail)
+    result = run("list")
+    assert (result.exit_code, result.stdout) == (3, "") and one_line(result.stderr)
+    if not isinstance(error, OSError):
+        assert f"error: internal: {type(error).__name__}" in result.stderr and "-v" in result.stderr
+    verbose = run("-v", "list")
+    assert verbose.exit_code == 3 and "Traceback" in verbose.stderr and "in fail" in verbose.stderr
+
+
+def test_refusals_show_a_stack_trace_only_if_asked(run, queue):
+    assert "Traceback" in run("-v", "counts", "none").stderr
+    assert "Traceback" not in run("counts", "none").stderr
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_demo_passes_its_arguments_and_its_exit_code_on(run, root, tmp_path, monkeypatch, status):
+    calls = []
+
+    def run_demo(root, input_dir, console):
+        calls.append((root, input_dir))
+        console.print("working")
+        return status
+
+    monkeypatch.setattr("lakequeue.demo.run_demo", run_demo)
+    shown = run("demo", "--input", tmp_path)
+    assert (shown.exit_code, shown.stdout) == (status, "working\n")
+    in_json = run("demo", root=None, json=True)
+    assert in_json.exit_code == status and in_json.stderr == "working\n"
+    assert json.loads(in_json.stdout) == {"root": None, "complete": status == 0}
+    assert calls == [(root, str(tmp_path)), (None, None)]
+
+
+# --- as a process
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (["counts", "orders"], 0),
+        (["counts", "none"], 1),
+        (["counts", "--what"], 2),
+        (["--root", "/no", "list"], 3),
+    ],
+)
+def test_the_process_exits_with_the_code(start, queue, args, status):
+    process = start(*args)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert bool(out) == (status == 0) and (status == 0 or one_line(err))
+
+
+WAITS = """
+from lakequeue import SystemClock
+from lakequeue.cli import main
+wait = SystemClock.wait
+def noted(*args):
+    print("waiting", flush=True)
+    wait(*args)
+SystemClock.wait = noted
+main()
+"""
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+def test_ctrl_c_in_a_long_poll(start, queue, json_too):
+    options = ["--json"] if json_too else []
+    process = start(*options, "receive", "orders", "--wait", "20", program=WAITS)
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and one_line(err)
+    assert (json.loads(err)["error"]["code"] if json_too else err.strip()) == "interrupted"
+
+
+def test_ctrl_c_while_lines_are_sent_tells_how_many_were(start, queue):
+    process = start("send", "orders", "-", stdin=subprocess.PIPE)
+    for body in ("one", "two"):
+        process.stdin.write(body + "\n")
+        process.stdin.flush()
+        assert [m.body for m in queue.receive(wait_time=20)] == [body]  # sent before the input ends
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 130
+    err = process.stderr.read()
+    assert err in (f"interrupted ({n} sent before that)\n" for n in ("1 message", "2 messages"))
+
+
+def test_a_terminal_shows_that_a_command_waits(start, queue):
+    terminal, its_side = pty.openpty()
+    process = start("receive", "orders", "--wait", "20", stderr=its_side)
+    os.close(its_side)
+    shown = b""
+    while b"waiting for messages" not in shown:
+        shown += os.read(terminal, 1_000)
+    queue.send("at last")
+    out, _ = process.communicate(timeout=20)
+    os.close(terminal)
+    assert process.returncode == 0 and "at last" in out
+
+
+def test_messages_that_nobody_could_read_are_not_deleted(start, queue):
+    queue.send("precious")
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start("receive", "orders", "--delete", stdout=writer)
+    os.close(writer)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (3, "")
+    assert queue.counts().in_flight == 1
+
+
+LOADED = """
+import atexit, sys
+atexit.register(lambda: print(*sorted(name.partition('.')[0] for name in sys.modules), file=sys.stderr))
+from lakequeue.cli import main
+main()
+"""
+
+
+def test_queue_commands_do_not_load_spark(start, queue):
+    for args in (["counts"], ["send", "orders", "x"], ["receive", "orders"], ["list"], ["--help"]):
+        _, err = start(*args, program=LOADED).communicate(timeout=30)
+        loaded = set(err.split())
+        assert "lakequeue" in loaded and not loaded & {"pyspark", "py4j", "delta"}
+
+
+def test_queue_commands_work_without_java_and_sql_says_that_it_is_missing(start, queue):
+    no_java = {"PATH": "/nowhere", "JAVA_HOME": ""}
+    counted = start("counts", "orders", env=no_java)
+    assert counted.wait(timeout=30) == 0
+    process = start("sql", "SELECT 1", env=no_java)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (3, "")
+    assert "Java" in err and one_line(err)
+
+
+def test_a_queue_command_takes_at_most_a_second(start, queue):
+    best = 10.0
+    for _ in range(6):  # the machine may be busy with other tests
+        began = time.perf_counter()
+        assert start("counts", "orders").wait(timeout=30) == 0
+        best = min(best, time.perf_counter() - began)
+        if best <= 1:
+            return
+    pytest.fail(f"the fastest of six runs took {best:.2f} s")
+
+
+def test_version_and_help(run):
+    assert run("--version", root=None).stdout == f"lakequeue {lakequeue.__version__}\n"
+    help = run("--help", root=None)
+    assert help.exit_code == 0 and "change-visibility" in help.stdout
+    assert run(root=None).exit_code == 2

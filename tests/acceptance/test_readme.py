@@ -1,0 +1,147 @@
+"""The README keeps its word: its code runs, its command lines are the ones CI runs, its tables are the rules."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lakequeue.profiles import PROFILES
+from model.model import LEGAL
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parents[2]
+README = (HERE / "README.md").read_text(encoding="utf-8")
+TEST_LINE = "python3 -m venv .venv && .venv/bin/pip install -q '.[test]' && .venv/bin/pytest"
+DEMO_LINE = "python3 -m venv .venv && .venv/bin/pip install -q . && .venv/bin/lakequeue demo"
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks of a language, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def section(title: str) -> str:
+    """The text below a heading, up to the next one of the same level."""
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Cells of the first table in a text, without its heading."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def run(sources: list[str]) -> dict[str, Any]:
+    """Executes blocks one after another, as a reader would paste them."""
+    names: dict[str, Any] = {}
+    for source in sources:
+        exec(compile(source, "README.md", "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the README creates belongs into a directory of the test."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_python_without_spark_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run([source for source in blocks("python") if "spark" not in source])
+    printed = capsys.readouterr().out
+    assert "one book" in printed and "two pens" in printed
+    assert "ReceiptHandleIsInvalid" in printed
+    assert names["orders"].counts().visible == 1  # the lamp, handed back
+
+
+@pytest.mark.spark
+def test_python_with_spark_runs(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run([source for source in blocks("python") if "spark" in source])
+    counts = names["events"].counts()
+    assert (counts.visible, counts.in_flight) == (10_100, 0)
+    assert "Deleted" in capsys.readouterr().out
+
+
+def test_command_line_runs() -> None:
+    [script] = [block for block in blocks("shell") if "LAKEQUEUE_ROOT" in block]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Dear reader" in done.stdout
+
+
+def test_install_lines_stand_alone() -> None:
+    assert f"{DEMO_LINE}\n" in blocks("shell")
+    assert f"{TEST_LINE}\n" in blocks("shell")
+
+
+def test_ci_runs_the_readmes_own_test_line() -> None:
+    ci = HERE / ".ci" / "run"
+    assert os.access(ci, os.X_OK)
+    assert TEST_LINE in [line.strip() for line in ci.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.spec("STA-13")
+def test_state_diagram_and_table_show_the_transitions_that_the_rules_allow() -> None:
+    text = section("States of a message")
+    table = [(before, after) for before, after, _ in rows(text)]
+    arrows = re.findall(r"^ +(\w+) --> (\w+)$", text, re.MULTILINE)
+    assert len(table) == len(set(table)) and len(arrows) == len(set(arrows))
+    assert set(table) == set(arrows) == LEGAL
+
+
+def test_profiles_are_told_as_they_are() -> None:
+    def number(value: float | None) -> str:
+        return "any" if value is None else f"{value:,}"
+
+    def span(low: float, high: float | None) -> str:
+        return "up to the retention" if high is None else f"{low:,}-{high:,}"
+
+    names = ["lake", "sqs", "sqs-2018", "cmq"]
+    profiles = [PROFILES[name] for name in names]
+    told = {name: cells for name, *cells in rows(section("Profiles and limits"))}
+    assert told == {
+        "entries in a batch": [number(p.max_batch) for p in profiles],
+        "messages in flight": [number(p.max_inflight_messages.default) for p in profiles],
+        "largest message (bytes)": [number(p.maximum_message_size.high) for p in profiles],
+        "delay (s)": [span(p.delay.low, p.delay.high) for p in profiles],
+        "wait of a receive (s)": [span(p.receive_wait_time.low, p.receive_wait_time.high) for p in profiles],
+        "visibility timeout (s)": [
+            span(p.visibility_timeout.low, p.visibility_timeout.high) for p in profiles
+        ],
+        "retention (s)": [
+            span(p.message_retention_period.low, p.message_retention_period.high) for p in profiles
+        ],
+        "handle after its timeout": [
+            "works until received again" if p.receipt_policy == "lenient" else "refused" for p in profiles
+        ],
+    }
+
+
+def test_links_inside_the_repository_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if not target.startswith("http"):
+            assert (HERE / target).exists(), target
+
+
+@pytest.mark.parametrize("name", ["local", "s3"])
+def test_settings_for_spark_submit_have_a_reason_each(name: str) -> None:
+    lines = (HERE / "conf" / f"{name}.conf").read_text(encoding="utf-8").splitlines()
+    for before, line in zip(lines, lines[1:], strict=False):
+        if line and not line.startswith("#"):
+            setting, _, value = line.partition(" ")
+            assert setting.startswith("spark.") and value.strip()
+            assert before.startswith(("#", "spark.")), f"no reason for {setting}"

@@ -1,0 +1,122 @@
+"""Entries that share nothing but the tables, and looks at the tables past all of lakequeue's code."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import pytest
+from deltalake import DeltaTable
+
+from lakequeue import LakeQueue, Queue, service
+from lakequeue.clock import Clock
+from lakequeue.shard_service import ShardService
+from lakequeue.storage import layout
+
+
+def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:
+    """Entries to one root that know as little of each other as processes do."""
+    entries = []
+    for _ in range(count):
+        entry = LakeQueue(str(root), clock=clock)
+        service._stores.clear()
+        entries.append(entry)
+    return entries
+
+
+def shard_of(queue: Queue, number: int = 0) -> ShardService:
+    return queue._shards[number]
+
+
+def small_segments(patch: pytest.MonkeyPatch, commits: int = 2) -> None:
+    """Lets segments close, and be merged, after very few commits."""
+    patch.setattr("lakequeue.shard_service.SEGMENT_COMMITS", commits)
+    patch.setattr("lakequeue.storage.housekeeping.TIER_SEGMENTS", 3)
+
+
+@contextmanager
+def without_tidying(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    with patch.context() as scope:
+        scope.setattr("lakequeue.shard_service.tidy", lambda *_: None)
+        yield
+
+
+@attrs.frozen
+class Row:
+    """A row of ``messages`` as Delta has it."""
+
+    shard: int
+    offset: int
+    message_id: str
+    body: str
+    sent_at: Any
+
+
+def log_rows(queue: Queue) -> list[Row]:
+    """Every row of the log, by shard and offset, read by delta-rs alone."""
+    table = DeltaTable(layout.messages_path(queue.owner.root, queue.key)).to_pyarrow_table()
+    columns = (table[name].to_pylist() for name in ("shard", "base_offset", "position", "message_id", "body"))
+    sent = [at or opened for at, opened in zip(*(table[n].to_pylist() for n in ("sent_at", "opened_at")))]
+    rows = [
+        Row(shard, base + position, message_id, body, at)
+        for shard, base, position, message_id, body, at in zip(*columns, sent, strict=True)
+    ]
+    return sorted(rows, key=lambda row: (row.shard, row.offset))
+
+
+def log_versions(queue: Queue) -> tuple[int, int]:
+    """Table versions of ``messages`` and ``receipts``."""
+    root, key = queue.owner.root, queue.key
+    paths = layout.messages_path(root, key), layout.receipts_path(root, key)
+    return DeltaTable(paths[0]).version(), DeltaTable(paths[1]).version()
+
+
+def application_id(queue: Queue, app_id: str) -> int:
+    table = DeltaTable(layout.messages_path(queue.owner.root, queue.key))
+    return table.transaction_version(app_id) or 0
+
+
+def check_log(queue: Queue, shards: int = 1, *, from_start: bool = True) -> list[Row]:
+    """Asserts offsets that are dense and there once, ids and bodies there once, and time that only rises."""
+    rows = log_rows(queue)
+    for shard in range(shards):
+        part = [row for row in rows if row.shard == shard]
+        end = layout.end_of(application_id(queue, layout.send_id(shard)))
+        first = 0 if from_start or not part else part[0].offset
+        assert [row.offset for row in part] == list(range(first, end))
+        sent = [row.sent_at for row in part]
+        assert sent == sorted(sent)
+    assert len({row.message_id for row in rows}) == len(rows)
+    return rows
+
+
+def at_once(calls: Sequence[Callable[[], Any]], patience: float = 60) -> list[Any]:
+    """Runs calls in a thread each, started together; what each returned or raised, in order."""
+    outcomes: list[Any] = [None] * len(calls)
+    ready = threading.Barrier(len(calls))
+
+    def run(index: int) -> None:
+        ready.wait(patience)
+        try:
+            outcomes[index] = calls[index]()
+        except BaseException as error:
+            outcomes[index] = error
+
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(patience)
+        assert not thread.is_alive(), "a call hangs"
+    return outcomes
+
+
+def drain(queue: Queue) -> list[str]:
+    """Bodies of everything that is visible, received in one go each time."""
+    bodies: list[str] = []
+    while messages := queue.receive(max_messages=1_000, wait_time=0):
+        bodies += [message.body for message in messages]
+    return bodies

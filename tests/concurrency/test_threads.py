@@ -1,0 +1,344 @@
+"""Many threads of one process on one queue: they share commits and never each other's messages."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from concurrency.rig import apart, at_once, check_log, log_versions, shard_of, small_segments
+
+from lakequeue import LakeQueue, OverLimit, QueueClientError, SendEntry
+from lakequeue.clock import SystemClock
+from lakequeue.group_commit import GroupCommit
+from lakequeue.testing import ManualClock
+
+
+@pytest.fixture
+def lq(tmp_path: Path) -> LakeQueue:
+    return LakeQueue(str(tmp_path / "root"), clock=ManualClock())
+
+
+@pytest.mark.spec("RCV-15", "RCV-3")
+def test_sixteen_threads_receive_each_of_a_hundred_messages_once(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders")
+    sent = queue.send_batch([SendEntry(body=str(number)) for number in range(100)])
+
+    def receive() -> list[str]:
+        ids = []
+        while messages := queue.receive(max_messages=3):
+            ids += [message.message_id for message in messages]
+        return ids
+
+    received = [message_id for ids in at_once([receive] * 16) for message_id in ids]
+    assert sorted(received) == sorted(entry.message_id for entry in sent.successful)
+
+
+@pytest.mark.spec("RCV-15")
+def test_threads_of_two_processes_receive_each_message_once(tmp_path: Path) -> None:
+    queues = [entry.create_queue("orders") for entry in apart(tmp_path / "root", ManualClock())]
+    queues[0].send_batch([SendEntry(body=str(number)) for number in range(60)])
+
+    def receive(queue: object) -> list[str]:
+        bodies = []
+        while messages := queue.receive(max_messages=2):  # type: ignore[attr-defined]
+            bodies += [message.body for message in messages]
+        return bodies
+
+    calls = [lambda queue=queue: receive(queue) for queue in queues * 4]
+    received = [body for bodies in at_once(calls) for body in bodies]
+    assert sorted(received, key=int) == [str(number) for number in range(60)]
+
+
+@pytest.mark.spec("INF-11", "INF-3")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_cap_on_messages_in_flight_holds_for_eight_receivers(tmp_path: Path, processes: int) -> None:
+    entries = apart(tmp_path / "root", ManualClock(), processes)
+    queues = [entry.create_queue("orders", max_inflight_messages=10, profile_strict=False) for entry in entries]
+    queues[0].send_batch([SendEntry(body=str(number)) for number in range(100)])
+    seen: list[int] = []
+
+    def receive(queue: object) -> int:
+        taken = 0
+        try:
+            while True:
+                taken += len(queue.receive(max_messages=3))  # type: ignore[attr-defined]
+                seen.append(queue.counts().in_flight)  # type: ignore[attr-defined]
+        except OverLimit:
+            return taken
+
+    calls = [lambda queue=queue: receive(queue) for queue in (queues * 8)[:8]]
+    assert sum(at_once(calls)) == 10
+    assert max(seen) == 10
+
+
+@pytest.mark.spec("QUE-21")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_cap_on_stored_messages_holds_for_eight_senders(tmp_path: Path, processes: int) -> None:
+    entries = apart(tmp_path / "root", ManualClock(), processes)
+    queues = [entry.create_queue("orders", max_stored_messages=10, profile_strict=False) for entry in entries]
+
+    def send(queue: object, name: str) -> int:
+        return len(queue.send_batch([SendEntry(body=f"{name}{n}") for n in range(4)]).successful)  # type: ignore[attr-defined]
+
+    calls = [
+        lambda queue=queue, name=name: send(queue, name)
+        for queue, name in zip((queues * 8)[:8], "abcdefgh", strict=True)
+    ]
+    assert sum(at_once(calls)) == 10
+    assert len(check_log(queues[0])) == 10
+    with pytest.raises(OverLimit):
+        queues[0].send("one more")
+
+
+@pytest.mark.spec("QUE-21")
+def test_a_deleted_message_makes_room_for_one_more(tmp_path: Path) -> None:
+    here, there = apart(tmp_path / "root", ManualClock())
+    queue = here.create_queue("orders", max_stored_messages=3, profile_strict=False)
+    for body in "abc":
+        queue.send(body)
+    with pytest.raises(OverLimit):
+        queue.send("d")
+    other = there.queue("orders")
+    other.delete(other.receive()[0].receipt_handle)
+    queue.send("d")
+    with pytest.raises(OverLimit):
+        queue.send("e")
+
+
+@pytest.mark.spec("SND-7", "SND-17")
+def test_threads_that_send_keep_their_own_order_and_every_offset_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_segments(monkeypatch, 3)
+    queues = [entry.create_queue("orders") for entry in apart(tmp_path / "root", SystemClock())]
+
+    def send(queue: object, name: str) -> None:
+        for number in range(15):
+            queue.send(f"{name}{number}")  # type: ignore[attr-defined]
+
+    names = "abcdefgh"
+    calls = [
+        lambda queue=queue, name=name: send(queue, name)
+        for queue, name in zip(queues * 4, names, strict=True)
+    ]
+    assert at_once(calls) == [None] * 8
+    bodies = [row.body for row in check_log(queues[0])]
+    for name in names:
+        own = [body for body in bodies if body.startswith(name)]
+        assert own == [f"{name}{number}" for number in range(15)]
+
+
+class TestGroupCommit:
+    def test_what_waits_for_a_commit_goes_into_the_next_one(self, lq: LakeQueue) -> None:
+        queue = lq.create_queue("orders")
+        queue.send("first")
+        messages, receipts = log_versions(queue)
+        with shard_of(queue).holding_sends():
+            started = _started([lambda n=n: queue.send(f"m{n}") for n in range(12)])
+            _until(lambda: len(shard_of(queue)._sending._pending) == 11)
+        for call in started:
+            call.result(30)
+        assert len(check_log(queue)) == 13
+        assert log_versions(queue)[0] == messages + 2  # the leader's own, and everybody else's
+
+        received = queue.receive(max_messages=13)
+        with shard_of(queue)._ledger_lock:
+            started = _started([lambda m=m: queue.delete(m.receipt_handle) for m in received])
+            _until(lambda: len(shard_of(queue)._settling._pending) == 12)
+        for call in started:
+            call.result(30)
+        assert log_versions(queue)[1] == receipts + 3
+        assert queue.counts().in_flight == 0
+
+    def test_a_free_run_of_threads_needs_fewer_commits_than_it_has_operations(self, lq: LakeQueue) -> None:
+        queue = lq.create_queue("orders")
+        before = log_versions(queue)[0]
+        at_once([lambda n=n: [queue.send(f"{n}-{i}") for i in range(5)] for n in range(16)])
+        assert len(check_log(queue)) == 80
+        assert log_versions(queue)[0] - before < 60
+
+    def test_one_refused_command_does_not_touch_the_others_of_its_commit(self, lq: LakeQueue) -> None:
+        queue = lq.create_queue("orders")
+        queue.send_batch([SendEntry(body=str(n)) for n in range(4)])
+        handles = [message.receipt_handle for message in queue.receive(max_messages=4)]
+        calls: list[Callable[[], None]] = [lambda h=h: queue.delete(h) for h in handles[:3]]
+        calls.append(lambda: queue.change_visibility(handles[3], 43_201))
+        calls.append(lambda: queue.delete(handles[3][:-1] + ("0" if handles[3][-1] != "0" else "1")))
+        outcomes = at_once(calls)
+        assert outcomes[:3] == [None] * 3
+        assert [outcome.code for outcome in outcomes[3:]] == ["InvalidParameterValue", "ReceiptHandleIsInvalid"]
+        assert queue.counts().in_flight == 1
+
+
+class TestInterrupted:
+    """Ctrl-C reaches the main thread alone, wherever that is in a group commit."""
+
+    def test_a_caller_that_waits_leaves_the_line_and_the_rest_go_on(self) -> None:
+        gate, group, batches = _gated()
+        first = _started([lambda: group.submit(1)])[0]
+        _until(lambda: group._busy and not group._pending)
+        behind = _started([lambda: group.submit(2)])[0]
+        _until(lambda: len(group._pending) == 1)
+        with pytest.raises(KeyboardInterrupt), _interrupt_when(lambda: len(group._pending) == 2):
+            group.submit(3)
+        gate.set()
+        assert (first.result(10), behind.result(10), group.submit(4)) == (1, 2, 4)
+        assert batches == [[1], [2], [4]]
+
+    def test_the_next_leader_hands_the_lead_on(self) -> None:
+        gate, group, batches = _gated()
+        first = _started([lambda: group.submit(1)])[0]
+        _until(lambda: group._busy and not group._pending)
+        behind: list[Future[int]] = []
+
+        def when_main_waits() -> bool:
+            if len(group._pending) == 1 and not behind:
+                behind.extend(_started([lambda: group.submit(3)]))
+            return len(group._pending) == 2
+
+        with pytest.raises(KeyboardInterrupt), _interrupt_when(when_main_waits):
+            group.submit(2)
+        gate.set()
+        assert (first.result(10), behind[0].result(10), group.submit(4)) == (1, 3, 4)
+        assert batches == [[1], [3], [4]]
+
+    def test_a_leader_does_not_leave_the_others_without_an_answer(self) -> None:
+        gate, group, _ = _gated()
+        behind: list[Future[int]] = []
+
+        def when_main_leads() -> bool:
+            if group._busy and not behind:
+                behind.extend(_started([lambda: group.submit(2)]))
+            return len(group._pending) == 1
+
+        with pytest.raises(KeyboardInterrupt), _interrupt_when(when_main_leads):
+            group.submit(1)
+        gate.set()
+        assert behind[0].result(10) == 2
+        assert group.submit(3) == 3
+
+    def test_those_in_the_leaders_own_commit_learn_that_its_outcome_is_unknown(self) -> None:
+        entered, gates = threading.Event(), iter([threading.Event(), threading.Event(), threading.Event()])
+        first_gate, main_gate, last_gate = (gate := list(gates))
+        last_gate.set()
+        waiting = iter(gate)
+
+        def run(requests: Sequence[int]) -> Sequence[int]:
+            mine = next(waiting)
+            if mine is main_gate:
+                entered.set()
+            mine.wait(10)
+            return list(requests)
+
+        group: GroupCommit[int, int] = GroupCommit(run)
+        first = _started([lambda: group.submit(1)])[0]
+        _until(lambda: group._busy and not group._pending)
+        behind: list[Future[int]] = []
+
+        def when_main_leads() -> bool:
+            if len(group._pending) == 1 and not behind:
+                behind.extend(_started([lambda: group.submit(3)]))
+            if len(group._pending) == 2:
+                first_gate.set()
+            return entered.is_set()
+
+        with pytest.raises(KeyboardInterrupt), _interrupt_when(when_main_leads):
+            group.submit(2)
+        assert first.result(10) == 1
+        with pytest.raises(QueueClientError) as caught:
+            behind[0].result(10)
+        assert caught.value.outcome_unknown
+        assert group.submit(4) == 4
+
+    def test_a_queue_works_on_after_an_interrupted_commit(
+        self, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from lakequeue.storage.point import PointTable
+
+        queue = lq.create_queue("orders")
+        queue.send("a")
+        append, merge = PointTable.append, PointTable.merge
+
+        def interrupted(original: Callable[..., None], landed: bool) -> Callable[..., None]:
+            def method(*args: object) -> None:
+                if landed:
+                    original(*args)
+                raise KeyboardInterrupt
+
+            return method
+
+        for landed in (False, True):
+            with monkeypatch.context() as patch:
+                patch.setattr(PointTable, "append", interrupted(append, landed))
+                patch.setattr(PointTable, "merge", interrupted(merge, landed))
+                with pytest.raises(KeyboardInterrupt):
+                    queue.send(f"landed {landed}")
+                with pytest.raises(KeyboardInterrupt):
+                    queue.receive(visibility_timeout=0 if landed else 30)
+        queue.send("b")
+        assert [row.body for row in check_log(queue)] == ["a", "landed True", "b"]
+        assert [m.body for m in queue.receive(max_messages=10)] == ["a", "landed True", "b"]
+
+
+def _gated() -> tuple[threading.Event, GroupCommit[int, int], list[list[int]]]:
+    """A group commit whose batches wait for a gate, and the batches that it ran."""
+    gate, batches = threading.Event(), []
+
+    def run(requests: Sequence[int]) -> Sequence[int]:
+        assert gate.wait(10)
+        batches.append(list(requests))
+        return list(requests)
+
+    return gate, GroupCommit(run), batches
+
+
+def _started(calls: Sequence[Callable[[], object]]) -> list[Future]:
+    futures: list[Future] = []
+    for call in calls:
+        future: Future = Future()
+
+        def run(call: Callable[[], object] = call, future: Future = future) -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        futures.append(future)
+    return futures
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not reached():
+        assert time.monotonic() < deadline, "gave up waiting"
+        time.sleep(0.002)
+
+
+class _interrupt_when:
+    """Sends the main thread a Ctrl-C as soon as something is so."""
+
+    def __init__(self, reached: Callable[[], bool]) -> None:
+        self._reached = reached
+
+    def __enter__(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+
+        def watch() -> None:
+            _until(self._reached)
+            time.sleep(0.02)  # from being in the line to waiting in it
+            signal.pthread_kill(main, signal.SIGINT)
+
+        self._thread = threading.Thread(target=watch, daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(10)
+
+

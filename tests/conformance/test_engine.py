@@ -1,0 +1,224 @@
+"""What every engine promises about one table: fences, tokens, files and row order."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakequeue.storage import layout
+from lakequeue.storage.engine import DataFile, Engine, LostRace, Table
+
+OPENED = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)
+
+
+def filled(schema: pa.Schema, rows: list[dict]) -> pa.Table:
+    return pa.Table.from_pylist([dict.fromkeys(schema.names) | row for row in rows], schema=schema)
+
+
+def messages(first: int, count: int, base: int = 0) -> pa.Table:
+    return filled(
+        layout.MESSAGES,
+        [
+            {
+                "shard": 0,
+                "base_offset": base,
+                "opened_at": OPENED,
+                "position": first - base + index,
+                "message_id": f"m{first + index}",
+                "body": f"body {first + index}",
+                "message_attributes": [
+                    ("k", {"type": "Binary", "string_value": None, "binary_value": b"\x00\xff"})
+                ],
+                "sent_at": OPENED,
+                "delay_seconds": 0.0,
+            }
+            for index in range(count)
+        ],
+    )
+
+
+def runs(*offsets: int, state: str = "ready", op: str | None = None) -> pa.Table:
+    schema = layout.RECEIPTS if op is None else layout.RECEIPTS.append(pa.field("op", pa.string()))
+    row = {"shard": 0, "settled": False, "state": state, "visible_at": OPENED}
+    if op is not None:
+        row["op"] = op
+    return filled(schema, [row | {"first_offset": o, "last_offset": o} for o in offsets])
+
+
+@pytest.fixture
+def log(engine: Engine, tmp_path: Path) -> Table:
+    path = layout.messages_path(str(tmp_path), "k")
+    Path(path).parent.mkdir(parents=True)
+    engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
+    return engine.open(path)
+
+
+@pytest.fixture
+def ledger(engine: Engine, tmp_path: Path) -> Table:
+    path = layout.receipts_path(str(tmp_path), "k")
+    Path(path).parent.mkdir(parents=True)
+    engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES)
+    return engine.open(path)
+
+
+def rows_of(table: Table, *columns: str) -> list[tuple]:
+    parts = table.read(table.files()["path"].to_pylist(), list(columns))
+    return [tuple(row.values()) for part in parts for row in part.select(list(columns)).to_pylist()]
+
+
+def test_create_leaves_an_existing_table_alone(engine: Engine, log: Table) -> None:
+    log.append(messages(0, 1), {"send-0": 1}, "a")
+    engine.create(log.path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
+    assert engine.exists(log.path)
+    assert not engine.exists(f"{log.path}-not")
+    assert engine.open(log.path).version == 1
+    with pytest.raises(FileNotFoundError):
+        engine.open(f"{log.path}-not")
+
+
+def test_append_shows_files_with_typed_partitions_and_statistics(log: Table) -> None:
+    assert log.files().num_rows == 0
+    assert {"min.position", "max.delay_seconds", "null_count.sent_at"} <= set(log.files().column_names)
+    log.append(messages(0, 3), {"send-0": 3, "clock-0": 7}, "a")
+    (file,) = log.files().to_pylist()
+    assert (file["partition.shard"], file["partition.base_offset"]) == (0, 0)
+    assert file["partition.opened_at"] == OPENED
+    assert (file["rows"], file["min.position"], file["max.position"]) == (3, 0, 2)
+    assert (file["null_count.sent_at"], file["max.delay_seconds"]) == (0, 0.0)
+    assert (log.transaction("send-0"), log.transaction("clock-0"), log.transaction("send-1")) == (3, 7, None)
+
+
+def test_rows_come_back_as_they_were_in_order(log: Table) -> None:
+    log.append(messages(0, 40), {"send-0": 40}, "a")
+    log.append(messages(40, 2), {"send-0": 42}, "b")
+    by_row = sorted(log.files().to_pylist(), key=lambda file: file["rows"])
+    small, large = log.read([file["path"] for file in by_row])
+    assert small["body"].to_pylist() == ["body 40", "body 41"]
+    assert large["position"].to_pylist() == list(range(40))
+    assert large["sent_at"].cast(layout.INSTANT).to_pylist() == [OPENED] * 40
+    name, value = large["message_attributes"][0].as_py()[0]
+    assert (name, value["type"], value["binary_value"]) == ("k", "Binary", b"\x00\xff")
+    part = log.read_rows(by_row[1]["path"], 7, 9, ["body", "position"])
+    assert part.to_pylist() == [{"body": f"body {i}", "position": i} for i in (7, 8, 9)]
+    assert log.read_rows(by_row[0]["path"], 1, 1, ["body"])["body"].to_pylist() == ["body 41"]
+
+
+def test_an_append_on_an_older_snapshot_is_refused(engine: Engine, log: Table) -> None:
+    stale = engine.open(log.path)
+    log.append(messages(0, 2), {"send-0": 2}, "winner")
+    with pytest.raises(LostRace):
+        stale.append(messages(0, 5), {"send-0": 5}, "loser")
+    stale.refresh()
+    assert not stale.landed("loser", 0)
+    assert stale.landed("winner", 0)
+    assert stale.transaction("send-0") == 2
+    assert len(rows_of(stale, "body")) == 2
+
+
+def test_a_stale_second_id_refuses_the_whole_commit(engine: Engine, log: Table) -> None:
+    stale = engine.open(log.path)
+    log.add([], {"bulk-x": 1}, "winner")
+    with pytest.raises(LostRace):
+        stale.append(messages(0, 1), {"send-0": 1, "bulk-x": 1}, "loser")
+    stale.refresh()
+    assert stale.transaction("send-0") is None
+
+
+def test_appends_to_other_shards_do_not_conflict(engine: Engine, log: Table) -> None:
+    other = engine.open(log.path)
+    log.append(messages(0, 1), {"send-0": 1}, "a")
+    other.append(messages(0, 1), {"send-1": 1}, "b")
+    other.refresh()
+    assert (other.transaction("send-0"), other.transaction("send-1")) == (1, 1)
+
+
+def test_an_empty_commit_moves_the_fence(engine: Engine, log: Table) -> None:
+    stale = engine.open(log.path)
+    log.add([], {"send-0": layout.CLOSED}, "close")
+    assert log.transaction("send-0") == layout.CLOSED
+    with pytest.raises(LostRace):
+        stale.append(messages(0, 1), {"send-0": 1}, "late")
+
+
+def test_waiting_files_are_added_with_their_partition(log: Table) -> None:
+    data = messages(0, 4).drop_columns(layout.MESSAGE_PARTITIONS)
+    folder = Path(log.path) / "bulk" / "id with space"
+    folder.mkdir(parents=True)
+    pq.write_table(data, folder / "part.parquet")
+    file = DataFile(
+        path="bulk/id with space/part.parquet",
+        size=(folder / "part.parquet").stat().st_size,
+        rows=4,
+        partition={"shard": "0", "base_offset": "10", "opened_at": "2026-01-01 00:00:00.123456"},
+        minimum={"position": 0, "delay_seconds": 0.0},
+        maximum={"position": 3, "delay_seconds": 0.0},
+        nulls={"sent_at": 4, "position": 0, "delay_seconds": 0},
+    )
+    log.add([file], {"send-0": 14}, "bulk")
+    (live,) = log.files().to_pylist()
+    assert (live["partition.base_offset"], live["partition.opened_at"]) == (10, OPENED)
+    assert (live["rows"], live["max.position"], live["null_count.sent_at"]) == (4, 3, 4)
+    assert log.read([live["path"]], ["body"])[0]["body"].to_pylist() == [f"body {i}" for i in range(4)]
+
+
+def test_a_replaced_segment_keeps_what_landed_beside_it(engine: Engine, log: Table) -> None:
+    log.append(messages(0, 2), {"send-0": 2}, "a")
+    log.append(messages(2, 2), {"send-0": 4}, "b")
+    compactor, late = engine.open(log.path), engine.open(log.path)
+    log.append(messages(4, 2, base=4), {"send-0": 6}, "c")
+    compactor.replace({"shard": [0], "base_offset": [0]}, [messages(0, 4)], {"files-0": 1}, "merged")
+    assert sorted(rows_of(compactor, "body")) == sorted((f"body {i}",) for i in range(6))
+    assert compactor.files().num_rows == 2
+    with pytest.raises(LostRace):
+        late.replace({"shard": [0], "base_offset": [0]}, [messages(0, 4)], {"files-0": 1}, "again")
+    late.refresh()
+    assert len(rows_of(late, "body")) == 6
+
+
+def test_replacing_by_nothing_drops_the_segment(log: Table) -> None:
+    log.append(messages(0, 2), {"send-0": 2}, "a")
+    log.append(messages(2, 1, base=2), {"send-0": 3}, "b")
+    log.replace({"shard": [0], "base_offset": [0]}, [], {"files-0": 1}, "drop")
+    assert rows_of(log, "body") == [("body 2",)]
+    assert log.transaction("send-0") == 3
+
+
+def test_merge_puts_updates_and_deletes_by_key(ledger: Table) -> None:
+    ledger.append(runs(1, 2, 3), {"receipts-0": 1}, "a")
+    source = pa.concat_tables([runs(2, 9, state="in_flight", op="put"), runs(3, 8, op="del")])
+    ledger.merge(
+        source,
+        ["settled", "first_offset"],
+        "t.shard = 0 AND t.settled = false AND (t.first_offset = -1 OR t.first_offset BETWEEN 2 AND 9)",
+        {"receipts-0": 2},
+        "b",
+    )
+    expected = [(1, "ready"), (2, "in_flight"), (9, "in_flight")]
+    assert sorted(rows_of(ledger, "first_offset", "state")) == expected
+    assert ledger.transaction("receipts-0") == 2
+    assert ledger.landed("b", 1)
+
+
+def test_a_merge_on_an_older_snapshot_is_refused(engine: Engine, ledger: Table) -> None:
+    ledger.append(runs(1), {"receipts-0": 1}, "a")
+    stale = engine.open(ledger.path)
+    arguments = (["settled", "first_offset"], "t.shard = 0 AND t.settled = false", {"receipts-0": 2})
+    ledger.merge(runs(1, state="in_flight", op="put"), *arguments, "winner")
+    with pytest.raises(LostRace):
+        stale.merge(runs(5, op="put"), *arguments, "loser")
+    stale.refresh()
+    assert not stale.landed("loser", 0)
+    assert rows_of(stale, "first_offset", "state") == [(1, "in_flight")]
+
+
+def test_a_compacted_ledger_keeps_its_ranges_in_order(ledger: Table) -> None:
+    ledger.append(runs(5, 1), {"receipts-0": 1}, "a")
+    ledger.replace({"shard": [0], "settled": [False]}, [runs(1, 2), runs(5, 6)], {"receipts-0": 2}, "compact")
+    files = sorted(ledger.files().to_pylist(), key=lambda file: file["min.first_offset"])
+    assert [(f["min.first_offset"], f["max.last_offset"]) for f in files] == [(1, 2), (5, 6)]
+    tables = ledger.read([file["path"] for file in files], ["first_offset"])
+    assert [table["first_offset"].to_pylist() for table in tables] == [[1, 2], [5, 6]]

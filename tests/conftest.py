@@ -1,0 +1,30 @@
+"""Fixtures that every part of the suite shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one session of a test run, warm; tests keep apart by their ``tmp_path``."""
+    from lakequeue.spark.session import build_session
+
+    session = build_session(
+        "lakequeue-tests",
+        "local[2]",
+        **{
+            "spark.driver.memory": "2g",
+            # two cores: more shuffle tasks only wait for each other
+            "spark.sql.shuffle.partitions": "2",
+        },
+    )
+    session.range(1).count()
+    yield session
+    session.stop()

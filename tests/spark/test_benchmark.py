@@ -1,0 +1,70 @@
+"""The benchmark runs at tiny sizes, judges nothing then, and prints every row; times are not looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[2] / "jobs" / "benchmark.py"
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARK), "--root", str(tmp_path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, COLUMNS="160"))
+
+
+def test_table_shows_machine_rows_and_no_judgement_when_quick(tmp_path: Path) -> None:
+    done = run(tmp_path, "--quick", "--scale", "0.05", "--only", "point,cli")
+
+    assert done.returncode == 0, done.stderr
+    header, *lines = [line for line in done.stdout.splitlines() if line.strip()]
+    assert " cores, " in header and "deltalake " in header
+    assert lines[0].split() == ["row", "measured", "bare", "ratio", "bound", "verdict"]
+    rows = lines[2:]
+    assert [row.split("  ")[0].strip() for row in rows] == [
+        "one send / bare append",
+        "one claim / bare MERGE",
+        "one delete / bare MERGE",
+        "lakequeue counts, whole process",
+    ]
+    assert all(row.rstrip().endswith("not judged") for row in rows)
+    assert os.listdir(tmp_path) == [], "what the benchmark made is still there"
+
+
+def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
+    done = run(tmp_path, "--quick", "--scale", "0.02", "--only", "in-flight,age,concurrent", "--json")
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["quick"] and document["failed"] == []
+    assert document["machine"]["cores"] >= 1 and document["machine"]["pyspark"]
+    assert [row["bound"] for row in document["rows"]] == [2.5, 1.3, *[None] * 6]
+    for row in document["rows"]:
+        if row["bare"] is not None:
+            assert row["ratio"] == pytest.approx(row["measured"] / row["bare"])
+
+
+@pytest.mark.spark
+def test_rows_of_dataframes_are_measured_and_judged_without_quick(tmp_path: Path) -> None:
+    only = "bulk,backlog,mixed,extend"
+    done = run(tmp_path, "--scale", "0.0005", "--only", only, "--json")
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["failed"] == [] and not document["quick"]
+    assert len(document["rows"]) == 8
+    for row in document["rows"]:
+        expected = {"figure"} if row["bound"] is None else {"within", "over"}
+        assert row["verdict"] in expected
+
+
+def test_an_unknown_row_is_refused(tmp_path: Path) -> None:
+    done = run(tmp_path, "--only", "pointless")
+
+    assert done.returncode == 2
+    assert "pointless" in done.stderr

@@ -1,0 +1,53 @@
+"""docs/behaviour.md, the sources and the tests speak of the same rules."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+HERE = Path(__file__).parents[2]
+PAGE = (HERE / "docs" / "behaviour.md").read_text(encoding="utf-8")
+ID = re.compile(
+    r"\b(?:PRF|NAM|QUE|STA|RCP|SND|BAT|RCV|VIS|DEL|INF|RET|DLY|LPL|FIF|DDP|SEQ|ATT|RWD|HBN|HNS|DLQ|PUR|MSA"
+    r"|ERR|QTA|PER|EXM|DLT)-\d+\b"
+)
+TOLD_ONLY = {
+    "QUE-32": "README: limits are those of one queue",
+    "DEL-8": "README: the newest handle always deletes",
+    "QTA-10": "README: stored messages are not limited",
+    "DLY-6": "README: no topics, so no delays on them",
+    "HBN-13": "README: pushed messages",
+    "HBN-14": "README: pushed messages",
+}
+"""Facts that no test can show, told in a sentence."""
+
+
+def told() -> list[str]:
+    """Ids that the page explains, in order."""
+    return re.findall(r"^- \*\*([A-Z]{3}-\d+)\*\* \S", PAGE, re.MULTILINE)
+
+
+def named(folder: str) -> dict[str, str]:
+    """Ids that the Python files of a folder name, with a file that does."""
+    found: dict[str, str] = {}
+    for path in sorted((HERE / folder).rglob("*.py")):
+        if path == Path(__file__).resolve():
+            continue
+        where = str(path.relative_to(HERE))
+        found.update((id, where) for id in ID.findall(path.read_text(encoding="utf-8")))
+    return found
+
+
+def test_each_rule_is_told_once() -> None:
+    ids = told()
+    assert sorted(ids) == sorted(set(ids))
+
+
+def test_every_id_in_sources_and_tests_is_told() -> None:
+    unknown = {id: where for id, where in (named("src") | named("tests")).items() if id not in told()}
+    assert not unknown
+
+
+def test_every_rule_that_is_told_has_a_test() -> None:
+    missing = [id for id in told() if id not in named("tests") and id not in TOLD_ONLY]
+    assert not missing
