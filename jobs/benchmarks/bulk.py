@@ -46,7 +46,11 @@ def bulk(bench: Bench) -> Iterator[Figure]:
 
         warm_rows = min(rows, 20_000)
         warm, df = bench.input(warm_rows), bench.input(rows)
-        bench.turns("warming up", 2, (lambda: ours(warm, warm_rows), lambda: bare(warm, warm_rows)))
+        bench.turns(
+            "warming up",
+            bench.sizes.warm_rounds,
+            (lambda: ours(warm, warm_rows), lambda: bare(warm, warm_rows)),
+        )
         times = bench.turns("bulk", bench.sizes.bulk_rounds, (lambda: ours(df, rows), lambda: bare(df, rows)))
     yield Figure(f"{rows:,} x 1 KiB through Spark / bare", *times[0], bound=1.3, remark="(target 1.1x)")
 

@@ -32,6 +32,7 @@ class Sizes:
 
     point_rounds: int = 300
     bulk_rows: int = 1_000_000
+    warm_rounds: int = 2
     bulk_rounds: int = 3
     few: int = 200_000
     many: int = 10_000_000
@@ -55,19 +56,20 @@ class Sizes:
 
 
 QUICK = Sizes(
-    point_rounds=60,
+    point_rounds=40,
     bulk_rows=100_000,
+    warm_rounds=1,
     bulk_rounds=2,
     few=20_000,
     many=200_000,
-    receive_rounds=40,
-    cold_rounds=10,
+    receive_rounds=30,
+    cold_rounds=5,
     leased=10_000,
-    lease_rounds=20,
-    read_rounds=2,
+    lease_rounds=12,
+    read_rounds=1,
     runs=12_000,
     commits=600,
-    window=150,
+    window=90,
     calls=1_024,
     flow_rounds=1,
     extend_rounds=20,

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 import threading
 import warnings
@@ -92,37 +91,33 @@ def run_demo(root: str | None, input_dir: str | Path | None, console: Console) -
     """
     where = Path(input_dir) if input_dir is not None else _pyspark_directory()
     entries, skipped = _entries(where)
+    console.print(f"Input: {len(entries):,} Python files below {where}" + _left_out(skipped), **_PLAIN)
+    with console.status("Starting Spark ..."):
+        spark, started = _session()
     scratch = tempfile.mkdtemp(prefix="lakequeue-demo-") if root is None else None
     try:
-        return _demo(root or f"{scratch}/root", where, entries, skipped, console)
+        return _demo(root or f"{scratch}/root", entries, spark, console)
     finally:
+        if started:
+            spark.stop()
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
             console.print(f"{scratch} is removed again; keep the tables with --root DIR", **_PLAIN)
 
 
-def _demo(root: str, where: Path, entries: Sequence[tuple[str, str]], skipped: int, console: Console) -> int:
-    # workers must run the Python that has lakequeue installed, whatever python3 is on the PATH
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    console.print(f"Input: {len(entries):,} Python files below {where}" + _left_out(skipped), **_PLAIN)
-    with console.status("Starting Spark ..."):
-        spark, started = _session()
-    try:
-        lake = LakeQueue(root, spark=spark)
-        begun = lake.clock.now()
-        results = f"{root.rstrip('/')}-demo-results"
-        queue = _fresh_queue(lake)
-        with console.status("Sending ..."):
-            sent = queue.send_dataframe(spark.createDataFrame(list(entries), "body STRING, group_id STRING"))
-        console.print(f"Sent: {sent:,} messages in one commit, {_seconds(lake.clock, begun)}")
-        tally = _consume(lake, queue, spark, results, sent, console)
-        console.print()
-        complete = _summarise(lake, queue, spark, results, sent, tally, console)
-        console.print(f"Root: {root}\nResults: {results}", **_PLAIN)
-        return 0 if complete else 3
-    finally:
-        if started:
-            spark.stop()
+def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, console: Console) -> int:
+    lake = LakeQueue(root, spark=spark)
+    begun = lake.clock.now()
+    results = f"{lake.root}-demo-results"
+    queue = _fresh_queue(lake)
+    with console.status("Sending ..."):
+        sent = queue.send_dataframe(spark.createDataFrame(list(entries), "body STRING, group_id STRING"))
+    console.print(f"Sent: {sent:,} messages in one commit, {_seconds(lake.clock, begun)}")
+    tally = _consume(lake, queue, spark, results, sent, console)
+    console.print()
+    complete = _summarise(lake, queue, spark, results, sent, tally, console)
+    console.print(f"Root: {lake.root}\nResults: {results}", **_PLAIN)
+    return 0 if complete else 3
 
 
 def _session() -> tuple[SparkSession, bool]:
@@ -157,7 +152,8 @@ def _entries(where: Path) -> tuple[list[tuple[str, str]], int]:
     """
     if not where.is_dir():
         raise InvalidOptions([f"--input {where}: not a directory"])
-    entries, skipped = [], 0
+    entries: list[tuple[str, str]] = []
+    skipped = 0
     for path in sorted(where.rglob("*.py")):
         try:
             source = path.read_text(encoding="utf-8", errors="replace")

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 
     from lakequeue.service import LakeQueue
     from lakequeue.storage import bulk
+
+_Checked = TypeVar("_Checked")
 
 
 class Queue:

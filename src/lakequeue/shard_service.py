@@ -28,7 +28,7 @@ from lakequeue.shard import (
     ShardMachine,
 )
 from lakequeue.storage import layout
-from lakequeue.storage.append import SEGMENT_COMMITS, Appender, NewMessage
+from lakequeue.storage.append import Appender, NewMessage
 from lakequeue.storage.bodies import Bodies
 from lakequeue.storage.commit import back_off, first_line
 from lakequeue.storage.engine import Engine
@@ -195,8 +195,7 @@ class ShardService:
 
     def _open_appender(self) -> Appender:
         if self._appender is None:
-            commits = 1 if self._engine.name == "spark" else SEGMENT_COMMITS
-            self._appender = Appender(self._engine.open(self._messages), self.shard, commits)
+            self._appender = Appender(self._engine.open(self._messages), self.shard)
         return self._appender
 
     # --- the ledger

@@ -455,7 +455,9 @@ def test_what_nobody_expects_is_one_line_and_a_stack_trace_only_if_asked(run, qu
     monkeypatch.setattr(LakeQueue, "list_queues", fail)
     result = run("list")
     assert (result.exit_code, result.stdout) == (3, "") and one_line(result.stderr)
-    if not isinstance(error, OSError):
+    if isinstance(error, OSError):
+        assert result.stderr == "error: environment: [Errno 28] disk full\n"
+    else:
         assert f"error: internal: {type(error).__name__}" in result.stderr and "-v" in result.stderr
     verbose = run("-v", "list")
     assert verbose.exit_code == 3 and "Traceback" in verbose.stderr and "in fail" in verbose.stderr

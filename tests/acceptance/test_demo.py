@@ -34,7 +34,7 @@ def test_demo_works_off_every_file_and_leaves_an_empty_queue(
     spark: SparkSession, files: Path, tmp_path: Path
 ) -> None:
     root = str(tmp_path / "root")
-    console = Console(record=True, width=120, quiet=True)
+    console = Console(quiet=True)
 
     assert run_demo(root, str(files), console) == 0
 
@@ -47,9 +47,10 @@ def test_demo_works_off_every_file_and_leaves_an_empty_queue(
     }
     counts = LakeQueue(root).queue(QUEUE).counts()
     assert (counts.visible, counts.in_flight, counts.delayed) == (0, 0, 0)
-    # 14 messages in batches of 3: the first batch loses its first file, the second its worker
-    assert results[0]["path"] == "broken.py" and results[0]["receive_count"] == 2
-    assert sum(row["receive_count"] > 1 for row in results) >= 4
+    # 14 messages in batches of 3: the first file fails in the first batch, comes back with the second, and
+    # that one loses its worker
+    assert results[0]["path"] == "broken.py" and results[0]["receive_count"] == 3
+    assert sum(row["receive_count"] > 1 for row in results) >= 3
 
 
 def test_demo_wants_a_directory_with_python_files(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lakequeue import LakeQueue
 from lakequeue.profiles import PROFILES
 from model.model import LEGAL
 
@@ -53,12 +54,23 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.spec("RCP-1", "RCP-4", "STA-14")
 def test_python_without_spark_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = run([source for source in blocks("python") if "spark" not in source])
     printed = capsys.readouterr().out
     assert "one book" in printed and "two pens" in printed
     assert "ReceiptHandleIsInvalid" in printed
     assert names["orders"].counts().visible == 1  # the lamp, handed back
+    lamp = names["message"]
+    assert len({names["orders"].name, lamp.message_id, lamp.receipt_handle}) == 3
+    [unreceived] = names["orders"].peek()
+    assert not hasattr(unreceived, "receipt_handle")
+
+
+@pytest.mark.spec("RCV-9")
+def test_receive_takes_no_group() -> None:
+    with pytest.raises(TypeError):
+        LakeQueue("root").create_queue("orders").receive(group_id="a")  # type: ignore[call-arg]
 
 
 @pytest.mark.spark
@@ -69,6 +81,7 @@ def test_python_with_spark_runs(spark: SparkSession, capsys: pytest.CaptureFixtu
     assert "Deleted" in capsys.readouterr().out
 
 
+@pytest.mark.spec("EXM-10")
 def test_command_line_runs() -> None:
     [script] = [block for block in blocks("shell") if "LAKEQUEUE_ROOT" in block]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -33,7 +33,7 @@ def shard_of(queue: Queue, number: int = 0) -> ShardService:
 
 def small_segments(patch: pytest.MonkeyPatch, commits: int = 2) -> None:
     """Lets segments close, and be merged, after very few commits."""
-    patch.setattr("lakequeue.shard_service.SEGMENT_COMMITS", commits)
+    patch.setattr("lakequeue.storage.append.SEGMENT_COMMITS", commits)
     patch.setattr("lakequeue.storage.housekeeping.TIER_SEGMENTS", 3)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conformance.bench import Bench
 
+from conformance.bench import Bench
 from lakequeue import LakeQueue
 from lakequeue.storage.engine import Engine
 from lakequeue.testing import ManualClock

@@ -12,7 +12,8 @@ PROBE = """
 import sys
 from fasteners import InterProcessReaderWriterLock
 lock = InterProcessReaderWriterLock(sys.argv[1] + "/_commit.lock")
-print(lock.acquire_write_lock(blocking=False) if sys.argv[2] == "exclusive" else lock.acquire_read_lock(blocking=False))
+acquire = lock.acquire_write_lock if sys.argv[2] == "exclusive" else lock.acquire_read_lock
+print(acquire(blocking=False))
 """
 
 

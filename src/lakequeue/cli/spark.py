@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,10 +29,13 @@ def sql(
 
     with render.spinner("starting Spark"):
         spark = build_session("lakequeue sql")
+    if not session.verbose:  # an error is one line of ours, not a page of Spark's
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+        spark.sparkContext.setLogLevel("OFF")
     with render.spinner("running the query"):
         session.lake(spark).register_views(spark)
         found = _rows(spark, query, limit + 1)
-    rows = found.slice(0, limit).to_pylist()
+    rows = found.slice(0, limit).to_pylist(maps_as_pydicts="lossy")
     session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows]))
     if found.num_rows > limit:
         typer.echo(f"only the first {render.count(limit, 'row')}; --limit shows more", err=True)
@@ -73,4 +77,4 @@ def _rows(spark: SparkSession, query: str, limit: int) -> pa.Table:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+    return str(error).strip().splitlines()[0].rstrip(";")

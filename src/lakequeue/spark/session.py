@@ -89,6 +89,9 @@ def build_session(app_name: str = "lakequeue", master: str | None = None, **extr
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
+    if not submitted and (master or given.get("spark.master") or "local").startswith("local"):
+        # Python workers default to the python3 on the PATH, which need not be the one that runs this
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in (SETTINGS | extra).items():
         if name in extra or given.get(name) is None:
             builder = builder.config(name, value)

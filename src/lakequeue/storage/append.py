@@ -48,12 +48,9 @@ class _Segment:
 class Appender:
     """One writing handle on the log of one shard; not thread-safe, its owner locks."""
 
-    def __init__(self, table: Table, shard: int, segment_commits: int = SEGMENT_COMMITS) -> None:
-        """``segment_commits`` is 1 where a commit carries one id only (Spark): then the opening of the
-        last segment, and not ``clock-<shard>``, is the last instant of sending."""
+    def __init__(self, table: Table, shard: int) -> None:
         self.table = table
         self._shard = shard
-        self._segment_commits = segment_commits
         self._open: _Segment | None = None
         self.last_sent_at = 0
         self._load()
@@ -145,7 +142,7 @@ class Appender:
         open_segment = self._open
         return (
             open_segment is None
-            or open_segment.commits >= self._segment_commits
+            or open_segment.commits >= SEGMENT_COMMITS
             or now - open_segment.opened_at > SEGMENT_AGE
         )
 
@@ -154,8 +151,7 @@ class Appender:
         self._send_version = self.table.transaction(layout.send_id(self._shard)) or 0
         files = log_files(self.table, self._shard)
         last = max(files, key=lambda file: file.base, default=None)
-        clock = self.table.transaction(layout.clock_id(self._shard)) or 0
-        self.last_sent_at = max(clock, last.opened_at if last else 0)
+        self.last_sent_at = self.table.transaction(layout.clock_id(self._shard)) or 0
         if last is None or last.bulk:
             self._open = None
         else:

@@ -20,7 +20,6 @@ from lakequeue.errors import OverLimit, QueueClientError, QueueDoesNotExist, Req
 from lakequeue.storage import frames, layout
 from lakequeue.storage.commit import back_off, commit
 from lakequeue.storage.engine import DataFile, Engine, Table
-from lakequeue.storage.log import log_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +59,7 @@ def send(target: Target, spark: SparkSession, df: DataFrame, send_id: str | None
     """
     table = target.engine.open(target.messages_path)
     id = send_id or uuid.uuid4().hex
-    if send_id is not None and _sent_before(target, table, spark, id):
+    if send_id is not None and table.transaction(layout.bulk_id(id)):
         return 0
     manifest = frames.load_manifest(target.messages_path, id) if send_id is not None else None
     if manifest is None:
@@ -105,17 +104,15 @@ def _commit(
     room = target.room()
     if room is not None and rows > room:
         raise OverLimit(f"The queue has room for {max(0, room)} messages, not for {rows}.")
-    # Spark carries one id a commit, hence one shard
-    shards = target.shards[:1] if target.engine.name == "spark" else target.shards
-    fence = {layout.attributes_id(shard): target.attributes_version for shard in shards}
+    fence = {layout.attributes_id(shard): target.attributes_version for shard in target.shards}
     ids: dict[str, int] = {}
     added: list[DataFile] = []
-    for turn, shard in enumerate(shards):
+    for turn, shard in enumerate(target.shards):
         version = table.transaction(layout.send_id(shard)) or 0
         if version >= layout.CLOSED:
             raise QueueDoesNotExist("The specified queue does not exist.")
-        end, opened_at = version, max(now, _last_sent_at(table, shard))
-        for file in files[turn :: len(shards)]:
+        end, opened_at = version, max(now, table.transaction(layout.clock_id(shard)) or 0)
+        for file in files[turn :: len(target.shards)]:
             partition = {
                 "shard": str(shard),
                 "base_offset": str(end),
@@ -131,18 +128,3 @@ def _commit(
         fence[layout.bulk_id(send_id)] = 0
         ids[layout.bulk_id(send_id)] = 1
     return commit(table, fence, lambda token: table.add(added, ids, token))
-
-
-def _last_sent_at(table: Table, shard: int) -> int:
-    clock = table.transaction(layout.clock_id(shard)) or 0
-    return max([clock, *(file.opened_at for file in log_files(table, shard))])
-
-
-def _sent_before(target: Target, table: Table, spark: SparkSession, send_id: str) -> bool:
-    if table.transaction(layout.bulk_id(send_id)):
-        return True
-    if target.engine.name != "spark":
-        return False
-    rows = spark.read.format("delta").load(target.messages_path)
-    return bool(rows.where(rows["send_id"] == send_id).limit(1).count())
-

@@ -13,7 +13,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -58,7 +59,9 @@ class SparkTable:
         self._files: pa.Table | None = None
         self.refresh()
         metadata = self._snapshot.metadata()
-        self._partitions: list[str] = list(_strings(metadata.partitionColumns()))
+        self._partitions: list[str] = [
+            metadata.partitionColumns().apply(i) for i in range(metadata.partitionColumns().size())
+        ]
         self._schema: dict[str, Any] = json.loads(self._snapshot.schema().json())
 
     @property
@@ -207,27 +210,15 @@ class SparkTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        java = self._jvm.java.util.ArrayList()
-        parse = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
         now = int(time.time() * 1000)
+        ids = []
         for app_id, version in transactions.items():
             txn.txnVersion(app_id)  # read, so that a later commit with this id is a conflict
-            java.add(parse(json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}})))
-        for action in actions:
-            java.add(parse(action) if isinstance(action, str) else action)
-        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
-        sequence = converters.asScala(java).toSeq()
+            ids.append(json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}}))
+        sequence = _sequence(self._jvm, [*ids, *actions])
         for table in tables:
             sequence = sequence.appendedAll(txn.writeFiles(self._frame(table)._jdf))
-        txn.commit(sequence, self._operation(token))
-
-    def _operation(self, token: str) -> Any:
-        """``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``: what history shows."""
-        write = getattr(self._jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
-        append = self._jvm.org.apache.spark.sql.SaveMode.Append
-        return write(
-            append, self._none, self._none, self._jvm.scala.Option.apply(token), *[self._none] * _MORE_OPTIONS
-        )
+        txn.commit(sequence, _write_operation(self._jvm, token))
 
     def _frame(self, rows: pa.Table) -> DataFrame:
         """One partition, sorted as the writer would sort it, and by the row order within that."""
@@ -279,7 +270,7 @@ class SparkTable:
             texts = [add["partitionValues"].get(name) for add in adds]
             columns[f"partition.{name}"] = pa.array([_partition_value(text, type_) for text in texts], type_)
         for name in self._statistics_columns():
-            if fields[name] not in _ARROW:
+            if not isinstance(fields[name], str) or fields[name] not in _ARROW:  # maps and structs are dicts
                 continue
             counts = [stats.get("nullCount", {}).get(name) for stats in statistics]
             columns[f"null_count.{name}"] = pa.array(counts, pa.int64())
@@ -317,23 +308,33 @@ class SparkEngine:
     def create(
         self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]
     ) -> None:
-        from delta.tables import DeltaTable
+        # CREATE TABLE refuses a log shorter-lived than removed files, and turns on features of its own;
+        # so the first commit is made of the same two actions that delta-rs writes
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        session = _session(self._spark)
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": from_arrow_schema(schema).json(),
+            "partitionColumns": list(partitions),
+            "configuration": dict(properties),
+            "createdTime": int(time.time() * 1000),
+        }
+        actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
         local = local_path(path)
         if local is not None:
             os.makedirs(local, exist_ok=True)
-        # the lock file of the table itself would make the directory look used, so the parent's is held
-        above = path.rstrip("/").rpartition("/")[0] or path
-        with committing(above, exclusive=True), _active(session):
-            if self.exists(path):
+        session = _session(self._spark)
+        jvm: Any = session._jvm
+        none = jvm.scala.Option.empty()
+        with committing(path, exclusive=True), _active(session):
+            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, spark_uri(path))
+            snapshot = log.update(False, none, none)
+            if snapshot.version() >= 0:
                 return
-            builder = DeltaTable.createIfNotExists(session).tableName(f"delta.{quoted(spark_uri(path))}")
-            builder = builder.addColumns(from_arrow_schema(schema)).partitionedBy(*partitions)
-            for name, value in properties.items():
-                builder = builder.property(name, value)
-            builder.execute()
+            txn = log.startTransaction(none, jvm.scala.Option.apply(snapshot))
+            with contextlib.suppress(LostRace), _lost_races():  # somebody else has just created it
+                txn.commit(_sequence(jvm, map(json.dumps, actions)), _write_operation(jvm, "created"))
 
 
 _MORE_OPTIONS = 5
@@ -347,6 +348,26 @@ _ARROW = {
     "string": pa.string(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
+
+
+def _sequence(jvm: Any, actions: Iterable[Any]) -> Any:
+    """Actions, as Java objects or as the JSON of Delta's log, as a Scala sequence."""
+    java = jvm.java.util.ArrayList()
+    for action in actions:
+        java.add(
+            jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action)
+            if isinstance(action, str)
+            else action
+        )
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
+
+
+def _write_operation(jvm: Any, token: str) -> Any:
+    """``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``: what history shows."""
+    write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
+    none = jvm.scala.Option.empty()
+    append = jvm.org.apache.spark.sql.SaveMode.Append
+    return write(append, none, none, jvm.scala.Option.apply(token), *[none] * _MORE_OPTIONS)
 
 
 def _session(spark: SparkSession) -> SparkSession:
@@ -425,11 +446,6 @@ def _encoded(path: str) -> str:
 
 def _location(uri: str) -> str:
     return unquote(uri)
-
-
-def _strings(sequence: Any) -> Iterator[str]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
 
 
 def _partition_text(value: object) -> str:

@@ -1,0 +1,258 @@
+"""SQL over the queues of a root: the temporary views ``queues``, ``messages`` and ``receipts``.
+
+The views are SQL text over the tables' paths, so each query sees the newest snapshots. They cover the queues
+that are there when they are registered. A literal in each branch of their UNION ALL lets a filter on
+``queue`` leave the other queues unread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lakequeue.clock import to_micros
+from lakequeue.storage import layout
+from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.frames import quoted, spark_uri
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CHUNK = 100_000
+"""Offsets that one task matches with their runs."""
+
+_ATTRIBUTE_VALUES = "MAP<STRING, STRUCT<type: STRING, string_value: STRING, binary_value: BINARY>>"
+
+MESSAGES: Mapping[str, str] = {
+    "queue": "STRING",
+    "region": "STRING",
+    "message_id": "STRING",
+    "state": "STRING",
+    "group_id": "STRING",
+    "sent_at": "TIMESTAMP",
+    "visible_at": "TIMESTAMP",
+    "receive_count": "INT",
+    "first_received_at": "TIMESTAMP",
+    "age": "DOUBLE",
+    "body": "STRING",
+    "message_attributes": _ATTRIBUTE_VALUES,
+    "delay_seconds": "DOUBLE",
+    "dedup_id": "STRING",
+    "shard": "INT",
+    "offset": "BIGINT",
+}
+"""``state`` is Active, Inactive, Delayed, Deleted or Expired. ``visible_at`` and ``receive_count`` are NULL
+for the last two; ``age`` is in seconds since the message was sent."""
+
+QUEUES: Mapping[str, str] = {
+    "queue": "STRING",
+    "region": "STRING",
+    "created_at": "TIMESTAMP",
+    "modified_at": "TIMESTAMP",
+    "attributes": "MAP<STRING, STRING>",
+    "tags": "MAP<STRING, STRING>",
+    "shards": "INT",
+    "visible": "BIGINT",
+    "in_flight": "BIGINT",
+    "delayed": "BIGINT",
+    "oldest_age": "DOUBLE",
+}
+"""``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
+
+_RUNS = {
+    "shard": "INT",
+    "settled": "BOOLEAN",
+    "first_offset": "BIGINT",
+    "last_offset": "BIGINT",
+    "state": "STRING",
+    "lease_id": "STRING",
+    "receive_count": "INT",
+    "visible_at": "TIMESTAMP",
+    "received_at": "TIMESTAMP",
+    "first_received_at": "TIMESTAMP",
+    "attempt_id": "STRING",
+    "attempted_at": "TIMESTAMP",
+    "expires_at": "TIMESTAMP",
+    "move_number": "BIGINT",
+    "target_key": "STRING",
+    "settled_at": "TIMESTAMP",
+    "epoch": "BIGINT",
+    "head_offset": "BIGINT",
+    "floor_offset": "BIGINT",
+    "purged_offset": "BIGINT",
+    "purged_at": "TIMESTAMP",
+    "history_since": "TIMESTAMP",
+    "closed": "BOOLEAN",
+    "committed_at": "TIMESTAMP",
+}
+RECEIPTS: Mapping[str, str] = {"queue": "STRING", "region": "STRING"} | _RUNS
+"""The row of ``first_offset`` -1 and ``state`` head is a shard's head."""
+
+_RUN_FIELDS = (
+    "settled",
+    "last_offset",
+    "state",
+    "receive_count",
+    "visible_at",
+    "first_received_at",
+    "expires_at",
+)
+_RUN = f"STRUCT<{', '.join(f'{name}: {_RUNS[name]}' for name in _RUN_FIELDS)}>"
+_MESSAGE_FIELDS = (
+    "message_id",
+    "body",
+    "message_attributes",
+    "group_id",
+    "dedup_id",
+    "sent_at",
+    "delay_seconds",
+)
+
+
+def register_views(
+    spark: SparkSession, root: str, queues: Sequence[QueueRow], now: datetime | None = None
+) -> None:
+    """Creates or replaces the three views in a session (DLT-5).
+
+    Args:
+        spark: the session, with Delta's extension and catalog.
+        root: where the queues are.
+        queues: the queues to show; their secrets are not looked at.
+        now: the instant that states are judged at; None is the time of each query.
+    """
+    instant = "current_timestamp()" if now is None else f"timestamp_micros({to_micros(now)})"
+    branches: dict[str, tuple[Mapping[str, str], Callable[[QueueRow], str]]] = {
+        "messages": (MESSAGES, lambda queue: _messages(root, queue, instant)),
+        "receipts": (RECEIPTS, lambda queue: _receipts(root, queue)),
+        "queues": (QUEUES, lambda queue: _queue(root, queue, instant)),
+    }
+    for view, (columns, branch) in branches.items():
+        text = " UNION ALL ".join(branch(queue) for queue in queues) or _nothing(columns)
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {text}")
+
+
+def _nothing(columns: Mapping[str, str]) -> str:
+    nulls = ", ".join(f"CAST(NULL AS {type_}) AS {quoted(name)}" for name, type_ in columns.items())
+    return f"SELECT {nulls} WHERE false"
+
+
+def _receipts(root: str, queue: QueueRow) -> str:
+    columns = ", ".join(_RUNS)
+    return f"SELECT {_names(queue)}, {columns} FROM {_table(layout.receipts_path(root, queue.key))}"
+
+
+def _queue(root: str, queue: QueueRow, now: str) -> str:
+    return f"""
+        SELECT {_names(queue)}, created_at, modified_at, attributes, tags, shards,
+            visible, in_flight, delayed, oldest_age
+        FROM {_table(layout.queues_path(root))}
+        CROSS JOIN (
+            SELECT count_if(state = 'Active') AS visible,
+                count_if(state = 'Inactive') AS in_flight,
+                count_if(state = 'Delayed') AS delayed,
+                max(CASE WHEN state IN ('Active', 'Inactive', 'Delayed') THEN age END) AS oldest_age
+            FROM ({_messages(root, queue, now)})
+        )
+        WHERE key = {_text(queue.key)}
+    """
+
+
+def _messages(root: str, queue: QueueRow, now: str) -> str:
+    """Messages of one queue with their states.
+
+    The run of a message is the last one that begins at or before it, if it reaches so far: a window over
+    messages and runs together, in chunks of offsets, so that neither a join by ranges nor a single task has to
+    look at everything.
+    """
+    kept = "state IN ('Active', 'Inactive', 'Delayed')"
+    return f"""
+        SELECT {_names(queue)}, message_id, state, group_id, sent_at,
+            CASE WHEN {kept} THEN coalesce(available_at, sent_at) END AS visible_at,
+            CASE WHEN {kept} THEN coalesce(run.receive_count, 0) END AS receive_count,
+            run.first_received_at,
+            (unix_micros(instant) - unix_micros(sent_at)) / 1e6D AS age,
+            body, message_attributes, delay_seconds, dedup_id, shard, `offset`
+        FROM (
+            SELECT *,
+                CASE
+                    WHEN gone_at <= instant THEN 'Expired'
+                    WHEN run IS NULL AND `offset` < head_offset THEN 'Deleted'
+                    WHEN run.settled THEN 'Deleted'
+                    WHEN available_at IS NULL OR available_at <= instant THEN 'Active'
+                    WHEN run.state = 'in_flight' THEN 'Inactive'
+                    ELSE 'Delayed'
+                END AS state
+            FROM (
+                SELECT /*+ BROADCAST(head) */ message.*, head.head_offset,
+                    greatest({now}, head.committed_at) AS instant,
+                    coalesce(run.visible_at, CASE
+                        WHEN coalesce(delay_seconds, head.delay) > 0
+                        THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
+                    END) AS available_at,
+                    coalesce(run.expires_at, {_later("sent_at", "head.retention")}) AS gone_at
+                FROM ({_with_runs(root, queue)}) AS message
+                JOIN ({_heads(root, queue)}) AS head ON message.shard = head.shard
+                WHERE `offset` >= head.purged_offset
+            )
+        )
+    """
+
+
+def _with_runs(root: str, queue: QueueRow) -> str:
+    fields = ", ".join(_MESSAGE_FIELDS)
+    types = MESSAGES
+    no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
+    run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
+    sent_at = fields.replace("sent_at", "coalesce(sent_at, opened_at) AS sent_at")
+    return f"""
+        SELECT shard, `offset`, {fields}, CASE WHEN last_run.last_offset >= `offset` THEN last_run END AS run
+        FROM (
+            SELECT *, last_value(begun, true) OVER (
+                PARTITION BY shard, `offset` DIV {_CHUNK} ORDER BY `offset`, is_message
+                ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+            ) AS last_run
+            FROM (
+                SELECT shard, base_offset + position AS `offset`, true AS is_message, {sent_at},
+                    CAST(NULL AS {_RUN}) AS begun
+                FROM {_table(layout.messages_path(root, queue.key))}
+                UNION ALL
+                SELECT shard, greatest(first_offset, chunk * {_CHUNK}) AS `offset`, false AS is_message,
+                    {no_fields}, named_struct({run}) AS begun
+                FROM {_table(layout.receipts_path(root, queue.key))}
+                LATERAL VIEW explode(sequence(first_offset DIV {_CHUNK}, last_offset DIV {_CHUNK})) AS chunk
+                WHERE first_offset >= 0
+            )
+        )
+        WHERE is_message
+    """
+
+
+def _heads(root: str, queue: QueueRow) -> str:
+    return f"""
+        SELECT shard, head_offset, purged_offset, committed_at,
+            CAST(try_element_at(attributes, 'MessageRetentionPeriod') AS DOUBLE) AS retention,
+            CAST(try_element_at(attributes, 'DelaySeconds') AS DOUBLE) AS delay
+        FROM {_table(layout.receipts_path(root, queue.key))}
+        WHERE first_offset = {layout.HEAD_OFFSET} AND NOT settled
+    """
+
+
+def _later(instant: str, seconds: str) -> str:
+    return f"timestamp_micros(unix_micros({instant}) + CAST(round({seconds} * 1e6D) AS BIGINT))"
+
+
+def _names(queue: QueueRow) -> str:
+    return f"{_text(queue.name)} AS queue, {_text(queue.region)} AS region"
+
+
+def _table(path: str) -> str:
+    return f"delta.{quoted(spark_uri(path))}"
+
+
+def _text(value: str) -> str:
+    """A text as a literal; what could need escaping, which sessions do differently, goes as bytes."""
+    if re.fullmatch(r"[A-Za-z0-9_.-]*", value):
+        return f"'{value}'"
+    return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"

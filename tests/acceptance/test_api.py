@@ -1,0 +1,300 @@
+"""Rules that only show at the Python API as a whole; the point engine and a manual clock, no JVM."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from datetime import timedelta
+
+import pytest
+
+from lakequeue import LakeQueue, Queue, SendEntry, errors
+from lakequeue.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lq(tmp_path, clock) -> LakeQueue:
+    return LakeQueue(str(tmp_path / "root"), engine="point", clock=clock)
+
+
+def bodies(messages) -> list[str]:
+    return [message.body for message in messages]
+
+
+@pytest.mark.spec("VIS-8")
+def test_a_worker_that_needs_longer_extends_from_the_moment_it_notices(lq, clock):
+    queue = lq.create_queue("orders")
+    queue.send("A")
+    (m,) = queue.receive(visibility_timeout=120)
+    clock.advance(60)
+    queue.change_visibility(m.receipt_handle, 180)
+    clock.advance(179.999)
+    assert queue.receive() == []
+    clock.advance(0.001)
+    assert bodies(queue.receive()) == ["A"]
+
+
+@pytest.mark.spec("QUE-32", "INF-5", "QTA-4")
+def test_a_full_queue_leaves_others_their_room(lq):
+    full, other = (lq.create_queue(name, max_inflight_messages=1) for name in ("full", "other"))
+    for queue in (full, other):
+        queue.send_batch([SendEntry("a"), SendEntry("b")])
+    full.receive()
+    with pytest.raises(errors.OverLimit):
+        full.receive()
+    assert bodies(other.receive()) == ["a"]
+
+
+@pytest.mark.spec("SND-8")
+def test_what_several_threads_send_arrives_in_the_order_of_its_arrival(lq):
+    queue = lq.create_queue("orders")
+
+    def send(thread):
+        for number in range(25):
+            queue.send(f"{thread}-{number:02}")
+
+    threads = [threading.Thread(target=send, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    received = queue.receive(1000)
+    assert len(received) == 100
+    assert [m.sent_at for m in received] == sorted(m.sent_at for m in received)
+    for name in "abcd":
+        assert [m.body for m in received if m.body[0] == name] == [f"{name}-{n:02}" for n in range(25)]
+
+
+@pytest.mark.spec("RCV-8", "STA-11")
+def test_who_saw_no_answer_sends_or_receives_again_and_nothing_is_lost(lq, clock):
+    queue = lq.create_queue("orders")
+    queue.send("A")
+    queue.send("A")  # the first answer was lost; a standard queue keeps both
+    lost = queue.receive(10)
+    clock.advance(30)
+    again = queue.receive(10)
+    assert [m.message_id for m in again] == [m.message_id for m in lost]
+    assert not {m.receipt_handle for m in again} & {m.receipt_handle for m in lost}
+
+
+@pytest.mark.spec("QUE-14")
+@pytest.mark.parametrize(("profile", "pause"), [("sqs", 60), ("sqs-2018", 60), ("cmq", 0), ("lake", 0)])
+def test_a_name_rests_as_long_as_its_profile_says(lq, clock, profile, pause):
+    lq.create_queue("orders", profile=profile).send("A")
+    lq.delete_queue("orders")
+    if pause:
+        clock.advance(pause - 0.001)
+        with pytest.raises(errors.QueueDeletedRecently, match="60 seconds"):
+            lq.create_queue("orders", profile=profile)
+        clock.advance(0.001)
+    assert lq.create_queue("orders", profile=profile).counts().visible == 0
+
+
+@pytest.mark.spec("QUE-15", "QUE-16", "NAM-9", "ERR-7")
+def test_a_name_that_is_taken_gives_the_queue_or_an_error_as_its_profile_says(lq):
+    made = lq.create_queue("orders", visibility_timeout=60, delay=5)
+    assert lq.create_queue("orders").key == made.key
+    assert lq.create_queue("orders", delay=5).key == made.key
+    with pytest.raises(errors.QueueNameExists, match="DelaySeconds"):
+        lq.create_queue("orders", visibility_timeout=60, delay=6)
+    with pytest.raises(errors.QueueNameExists, match="Profile"):
+        lq.create_queue("orders", profile="sqs")
+    lq.create_queue("Foo", profile="cmq")
+    assert lq.create_queue("foo", profile="cmq").name == "foo"
+    with pytest.raises(errors.QueueNameExists) as caught:
+        lq.create_queue("Foo", profile="cmq")
+    assert (caught.value.code, caught.value.cmq_code) == ("QueueNameExists", 4460)
+
+
+@pytest.mark.spec("QUE-17", "QUE-19", "QUE-20", "QUE-21", "LPL-2")
+def test_a_cmq_queue_takes_and_tells_its_attributes(lq, clock):
+    queue = lq.create_queue(
+        "orders",
+        profile="cmq",
+        message_retention_period=1_296_000,
+        receive_wait_time=0.5,
+        visibility_timeout=1,
+        maximum_message_size=1_024,
+        max_stored_messages=1_000_000,
+        rewind_range=0,
+    )
+    wire = queue.attributes()
+    assert {
+        name: wire[name]
+        for name in (
+            "Profile",
+            "MessageRetentionPeriod",
+            "PollingWaitSeconds",
+            "VisibilityTimeout",
+            "MaximumMessageSize",
+            "MaxStoredMessages",
+            "RewindSeconds",
+        )
+    } == {
+        "Profile": "cmq",
+        "MessageRetentionPeriod": "1296000",
+        "PollingWaitSeconds": "0.5",
+        "VisibilityTimeout": "1",
+        "MaximumMessageSize": "1024",
+        "MaxStoredMessages": "1000000",
+        "RewindSeconds": "0",
+    }
+    assert lq.create_queue("plain", profile="cmq").attributes(["PollingWaitSeconds"]) == {
+        "PollingWaitSeconds": "0.2"
+    }
+
+
+@pytest.mark.spec("RCP-7", "RCP-12", "QUE-8")
+def test_a_strict_receipt_ends_with_its_timeout(lq, clock):
+    queue = lq.create_queue("orders", profile="cmq", visibility_timeout=10)
+    queue.send("A")
+    (m,) = queue.receive()
+    clock.advance(9.999)
+    queue.change_visibility(m.receipt_handle, 5)
+    clock.advance(5)
+    with pytest.raises(errors.InvalidParameterValue, match="expired"):
+        queue.delete(m.receipt_handle)
+    with pytest.raises(errors.MessageNotInflight):
+        queue.change_visibility(m.receipt_handle, 5)
+    (again,) = queue.receive()
+    assert (again.message_id, again.receive_count) == (m.message_id, 2)
+    queue.delete(again.receipt_handle)
+    queue.delete(again.receipt_handle)
+
+
+@pytest.mark.spec("RCP-1", "RCP-2", "RCP-3", "RCP-4", "RCP-14")
+@pytest.mark.parametrize(
+    ("profile", "form"),
+    [("lake", r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), ("cmq", r"Msg-[A-Za-z0-9]{8}")],
+)
+def test_a_sent_message_has_an_id_and_only_a_receipt_gives_power_over_it(lq, profile, form):
+    queue = lq.create_queue("orders", profile=profile)
+    sent = queue.send("A")
+    assert re.fullmatch(form, sent.message_id)
+    for name in ("receipt_handle", "handle"):
+        assert not hasattr(sent, name)
+    for verb in (queue.delete, lambda handle: queue.change_visibility(handle, 5)):
+        with pytest.raises(errors.ReceiptHandleIsInvalid):
+            verb(sent.message_id)
+    (m,) = queue.receive()
+    assert m.message_id == sent.message_id
+    assert 0 < len(m.receipt_handle) <= 1024
+    queue.delete(m.receipt_handle)
+
+
+@pytest.mark.spec("RCV-9", "NAM-8", "DLY-6")
+def test_there_is_no_receive_by_group_no_renaming_and_no_topic():
+    for receive in (Queue.receive, Queue.receive_async, Queue.lease):
+        assert not [name for name in inspect.signature(receive).parameters if "group" in name]
+    verbs = [name for kind in (Queue, LakeQueue) for name in vars(kind)]
+    assert not [name for name in verbs if "rename" in name or "topic" in name]
+
+
+@pytest.mark.spec("QUE-12", "QUE-11")
+def test_a_page_without_a_limit_holds_at_most_a_thousand(lq):
+    from lakequeue import service
+
+    assert service.MAX_LISTED == 1_000
+    for name in "abc":
+        lq.create_queue(name)
+    assert [q.name for q in lq.list_queues(limit=1_000)] == ["a", "b", "c"]
+    assert [q.name for q in lq.list_queues(after="b")] == ["c"]
+    for limit in (0, 1_001, 1.5, True, "2"):
+        with pytest.raises(errors.InvalidParameterValue):
+            lq.list_queues(limit=limit)
+
+
+@pytest.mark.spec("RCV-1", "RCV-2", "BAT-1", "BAT-2")
+@pytest.mark.parametrize(("profile", "most"), [("sqs", 10), ("cmq", 16), ("lake", None)])
+def test_a_call_takes_as_many_messages_as_its_profile_allows(lq, profile, most):
+    queue = lq.create_queue("orders", profile=profile)
+    many = most or 100
+    entries = [SendEntry(str(number)) for number in range(many)]
+    assert len(queue.send_batch(entries).successful) == many
+    assert len(queue.receive()) == 1
+    received = queue.receive(many)
+    assert len(received) == many - 1
+    if most:
+        with pytest.raises(errors.TooManyEntriesInBatchRequest):
+            queue.send_batch([*entries, SendEntry("one more")])
+        with pytest.raises(errors.InvalidParameterValue):
+            queue.receive(most + 1)
+        with pytest.raises(errors.TooManyEntriesInBatchRequest):
+            queue.delete_batch(["x"] * (most + 1))
+        with pytest.raises(errors.TooManyEntriesInBatchRequest):
+            queue.change_visibility_batch([("x", 5)] * (most + 1))
+    assert len(queue.delete_batch([m.receipt_handle for m in received]).successful) == many - 1
+
+
+@pytest.mark.spec("QUE-7", "RCV-13", "VIS-10", "DLY-4", "LPL-3")
+def test_durations_may_be_numbers_or_timedeltas_and_keep_fractions(lq, clock):
+    queue = lq.create_queue("orders", visibility_timeout=timedelta(minutes=1), delay=0.25)
+    assert queue.attributes(["VisibilityTimeout", "DelaySeconds"]) == {
+        "VisibilityTimeout": "60",
+        "DelaySeconds": "0.25",
+    }
+    queue.send("A", delay=timedelta(seconds=0.5))
+    assert queue.receive() == []
+    clock.advance(0.5)
+    (m,) = queue.receive(visibility_timeout=timedelta(seconds=1.5))
+    queue.change_visibility(m.receipt_handle, 0.125)
+    clock.advance(0.125)
+    assert bodies(queue.receive()) == ["A"]
+
+
+@pytest.mark.spec("PUR-2")
+def test_every_profile_purges_once_a_minute(lq, clock):
+    for profile in ("lake", "sqs", "sqs-2018", "cmq"):
+        queue = lq.create_queue(f"orders-{profile}", profile=profile)
+        queue.purge()
+        clock.advance(59.999)
+        with pytest.raises(errors.PurgeQueueInProgress, match=f"orders-{profile} is allowed every 60 seconds"):
+            queue.purge()
+        clock.advance(0.001)
+        queue.purge()
+
+
+@pytest.mark.spec("MSA-1")
+def test_the_digest_of_a_body_is_the_one_that_sqs_documents(lq):
+    queue = lq.create_queue("orders")
+    sent = queue.send("This is my message text.")
+    (m,) = queue.receive()
+    assert sent.md5_of_body == m.md5_of_body == "6a1559560f67c5e7a7d5d838bf0272ee"
+
+
+@pytest.mark.spec("ERR-1", "ERR-7")
+def test_a_refusal_carries_its_fields_and_the_code_of_its_profile(lq):
+    queue = lq.create_queue("orders", profile="cmq")
+    with pytest.raises(errors.InvalidParameterValue) as caught:
+        queue.send("A", delay=3_601)
+    error = caught.value
+    assert (error.code, error.http_status, error.sender_fault) == ("InvalidParameterValue", 400, True)
+    assert error.request_id and "3601" in error.message and error.cmq_code == 4000
+    with pytest.raises(errors.InvalidParameterValue) as caught:
+        lq.create_queue("plain").send("A", delay=-1)
+    assert caught.value.cmq_code is None
+
+
+@pytest.mark.spec("QUE-2", "NAM-4")
+def test_what_is_not_built_yet_says_so(lq):
+    queue = lq.create_queue("orders")
+    for verb in (
+        lambda: lq.create_queue("orders.fifo", fifo=True),
+        lambda: lq.create_queue("other", rewind_range=3_600),
+        lambda: queue.set_attributes(rewind_range=60),
+        lambda: queue.receive(attempt_id="1"),
+        lambda: queue.peek(where="body = 'A'"),
+    ):
+        with pytest.raises(errors.UnsupportedOperation):
+            verb()
+    with pytest.raises(errors.InvalidAttributeName):
+        queue.set_attributes(fifo=True)
+    with pytest.raises(errors.InvalidParameterValue):
+        lq.create_queue("orders.fifo")
+    assert [q.name for q in lq.list_queues()] == ["orders"]

@@ -1,0 +1,341 @@
+"""Faults at every write: before it, after it, without an answer, again and again, and SIGKILL in between."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from concurrency.rig import apart, application_id, check_log, drain, log_versions, shard_of, small_segments
+
+from lakequeue import LakeQueue, Queue, QueueClientError, QueueDoesNotExist, RequestThrottled, SendEntry
+from lakequeue.clock import SystemClock
+from lakequeue.storage import layout
+from lakequeue.storage.engine import LostRace
+from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.point import PointTable
+from lakequeue.testing import ManualClock
+
+WORKER = Path(__file__).with_name("worker.py")
+Verb = Callable[[Queue], Any]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
+    return LakeQueue(str(tmp_path / "root"), clock=clock)
+
+
+@pytest.fixture
+def queue(lq: LakeQueue) -> Queue:
+    """Three messages: one in flight, two visible."""
+    queue = lq.create_queue("orders")
+    queue.send_batch([SendEntry(body=body) for body in "abc"])
+    queue.held = queue.receive()[0].receipt_handle  # type: ignore[attr-defined]
+    return queue
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("storage.commit", "shard_service", "service"):
+        monkeypatch.setattr(f"lakequeue.{module}.back_off", lambda _: None)
+    for name in ("storage.commit._REPEATS", "shard_service.ATTEMPTS", "service.ATTEMPTS"):
+        monkeypatch.setattr(f"lakequeue.{name}", 3)
+
+
+@attrs.define
+class Fault:
+    """Makes writes of one kind fail: the first ``times`` of them, before or after they landed."""
+
+    method: str
+    error: Exception
+    landed: bool = False
+    times: int = 1
+    seen: int = 0
+
+    def install(self, patch: pytest.MonkeyPatch) -> Fault:
+        original = getattr(PointTable, self.method)
+
+        def faulty(*args: Any, **more: Any) -> Any:
+            self.seen += 1
+            if self.seen > self.times:
+                return original(*args, **more)
+            if self.landed:
+                original(*args, **more)
+            raise self.error
+
+        patch.setattr(PointTable, self.method, faulty)
+        return self
+
+
+VERBS: dict[str, tuple[str, Verb]] = {
+    "send": ("append", lambda queue: queue.send("d")),
+    "send_batch": ("append", lambda queue: queue.send_batch([SendEntry(body="d"), SendEntry(body="e")])),
+    "receive": ("merge", lambda queue: queue.receive()),
+    "delete": ("merge", lambda queue: queue.delete(queue.held)),
+    "change": ("merge", lambda queue: queue.change_visibility(queue.held, 0)),
+    "purge": ("merge", lambda queue: queue.purge()),
+    "set_attributes": ("merge", lambda queue: queue.set_attributes(visibility_timeout=77)),
+    "set_attributes, at the log": ("add", lambda queue: queue.set_attributes(visibility_timeout=77)),
+    "set_tags": ("merge", lambda queue: queue.set_tags({"k": "v"})),
+    "delete_queue": ("add", lambda queue: queue.owner.delete_queue("orders")),
+}
+AFTER: dict[str, Any] = {
+    # bodies in the log, visible, in flight
+    "send": (list("abcd"), 3, 1),
+    "send_batch": (list("abcde"), 4, 1),
+    "receive": (list("abc"), 1, 2),
+    "delete": (list("abc"), 2, 0),
+    "change": (list("abc"), 3, 0),
+    "purge": (list("abc"), 0, 0),
+    "set_attributes": (list("abc"), 2, 1),
+    "set_attributes, at the log": (list("abc"), 2, 1),
+    "set_tags": (list("abc"), 2, 1),
+}
+BEFORE = (list("abc"), 2, 1)
+
+
+def state(queue: Queue) -> tuple[list[str], int, int]:
+    """As a process sees it that has just started."""
+    fresh = apart(queue.owner.root, queue.owner.clock, 1)[0].queue("orders")
+    counts = fresh.counts()
+    return [row.body for row in check_log(fresh)], counts.visible, counts.in_flight
+
+
+@pytest.mark.spec("SND-17", "ERR-9")
+@pytest.mark.parametrize("error", [LostRace("answer lost"), OSError("post-commit work failed")], ids=type)
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb in AFTER])
+def test_a_write_that_landed_and_raised_counts_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str, error: Exception
+) -> None:
+    method, call = VERBS[verb]
+    fault = Fault(method, error, landed=True).install(monkeypatch)
+    call(queue)
+    assert fault.seen >= 1
+    monkeypatch.undo()
+    assert state(queue) == AFTER[verb]
+    queue.send("next")
+    assert drain(queue)[-1] == "next"
+
+
+@pytest.mark.spec("ERR-2", "ERR-8")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_write_that_failed_changes_nothing_and_the_next_one_works(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    method, call = VERBS[verb]
+    versions = log_versions(queue)
+    with monkeypatch.context() as patch:
+        Fault(method, OSError("no space left on device"), times=100).install(patch)
+        with pytest.raises(QueueClientError) as caught:
+            call(queue)
+    assert "no space left" in str(caught.value)
+    assert not caught.value.outcome_unknown
+    if verb != "set_attributes, at the log":  # its first step is done, and is finished by the next
+        assert log_versions(queue) == versions
+    assert state(queue) == BEFORE
+    call(queue)
+    if verb in AFTER:
+        assert state(queue) == AFTER[verb]
+
+
+@pytest.mark.spec("ERR-2")
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("verb", ["send", "receive", "delete", "change"])
+def test_a_write_whose_outcome_cannot_be_learned_says_so(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str, landed: bool
+) -> None:
+    method, call = VERBS[verb]
+    with monkeypatch.context() as patch:
+        original = getattr(PointTable, method)
+
+        def cut_off(*args: Any) -> None:
+            patch.setattr(PointTable, "refresh", unreachable)
+            if landed:
+                original(*args)
+            raise OSError("connection reset")
+
+        def unreachable(_: Any) -> None:
+            raise OSError("unreachable")
+
+        patch.setattr(PointTable, method, cut_off)
+        with pytest.raises(QueueClientError) as caught:
+            call(queue)
+    assert caught.value.outcome_unknown
+    assert state(queue) == (AFTER[verb] if landed else BEFORE)
+    if verb in ("delete", "change"):
+        try:
+            call(queue)
+        except QueueClientError:
+            pytest.fail("repeating is safe")
+        except Exception as refused:
+            assert landed and verb == "change", refused  # it was handed back already
+        assert state(queue) == AFTER[verb]
+    elif verb == "send":
+        call(queue)
+        assert [row.body for row in check_log(queue)] == [*"abc", *("dd" if landed else "d")]
+    else:
+        assert len(drain(queue)) == (1 if landed else 2)
+
+
+@pytest.mark.spec("ERR-9", "ERR-8")
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_storm_of_conflicts_ends_in_a_refusal_and_changes_nothing(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    method, call = VERBS[verb]
+    versions = log_versions(queue)
+    with monkeypatch.context() as patch:
+        fault = Fault(method, LostRace("conflict"), times=10_000).install(patch)
+        with pytest.raises(RequestThrottled):
+            call(queue)
+        assert fault.seen >= 3
+    if verb != "set_attributes, at the log":
+        assert log_versions(queue) == versions
+    assert state(queue) == BEFORE
+    call(queue)
+    if verb in AFTER:
+        assert state(queue) == AFTER[verb]
+
+
+@pytest.mark.spec("ERR-9")
+def test_a_short_storm_is_weathered(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    for method in ("append", "merge"):
+        Fault(method, LostRace("conflict"), times=4).install(monkeypatch)
+    queue.send("d")
+    assert [message.body for message in queue.receive(max_messages=10)] == list("bcd")
+    assert state(queue) == (list("abcd"), 0, 4)
+
+
+class TestHousekeeping:
+    """Merges and drops may fail in any way without a send noticing."""
+
+    @pytest.mark.parametrize("landed", [False, True])
+    @pytest.mark.parametrize("error", [LostRace("conflict"), OSError("gone")], ids=type)
+    def test_a_merge_that_fails_does_not_fail_the_send(
+        self, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, error: Exception, landed: bool
+    ) -> None:
+        small_segments(monkeypatch)
+        queue = lq.create_queue("orders")
+        fault = Fault("replace", error, landed, times=3).install(monkeypatch)
+        for number in range(12):
+            queue.send(str(number))
+        assert fault.seen > 3
+        assert [row.body for row in check_log(queue)] == [str(number) for number in range(12)]
+        assert application_id(queue, layout.files_id(0)) > 0
+        assert drain(queue) == [str(number) for number in range(12)]
+
+    @pytest.mark.parametrize("landed", [False, True])
+    def test_a_rewritten_ledger_that_raises_is_the_old_one_or_the_new_one(
+        self, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, landed: bool
+    ) -> None:
+        monkeypatch.setattr(Ledger, "_wants_compaction", lambda _: True)
+        queue = lq.create_queue("orders")
+        queue.send_batch([SendEntry(body=str(number)) for number in range(20)])
+        fault = Fault("replace", OSError("gone"), landed, times=2).install(monkeypatch)
+        taken, failed = [], 0
+        for _ in range(10):
+            try:
+                taken += [message.body for message in queue.receive(max_messages=2)]
+            except QueueClientError:
+                failed += 1
+        assert fault.seen > 2 and failed == (0 if landed else 2)
+        assert taken == [str(number) for number in range(20 - 2 * failed)]
+        assert state(queue)[1:] == (2 * failed, 20 - 2 * failed)
+
+
+class TestKilled:
+    """SIGKILL before each write of a verb with several steps; then another process carries on."""
+
+    @pytest.mark.spec("QUE-33")
+    def test_a_killed_sender_leaves_what_it_acknowledged(self, tmp_path: Path) -> None:
+        here = LakeQueue(str(tmp_path / "root"), clock=SystemClock())
+        queue = here.create_queue("orders")
+        killed(tmp_path / "root", "send", before=3)
+        assert drain(queue) == ["0", "1"]
+
+    @pytest.mark.spec("QUE-15")
+    @pytest.mark.parametrize("before", [1, 2, 3, 4, 5])
+    def test_creation(self, tmp_path: Path, before: int) -> None:
+        killed(tmp_path / "root", "create", before)
+        lq = LakeQueue(str(tmp_path / "root"), clock=SystemClock())
+        if before > 1:
+            assert lq.list_queues() == []
+        queue = lq.create_queue("orders")
+        queue.send("a")
+        assert drain(queue) == ["a"]
+        assert [queue.name for queue in lq.list_queues()] == ["orders"]
+
+    @pytest.mark.spec("QUE-13")
+    @pytest.mark.parametrize("before", [1, 2, 3])
+    def test_deletion(self, tmp_path: Path, before: int) -> None:
+        here, there = apart(tmp_path / "root", SystemClock())
+        queue, other = here.create_queue("orders"), there.create_queue("orders")
+        queue.send("a")
+        other.send("b")
+        killed(tmp_path / "root", "delete", before)
+        if before == 1:
+            assert drain(other) == ["a", "b"]
+            return
+        with pytest.raises(QueueDoesNotExist):
+            other.send("c")
+        assert there.list_queues() == []
+        for look in (queue.receive, other.receive, queue.counts):
+            with pytest.raises(QueueDoesNotExist):
+                look()
+        assert drain(here.create_queue("orders")) == []
+
+    @pytest.mark.spec("QUE-25")
+    @pytest.mark.parametrize("before", [1, 2, 3])
+    def test_a_change_of_attributes(self, tmp_path: Path, before: int) -> None:
+        here, there = apart(tmp_path / "root", SystemClock())
+        old = here.create_queue("orders")
+        old.send("a")
+        killed(tmp_path / "root", "set", before)
+        new = there.queue("orders")
+        assert new.attributes()["DelaySeconds"] == ("0" if before == 1 else "50")
+        old.send("b")
+        counts = new.counts()
+        assert (counts.visible, counts.delayed) == ((2, 0) if before == 1 else (1, 1))
+        assert old.attributes() == new.attributes()
+
+    @pytest.mark.spec("RCV-6")
+    @pytest.mark.parametrize("before", [2, 3])
+    def test_a_receiver(self, tmp_path: Path, before: int) -> None:
+        queue = LakeQueue(str(tmp_path / "root"), clock=SystemClock()).create_queue("orders")
+        queue.send_batch([SendEntry(body="a"), SendEntry(body="b")])
+        killed(tmp_path / "root", "receive", before)  # receives for a second, then deletes
+        messages = queue.receive(max_messages=2)
+        if before == 2 and len(messages) < 2:
+            messages += queue.receive(wait_time=5)
+        counts = {message.body: message.receive_count for message in messages}
+        assert counts == ({"a": 2, "b": 1} if before == 2 else {"b": 1})
+
+    def test_a_merger(self, tmp_path: Path) -> None:
+        queue = LakeQueue(str(tmp_path / "root"), clock=SystemClock()).create_queue("orders")
+        killed(tmp_path / "root", "merge", before=1)
+        queue.send("last")
+        rows = check_log(queue)
+        assert [row.body for row in rows] == [*map(str, range(len(rows) - 1)), "last"]
+        assert drain(queue) == [row.body for row in rows]
+        assert shard_of(queue).shard == 0
+
+
+def killed(root: Path, verb: str, before: int) -> None:
+    """Runs a verb in a process that kills itself before that write (the first is 1)."""
+    done = subprocess.run(
+        [sys.executable, str(WORKER), "crash", str(root), verb, str(before)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == -9, done.stderr

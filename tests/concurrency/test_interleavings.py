@@ -1,0 +1,428 @@
+"""Two processes in one: what one of them does between two steps of the other, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from concurrency.rig import (
+    application_id,
+    apart,
+    at_once,
+    check_log,
+    drain,
+    log_rows,
+    shard_of,
+    small_segments,
+    without_tidying,
+)
+
+from lakequeue import LakeQueue, OverLimit, QueueDoesNotExist, RequestThrottled, SendEntry
+from lakequeue.errors import InvalidParameterValue
+from lakequeue.storage import housekeeping, layout
+from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.point import PointTable
+from lakequeue.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def two(tmp_path: Path, clock: ManualClock) -> tuple[LakeQueue, LakeQueue]:
+    here, there = apart(tmp_path / "root", clock)
+    return here, there
+
+
+class TestFreshAnswers:
+    """An answer that commits nothing speaks of everything that was done before the call (design 4.2)."""
+
+    @pytest.mark.spec("RCV-14")
+    @pytest.mark.parametrize("delay", [None, 100])
+    def test_an_empty_receive_has_seen_what_others_sent(
+        self, two: tuple[LakeQueue, LakeQueue], delay: int | None
+    ) -> None:
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        if delay:
+            queue.send("later", delay=delay)
+        assert queue.receive() == []
+        other.send("now")
+        assert [message.body for message in queue.receive()] == ["now"]
+
+    def test_an_empty_receive_has_seen_what_its_own_process_sent_behind_delayed_messages(
+        self, two: tuple[LakeQueue, LakeQueue]
+    ) -> None:
+        queue = two[0].create_queue("orders")
+        queue.send_batch([SendEntry(body="later", delay=100)] * 1 + [SendEntry(body="later too", delay=200)])
+        assert queue.receive() == []
+        queue.send("now")
+        assert [message.body for message in queue.receive()] == ["now"]
+
+    @pytest.mark.spec("VIS-4")
+    def test_a_receive_finds_what_another_process_handed_back(self, two: tuple[LakeQueue, LakeQueue]) -> None:
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        queue.send("a")
+        message = queue.receive()[0]
+        other.change_visibility(message.receipt_handle, 0)
+        assert [again.receive_count for again in queue.receive()] == [2]
+
+    @pytest.mark.spec("INF-3")
+    def test_a_full_queue_refuses_only_while_it_is_full(self, two: tuple[LakeQueue, LakeQueue]) -> None:
+        queue = two[0].create_queue("orders", max_inflight_messages=1, profile_strict=False)
+        other = two[1].queue("orders")
+        queue.send_batch([SendEntry(body="a"), SendEntry(body="b")])
+        message = queue.receive()[0]
+        with pytest.raises(OverLimit):
+            queue.receive()
+        other.delete(message.receipt_handle)
+        assert [message.body for message in queue.receive()] == ["b"]
+
+    @pytest.mark.spec("RCP-6")
+    def test_a_receipt_is_judged_by_what_other_processes_received(
+        self, two: tuple[LakeQueue, LakeQueue], clock: ManualClock
+    ) -> None:
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        queue.send("a")
+        old = queue.receive(visibility_timeout=5)[0]
+        clock.advance(5)
+        new = other.receive()[0]
+        queue.delete(old.receipt_handle)  # does nothing
+        with pytest.raises(InvalidParameterValue):
+            queue.change_visibility(old.receipt_handle, 10)
+        other.delete(new.receipt_handle)
+        assert other.counts().in_flight == 0
+
+    @pytest.mark.spec("PUR-1", "PUR-3")
+    def test_a_purge_removes_what_was_sent_before_it_by_anyone(
+        self, two: tuple[LakeQueue, LakeQueue]
+    ) -> None:
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        queue.send("a")
+        assert queue.receive()
+        queue.send("b")
+        other.send("c")
+        queue.purge()
+        other.send("d")
+        counts = queue.counts()
+        assert (counts.visible, counts.in_flight) == (1, 0)
+        assert drain(other) == ["d"]
+
+    @pytest.mark.spec("RET-6")
+    def test_a_longer_retention_brings_nothing_back(
+        self, two: tuple[LakeQueue, LakeQueue], clock: ManualClock
+    ) -> None:
+        queue = two[0].create_queue("orders", message_retention_period=60)
+        other = two[1].queue("orders")
+        queue.send("a")
+        assert queue.receive()
+        other.send("b")
+        clock.advance(60)
+        queue.set_attributes(message_retention_period=600)
+        assert drain(other) == [] == drain(queue)
+
+    @pytest.mark.spec("QUE-13")
+    def test_every_look_at_a_queue_that_another_process_deleted_fails(
+        self, two: tuple[LakeQueue, LakeQueue]
+    ) -> None:
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        other.send("a")
+        handle = other.receive()[0].receipt_handle
+        two[0].delete_queue("orders")
+        for look in (
+            other.counts,
+            other.peek,
+            other.receive,
+            other.attributes,
+            other.tags,
+            other.purge,
+            lambda: other.send("b"),
+            lambda: other.delete(handle),
+            lambda: other.change_visibility(handle, 1),
+            lambda: other.set_attributes(visibility_timeout=1),
+            lambda: other.set_tags({"a": "b"}),
+        ):
+            with pytest.raises(QueueDoesNotExist):
+                look()
+        assert queue.name == "orders" and two[1].list_queues() == []
+
+
+class TestAttributes:
+    @pytest.mark.spec("QUE-25")
+    def test_a_sender_to_any_shard_notices_a_change(self, two: tuple[LakeQueue, LakeQueue]) -> None:
+        queue = two[0].create_queue("orders", shards=2)
+        other = two[1].queue("orders")
+        for body in "abc":  # so that the next one goes to the second shard
+            other.send(body)
+        queue.set_attributes(delay=100)
+        for body in "de":
+            other.send(body)
+        counts = queue.counts()
+        assert (counts.visible, counts.delayed) == (3, 2)
+
+    @pytest.mark.spec("QUE-25")
+    def test_the_newer_of_two_changes_is_the_one_that_stays(
+        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        queue.send("a")
+        table = shard_of(queue)._open_appender().table
+        add, done = PointTable.add, []
+
+        def overtaken(self: PointTable, *args: Any) -> None:
+            if self is table and not done:
+                done.append(1)
+                other.set_attributes(delay=20)
+            add(self, *args)
+
+        monkeypatch.setattr(PointTable, "add", overtaken)
+        queue.set_attributes(delay=10)
+        assert application_id(queue, layout.attributes_id(0)) == 2
+        assert at_once([lambda: queue.send("b") and None, lambda: other.send("c") and None], 20) == [None] * 2
+        assert queue.attributes()["DelaySeconds"] == "20"
+        assert queue.counts().delayed == 2
+
+    @pytest.mark.spec("QUE-25")
+    @pytest.mark.parametrize("how", ["attributes", "list_queues", "create_queue", "tags"])
+    def test_whoever_learns_of_a_change_that_was_not_finished_can_send(
+        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        monkeypatch.setattr(queue, "finish", lambda: None)  # killed in between
+        queue.set_attributes(delay=10)
+        if how == "attributes":
+            other.attributes()
+        elif how == "tags":
+            other.set_tags({"a": "b"})
+        elif how == "list_queues":
+            other = two[1].list_queues()[0]
+        else:
+            other = two[1].create_queue("orders")
+        assert at_once([lambda: other.send("b") and None], 20) == [None]
+        assert other.counts().delayed == 1
+
+    @pytest.mark.spec("QUE-25", "SND-2")
+    def test_a_batch_is_refused_by_the_newest_attributes_only(self, two: tuple[LakeQueue, LakeQueue]) -> None:
+        queue = two[0].create_queue("orders", maximum_message_size=1024)
+        other = two[1].queue("orders")
+        other.send("a")
+        queue.set_attributes(maximum_message_size=4096)
+        result = other.send_batch([SendEntry(body="x" * 2000)])
+        assert len(result.successful) == 1
+
+    @pytest.mark.spec("QUE-25")
+    def test_tags_do_not_hide_a_change_of_attributes(self, two: tuple[LakeQueue, LakeQueue]) -> None:
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        queue.set_attributes(delay=10)
+        other.set_tags({"a": "b"})
+        other.send("a")
+        assert queue.counts().delayed == 1
+
+
+class TestCatalog:
+    @pytest.mark.spec("QUE-15")
+    def test_one_of_two_creations_at_once_wins(
+        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        two[0].create_queue("before")
+        look = two[0]._check_cooldown
+
+        def overtaken(name: str, seconds: float) -> None:
+            monkeypatch.undo()
+            two[1].create_queue("orders")
+            look(name, seconds)
+
+        monkeypatch.setattr(two[0], "_check_cooldown", overtaken)
+        queue = two[0].create_queue("orders")
+        assert [other.key for other in two[0].list_queues("orders")] == [queue.key]
+
+    @pytest.mark.spec("QUE-15")
+    def test_creations_from_many_threads_and_processes_give_one_queue(self, tmp_path: Path) -> None:
+        entries = apart(tmp_path / "root", ManualClock(), 3)
+        entries[0].create_queue("before")
+        queues = at_once([lambda lq=lq: lq.create_queue("orders") for lq in entries * 2])
+        assert len({queue.key for queue in queues}) == 1
+        assert len(entries[0].list_queues("orders")) == 1
+
+
+class TestMerging:
+    def test_a_merge_that_is_overtaken_by_a_wider_one_changes_nothing(
+        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_segments(monkeypatch)
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        with without_tidying(monkeypatch):
+            for number in range(12):
+                queue.send(str(number))
+        appender = shard_of(queue)._open_appender()
+        appender.refresh()
+        table = appender.table
+        refresh, done = table.refresh, []
+
+        def overtaken() -> None:  # after the first replacement landed, before its outcome is loaded
+            if not done:
+                done.append(1)
+                theirs = shard_of(other)._open_appender().table
+                theirs.refresh()
+                housekeeping.tidy(theirs, 0, 0)
+            refresh()
+
+        monkeypatch.setattr(table, "refresh", overtaken)
+        housekeeping.tidy(table, 0, 0)
+        assert done
+        assert len(check_log(queue)) == 12
+
+    def test_a_sender_whose_segment_was_closed_and_merged_opens_another(
+        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_segments(monkeypatch)
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        queue.send("first")
+        for number in range(9):
+            other.send(str(number))
+        queue.send("last")
+        assert application_id(queue, layout.files_id(0)) > 0
+        assert [row.body for row in check_log(queue)] == ["first", *map(str, range(9)), "last"]
+
+    def test_bodies_are_read_after_their_files_were_merged(
+        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_segments(monkeypatch)
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        with without_tidying(monkeypatch):
+            for number in range(9):
+                queue.send(str(number))
+        assert [message.body for message in other.receive()] == ["0"]  # now it knows the old files
+        queue.send("9")
+        queue.send("10")
+        assert application_id(queue, layout.files_id(0)) > 0
+        assert drain(other) == [str(number) for number in range(1, 11)]
+
+    def test_a_claimed_body_that_was_dropped_meanwhile_is_passed_over(
+        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_segments(monkeypatch)
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        with without_tidying(monkeypatch):
+            for number in range(7):
+                queue.send(str(number))
+        service = shard_of(other)
+        read = service.messages
+
+        def overtaken(first: int, last: int) -> Any:
+            monkeypatch.undo()
+            small_segments(monkeypatch)
+            queue.purge()
+            queue.send("7")
+            queue.send("8")
+            service.log()  # a reader that looks at the newest files finds the messages gone
+            return read(first, last)
+
+        monkeypatch.setattr(service, "messages", overtaken)
+        assert [message.body for message in other.receive(max_messages=2)] == []
+        assert log_rows(queue)[0].offset > 1
+        assert drain(other) == ["7", "8"]
+
+    def test_only_segments_that_nobody_may_ask_for_are_dropped(
+        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_segments(monkeypatch)
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        for number in range(6):
+            queue.send(str(number))
+        received = queue.receive(max_messages=6)
+        queue.delete_batch([message.receipt_handle for message in received if message.body != "3"])
+        for number in range(6, 12):
+            queue.send(str(number))
+        kept = received[3].receipt_handle
+        other.change_visibility(kept, 0)
+        assert drain(other) == ["3", *map(str, range(6, 12))]
+        assert len(check_log(queue, from_start=False)) < 12
+
+
+class TestManyShards:
+    @pytest.mark.spec("ERR-9")
+    def test_a_receive_returns_what_one_shard_gave_although_the_next_is_too_busy(
+        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = two[0].create_queue("orders", shards=2)
+        queue.send_batch([SendEntry(body="a")])
+        queue.send_batch([SendEntry(body="b")])
+        busy = Ledger.commit
+        monkeypatch.setattr("lakequeue.shard_service.ATTEMPTS", 2)
+        monkeypatch.setattr("lakequeue.shard_service.back_off", lambda _: None)
+        monkeypatch.setattr(Ledger, "commit", lambda self, *a: self.shard == 0 and busy(self, *a))
+        outcomes = []
+        for _ in range(2):  # one of them begins with the busy shard
+            try:
+                outcomes.append([message.body for message in queue.receive(max_messages=2)])
+            except RequestThrottled:
+                outcomes.append("throttled")
+        assert sorted(outcomes, key=str) == [["a"], "throttled"]
+
+    @pytest.mark.spec("ERR-9", "BAT-4")
+    def test_a_batch_says_which_of_its_shards_was_too_busy(
+        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = two[0].create_queue("orders", shards=2)
+        queue.send("a")
+        queue.send("b")
+        handles = sorted(message.receipt_handle for message in queue.receive(max_messages=2))
+        commit = Ledger.commit
+        with monkeypatch.context() as patch:
+            patch.setattr("lakequeue.shard_service.ATTEMPTS", 2)
+            patch.setattr("lakequeue.shard_service.back_off", lambda _: None)
+            patch.setattr(Ledger, "commit", lambda self, *a: self.shard == 0 and commit(self, *a))
+            result = queue.delete_batch(handles)
+        assert [entry.receipt_handle for entry in result.successful] == handles[:1]
+        assert [entry.code for entry in result.failed] == ["RequestThrottled"]
+        assert queue.counts().in_flight == 1
+
+
+class TestClosing:
+    @pytest.mark.spec("QUE-13")
+    def test_a_send_on_a_snapshot_from_before_the_deletion_is_refused(
+        self, two: tuple[LakeQueue, LakeQueue]
+    ) -> None:
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        other.send("a")
+        two[0].delete_queue("orders")
+        with pytest.raises(QueueDoesNotExist):
+            other.send("b")
+        assert [row.body for row in log_rows(queue)] == ["a"]
+
+    @pytest.mark.spec("QUE-13", "QUE-3")
+    def test_an_old_object_sends_nothing_to_a_queue_that_was_created_again(
+        self, two: tuple[LakeQueue, LakeQueue]
+    ) -> None:
+        two[0].create_queue("orders")
+        old = two[1].queue("orders")
+        old.send("a")
+        handle = old.receive()[0].receipt_handle
+        two[0].delete_queue("orders")
+        new = two[0].create_queue("orders")
+        with pytest.raises(QueueDoesNotExist):
+            old.send("b")
+        with pytest.raises(QueueDoesNotExist):
+            old.delete(handle)
+        assert new.counts().visible == 0 and log_rows(new) == []
+
+    @pytest.mark.spec("QUE-13")
+    def test_senders_and_a_deletion_at_once_lose_no_acknowledged_send_silently(
+        self, two: tuple[LakeQueue, LakeQueue]
+    ) -> None:
+        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+        acknowledged: list[str] = []
+
+        def send(target: Any, name: str) -> None:
+            for number in range(200):
+                target.send(f"{name}{number}")
+                acknowledged.append(f"{name}{number}")
+
+        outcomes = at_once(
+            [lambda: send(queue, "a"), lambda: send(other, "b"), lambda: two[0].delete_queue("orders")]
+        )
+        assert [type(outcome) for outcome in outcomes] == [QueueDoesNotExist, QueueDoesNotExist, type(None)]
+        assert sorted(row.body for row in log_rows(queue)) == sorted(acknowledged)

@@ -1,0 +1,283 @@
+"""Real processes on one queue, on the system's clock; afterwards their diaries and the tables must agree."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from concurrency.rig import application_id, check_log
+
+from lakequeue import LakeQueue, Queue
+from lakequeue.storage import layout
+
+WORKER = Path(__file__).with_name("worker.py")
+SOAK_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
+
+
+@attrs.define
+class Receipt:
+    """One receipt, as the diary of its holder tells it; instants in microseconds."""
+
+    body: str
+    received_at: int
+    until: int
+    """It lasts at least so long; each change and delete is taken to have happened when it was begun."""
+    deleted_at: int | None = None
+    """When a delete was acknowledged, if the receipt was certainly the latest then."""
+    delete_begun: bool = False
+    pending: list[Any] = attrs.field(factory=list)
+
+
+@attrs.define
+class Crew:
+    """The workers of one test."""
+
+    root: Path
+    queue: Queue
+    running: dict[str, subprocess.Popen[bytes]] = attrs.field(factory=dict)
+    killed: int = 0
+
+    @property
+    def stop_file(self) -> Path:
+        return self.root.parent / "stop"
+
+    def diary(self, name: str) -> Path:
+        return self.root.parent / f"{name}.jsonl"
+
+    def start(self, name: str, engine: str = "point", pause: float = 0) -> None:
+        command = [sys.executable, str(WORKER), "work", str(self.root), engine, name]
+        errors = open(self.root.parent / f"{name}.stderr", "wb")  # noqa: SIM115 (the child's)
+        self.running[name] = subprocess.Popen(
+            [*command, str(self.diary(name)), str(self.stop_file), str(pause)],
+            stderr=errors,
+            start_new_session=True,
+        )
+        errors.close()
+
+    def wait_until_ready(self, name: str, patience: float = 120) -> None:
+        deadline = time.monotonic() + patience
+        while not (self.diary(name).exists() and self.diary(name).stat().st_size):
+            assert self.running[name].poll() is None, self.errors(name)
+            assert time.monotonic() < deadline, f"{name} does not get ready"
+            time.sleep(0.05)
+
+    def errors(self, name: str) -> str:
+        return (self.root.parent / f"{name}.stderr").read_text(errors="replace")[-3_000:]
+
+    def kill(self, name: str) -> None:
+        worker = self.running.pop(name)
+        assert worker.poll() is None, self.errors(name)
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+        self.killed += 1
+
+    def stop(self) -> None:
+        self.stop_file.touch()
+        for name, worker in self.running.items():
+            assert worker.wait(120) == 0, self.errors(name)
+        self.running.clear()
+
+    def events(self) -> list[list[dict[str, Any]]]:
+        return [
+            [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+            for path in sorted(self.root.parent.glob("*.jsonl"))
+        ]
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    root = tmp_path / "root"
+    queue = LakeQueue(str(root)).create_queue("orders")
+    # held to the end: keeps the floor at 0, so that no row of the log is dropped before it was checked
+    queue.send("anchor")
+    assert [message.body for message in queue.receive(visibility_timeout=43_200)] == ["anchor"]
+    crew = Crew(root, queue)
+    yield crew
+    for worker in crew.running.values():
+        if worker.poll() is None:
+            os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
+
+
+@pytest.mark.spec("RCV-15", "QUE-33")
+def test_three_processes(crew: Crew) -> None:
+    for name in ("a", "b", "c"):
+        crew.start(name)
+    for name in ("a", "b", "c"):
+        crew.wait_until_ready(name)
+    time.sleep(7)
+    crew.stop()
+    summary = judge(crew)
+    assert summary.unknown == 0
+    assert summary.merges > 2
+    assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 20, summary
+
+
+@pytest.mark.spec("RCV-15", "QUE-33")
+def test_a_process_that_is_killed_again_and_again(crew: Crew) -> None:
+    crew.start("steady")
+    until, chance = time.monotonic() + 14, random.Random(7)
+    _kill_again_and_again(crew, until, chance)
+    crew.stop()
+    summary = judge(crew)
+    assert crew.killed >= 4
+    assert summary.merges > 2
+    assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 20, summary
+
+
+@pytest.mark.spark
+@pytest.mark.spec("RCV-15", "QUE-33")
+def test_two_processes_through_different_engines(crew: Crew) -> None:
+    crew.start("spark", "spark")
+    crew.wait_until_ready("spark")
+    # a ledger that changes many times a second leaves no room for a MERGE of Spark, which takes a second
+    crew.start("point", pause=3)
+    crew.wait_until_ready("point")
+    time.sleep(25)
+    crew.stop()
+    summary = judge(crew)
+    assert min(summary.sent, summary.received, summary.deleted) > 5, summary
+    for name in ("spark", "point"):
+        events = {event["event"] for event in map(json.loads, crew.diary(name).read_text().splitlines())}
+        assert {"sent", "got"} <= events, name
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(SOAK_SECONDS + 600)
+@pytest.mark.spec("RCV-15", "QUE-33")
+def test_ten_minutes_through_different_engines_with_one_killed_again_and_again(crew: Crew) -> None:
+    until, chance = time.monotonic() + SOAK_SECONDS, random.Random(8)
+    crew.start("spark", "spark")
+    crew.wait_until_ready("spark")
+    _kill_again_and_again(crew, until, chance, through_spark=0.2, pause=2)
+    crew.stop()
+    summary = judge(crew)
+    print(summary, f"killed {crew.killed} times")
+    assert crew.killed > SOAK_SECONDS / 30
+    assert min(summary.sent, summary.received, summary.changed, summary.deleted) > SOAK_SECONDS / 6, summary
+
+
+def _kill_again_and_again(
+    crew: Crew, until: float, chance: random.Random, through_spark: float = 0.0, pause: float = 0
+) -> None:
+    life = 0
+    while time.monotonic() < until:
+        life += 1
+        engine = "spark" if chance.random() < through_spark else "point"
+        crew.start(f"mortal{life}", engine, pause)
+        crew.wait_until_ready(f"mortal{life}")
+        time.sleep(chance.uniform(5, 15) if engine == "spark" else chance.uniform(0.3, 2.5))
+        crew.kill(f"mortal{life}")
+
+
+@attrs.frozen
+class Summary:
+    """How much of everything was acknowledged, and how much was judged."""
+
+    sent: int
+    received: int
+    changed: int
+    deleted: int
+    final_deletes: int
+    successions: int
+    unknown: int
+    merges: int
+
+
+def judge(crew: Crew) -> Summary:
+    """Drains the queue, then holds the diaries against each other and against the tables."""
+    diaries = crew.events()
+    receipts = [receipt for events in diaries for receipt in _receipts(events)]
+    sent = [body for events in diaries for e in events if e["event"] == "sent" for body in e["bodies"]]
+    attempted = {body for events in diaries for e in events if e["event"] == "send" for body in e["bodies"]}
+
+    drained = _drain(crew.queue)
+    counts = crew.queue.counts()
+    assert (counts.visible, counts.in_flight, counts.delayed) == (0, 1, 0)
+
+    rows = check_log(crew.queue)
+    stored = [row.body for row in rows]
+    assert len(set(stored)) == len(stored), "a send was stored twice"
+    assert set(sent) <= set(stored), "an acknowledged send is missing"
+    assert set(stored) <= attempted | {"anchor"}
+
+    by_body: defaultdict[str, list[Receipt]] = defaultdict(list)
+    for receipt in [*receipts, *drained]:
+        by_body[receipt.body].append(receipt)
+    assert set(stored) - {"anchor"} <= set(by_body), "a message was never delivered"
+
+    successions = final = 0
+    for own in by_body.values():
+        own.sort(key=lambda receipt: receipt.received_at)
+        for earlier, later in zip(own, own[1:], strict=False):
+            successions += 1
+            assert later.received_at >= earlier.until, f"held twice at a time: {earlier} {later}"
+        for receipt in own:
+            if receipt.deleted_at is not None:
+                final += 1
+                again = [r for r in own if r.received_at > receipt.deleted_at]
+                assert not again, f"received after it was deleted: {receipt} {again}"
+    events = [event for events in diaries for event in events]
+    kinds = defaultdict(int)
+    for event in events:
+        kinds[event["event"]] += 1
+    return Summary(
+        sent=len(sent),
+        received=len(receipts),
+        changed=sum(event["event"] == "changed" and event["done"] for event in events),
+        deleted=kinds["deleted"],
+        final_deletes=final,
+        successions=successions,
+        unknown=kinds["failed"],
+        merges=application_id(crew.queue, layout.files_id(0)),
+    )
+
+
+def _receipts(events: list[dict[str, Any]]) -> list[Receipt]:
+    """What one diary says of the receipts of its process."""
+    receipts: dict[str, Receipt] = {}
+    for event in events:
+        kind, receipt = event["event"], receipts.get(event.get("receipt", ""))
+        if kind == "got":
+            receipts[event["receipt"]] = Receipt(event["body"], event["received_at"], event["visible_at"])
+        elif kind == "change" and receipt:
+            receipt.pending.append((receipt.until, event["at"] + event["timeout"]))
+            receipt.until = min(receipt.pending[-1])  # until it is known to have been done
+        elif kind == "changed" and receipt:
+            receipt.until = receipt.pending.pop()[1 if event["done"] else 0]
+        elif kind == "delete" and receipt:
+            receipt.delete_begun = True
+            receipt.pending.append(receipt.until)
+            receipt.until = min(receipt.until, event["at"])
+        elif kind == "deleted" and receipt and event["at"] <= receipt.pending.pop():
+            receipt.deleted_at = event["at"]
+    return list(receipts.values())
+
+
+def _drain(queue: Queue) -> list[Receipt]:
+    """Receives and deletes whatever is left, for as long as something but the anchor is stored."""
+    receipts: list[Receipt] = []
+    deadline = time.monotonic() + 60
+    while (counts := queue.counts()).visible + counts.in_flight > 1:
+        assert time.monotonic() < deadline, f"does not run empty: {counts}"
+        began = time.time_ns() // 1_000
+        messages = queue.receive(max_messages=1_000, visibility_timeout=60, wait_time=1)
+        if not messages:
+            continue
+        # the call took place after everything that ended before it, and that is all that is known of it
+        received_at = time.time_ns() // 1_000
+        receipts += [Receipt(message.body, received_at, began) for message in messages]
+        queue.delete_batch([message.receipt_handle for message in messages])
+    return receipts

@@ -1,0 +1,191 @@
+"""A process on a queue, started by the tests beside it.
+
+``worker.py work ROOT ENGINE NAME LOG STOP PAUSE``: sends, receives, changes and deletes at random until the
+file STOP exists, resting for about PAUSE seconds now and then; writes what it is about to do, and what came
+of it, as JSON lines to LOG.
+``worker.py crash ROOT VERB NUMBER``: runs a verb and kills itself right before that write to storage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lakequeue import (
+    LakeQueue,
+    QueueClientError,
+    QueueServiceError,
+    RequestThrottled,
+    SendEntry,
+    shard_service,
+)
+from lakequeue.storage import append, housekeeping
+from lakequeue.storage.point import PointEngine, PointTable
+
+QUEUE = "orders"
+LONGEST_BATCH = 5
+
+
+def micros() -> int:
+    """The instant by the clock that all processes of a machine share."""
+    return time.time_ns() // 1_000
+
+
+class Diary:
+    """Lines that a SIGKILL cannot take back."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(self, event: str, **more: Any) -> None:
+        os.write(self._file, (json.dumps({"event": event, **more}) + "\n").encode())
+
+
+def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> None:
+    append.SEGMENT_COMMITS = 4
+    housekeeping.TIER_SEGMENTS = 3
+    spark = None
+    if engine == "spark":
+        from lakequeue.spark.session import build_session
+
+        spark = build_session(f"worker {name}", "local[1]")
+    queue = LakeQueue(root, spark=spark, engine=engine).queue(QUEUE)  # type: ignore[arg-type]
+    diary, chance = Diary(log), random.Random(name)
+    claims = _record_claims()
+    diary.write("ready")
+    number = 0
+    held: list[Any] = []
+    while not os.path.exists(stop):
+        if float(pause) and chance.random() < 0.3:
+            time.sleep(chance.uniform(0.5, 1.5) * float(pause))
+        try:
+            if chance.random() < 0.5:
+                bodies = [f"{name}:{number + index}" for index in range(chance.randint(1, LONGEST_BATCH))]
+                number += len(bodies)
+                diary.write("send", bodies=bodies)
+                result = queue.send_batch([SendEntry(body=body) for body in bodies])
+                diary.write("sent", bodies=[bodies[int(entry.id)] for entry in result.successful])
+            else:
+                timeout = chance.choice([1, 2, 4])
+                messages = queue.receive(chance.randint(1, 8), visibility_timeout=timeout, wait_time=0)
+                for message in messages:
+                    lease = message.receipt_handle.split("-")[4]
+                    received_at, visible_at = claims[lease]
+                    facts = {"received_at": received_at, "visible_at": visible_at}
+                    diary.write("got", body=message.body, receipt=message.receipt_handle, **facts)
+                held += messages
+            chance.shuffle(held)
+            while len(held) > 6:
+                _settle(queue, diary, chance, held.pop())
+        except RequestThrottled:
+            diary.write("throttled")
+        except QueueClientError as error:
+            diary.write("failed", error=str(error), unknown=error.outcome_unknown)
+    diary.write("stopped")
+
+
+def _settle(queue: Any, diary: Diary, chance: random.Random, message: Any) -> None:
+    receipt, draw = message.receipt_handle, chance.random()
+    if draw < 0.1:
+        return  # forgotten: it comes back
+    if draw < 0.3:
+        timeout = chance.choice([0, 1, 3])
+        diary.write("change", receipt=receipt, at=micros(), timeout=timeout * 1_000_000)
+        try:
+            queue.change_visibility(receipt, timeout)
+        except RequestThrottled:
+            diary.write("changed", receipt=receipt, done=False)
+        except QueueServiceError as error:  # somebody else received it
+            diary.write("changed", receipt=receipt, done=False, error=error.code)
+        else:
+            diary.write("changed", receipt=receipt, done=True)
+    else:
+        diary.write("delete", receipt=receipt, at=micros())
+        queue.delete(receipt)
+        diary.write("deleted", receipt=receipt, at=micros())
+
+
+def _record_claims() -> dict[str, tuple[int, int]]:
+    """Lease id -> from when to when the shard's clock says that the messages are held."""
+    claims: dict[str, tuple[int, int]] = {}
+    command = shard_service.ShardService.command
+
+    def recorded(self: Any, commands: Any, now: int) -> Any:
+        results = command(self, commands, now)
+        for asked, result in zip(commands, results, strict=True):
+            if isinstance(asked, shard_service.Claim) and result.error is None:
+                claims[asked.lease_id] = (result.value.received_at, result.value.visible_at)
+        return results
+
+    shard_service.ShardService.command = recorded  # type: ignore[method-assign]
+    return claims
+
+
+def crash(root: str, verb: str, before: str) -> None:
+    lq = LakeQueue(root)
+    verbs: dict[str, Callable[[], None]] = {
+        "create": lambda: _create(lq),
+        "delete": lambda: lq.delete_queue(QUEUE),
+        "set": lambda: _set(lq),
+        "send": lambda: _send(lq),
+        "receive": lambda: _receive(lq),
+        "merge": lambda: _merge(lq),
+    }
+    if verb == "merge":
+        append.SEGMENT_COMMITS = 2
+        _die_before(int(before), [(PointTable, "replace")])
+    else:
+        writes = [(PointTable, name) for name in ("append", "add", "merge", "replace")]
+        _die_before(int(before), [*writes, (PointEngine, "create")])
+    verbs[verb]()
+
+
+def _create(lq: LakeQueue) -> None:
+    lq.create_queue(QUEUE)
+
+
+def _set(lq: LakeQueue) -> None:
+    lq.queue(QUEUE).set_attributes(delay=50)
+
+
+def _send(lq: LakeQueue) -> None:
+    queue = lq.queue(QUEUE)
+    for number in range(10):
+        queue.send(str(number))
+
+
+def _merge(lq: LakeQueue) -> None:
+    _send(lq)
+
+
+def _receive(lq: LakeQueue) -> None:
+    queue = lq.queue(QUEUE)
+    queue.delete(queue.receive(visibility_timeout=1)[0].receipt_handle)
+    queue.receive()
+
+
+def _die_before(number: int, methods: list[tuple[type, str]]) -> None:
+    seen = 0
+
+    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(*args: Any, **more: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*args, **more)
+
+        return method
+
+    for owner, name in methods:
+        setattr(owner, name, deadly(getattr(owner, name)))
+
+
+if __name__ == "__main__":
+    {"work": work, "crash": crash}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,146 @@
+"""The SQL views: states, counts, schemas, and what they must not show."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakequeue import LakeQueue, SendEntry, views
+from lakequeue.testing import ManualClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
+    return LakeQueue(str(tmp_path / "it's a `root`"), clock=clock, region="o'hara\\")
+
+
+def states(spark: SparkSession, where: str = "true") -> dict[str, str]:
+    rows = spark.sql(f"SELECT body, state FROM messages WHERE {where}").collect()
+    assert len({row.body for row in rows}) == len(rows)
+    return {row.body: row.state for row in rows}
+
+
+@pytest.mark.spec("DLT-5", "STA-1", "STA-2", "STA-3", "STA-4", "STA-5", "STA-8", "PRF-4")
+def test_every_state_is_shown_and_agrees_with_the_counts(
+    spark: SparkSession, lq: LakeQueue, clock: ManualClock
+) -> None:
+    queue = lq.create_queue("orders", visibility_timeout=30, message_retention_period=600)
+    lq.create_queue("other").send("elsewhere")
+    queue.send("too old")
+    clock.advance(500)
+    queue.send_batch([SendEntry(body=name) for name in ("deleted", "held", "lapsed", "back")])
+    queue.send("late", delay=60)
+    queue.send("passed", delay=40)
+    received = {m.body: m for m in queue.receive(max_messages=5)}
+    queue.change_visibility(received["held"].receipt_handle, 300)
+    queue.change_visibility(received["back"].receipt_handle, 0)
+    queue.delete(received["deleted"].receipt_handle)
+    clock.advance(50)
+    queue.send("fresh")
+    queue.send("fresh and delayed", delay=5)
+    clock.advance(1)
+
+    lq.register_views(spark, now=clock.now())
+    shown = states(spark, "queue = 'orders'")
+    assert shown == {
+        "too old": "Active",  # received and timed out
+        "deleted": "Deleted",
+        "held": "Inactive",
+        "lapsed": "Active",
+        "back": "Active",
+        "late": "Delayed",
+        "passed": "Active",
+        "fresh": "Active",
+        "fresh and delayed": "Delayed",
+    }
+    (row,) = spark.sql("SELECT * FROM queues WHERE queue = 'orders'").collect()
+    counts = queue.counts()
+    assert (row.visible, row.in_flight, row.delayed) == (counts.visible, counts.in_flight, counts.delayed)
+    assert row.oldest_age == counts.oldest_age
+    assert row.attributes["VisibilityTimeout"] == "30"
+    assert row.region == lq.region
+
+    late, held, fresh = (
+        spark.sql("SELECT body, visible_at, receive_count, sent_at, age FROM messages")
+        .where(f"body = '{body}'")
+        .head()
+        for body in ("late", "held", "fresh")
+    )
+    assert late.visible_at - late.sent_at == timedelta(seconds=60)
+    assert (late.receive_count, held.receive_count, fresh.receive_count) == (0, 1, 0)
+    assert held.visible_at - held.sent_at == timedelta(seconds=300)
+    assert fresh.age == 1.0
+
+    clock.advance(49)
+    lq.register_views(spark, now=clock.now())
+    assert states(spark, "queue = 'orders'")["too old"] == "Expired"
+    assert queue.counts().visible == spark.sql("SELECT visible FROM queues WHERE queue = 'orders'").head()[0]
+
+
+@pytest.mark.spec("PUR-1")
+def test_what_was_purged_is_not_shown_and_each_query_sees_the_newest(
+    spark: SparkSession, lq: LakeQueue, clock: ManualClock
+) -> None:
+    queue = lq.create_queue("orders", shards=2)
+    lq.register_views(spark, now=clock.now())
+    assert states(spark) == {}
+    queue.send_batch([SendEntry(body="a"), SendEntry(body="b")])
+    queue.send("c")
+    assert states(spark) == dict.fromkeys("abc", "Active")
+    queue.purge()
+    queue.send("d")
+    assert states(spark) == {"d": "Active"}
+    heads = spark.sql("SELECT shard, state FROM receipts WHERE first_offset = -1 ORDER BY shard").collect()
+    assert [tuple(row) for row in heads] == [(0, "head"), (1, "head")]
+
+
+def test_runs_across_chunks_reach_every_message(
+    spark: SparkSession, lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "_CHUNK", 3)
+    queue = lq.create_queue("orders")
+    queue.send_batch([SendEntry(body=f"{i:02}") for i in range(20)])
+    handles = {m.body: m.receipt_handle for m in queue.receive(max_messages=17)}
+    queue.delete_batch([handles["04"], handles["05"], handles["12"]])
+    lq.register_views(spark, now=clock.now())
+    expected = {f"{i:02}": "Inactive" if i < 17 else "Active" for i in range(20)}
+    assert states(spark) == expected | dict.fromkeys(("04", "05", "12"), "Deleted")
+
+
+def test_a_filter_on_queue_leaves_other_queues_unread(
+    spark: SparkSession, lq: LakeQueue, clock: ManualClock
+) -> None:
+    for name in ("one", "two"):
+        lq.create_queue(name).send(name)
+    lq.register_views(spark)
+    for view in ("messages", "receipts", "queues"):
+        plan = spark.sql(f"SELECT * FROM {view} WHERE queue = 'one'")._jdf.queryExecution().toString()
+        executed = plan.split("== Physical Plan ==")[1]
+        assert lq.queue("one").key in executed
+        assert lq.queue("two").key not in executed
+        assert "NestedLoop" not in executed or view == "queues"  # a row of the catalog times one of counts
+        assert "handle_key" not in spark.table(view).columns
+
+
+def test_a_root_without_queues_has_empty_views_of_the_same_schema(
+    spark: SparkSession, lq: LakeQueue, tmp_path: Path
+) -> None:
+    lq.create_queue("orders").send("a")
+    lq.register_views(spark)
+    full = {view: spark.table(view).schema.simpleString() for view in ("messages", "receipts", "queues")}
+    views.register_views(spark, str(tmp_path / "empty"), [])
+    assert {view: spark.table(view).schema.simpleString() for view in full} == full
+    assert all(spark.table(view).isEmpty() for view in full)

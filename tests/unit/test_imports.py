@@ -1,0 +1,290 @@
+"""The rooms of the package: who may import whom, who may ask what time it is, and how large a module may get."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+PACKAGE = PROJECT / "src" / "lakequeue"
+
+ROOMS = [
+    ("vocabulary", {"errors", "profiles", "attributes", "names", "message", "handles", "clock"}),
+    ("shard", {"shard", "renewal"}),
+    ("storage", {"storage"}),
+    ("shard service", {"group_commit", "shard_service"}),
+    ("service", {"service", "queue", "lease", "views", "received", "receiving", "settling", ""}),
+    ("framework", {"consumer", "spark"}),
+    ("entries", {"cli", "demo", "jobs", "__main__"}),
+]
+"""From the bottom to the top; a room knows those below it. The module "" is the package itself."""
+RANK = {module: rank for rank, (_, modules) in enumerate(ROOMS) for module in modules}
+ASIDE = {"testing"}
+"""Part of no room: for users' tests, and never imported by the package."""
+DELTA = {"deltalake", "delta"}
+HEAVY = {"pyspark", "pyarrow", "deltalake", "delta", "numpy", "pandas"}
+
+LARGEST = 500
+"""Lines of code in a module, without docstrings, comments and blank lines."""
+
+TIME = {"now", "utcnow", "today", "time", "time_ns", "gmtime", "localtime"}
+CLOCKS = {"datetime", "date", "time"}
+
+
+@attrs.frozen
+class Module:
+    path: Path
+    name: str
+    """Dotted, without the package's own name; ``jobs.…`` for scripts."""
+    tree: ast.Module
+
+    @property
+    def top(self) -> str:
+        return self.name.partition(".")[0]
+
+
+@attrs.frozen
+class Import:
+    module: str
+    names: tuple[str, ...]
+    line: int
+    typing_only: bool
+
+
+def _module(path: Path) -> Module:
+    if PACKAGE in path.parents:
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+    else:
+        parts = path.relative_to(PROJECT).with_suffix("").parts
+    name = ".".join(part for part in parts if part != "__init__")
+    return Module(path, name, ast.parse(path.read_text()))
+
+
+MODULES = [_module(path) for path in sorted([*PACKAGE.rglob("*.py"), *(PROJECT / "jobs").rglob("*.py")])]
+
+
+def modules(which: Callable[[Module], bool]) -> pytest.MarkDecorator:
+    chosen = [module for module in MODULES if which(module)]
+    return pytest.mark.parametrize("module", chosen, ids=lambda module: module.name or "lakequeue")
+
+
+every_module = modules(lambda module: True)
+
+
+def imports(tree: ast.AST, typing_only: bool = False) -> Iterator[Import]:
+    """Every import of a module, those inside functions too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, (), node.lineno, typing_only)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"relative import in line {node.lineno}"
+            names = tuple(alias.name for alias in node.names)
+            yield Import(node.module or "", names, node.lineno, typing_only)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for child in node.body:
+                yield from imports(ast.Module([child], []), True)
+            yield from imports(ast.Module(node.orelse, []), typing_only)
+        else:
+            yield from imports(node, typing_only)
+
+
+def own_modules(found: Import) -> set[str]:
+    """Top modules of the package that an import reaches; "" is the package itself."""
+    root, _, rest = found.module.partition(".")
+    if root != "lakequeue":
+        return set()
+    if rest:
+        return {rest.partition(".")[0]}
+    return {name if name in RANK or name in ASIDE else "" for name in found.names} or {""}
+
+
+def outside(found: Import) -> str:
+    return found.module.partition(".")[0]
+
+
+def test_every_module_has_a_room():
+    homeless = {module.top for module in MODULES} - set(RANK) - ASIDE
+    assert not homeless, f"say in ROOMS where these belong: {homeless}"
+
+
+def against_the_way(module: Module) -> list[str]:
+    allowed = RANK["clock"] if module.top in ASIDE else RANK[module.top]
+    return [
+        f"line {found.line}: {module.name} imports {target or 'lakequeue'}"
+        for found in imports(module.tree)
+        if not found.typing_only
+        for target in own_modules(found)
+        if target not in ASIDE and RANK[target] > allowed
+    ]
+
+
+@every_module
+def test_imports_go_one_way(module: Module):
+    assert not against_the_way(module)
+
+
+def test_the_police_of_imports_sees_what_it_should():
+    source = """
+from lakequeue import handles, LakeQueue
+import lakequeue.storage.log
+from lakequeue.shard.runs import Run
+if TYPE_CHECKING:
+    from lakequeue.cli import main
+def later():
+    from lakequeue.queue import Queue
+"""
+    module = Module(PACKAGE / "shard" / "x.py", "shard.x", ast.parse(source))
+    assert against_the_way(module) == [
+        "line 2: shard.x imports lakequeue",
+        "line 3: shard.x imports storage",
+        "line 8: shard.x imports queue",
+    ]
+
+
+@every_module
+def test_nothing_in_the_package_imports_its_test_helpers(module: Module):
+    assert not [found for found in imports(module.tree) if own_modules(found) & ASIDE]
+
+
+@modules(lambda module: RANK.get(module.top, len(ROOMS)) <= RANK["shard"])
+def test_vocabulary_and_state_machine_know_no_table_and_no_session(module: Module):
+    found = list(imports(module.tree))
+    assert not {outside(each) for each in found} & HEAVY
+    assert not [each for each in found if "storage" in own_modules(each)]
+
+
+@modules(lambda module: module.top != "storage")
+def test_only_storage_knows_delta(module: Module):
+    found = [each for each in imports(module.tree) if outside(each) in DELTA]
+    if module.name == "spark.session":  # the jars that belong to the installed wheel
+        found = [each for each in found if each.names != ("configure_spark_with_delta_pip",)]
+    if module.top == "jobs":  # what the benchmark compares with is bare Delta
+        found = [each for each in found if "benchmark" not in module.name]
+    assert not found
+
+
+@modules(lambda module: module.name != "spark.session")
+def test_only_sessions_code_builds_sessions(module: Module):
+    builders = [
+        node.lineno
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("builder", "getOrCreate")
+        and "SparkSession" in ast.unparse(node.value)
+    ]
+    assert not builders
+
+
+def clock_reads(tree: ast.AST, where: tuple[str, ...] = ()) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+    """Uses of the machine's clock: what, line, and the classes and functions around it."""
+    for node in ast.iter_child_nodes(tree):
+        inside = where
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            inside = (*where, node.name)
+        if isinstance(node, ast.Attribute) and node.attr in TIME:
+            of = ast.unparse(node.value).rpartition(".")[2]
+            if of in CLOCKS:
+                yield f"{of}.{node.attr}", node.lineno, where
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            for alias in node.names:
+                if alias.name in TIME:
+                    yield f"from time import {alias.name}", node.lineno, where
+        named = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else named
+        if text and "current_timestamp" in str(text).lower():
+            yield "current_timestamp", getattr(node, "lineno", 0), where
+        yield from clock_reads(node, inside)
+
+
+def may_read(module: Module, what: str, where: tuple[str, ...]) -> bool:
+    if module.name == "clock":
+        return where == ("SystemClock", "now")
+    if module.top == "storage":
+        return what == "time.time"  # Delta stamps files and commits with machine time, which no rule reads
+    if module.name == "views":
+        return what == "current_timestamp"  # a view without a `now` is judged at the time of each query
+    return False
+
+
+@every_module
+@pytest.mark.spec("DLT-2")
+def test_time_comes_from_the_clock(module: Module):
+    wrong = [
+        f"line {line}: {what}"
+        for what, line, where in clock_reads(module.tree)
+        if not may_read(module, what, where)
+    ]
+    assert not wrong
+
+
+@pytest.mark.spec("DLT-2")
+def test_the_clock_police_sees_what_it_should():
+    source = """
+import time, datetime as dt
+from time import time_ns
+from datetime import datetime
+def f():
+    return datetime.now(), dt.datetime.utcnow(), time.time(), time.monotonic(), self.clock.now()
+sql = "SELECT CURRENT_TIMESTAMP()"
+"""
+    assert [what for what, _, _ in clock_reads(ast.parse(source))] == [
+        "from time import time_ns",
+        "datetime.now",
+        "datetime.utcnow",
+        "time.time",
+        "current_timestamp",
+    ]
+
+
+def lines_of_code(tree: ast.Module) -> int:
+    lines: set[int] = set()
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    skipped = {line for text in texts for line in range(text.lineno, (text.end_lineno or text.lineno) + 1)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.stmt, ast.expr)):
+            lines.update((node.lineno, node.end_lineno or node.lineno))
+    return len(lines - skipped)
+
+
+@every_module
+def test_no_module_grows_without_bounds(module: Module):
+    assert lines_of_code(module.tree) <= LARGEST
+
+
+@pytest.mark.parametrize("entry", ["lakequeue", "lakequeue.testing", "lakequeue.cli"])
+def test_importing_starts_nothing_and_loads_no_spark(entry):
+    script = (
+        f"import sys, threading; import {entry}; "
+        "heavy = {'pyspark', 'delta', 'py4j'} & set(sys.modules); "
+        "assert not heavy, heavy; assert threading.active_count() == 1, threading.enumerate()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_point_engine_works_without_pyspark(tmp_path):
+    script = f"""
+import sys
+sys.modules.update(dict.fromkeys(["pyspark", "delta", "py4j"]))  # importing any of them raises
+from lakequeue import LakeQueue
+queue = LakeQueue({str(tmp_path / "root")!r}).create_queue("orders")
+queue.send("A")
+(message,) = queue.receive()
+queue.delete(message.receipt_handle)
+assert queue.counts().in_flight == 0
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
