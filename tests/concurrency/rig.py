@@ -59,7 +59,8 @@ def log_rows(queue: Queue) -> list[Row]:
     """Every row of the log, by shard and offset, read by delta-rs alone."""
     table = DeltaTable(layout.messages_path(queue.owner.root, queue.key)).to_pyarrow_table()
     columns = (table[name].to_pylist() for name in ("shard", "base_offset", "position", "message_id", "body"))
-    sent = [at or opened for at, opened in zip(*(table[n].to_pylist() for n in ("sent_at", "opened_at")))]
+    instants = zip(table["sent_at"].to_pylist(), table["opened_at"].to_pylist(), strict=True)
+    sent = [at or opened for at, opened in instants]  # a bulk segment was sent when it was opened
     rows = [
         Row(shard, base + position, message_id, body, at)
         for shard, base, position, message_id, body, at in zip(*columns, sent, strict=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 import pytest
-from concurrency.rig import apart, application_id, check_log, drain, log_versions, shard_of, small_segments
 
+from concurrency.rig import apart, application_id, check_log, drain, log_versions, shard_of, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, QueueDoesNotExist, RequestThrottled, SendEntry
 from lakequeue.clock import SystemClock
 from lakequeue.storage import layout

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from concurrency.rig import (
-    application_id,
     apart,
+    application_id,
     at_once,
     check_log,
     drain,
@@ -17,7 +18,6 @@ from concurrency.rig import (
     small_segments,
     without_tidying,
 )
-
 from lakequeue import LakeQueue, OverLimit, QueueDoesNotExist, RequestThrottled, SendEntry
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.storage import housekeeping, layout

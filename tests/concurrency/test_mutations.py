@@ -13,9 +13,16 @@ from typing import Any
 
 import attrs
 import pytest
-from concurrency.rig import apart, check_log, drain, shard_of, small_segments, without_tidying
 
-from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, ReceiptHandleIsInvalid
+from concurrency.rig import apart, check_log, drain, shard_of, small_segments, without_tidying
+from lakequeue import (
+    LakeQueue,
+    LakeQueueError,
+    Queue,
+    QueueClientError,
+    QueueDoesNotExist,
+    ReceiptHandleIsInvalid,
+)
 from lakequeue.shard import ShardMachine
 from lakequeue.shard_service import ShardService
 from lakequeue.storage import housekeeping

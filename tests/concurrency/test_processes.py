@@ -16,8 +16,8 @@ from typing import Any
 
 import attrs
 import pytest
-from concurrency.rig import application_id, check_log
 
+from concurrency.rig import application_id, check_log
 from lakequeue import LakeQueue, Queue
 from lakequeue.storage import layout
 
@@ -72,6 +72,19 @@ class Crew:
             assert time.monotonic() < deadline, f"{name} does not get ready"
             time.sleep(0.05)
 
+    def done(self, name: str, times: int) -> bool:
+        """Whether a worker has sent and received at least so often."""
+        text = self.diary(name).read_text()
+        return min(text.count(f'"event": "{event}"') for event in ("sent", "got")) >= times
+
+    def run(self, at_least: float, at_most: float, until: dict[str, int]) -> None:
+        """Lets them work until each has done enough, however slow the machine."""
+        began = time.monotonic()
+        while (gone := time.monotonic() - began) < at_most:
+            if gone >= at_least and all(self.done(name, times) for name, times in until.items()):
+                return
+            time.sleep(0.1)
+
     def errors(self, name: str) -> str:
         return (self.root.parent / f"{name}.stderr").read_text(errors="replace")[-3_000:]
 
@@ -116,7 +129,7 @@ def test_three_processes(crew: Crew) -> None:
         crew.start(name)
     for name in ("a", "b", "c"):
         crew.wait_until_ready(name)
-    time.sleep(7)
+    crew.run(at_least=4, at_most=40, until={"a": 15, "b": 15, "c": 15})
     crew.stop()
     summary = judge(crew)
     assert summary.unknown == 0
@@ -127,7 +140,7 @@ def test_three_processes(crew: Crew) -> None:
 @pytest.mark.spec("RCV-15", "QUE-33")
 def test_a_process_that_is_killed_again_and_again(crew: Crew) -> None:
     crew.start("steady")
-    until, chance = time.monotonic() + 14, random.Random(7)
+    until, chance = time.monotonic() + 12, random.Random(7)
     _kill_again_and_again(crew, until, chance)
     crew.stop()
     summary = judge(crew)
@@ -142,15 +155,14 @@ def test_two_processes_through_different_engines(crew: Crew) -> None:
     crew.start("spark", "spark")
     crew.wait_until_ready("spark")
     # a ledger that changes many times a second leaves no room for a MERGE of Spark, which takes a second
-    crew.start("point", pause=3)
+    crew.start("point", pause=4)
     crew.wait_until_ready("point")
-    time.sleep(25)
+    crew.run(at_least=5, at_most=120, until={"spark": 1, "point": 10})
     crew.stop()
     summary = judge(crew)
     assert min(summary.sent, summary.received, summary.deleted) > 5, summary
     for name in ("spark", "point"):
-        events = {event["event"] for event in map(json.loads, crew.diary(name).read_text().splitlines())}
-        assert {"sent", "got"} <= events, name
+        assert crew.done(name, 1), name
 
 
 @pytest.mark.long

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from concurrency.rig import apart, at_once, check_log, log_versions, shard_of, small_segments
 
+from concurrency.rig import apart, at_once, check_log, log_versions, shard_of, small_segments
 from lakequeue import LakeQueue, OverLimit, QueueClientError, SendEntry
 from lakequeue.clock import SystemClock
 from lakequeue.group_commit import GroupCommit
@@ -58,7 +58,9 @@ def test_threads_of_two_processes_receive_each_message_once(tmp_path: Path) -> N
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_cap_on_messages_in_flight_holds_for_eight_receivers(tmp_path: Path, processes: int) -> None:
     entries = apart(tmp_path / "root", ManualClock(), processes)
-    queues = [entry.create_queue("orders", max_inflight_messages=10, profile_strict=False) for entry in entries]
+    queues = [
+        entry.create_queue("orders", max_inflight_messages=10, profile_strict=False) for entry in entries
+    ]
     queues[0].send_batch([SendEntry(body=str(number)) for number in range(100)])
     seen: list[int] = []
 
@@ -171,7 +173,10 @@ class TestGroupCommit:
         calls.append(lambda: queue.delete(handles[3][:-1] + ("0" if handles[3][-1] != "0" else "1")))
         outcomes = at_once(calls)
         assert outcomes[:3] == [None] * 3
-        assert [outcome.code for outcome in outcomes[3:]] == ["InvalidParameterValue", "ReceiptHandleIsInvalid"]
+        assert [outcome.code for outcome in outcomes[3:]] == [
+            "InvalidParameterValue",
+            "ReceiptHandleIsInvalid",
+        ]
         assert queue.counts().in_flight == 1
 
 
@@ -340,5 +345,3 @@ class _interrupt_when:
 
     def __exit__(self, *_: object) -> None:
         self._thread.join(10)
-
-

@@ -127,11 +127,12 @@ def test_a_filter_on_queue_leaves_other_queues_unread(
         lq.create_queue(name).send(name)
     lq.register_views(spark)
     for view in ("messages", "receipts", "queues"):
-        plan = spark.sql(f"SELECT * FROM {view} WHERE queue = 'one'")._jdf.queryExecution().toString()
-        executed = plan.split("== Physical Plan ==")[1]
-        assert lq.queue("one").key in executed
-        assert lq.queue("two").key not in executed
-        assert "NestedLoop" not in executed or view == "queues"  # a row of the catalog times one of counts
+        found = spark.sql(f"SELECT * FROM {view} WHERE queue = 'one'")
+        files = " ".join(found.inputFiles())
+        assert lq.queue("one").key in files
+        assert lq.queue("two").key not in files
+        if view != "queues":  # there it is a row of the catalog beside a row of counts
+            assert "NestedLoop" not in found._jdf.queryExecution().executedPlan().toString()
         assert "handle_key" not in spark.table(view).columns
 
 

@@ -61,6 +61,8 @@ _OTHERS = "\\x7f-\\ud7ff\\ue000-\\ufffd\\x{10000}-\\x{10ffff}"
 # Java matches a class of single characters from a bit set, several times faster than ranges
 _ASCII = "".join(f"\\x{code:02x}" for code in (9, 10, 13, *range(32, 127)))
 
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
+
 
 @attrs.frozen
 class Manifest:
@@ -236,9 +238,7 @@ def lease_frame(
         rows = rows.where(F.lit(False)).withColumn("receive_count", F.lit(0))
     elif len(ordered) <= MAX_PREDICATES:
         rows = rows.where(_any([_exactly(span) for span in ordered]))
-        rows = rows.withColumn(
-            "receive_count", F.lit(counts.pop()) if len(counts) == 1 else _count_of(ordered)
-        )
+        rows = rows.withColumn("receive_count", F.lit(counts.pop()) if len(counts) == 1 else _count_of(ordered))
     else:
         rows = _joined(spark, rows.where(_any([_around(group) for group in _grouped(ordered)])), ordered)
     offset = F.col("base_offset") + F.col("position")
@@ -279,8 +279,17 @@ _PARQUET = {
 
 class _Rule(NamedTuple):
     name: str
+    verb: str
     text: str
     error: type[QueueServiceError] = InvalidParameterValue
+
+    def said_of(self, count: int) -> str:
+        if count != 1:
+            return f"{count:,} rows {self.verb} {self.text}"
+        return f"1 row {_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
+
+
+_SINGULAR = {"have": "has", "are": "is"}
 
 
 def _check_columns(df: DataFrame) -> None:
@@ -298,10 +307,7 @@ def _check_columns(df: DataFrame) -> None:
         if types.get(name, "string") not in ("string", "void"):
             raise InvalidParameterValue(f"The column {name} is {types[name]}, it must be string.")
     delay = types.get("delay_seconds", "double")
-    if (
-        delay not in ("tinyint", "smallint", "int", "bigint", "float", "double", "void")
-        and "decimal" not in delay
-    ):
+    if delay not in ("tinyint", "smallint", "int", "bigint", "float", "double", "void") and "decimal" not in delay:
         raise InvalidParameterValue(f"The column delay_seconds is {delay}, it must be a number of seconds.")
     attributes = types.get("message_attributes", _ATTRIBUTES)
     if attributes not in (_ATTRIBUTES, "map<string,string>", "void"):
@@ -353,50 +359,50 @@ def _rules(
     body = F.col("body")
     size = F.octet_length(body)
     rules: list[tuple[_Rule, Column]] = [
-        (_Rule("missing", "have no body (SND-1)"), body.isNull() | (F.octet_length(body) == 0)),
+        (_Rule("missing", "have", "no body (SND-1)"), body.isNull() | (F.octet_length(body) == 0)),
     ]
     if check_characters:
         allowed = body.rlike(f"^[{_ASCII}]*\\z") | body.rlike(f"^[{_ASCII}{_OTHERS}]*\\z")
-        rule = _Rule("characters", "have characters that are not allowed (SND-12)", InvalidMessageContents)
+        rule = _Rule("characters", "have", "characters that are not allowed (SND-12)", InvalidMessageContents)
         rules.append((rule, ~allowed))
     if "message_attributes" in given:
         if count_attributes:
             size = size + F.coalesce(_attribute_bytes(), F.lit(0))
         rules.append(
             (
-                _Rule("attributes", "break the rules for message attributes (MSA-3)"),
+                _Rule("attributes", "break", "the rules for message attributes (MSA-3)"),
                 ~F.coalesce(_attributes_allowed(), F.lit(False)) & F.col("message_attributes").isNotNull(),
             )
         )
-    rules.insert(1, (_Rule("size", f"are longer than {max_bytes} bytes (SND-2)"), size > max_bytes))
+    rules.insert(1, (_Rule("size", "are", f"longer than {max_bytes} bytes (SND-2)"), size > max_bytes))
     if "delay_seconds" in given:
         delay = F.col("delay_seconds")
         if fifo:
-            rules.append((_Rule("delay", "have a delay, which FIFO queues refuse (SND-6)"), delay != 0))
+            rules.append((_Rule("delay", "have", "a delay, which FIFO queues refuse (SND-6)"), delay != 0))
         else:
             limit = _FOREVER if max_delay is None else max_delay
-            text = f"have a delay_seconds outside 0..{limit:g} (DLY-3)"
-            rules.append((_Rule("delay", text), ~delay.between(0, limit)))
+            text = f"a delay_seconds outside 0..{limit:g} (DLY-3)"
+            rules.append((_Rule("delay", "have", text), ~delay.between(0, limit)))
     identifier = r"^[!-~]{1,128}\z"
     if fifo:
         group = F.col("group_id")
         rules.append(
             (
-                _Rule("group", "have no valid group_id (SND-4)"),
+                _Rule("group", "have", "no valid group_id (SND-4)"),
                 ~F.coalesce(group.rlike(identifier), F.lit(False)),
             )
         )
         rules.append(
-            (_Rule("dedup", "have an invalid dedup_id (SND-13)"), ~F.col("dedup_id").rlike(identifier))
+            (_Rule("dedup", "have", "an invalid dedup_id (SND-13)"), ~F.col("dedup_id").rlike(identifier))
         )
     else:
         if "group_id" in given:
             rules.append(
-                (_Rule("group", "have an invalid group_id (SND-13)"), ~F.col("group_id").rlike(identifier))
+                (_Rule("group", "have", "an invalid group_id (SND-13)"), ~F.col("group_id").rlike(identifier))
             )
         if "dedup_id" in given:
-            text = "have a dedup_id, which standard queues refuse (SND-14)"
-            rules.append((_Rule("dedup", text), F.col("dedup_id").isNotNull()))
+            text = "a dedup_id, which standard queues refuse (SND-14)"
+            rules.append((_Rule("dedup", "have", text), F.col("dedup_id").isNotNull()))
     return rules
 
 
@@ -424,7 +430,7 @@ def _attributes_allowed() -> Column:
             )
             .when(
                 value.type.startswith("Number"),
-                value.binary_value.isNull() & value.string_value.try_cast("double").isNotNull(),
+                value.binary_value.isNull() & value.string_value.rlike(_NUMBER),
             )
             .otherwise(value.binary_value.isNull() & value.string_value.rlike(f"^[{_ASCII}{_OTHERS}]+\\z"))
         )
@@ -438,7 +444,7 @@ def _attributes_allowed() -> Column:
 
 def _refuse(broken: Sequence[tuple[_Rule, int]]) -> None:
     if broken:
-        said = "; ".join(f"{count} row{'s' * (count > 1)} {rule.text}" for rule, count in broken)
+        said = "; ".join(rule.said_of(count) for rule, count in broken)
         # one error for the call: characters only if they are all that is wrong
         error = broken[0][0].error if len({rule.error for rule, _ in broken}) == 1 else InvalidParameterValue
         raise error(f"Nothing was sent: {said}.")

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage.engine import DataFile, LostRace
-from lakequeue.storage.frames import quoted, spark_uri
+from lakequeue.storage.frames import spark_uri
 from lakequeue.storage.locks import committing, local_path
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SparkTable:
     def refresh(self) -> None:
         with _active(self._session):
             snapshot = self._log.update(False, self._none, self._none)
-        if self._files is None or snapshot.version() != self.version:
+        if self._files is not None and snapshot.version() != self.version:
             self._files = None
         self._snapshot: Any = snapshot
 
@@ -90,14 +90,14 @@ class SparkTable:
         if not paths:
             return []
         rows = self._rows(paths, columns)
-        files = [_location(uri) for uri in rows["_file"].unique().to_pylist()]
+        uris = rows["_file"].unique().to_pylist()
         tables = []
-        encoded = rows["_file"].unique().to_pylist()
         for path in paths:
+            # the log's path is URL-encoded once, and so is the URI that Spark answers with
             end = f"/{unquote(path)}"
-            mine = [uri for uri, file in zip(encoded, files, strict=True) if file.endswith(end)]
-            own = rows.filter(pc.is_in(rows["_file"], pa.array(mine, pa.string())))
-            tables.append(own.sort_by("_row").drop_columns(["_file", "_row"]).combine_chunks())
+            mine = pa.array([uri for uri in uris if unquote(uri).endswith(end)], pa.string())
+            own = rows.filter(pc.is_in(rows["_file"], mine)).sort_by("_row")
+            tables.append(own.drop_columns(["_file", "_row"]).combine_chunks())
         return tables
 
     def read_rows(self, path: str, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
@@ -127,9 +127,7 @@ class SparkTable:
             removed = []
             for add in self._snapshot.allFiles().collect():
                 values = json.loads(add.json())["add"]["partitionValues"]
-                if all(
-                    values[name] in {_partition_text(v) for v in among} for name, among in partition.items()
-                ):
+                if all(values[name] in {_partition_text(v) for v in among} for name, among in partition.items()):
                     removed.append(add.remove())
             self._commit(txn, removed, rows, transactions, token)
 
@@ -149,9 +147,7 @@ class SparkTable:
 
         app_id, version = next(iter(transactions.items()))
         decided_on = self.transaction(app_id)
-        session = _session(
-            self._spark
-        )  # a session remembers its last commit: a fresh one tells if it made any
+        session = _session(self._spark)  # a session remembers its last commit: a fresh one tells if it made any
         for name, value in {
             "spark.databricks.delta.write.txnAppId": app_id,
             "spark.databricks.delta.write.txnVersion": str(version),
@@ -230,9 +226,7 @@ class SparkTable:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def _rows(
-        self, paths: Sequence[str], columns: Sequence[str] | None, condition: str | None = None
-    ) -> pa.Table:
+    def _rows(self, paths: Sequence[str], columns: Sequence[str] | None, condition: str | None = None) -> pa.Table:
         from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
@@ -242,9 +236,7 @@ class SparkTable:
         with _active(self._session):
             reader = self._session.read.schema(schema).option("__globPaths__", "false")
             rows = reader.parquet(*(f"{self._uri}/{unquote(path)}" for path in paths))
-            rows = rows.withColumns(
-                {"_file": F.col("_metadata.file_path"), "_row": F.col("_metadata.row_index")}
-            )
+            rows = rows.withColumns({"_file": F.col("_metadata.file_path"), "_row": F.col("_metadata.row_index")})
             if condition is not None:
                 rows = rows.where(condition)
             table = rows.select(*(f"`{name}`" for name in wanted), "_file", "_row").toArrow()
@@ -355,9 +347,7 @@ def _sequence(jvm: Any, actions: Iterable[Any]) -> Any:
     java = jvm.java.util.ArrayList()
     for action in actions:
         java.add(
-            jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action)
-            if isinstance(action, str)
-            else action
+            jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action) if isinstance(action, str) else action
         )
     return jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
 
@@ -439,13 +429,7 @@ def _add(file: DataFile) -> str:
 
 
 def _encoded(path: str) -> str:
-    return re.sub(
-        r"[^A-Za-z0-9_.~!$&'()*+,;=:@/-]", lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), path
-    )
-
-
-def _location(uri: str) -> str:
-    return unquote(uri)
+    return re.sub(r"[^A-Za-z0-9_.~!$&'()*+,;=:@/-]", lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), path)
 
 
 def _partition_text(value: object) -> str:

@@ -1,0 +1,204 @@
+"""DataFrames in and out of the log: staged files, their checks, and the messages of a lease."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from lakequeue import handles
+from lakequeue.errors import InvalidMessageContents, InvalidParameterValue
+from lakequeue.storage import frames, layout
+from lakequeue.storage.engine import DataFile, Table
+from lakequeue.storage.point import PointEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+NOW = 1_767_225_600_123_456  # 2026-01-01 00:00:00.123456
+OPENED = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)
+LEASE = frames.LeaseColumns("0123456789abcdef-01234567", "f" * 32, handles.lease_key(b"secret", "f" * 32))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Table:
+    path = str(tmp_path / "a folder" / "messages")
+    engine = PointEngine()
+    engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
+    return engine.open(path)
+
+
+def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> frames.Manifest:
+    given = {"send_id": "s1", "now": NOW, "max_bytes": 262_144} | given
+    return frames.stage(spark, df, log.path, given.pop("send_id"), **given)
+
+
+def commit(log: Table, files: Sequence[DataFile]) -> list[frames.LeaseSpan]:
+    """Adds staged files one segment after the other; returns where they lie."""
+    end, added, spans = 0, [], []
+    for file in files:
+        partition = {"shard": "0", "base_offset": str(end), "opened_at": "2026-01-01 00:00:00.123456"}
+        added.append(attrs.evolve(file, partition=partition))
+        spans.append(frames.LeaseSpan(0, end, NOW, 0, file.rows - 1, end, 1))
+        end += file.rows
+    log.add(added, {"send-0": end}, "bulk")
+    return spans
+
+
+@pytest.mark.spec("SND-3", "DLY-9", "DLT-6")
+def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table) -> None:
+    rows = [
+        ("plain", None, None, None),
+        ("\t é 漢 😀 \r\n", 0.5, "g", {"k": ("String", "v", None), "b": ("Binary", None, b"\x00")}),
+        ("zero", 0.0, None, {}),
+    ]
+    attributes = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
+    df = spark.createDataFrame(
+        rows, f"body string, delay_seconds double, group_id string, message_attributes {attributes}"
+    )
+    manifest = staged(spark, df.coalesce(1), log, default_delay=7.0)
+    (file,) = manifest.files
+    assert (file.rows, file.minimum, file.maximum) == (
+        3,
+        {"position": 0, "delay_seconds": 0.0},
+        {"position": 2, "delay_seconds": 7.0},
+    )
+    assert file.nulls == {"sent_at": 3, "position": 0, "delay_seconds": 0}
+    assert frames.load_manifest(log.path, "s1") == manifest
+    assert frames.load_manifest(log.path, "s2") is None
+
+    lease = frames.lease_frame(spark, log.path, commit(log, manifest.files), LEASE)
+    assert tuple(lease.columns) == frames.LEASE_COLUMNS
+    found = lease.orderBy("offset").collect()
+    assert [(row.body, row.delay_seconds, row.group_id) for row in found] == [
+        (body, 7.0 if delay is None else delay, group) for body, delay, group, _ in rows
+    ]
+    assert found[1].message_attributes["b"].binary_value == b"\x00"
+    assert {row.sent_at.replace(tzinfo=None) for row in found} == {OPENED.replace(tzinfo=None)}
+    assert len({uuid.UUID(row.message_id) for row in found}) == 3
+    for row in found:
+        handle = handles.ReceiptHandle(LEASE.key, 0, row.offset, LEASE.lease_id)
+        assert row.receipt_handle == handles.encode(handle, b"secret")
+
+
+def test_both_engines_read_what_a_session_of_old_habits_has_staged(spark: SparkSession, log: Table) -> None:
+    from lakequeue.storage.spark import SparkEngine
+
+    other = spark.newSession()
+    other.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    other.conf.set("spark.sql.files.maxRecordsPerFile", "2")
+    manifest = staged(other, other.range(5).selectExpr("concat('b', id) AS body").coalesce(1), log)
+    commit(log, manifest.files)
+    (path,) = log.files()["path"].to_pylist()
+    through_spark = SparkEngine(spark).open(log.path)
+    for table in (log, through_spark):
+        (rows,) = table.read([path], ["body", "sent_at", "position"])
+        assert rows["body"].to_pylist() == [f"b{i}" for i in range(5)]
+        assert rows["sent_at"].cast(layout.INSTANT).null_count == 5
+    assert log.files()["null_count.sent_at"].to_pylist() == [5]
+
+
+@pytest.mark.spec("SND-1", "SND-2", "SND-12", "SND-13", "SND-14", "DLY-3", "MSA-3", "SND-16")
+def test_rows_that_break_rules_are_counted_and_nothing_stays(spark: SparkSession, log: Table) -> None:
+    df = spark.createDataFrame(
+        [
+            (None, None, None, None, None),
+            ("", None, None, None, None),
+            ("ü" * 8, None, None, None, None),  # 16 bytes
+            ("x", 901.0, None, None, None),
+            ("x", float("nan"), None, None, None),
+            ("x", None, "two words", None, None),
+            ("x", None, None, "d", None),
+            ("x", None, None, None, {"AWS.no": "v"}),
+            ("x", None, None, None, {"long": "0123456789"}),
+            ("\x01", None, None, None, None),
+            ("ok", 900.0, "g", None, {"k": "v"}),
+        ],
+        "body string, delay_seconds double, group_id string, dedup_id string, "
+        "message_attributes map<string,string>",
+    )
+    with pytest.raises(InvalidParameterValue) as caught:
+        staged(spark, df, log, max_bytes=14, max_delay=900.0)
+    for part in (
+        "2 rows have no body",
+        "2 rows are longer than 14 bytes",
+        "2 rows have a delay_seconds outside 0..900",
+        "1 row has an invalid group_id",
+        "1 row has a dedup_id",
+        "1 row breaks the rules for message attributes",
+        "1 row has characters",
+    ):
+        assert part in str(caught.value)
+    with pytest.raises(InvalidMessageContents, match="1 row has characters"):
+        staged(spark, spark.createDataFrame([("a\ufffe",), ("b",)], "body string"), log)
+    assert frames.load_manifest(log.path, "s1") is None
+    assert not list(Path(log.path).rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ("'a' AS text", "text"),
+        ("'a' AS body, 1 AS priority", "priority"),
+        ("0 AS delay_seconds", "body"),
+        ("1 AS body", "body"),
+        ("'a' AS body, map('k', 1) AS message_attributes", "message_attributes"),
+    ],
+)
+def test_columns_that_are_not_a_message_are_named(
+    spark: SparkSession, log: Table, columns: str, named: str
+) -> None:
+    with pytest.raises(InvalidParameterValue, match=named):
+        staged(spark, spark.sql(f"SELECT {columns}"), log)
+
+
+def test_a_second_staging_of_a_send_keeps_to_the_first(spark: SparkSession, log: Table) -> None:
+    first = staged(spark, spark.sql("SELECT 'first' AS body"), log, send_id="any / id")
+    second = staged(spark, spark.sql("SELECT 'second' AS body"), log, send_id="any / id", now=NOW + 1)
+    assert second == first
+    assert len(list(Path(log.path).rglob("*.parquet"))) == 1
+    frames.discard(log.path, "any / id")
+    assert frames.load_manifest(log.path, "any / id") is None
+    assert not list(Path(log.path).rglob("*.parquet"))
+
+
+def test_an_empty_dataframe_stages_no_files(spark: SparkSession, log: Table) -> None:
+    manifest = staged(spark, spark.sql("SELECT 'x' AS body WHERE false"), log)
+    assert (manifest.rows, list(manifest.files)) == (0, [])
+
+
+def test_many_ranges_are_leased_exactly(spark: SparkSession, log: Table) -> None:
+    manifest = staged(spark, spark.range(0, 2000, 1, 2).selectExpr("cast(id AS string) AS body"), log)
+    whole = commit(log, manifest.files)
+    spans, expected = [], {}
+    for segment in whole:
+        for first in range(segment.first_position, segment.last_position, 10):
+            count = 1 + first % 3
+            spans.append(segment._replace(first_position=first, last_position=first + 6, receive_count=count))
+            expected |= {segment.base_offset + p: count for p in range(first, first + 7)}
+    assert len(spans) > 2 * frames.MAX_PREDICATES
+    for part in (spans, spans[:5]):
+        lease = frames.lease_frame(spark, log.path, part, LEASE, version=log.version)
+        found = {row.offset: row.receive_count for row in lease.select("offset", "receive_count").collect()}
+        wanted = {s.base_offset + p for s in part for p in range(s.first_position, s.last_position + 1)}
+        assert found == {offset: expected[offset] for offset in wanted}
+    assert frames.lease_frame(spark, log.path, [], LEASE).isEmpty()
+
+
+def test_a_lease_reads_only_its_files_and_shows_no_other_key(spark: SparkSession, log: Table) -> None:
+    manifest = staged(spark, spark.range(0, 40, 1, 4).selectExpr("cast(id AS string) AS body"), log)
+    spans = commit(log, manifest.files)
+    lease = frames.lease_frame(spark, log.path, spans[1:2], LEASE)
+    plan = lease.select("body")._jdf.queryExecution().toString()
+    assert "PartitionFilters: [" in plan
+    executed = lease.select("body")._jdf.queryExecution().executedPlan().toString()
+    assert "receipt_handle" not in executed and "message_id" not in executed
+    assert lease.count() == spans[1].last_position + 1
+    assert "secret" not in lease._jdf.queryExecution().toString()

@@ -1,0 +1,74 @@
+"""The session: what it is set to, and how it fails when Spark cannot start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakequeue.errors import QueueClientError
+from lakequeue.spark import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.spark
+def test_the_session_is_utc_and_knows_delta(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark._jvm.java.util.TimeZone.getDefault().getID() == "UTC"
+    assert int(spark.conf.get("spark.databricks.delta.snapshotPartitions")) <= 2
+    assert "DeltaCatalog" in spark.conf.get("spark.sql.catalog.spark_catalog")
+    assert session.build_session().sparkContext is spark.sparkContext
+
+
+def test_importing_does_not_import_pyspark() -> None:
+    code = "import sys, lakequeue.spark.session; assert 'pyspark' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("home", [None, "/nowhere"])
+def test_without_java_the_error_is_one_line(home: str | None, tmp_path) -> None:
+    code = (
+        "from lakequeue.errors import QueueClientError\n"
+        "from lakequeue.spark.session import build_session\n"
+        "try: build_session()\n"
+        "except QueueClientError as error: print(error)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+    if home is not None:
+        environment["JAVA_HOME"] = home
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    (line,) = done.stdout.splitlines()
+    assert "Java 17" in line
+    assert (home or "PATH") in line
+
+
+def test_settings_that_are_not_spark_s_are_refused() -> None:
+    with pytest.raises(QueueClientError, match="mastr"):
+        session.build_session(mastr="local")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            ["\t:: io.delta#delta-spark_4.2_2.13;4.4.0: not found\n"]
+            + ['Exception in thread "main" java.lang.RuntimeException: '
+               "[unresolved dependency: io.delta#delta-spark_4.2_2.13;4.4.0: not found]\n"],
+            "unresolved dependency: io.delta#delta-spark_4.2_2.13;4.4.0",
+        ),
+        (["[download failed: io.delta#delta-storage;4.4.0!delta-storage.jar]\n"], "pom but no jar"),
+        (["something else\n"], "something else"),
+        ([], "without a message"),
+    ],
+)  # fmt: skip
+def test_a_failed_start_is_told_in_one_line(said: list[str], reason: str) -> None:
+    text = session._reason(said)
+    assert reason in text
+    assert "\n" not in text
