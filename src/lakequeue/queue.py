@@ -394,8 +394,13 @@ class Queue:
             PurgeQueueInProgress: the last purge is less than 60 s old (PUR-2).
         """
         with self.service():
-            for shard in self._shards:
-                _raise(shard.command([Purge(self.name)], self.now_micros()))
+            first, *others = self._shards
+            purge = Purge(self.name)
+            first.look(lambda machine: machine.check_purge(purge, self.now_micros()))
+            # the first shard keeps the pause, so it comes last: a purge that was cut short can be repeated
+            for shard in others:
+                _raise(shard.command([Purge(self.name, at_any_time=True)], self.now_micros()))
+            _raise(first.command([purge], self.now_micros()))
 
     def attributes(self, names: Sequence[str] = ("All",)) -> dict[str, str]:
         """The queue's attributes and counts by their SQS names, as strings (QUE-23).

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 
 from conformance.bench import Bench, Call, point_only
 from lakequeue import LakeQueue, Queue, SendEntry, errors, shard_service
+from lakequeue.shard import Purge
 from lakequeue.storage import append, commit, housekeeping, ledger
 from lakequeue.storage.engine import LostRace
 from lakequeue.storage.layout import messages_path, receipts_path
@@ -1342,3 +1343,17 @@ def test_the_ledger_has_one_head_row_for_each_shard(bench: Bench):
     found = sorted(tuple(row.values()) for row in rows.to_pylist())
     assert [row for row in found if row[3] == "head"] == [(0, -1, -1, "head"), (1, -1, -1, "head")]
     assert len(found) == 4
+
+
+@pytest.mark.spec("PUR-2", "ERR-8")
+@point_only
+def test_a_purge_that_was_cut_short_between_shards_can_be_repeated(bench: Bench) -> None:
+    queue = bench.create(shards=3)
+    for number in range(6):
+        queue.send(str(number))
+    last = queue._shards[-1]
+    last.command([Purge(queue.name, at_any_time=True)], queue.now_micros())  # as far as the first call got
+    queue.purge()
+    assert queue.counts().visible == 0
+    with pytest.raises(errors.PurgeQueueInProgress):
+        queue.purge()

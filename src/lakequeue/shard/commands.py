@@ -74,9 +74,13 @@ class LeaseRelease:
 
 @attrs.frozen
 class Purge:
-    """Remove every message sent so far (PUR-1); `queue_name` is for the text of the error."""
+    """Remove every message sent so far (PUR-1); `queue_name` is for the text of the error.
+
+    `at_any_time` leaves the pause of PUR-2 to the shard of the queue that is purged last.
+    """
 
     queue_name: str = ""
+    at_any_time: bool = False
 
 
 @attrs.frozen

@@ -152,6 +152,11 @@ class ShardMachine:
             return expiry if instant is None else min(instant, expiry)
         return instant
 
+    def check_purge(self, command: Purge, now: int) -> None:
+        """Raise PurgeQueueInProgress if this purge would be refused now (PUR-2)."""
+        self._state.advance(now)
+        check_purge(self._state, command)
+
     def expired_below(self, now: int) -> int:
         """First offset that retention still keeps (RET-1, RET-9)."""
         self._state.advance(now)
@@ -191,17 +196,26 @@ class ShardMachine:
         return rule(self._state, command)
 
 
+def check_purge(state: ShardState, command: Purge) -> None:
+    """Raise PurgeQueueInProgress if the last purge is less than 60 seconds old (PUR-2)."""
+    purged_at = state.head.purged_at
+    if (
+        not command.at_any_time
+        and purged_at is not None
+        and state.now - purged_at < PURGE_INTERVAL
+    ):
+        raise PurgeQueueInProgress(
+            f"Only one PurgeQueue operation on {command.queue_name or 'a queue'} is allowed every 60 seconds."
+        )
+
+
 def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
     """Remove everything sent so far: waiting, in flight and delayed (PUR-1, PUR-3, PUR-4).
 
     Raises:
         PurgeQueueInProgress: the last purge is less than 60 seconds old (PUR-2).
     """
-    purged_at = state.head.purged_at
-    if purged_at is not None and state.now - purged_at < PURGE_INTERVAL:
-        raise PurgeQueueInProgress(
-            f"Only one PurgeQueue operation on {command.queue_name or 'a queue'} is allowed every 60 seconds."
-        )
+    check_purge(state, command)
     state.remove_all()
     state.head = attrs.evolve(state.head, purged_offset=state.log.end, purged_at=state.now)
     return None, True
