@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import attrs
@@ -34,8 +34,12 @@ from lakequeue.storage.commit import back_off, first_line
 from lakequeue.storage.engine import Engine
 from lakequeue.storage.housekeeping import tidy
 from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.locks import committing
 from lakequeue.storage.log import LogReader, ShardLog
 
+PATIENCE = 4
+"""Lost races after which a batch keeps other committers out: a Spark commit takes a second to decide, and
+would never get in between those of a busy point engine."""
 ATTEMPTS = 60
 """Lost races of one batch before its callers get RequestThrottled (ERR-9)."""
 
@@ -131,6 +135,12 @@ class ShardService:
             return answers
 
     def _append(self, sends: Sequence[_Send]) -> tuple[list[Sent | BaseException], Any]:
+        with ExitStack() as alone:
+            return self._append_in_turn(sends, alone)
+
+    def _append_in_turn(
+        self, sends: Sequence[_Send], alone: ExitStack
+    ) -> tuple[list[Sent | BaseException], Any]:
         appender = self._open_appender()
         now = max(send.now for send in sends)
         for attempt in range(ATTEMPTS):
@@ -158,6 +168,9 @@ class ShardService:
                 with self._body_lock:
                     self._bodies.remember(done.first, done.rows)
                 return answers, done
+            if attempt == PATIENCE:
+                alone.enter_context(committing(appender.table.path, exclusive=True))
+                appender.refresh()
             back_off(attempt)
         return [RequestThrottled("too many lost races; nothing was sent") for _ in sends], None
 
@@ -257,10 +270,16 @@ class ShardService:
         return answers
 
     def _decide(self, commands: Sequence[Command], now: int) -> list[Result] | None:
+        with ExitStack() as alone:
+            return self._decide_in_turn(commands, now, alone)
+
+    def _decide_in_turn(
+        self, commands: Sequence[Command], now: int, alone: ExitStack
+    ) -> list[Result] | None:
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         # these speak of every message sent before the call
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
-        fresh = False
+        fresh, lost = False, 0
         for attempt in range(ATTEMPTS):
             if self._machine is None:
                 self._load_machine()
@@ -293,6 +312,9 @@ class ShardService:
                 machine.committed()
                 return decision.results
             self._machine = None
+            lost += 1
+            if lost == PATIENCE:
+                alone.enter_context(committing(ledger.table.path, exclusive=True))
             back_off(attempt)
         return None
 

@@ -59,3 +59,15 @@ def test_a_thread_that_leaves_does_not_give_up_what_another_thread_still_shares(
     leave.set()
     thread.join()
     assert another_process_gets(path, "exclusive")
+
+
+@pytest.mark.spec("DLT-1")
+def test_a_thread_that_has_the_lock_alone_takes_it_again_without_giving_it_up(tmp_path):
+    path = str(tmp_path)
+    with committing(path, exclusive=True):
+        with committing(path, exclusive=False):
+            pass
+        with committing(path, exclusive=True):
+            pass
+        assert not another_process_gets(path, "shared")
+    assert another_process_gets(path, "exclusive")

@@ -36,9 +36,13 @@ class _TableLock:
         self._processes = fasteners.InterProcessReaderWriterLock(file)
         self._mutex = threading.Lock()
         self._readers = 0
+        self._owner: int | None = None  # the thread that has it alone, and may take it again
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
+        if self._owner == threading.get_ident():
+            yield
+            return
         with self._threads.read_lock():
             with self._mutex:
                 if self._readers == 0:
@@ -54,8 +58,15 @@ class _TableLock:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        with self._threads.write_lock(), self._processes.write_lock():
+        if self._owner == threading.get_ident():
             yield
+            return
+        with self._threads.write_lock(), self._processes.write_lock():
+            self._owner = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._owner = None
 
 
 _locks: weakref.WeakValueDictionary[str, _TableLock] = weakref.WeakValueDictionary()
@@ -64,7 +75,11 @@ _locks_mutex = threading.Lock()
 
 @contextlib.contextmanager
 def committing(table_path: str, *, exclusive: bool) -> Iterator[None]:
-    """Holds the table's commit lock; nothing to do on remote storage, whose stores arbitrate."""
+    """Holds the table's commit lock; nothing to do on remote storage, whose stores arbitrate.
+
+    A thread that has it alone may take it again inside: so a writer that keeps losing its races decides and
+    commits with everybody else kept out.
+    """
     local = local_path(table_path)
     if local is None:
         yield
