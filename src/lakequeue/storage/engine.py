@@ -7,6 +7,7 @@ landed in spite of an error is answered by ``landed``.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -31,6 +32,17 @@ class DataFile:
     minimum: Mapping[str, int | float] = attrs.field(factory=dict)
     maximum: Mapping[str, int | float] = attrs.field(factory=dict)
     nulls: Mapping[str, int] = attrs.field(factory=dict)
+
+    def statistics(self) -> str:
+        """What Delta's log keeps to skip the file by, as JSON."""
+        return json.dumps(
+            {
+                "numRecords": self.rows,
+                "minValues": dict(self.minimum),
+                "maxValues": dict(self.maximum),
+                "nullCount": dict(self.nulls),
+            }
+        )
 
 
 class Table(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -241,14 +240,8 @@ def _properties(transactions: Mapping[str, int], token: str) -> CommitProperties
 
 
 def _action(file: DataFile) -> AddAction:
-    statistics = {
-        "numRecords": file.rows,
-        "minValues": dict(file.minimum),
-        "maxValues": dict(file.maximum),
-        "nullCount": dict(file.nulls),
-    }
     return AddAction(
-        file.path, file.size, dict(file.partition), int(time.time() * 1000), True, json.dumps(statistics)
+        file.path, file.size, dict(file.partition), int(time.time() * 1000), True, file.statistics()
     )
 
 

@@ -411,19 +411,13 @@ def _lost_races() -> Iterator[None]:
 
 
 def _add(file: DataFile) -> str:
-    statistics = {
-        "numRecords": file.rows,
-        "minValues": dict(file.minimum),
-        "maxValues": dict(file.maximum),
-        "nullCount": dict(file.nulls),
-    }
     add = {
         "path": _encoded(file.path),
         "partitionValues": dict(file.partition),
         "size": file.size,
         "modificationTime": int(time.time() * 1000),
         "dataChange": True,
-        "stats": json.dumps(statistics),
+        "stats": file.statistics(),
     }
     return json.dumps({"add": add})
 
