@@ -142,6 +142,15 @@ def test_rows_that_break_rules_are_counted_and_nothing_stays(spark: SparkSession
     assert not list(Path(log.path).rglob("*.parquet"))
 
 
+@pytest.mark.spec("SND-12")
+def test_spark_refuses_the_same_characters_where_the_files_are_far_away(spark: SparkSession) -> None:
+    allowed = ["\t", "\n", "\r", " ", "~", "\x7f", "\x9f", "ü", "\ud7ff", "\ue000", "\ufffd", "\U0010ffff", "😀"]
+    refused = ["\x00", "\x08", "\x0b", "\x0c", "\x0e", "\x1f", "\ufffe", "\uffff"]
+    df = spark.createDataFrame([(f"a{c}b", c in allowed) for c in allowed + refused], "body string, fine boolean")
+    judged = df.select("fine", frames._allowed_characters().alias("allowed")).collect()
+    assert [row.allowed for row in judged] == [row.fine for row in judged]
+
+
 @pytest.mark.parametrize(
     ("columns", "named"),
     [

@@ -16,7 +16,13 @@ import attrs
 
 from lakequeue.attributes import QueueAttributes
 from lakequeue.clock import from_micros
-from lakequeue.errors import OverLimit, QueueClientError, QueueDoesNotExist, RequestThrottled
+from lakequeue.errors import (
+    OverLimit,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+    RequestThrottled,
+)
 from lakequeue.storage import frames, layout
 from lakequeue.storage.commit import back_off, commit
 from lakequeue.storage.engine import DataFile, Engine, Table
@@ -82,15 +88,20 @@ def send(target: Target, spark: SparkSession, df: DataFrame, send_id: str | None
     rows = sum(file.rows for file in manifest.files)
     if not rows:
         return 0
-    for attempt in range(ATTEMPTS):
-        with target.holding():
-            table.refresh()
-            if send_id is not None and table.transaction(layout.bulk_id(id)):
-                return 0  # another process committed the same files meanwhile
-            if _commit(target, table, manifest.files, id if send_id is not None else None, rows, now):
-                return rows
-        back_off(attempt)
-    raise RequestThrottled("too many lost races; nothing was sent")
+    try:
+        for attempt in range(ATTEMPTS):
+            with target.holding():
+                table.refresh()
+                if send_id is not None and table.transaction(layout.bulk_id(id)):
+                    return 0  # another process committed the same files meanwhile
+                if _commit(target, table, manifest.files, id if send_id is not None else None, rows, now):
+                    return rows
+            back_off(attempt)
+        raise RequestThrottled("too many lost races; nothing was sent")
+    except (StaleAttributes, QueueServiceError):
+        if send_id is None:  # under an id of the caller's, another process may be committing these files
+            frames.discard(target.messages_path, id)
+        raise
 
 
 def _commit(

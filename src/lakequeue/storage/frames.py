@@ -26,6 +26,7 @@ from lakequeue.errors import (
     QueueClientError,
     QueueServiceError,
 )
+from lakequeue.storage.characters import rows_with_refused_characters
 from lakequeue.storage.engine import DataFile
 from lakequeue.storage.locks import local_path
 
@@ -130,7 +131,6 @@ def stage(
     max_delay: float | None = None,
     fifo: bool = False,
     count_attributes: bool = True,
-    check_characters: bool = True,
 ) -> Manifest:
     """Writes a DataFrame's messages below the table in one pass, checked on the way; commits nothing.
 
@@ -146,7 +146,6 @@ def stage(
         max_delay: largest delay a row may ask for, in seconds; None: any.
         fifo: rows need a group, may have a dedup id, and may not have a delay (SND-4, SND-6).
         count_attributes: whether message attributes count towards ``max_bytes``.
-        check_characters: SND-12; costs about 2 µs a KiB and core, as much as writing does.
 
     Returns:
         The manifest; that of an earlier staging of the same ``send_id`` if one is there by now.
@@ -161,7 +160,10 @@ def stage(
 
     _check_columns(df)
     source = _normalized(df)
-    rules = _rules(set(df.columns), max_bytes, max_delay, fifo, count_attributes, check_characters)
+    here = local_path(messages_path) is not None
+    rules = _rules(set(df.columns), max_bytes, max_delay, fifo, count_attributes)
+    if not here:  # to fetch the files for a look at their bytes would cost more than Spark's regular expression
+        rules.append((_CHARACTERS, ~_allowed_characters()))
     observation = Observation(f"lakequeue-{uuid.uuid4().hex}")
     broken = [F.count_if(condition).alias(rule.name) for rule, condition in rules]
     folder = f"bulk/{_safe(send_id)}/{uuid.uuid4().hex[:8]}"
@@ -170,8 +172,13 @@ def stage(
         writer = _rows(source.observe(observation, *broken), send_id, default_delay, fifo).write
         writer.mode("error").options(**_PARQUET).parquet(spark_uri(target))
         counts = observation.get
-        _refuse([(rule, counts[rule.name]) for rule, _ in rules if counts[rule.name]])
         files = list(_footers(messages_path, folder))
+        broken_rules = [(rule, counts[rule.name]) for rule, _ in rules if counts[rule.name]]
+        if here:
+            paths = [f"{local_path(messages_path)}/{file.path}" for file in files]
+            count = rows_with_refused_characters(paths)
+            broken_rules += [(_CHARACTERS, count)] if count else []
+        _refuse(broken_rules)
     except BaseException:
         with contextlib.suppress(OSError):
             _delete(messages_path, folder)
@@ -292,6 +299,16 @@ class _Rule(NamedTuple):
 _SINGULAR = {"have": "has", "are": "is"}
 
 
+_CHARACTERS = _Rule("characters", "have", "characters that are not allowed (SND-12)", InvalidMessageContents)
+
+
+def _allowed_characters() -> Column:
+    from pyspark.sql import functions as F
+
+    body = F.col("body")
+    return body.rlike(f"^[{_ASCII}]*\\z") | body.rlike(f"^[{_ASCII}{_OTHERS}]*\\z")
+
+
 def _check_columns(df: DataFrame) -> None:
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
     unknown = sorted(set(types) - set(INPUT_COLUMNS))
@@ -351,7 +368,6 @@ def _rules(
     max_delay: float | None,
     fifo: bool,
     count_attributes: bool,
-    check_characters: bool,
 ) -> list[tuple[_Rule, Column]]:
     """Rules with the condition under which a row breaks them; columns that are not given cost nothing."""
     from pyspark.sql import functions as F
@@ -361,10 +377,6 @@ def _rules(
     rules: list[tuple[_Rule, Column]] = [
         (_Rule("missing", "have", "no body (SND-1)"), body.isNull() | (F.octet_length(body) == 0)),
     ]
-    if check_characters:
-        allowed = body.rlike(f"^[{_ASCII}]*\\z") | body.rlike(f"^[{_ASCII}{_OTHERS}]*\\z")
-        rule = _Rule("characters", "have", "characters that are not allowed (SND-12)", InvalidMessageContents)
-        rules.append((rule, ~allowed))
     if "message_attributes" in given:
         if count_attributes:
             size = size + F.coalesce(_attribute_bytes(), F.lit(0))

