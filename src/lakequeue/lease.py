@@ -78,20 +78,20 @@ class Lease:
 
         Lazy; files that it reads stay for 24 hours.
         """
-        from lakequeue.storage import frames
+        from lakequeue.storage.lease_frame import LeaseColumns, lease_frame
 
         owner = self._queue.owner
         spark = owner.require_spark("Lease.messages")
         path = messages_path(owner.root, self._row.key)
         key = handles.lease_key(self._row.handle_key, self._lease_id)
-        columns = frames.LeaseColumns(self._row.key, self._lease_id, key)
+        columns = LeaseColumns(self._row.key, self._lease_id, key)
         parts = []
         with self._queue.service():
             for part in self._parts:
                 log = part.shard.log()
                 spans = _located(part.shard.shard, log, part.claimed)
                 # segments may be merged at any time, so the places are those of one version
-                parts.append(frames.lease_frame(spark, path, spans, columns, version=log.version))
+                parts.append(lease_frame(spark, path, spans, columns, version=log.version))
         return reduce(lambda left, right: left.unionByName(right), parts)
 
     def extend(self, visibility_timeout: Duration) -> LeaseCounts:

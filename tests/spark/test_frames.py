@@ -13,7 +13,7 @@ import pytest
 
 from lakequeue import handles
 from lakequeue.errors import InvalidMessageContents, InvalidParameterValue
-from lakequeue.storage import frames, layout
+from lakequeue.storage import frames, layout, lease_frame, row_rules
 from lakequeue.storage.engine import DataFile, Table
 from lakequeue.storage.point import PointEngine
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 NOW = 1_767_225_600_123_456  # 2026-01-01 00:00:00.123456
 OPENED = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)
-LEASE = frames.LeaseColumns("0123456789abcdef-01234567", "f" * 32, handles.lease_key(b"secret", "f" * 32))
+LEASE = lease_frame.LeaseColumns("0123456789abcdef-01234567", "f" * 32, handles.lease_key(b"secret", "f" * 32))
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> fram
     return frames.stage(spark, df, log.path, given.pop("send_id"), **given)
 
 
-def commit(log: Table, files: Sequence[DataFile]) -> list[frames.LeaseSpan]:
+def commit(log: Table, files: Sequence[DataFile]) -> list[lease_frame.LeaseSpan]:
     """Adds staged files one segment after the other; returns where they lie."""
     end, added, spans = 0, [], []
     for file in files:
         partition = {"shard": "0", "base_offset": str(end), "opened_at": "2026-01-01 00:00:00.123456"}
         added.append(attrs.evolve(file, partition=partition))
-        spans.append(frames.LeaseSpan(0, end, NOW, 0, file.rows - 1, end, 1))
+        spans.append(lease_frame.LeaseSpan(0, end, NOW, 0, file.rows - 1, end, 1))
         end += file.rows
     log.add(added, {"send-0": end}, "bulk")
     return spans
@@ -74,8 +74,8 @@ def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table)
     assert frames.load_manifest(log.path, "s1") == manifest
     assert frames.load_manifest(log.path, "s2") is None
 
-    lease = frames.lease_frame(spark, log.path, commit(log, manifest.files), LEASE)
-    assert tuple(lease.columns) == frames.LEASE_COLUMNS
+    lease = lease_frame.lease_frame(spark, log.path, commit(log, manifest.files), LEASE)
+    assert tuple(lease.columns) == lease_frame.LEASE_COLUMNS
     found = lease.orderBy("offset").collect()
     assert [(row.body, row.delay_seconds, row.group_id) for row in found] == [
         (body, 7.0 if delay is None else delay, group) for body, delay, group, _ in rows
@@ -147,7 +147,7 @@ def test_spark_refuses_the_same_characters_where_the_files_are_far_away(spark: S
     allowed = ["\t", "\n", "\r", " ", "~", "\x7f", "\x9f", "ü", "\ud7ff", "\ue000", "\ufffd", "\U0010ffff", "😀"]
     refused = ["\x00", "\x08", "\x0b", "\x0c", "\x0e", "\x1f", "\ufffe", "\uffff"]
     df = spark.createDataFrame([(f"a{c}b", c in allowed) for c in allowed + refused], "body string, fine boolean")
-    judged = df.select("fine", frames._allowed_characters().alias("allowed")).collect()
+    judged = df.select("fine", row_rules.allowed_characters().alias("allowed")).collect()
     assert [row.allowed for row in judged] == [row.fine for row in judged]
 
 
@@ -192,19 +192,19 @@ def test_many_ranges_are_leased_exactly(spark: SparkSession, log: Table) -> None
             count = 1 + first % 3
             spans.append(segment._replace(first_position=first, last_position=first + 6, receive_count=count))
             expected |= {segment.base_offset + p: count for p in range(first, first + 7)}
-    assert len(spans) > 2 * frames.MAX_PREDICATES
+    assert len(spans) > 2 * lease_frame.MAX_PREDICATES
     for part in (spans, spans[:5]):
-        lease = frames.lease_frame(spark, log.path, part, LEASE, version=log.version)
+        lease = lease_frame.lease_frame(spark, log.path, part, LEASE, version=log.version)
         found = {row.offset: row.receive_count for row in lease.select("offset", "receive_count").collect()}
         wanted = {s.base_offset + p for s in part for p in range(s.first_position, s.last_position + 1)}
         assert found == {offset: expected[offset] for offset in wanted}
-    assert frames.lease_frame(spark, log.path, [], LEASE).isEmpty()
+    assert lease_frame.lease_frame(spark, log.path, [], LEASE).isEmpty()
 
 
 def test_a_lease_reads_only_its_files_and_shows_no_other_key(spark: SparkSession, log: Table) -> None:
     manifest = staged(spark, spark.range(0, 40, 1, 4).selectExpr("cast(id AS string) AS body"), log)
     spans = commit(log, manifest.files)
-    lease = frames.lease_frame(spark, log.path, spans[1:2], LEASE)
+    lease = lease_frame.lease_frame(spark, log.path, spans[1:2], LEASE)
     plan = lease.select("body")._jdf.queryExecution().toString()
     assert "PartitionFilters: [" in plan
     executed = lease.select("body")._jdf.queryExecution().executedPlan().toString()
