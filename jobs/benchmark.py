@@ -92,9 +92,7 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _document(
-    machine: dict[str, Any], quick: bool, figures: list[Figure], failed: list[str]
-) -> dict[str, Any]:
+def _document(machine: dict[str, Any], quick: bool, figures: list[Figure], failed: list[str]) -> dict[str, Any]:
     rows = [
         {
             "row": figure.name,
@@ -115,9 +113,7 @@ def _print_table(machine: dict[str, Any], quick: bool, figures: list[Figure], fa
     if not console.is_terminal:
         console.width = 160
     cores, memory, *versions = machine.items()
-    console.print(
-        f"{cores[1]} cores, {memory[1]} GiB;", ", ".join(f"{name} {value}" for name, value in versions)
-    )
+    console.print(f"{cores[1]} cores, {memory[1]} GiB;", ", ".join(f"{name} {value}" for name, value in versions))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("row", overflow="fold")
     for column in ("measured", "bare", "ratio"):

@@ -55,10 +55,8 @@ class BareTables:
         head = attrs.evolve(self._head, epoch=self._epoch)
         rows = run_rows(0, [put] if put else [], deletes, head, with_op=True)
         columns = {name: f"s.{name}" for name in layout.RECEIPTS.names}
-        same = (
-            f"t.shard = 0 AND t.settled = s.settled AND t.first_offset = s.first_offset AND (t.settled = false \
+        same = f"t.shard = 0 AND t.settled = s.settled AND t.first_offset = s.first_offset AND (t.settled = false \
 AND (t.first_offset = -1 OR t.first_offset BETWEEN {self._sent} AND {self._sent}))"
-        )
         merge = self._receipts.merge(rows, same, source_alias="s", target_alias="t", streamed_exec=False)
         merge = merge.when_matched_delete("s.op = 'del'").when_matched_update(columns)
         merge.when_not_matched_insert(columns, predicate="s.op = 'put'").execute()

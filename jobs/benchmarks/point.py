@@ -107,17 +107,13 @@ def concurrent(bench: Bench) -> Iterator[Figure]:
             deleted, _ = rate(delete, handles)
             assert sum(map(len, handles)) == calls * batch
             for verb, each in ("sent", sent), ("received", received), ("deleted", deleted):
-                yield Figure(
-                    f"messages {verb} {what}, {threads} threads", each * batch, None, None, remark, "/s"
-                )
+                yield Figure(f"messages {verb} {what}, {threads} threads", each * batch, None, None, remark, "/s")
 
         entries = [SendEntry(BODY)] * 10
         yield from figures(
             lambda _: queue.send(BODY), 1, lambda handles: queue.delete(handles[0]), "(FIFO: at least 300/s)"
         )
-        yield from figures(
-            lambda _: queue.send_batch(entries), 10, queue.delete_batch, "(FIFO: at least 3,000/s)"
-        )
+        yield from figures(lambda _: queue.send_batch(entries), 10, queue.delete_batch, "(FIFO: at least 3,000/s)")
 
 
 def cli(bench: Bench) -> Iterator[Figure]:

@@ -318,9 +318,7 @@ def _check_kind(values: Mapping[str, Any], fifo: bool) -> None:
     if not fifo and "content_based_deduplication" in values:
         raise InvalidAttributeName("Unknown Attribute ContentBasedDeduplication.")
     if not fifo and "deduplication_scope" in values:
-        raise InvalidAttributeName(
-            "You can specify the DeduplicationScope only when FifoQueue is set to true."
-        )
+        raise InvalidAttributeName("You can specify the DeduplicationScope only when FifoQueue is set to true.")
     if values.get("deduplication_scope", "queue") not in ("queue", "message_group", "messageGroup"):
         raise _invalid(_BY_FIELD["deduplication_scope"])
 

@@ -51,9 +51,7 @@ _PLAIN: Any = {"highlight": False, "soft_wrap": True}
 LARGEST_BODY = 1_000_000
 """Bytes; below the largest message that a queue of the default profile takes."""
 
-_OUTCOME = (
-    "struct<path:string, failed:boolean, lines:bigint, functions:bigint, classes:bigint, problem:string>"
-)
+_OUTCOME = "struct<path:string, failed:boolean, lines:bigint, functions:bigint, classes:bigint, problem:string>"
 
 _STATES_SQL = """
 SELECT state, count(*) AS messages, count(DISTINCT group_id) AS packages, max(receive_count) AS received

@@ -141,9 +141,7 @@ class Lease:
                 )
             offsets.setdefault(handle.shard, []).append(handle.offset)
         return self._settle(
-            lambda part: LeaseDelete(
-                self._lease_id, part.spans, frozenset(offsets.get(part.shard.shard, []))
-            )
+            lambda part: LeaseDelete(self._lease_id, part.spans, frozenset(offsets.get(part.shard.shard, [])))
         )
 
     def _settle(self, command: Any) -> LeaseCounts:

@@ -198,9 +198,7 @@ def md5_of_attributes(attributes: Mapping[str, AttributeValue]) -> str | None:
     return digest.hexdigest()
 
 
-def select_attributes(
-    attributes: Mapping[str, AttributeValue], names: Iterable[str]
-) -> dict[str, AttributeValue]:
+def select_attributes(attributes: Mapping[str, AttributeValue], names: Iterable[str]) -> dict[str, AttributeValue]:
     """The attributes that a receive asked for: names, `All`, `.*`, or a prefix `foo.*` (MSA-4)."""
     wanted = set(names)
     if wanted & {"All", ".*"}:
@@ -242,9 +240,7 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
         return _valid_content(entry, attributes)
 
 
-def validate_batch(
-    entries: Sequence[SendEntry], attributes: QueueAttributes
-) -> list[ValidEntry | BatchFailure]:
+def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
     """A batch checked in the order of BAT-7: a result per entry, unless the whole call is refused (BAT-5).
 
     Ids, FIFO parameters and the total size concern the call; everything else only its entry (BAT-4).
@@ -449,9 +445,7 @@ def _check_attribute_value(name: str, attribute: AttributeValue) -> AttributeVal
         except InvalidOperation:
             fits = False
         if not fits:
-            raise InvalidParameterValue(
-                f"Can't cast the value of message (user) attribute '{name}' to a number."
-            )
+            raise InvalidParameterValue(f"Can't cast the value of message (user) attribute '{name}' to a number.")
     return attribute
 
 

@@ -186,9 +186,7 @@ class Queue:
             for rank, (index, message) in enumerate(zip(places, messages, strict=True)):
                 if rank < sent.count:
                     digest = md5_of_attributes(message.entry.attributes)
-                    checked[index] = SendResult(
-                        message.message_id, md5_of_body(message.entry.body), digest
-                    )
+                    checked[index] = SendResult(message.message_id, md5_of_body(message.entry.body), digest)
                 else:
                     checked[index] = OverLimit(
                         "The queue stores as many messages as it may; delete some or raise MaxStoredMessages."
@@ -516,9 +514,7 @@ class Queue:
         """Adds or overwrites tags; keys are case-sensitive (QUE-28)."""
         added = check_tags(dict(tags or {}) | more)
         with self.service():
-            self._adopt(
-                self.owner.update(self._row, lambda row: attrs.evolve(row, tags=dict(row.tags) | added))
-            )
+            self._adopt(self.owner.update(self._row, lambda row: attrs.evolve(row, tags=dict(row.tags) | added)))
 
     def remove_tags(self, *keys: str) -> None:
         """Removes tags; unknown keys are passed over (QUE-28)."""

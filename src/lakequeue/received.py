@@ -49,9 +49,7 @@ def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
     }
 
 
-def received_message(
-    row: Mapping[str, Any], span: ClaimedSpan, handle: str, names: Sequence[str]
-) -> Message:
+def received_message(row: Mapping[str, Any], span: ClaimedSpan, handle: str, names: Sequence[str]) -> Message:
     """A message as its receiver gets it; ``names`` filters its attributes (MSA-4)."""
     trace = row["trace_header"]
     return Message(

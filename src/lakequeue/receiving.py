@@ -85,9 +85,7 @@ class Receiver:
             lease_id = handles.new_lease_id()
             parts, refusal = self.claim(request.max_messages, request.visibility_timeout, lease_id)
             messages = [
-                message
-                for shard, claimed in parts
-                for message in self._messages(shard, claimed, lease_id, names)
+                message for shard, claimed in parts for message in self._messages(shard, claimed, lease_id, names)
             ]
             now, deadline = self._now(), request.deadline()
             if messages or now >= deadline:

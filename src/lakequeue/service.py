@@ -57,9 +57,7 @@ class _Store:
     def shards(self, row: QueueRow) -> list[ShardService]:
         with self.lock:
             return [
-                self._shards.setdefault(
-                    (row.key, shard), ShardService(self.engine, self.root, row.key, shard)
-                )
+                self._shards.setdefault((row.key, shard), ShardService(self.engine, self.root, row.key, shard))
                 for shard in range(row.shards)
             ]
 
@@ -126,9 +124,7 @@ class LakeQueue:
         """
         profile_name = attributes.pop("profile", None) or attributes.pop("Profile", None)
         given = dict(attributes) | ({"fifo": fifo} if fifo else {})
-        wanted = QueueAttributes.create(
-            **({"profile_name": profile_name} if profile_name else {}), **given
-        )
+        wanted = QueueAttributes.create(**({"profile_name": profile_name} if profile_name else {}), **given)
         rules = wanted.profile_rules
         validate_name(name, rules, wanted.fifo)
         if profile_name:
@@ -277,8 +273,7 @@ class LakeQueue:
             raise QueueNameExists(f"A queue named {row.name} already exists.")
         if differences:
             raise QueueNameExists(
-                "A queue already exists with the same name and a different value for attribute "
-                f"{differences[0]}"
+                f"A queue already exists with the same name and a different value for attribute {differences[0]}"
             )
         return self._queue(row)
 

@@ -34,9 +34,7 @@ class Settler:
         if error is not None:
             raise error
 
-    def batch(
-        self, texts: Sequence[str], makers: Sequence[Maker | QueueServiceError], now: int
-    ) -> BatchResult:
+    def batch(self, texts: Sequence[str], makers: Sequence[Maker | QueueServiceError], now: int) -> BatchResult:
         """Settles many; entry ids are indexes. A maker that is an error refuses its entry (BAT-4)."""
         refusals: dict[int, QueueServiceError | None] = {}
         by_shard: dict[int, list[tuple[int, Command]]] = {}

@@ -138,9 +138,7 @@ class ShardService:
         with ExitStack() as alone:
             return self._append_in_turn(sends, alone)
 
-    def _append_in_turn(
-        self, sends: Sequence[_Send], alone: ExitStack
-    ) -> tuple[list[Sent | BaseException], Any]:
+    def _append_in_turn(self, sends: Sequence[_Send], alone: ExitStack) -> tuple[list[Sent | BaseException], Any]:
         appender = self._open_appender()
         now = max(send.now for send in sends)
         for attempt in range(ATTEMPTS):
@@ -273,9 +271,7 @@ class ShardService:
         with ExitStack() as alone:
             return self._decide_in_turn(commands, now, alone)
 
-    def _decide_in_turn(
-        self, commands: Sequence[Command], now: int, alone: ExitStack
-    ) -> list[Result] | None:
+    def _decide_in_turn(self, commands: Sequence[Command], now: int, alone: ExitStack) -> list[Result] | None:
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         # these speak of every message sent before the call
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
@@ -397,9 +393,7 @@ class ShardService:
 def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:
     """Whether a claim was given less than it asked for."""
     return any(
-        isinstance(command, Claim)
-        and result.error is None
-        and result.value.message_count < command.max_messages
+        isinstance(command, Claim) and result.error is None and result.value.message_count < command.max_messages
         for command, result in zip(commands, results, strict=True)
     )
 

@@ -26,9 +26,7 @@ def rows(spark: SparkSession, count: int, name: str = "bulk") -> DataFrame:
 
 
 @pytest.mark.spec("SND-17")
-def test_everything_is_there_once(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_is_there_once(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     small_segments(monkeypatch, 8)
     lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock())
     queue = lq.create_queue("orders")
@@ -91,9 +89,7 @@ def test_a_repeated_send_id_sends_nothing_twice(
     assert len(check_log(queue)) == 50
 
 
-def test_the_replay_check_can_fail(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_replay_check_can_fail(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guarantee 5: without the id of the bulk send in the log, its files are given new offsets."""
     lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock())
     queue = lq.create_queue("orders")

@@ -96,9 +96,7 @@ class TestFreshAnswers:
         assert other.counts().in_flight == 0
 
     @pytest.mark.spec("PUR-1", "PUR-3")
-    def test_a_purge_removes_what_was_sent_before_it_by_anyone(
-        self, two: tuple[LakeQueue, LakeQueue]
-    ) -> None:
+    def test_a_purge_removes_what_was_sent_before_it_by_anyone(self, two: tuple[LakeQueue, LakeQueue]) -> None:
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
         queue.send("a")
         assert queue.receive()

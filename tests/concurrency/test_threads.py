@@ -58,9 +58,7 @@ def test_threads_of_two_processes_receive_each_message_once(tmp_path: Path) -> N
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_cap_on_messages_in_flight_holds_for_eight_receivers(tmp_path: Path, processes: int) -> None:
     entries = apart(tmp_path / "root", ManualClock(), processes)
-    queues = [
-        entry.create_queue("orders", max_inflight_messages=10, profile_strict=False) for entry in entries
-    ]
+    queues = [entry.create_queue("orders", max_inflight_messages=10, profile_strict=False) for entry in entries]
     queues[0].send_batch([SendEntry(body=str(number)) for number in range(100)])
     seen: list[int] = []
 
@@ -125,8 +123,7 @@ def test_threads_that_send_keep_their_own_order_and_every_offset_is_there_once(
 
     names = "abcdefgh"
     calls = [
-        lambda queue=queue, name=name: send(queue, name)
-        for queue, name in zip(queues * 4, names, strict=True)
+        lambda queue=queue, name=name: send(queue, name) for queue, name in zip(queues * 4, names, strict=True)
     ]
     assert at_once(calls) == [None] * 8
     bodies = [row.body for row in check_log(queues[0])]

@@ -75,9 +75,7 @@ def test_values_in_range_are_taken_under_both_names_and_as_text(field, wire, pro
         assert QueueAttributes.from_wire(attributes.to_wire()) == attributes
 
 
-@pytest.mark.spec(
-    "PRF-2", "QUE-7", "QUE-8", "QUE-18", "QUE-19", "QUE-20", "QUE-21", "RET-4", "VIS-11", "ERR-7"
-)
+@pytest.mark.spec("PRF-2", "QUE-7", "QUE-8", "QUE-18", "QUE-19", "QUE-20", "QUE-21", "RET-4", "VIS-11", "ERR-7")
 @pytest.mark.parametrize(("field", "wire", "profile", "value"), cases(1))
 def test_values_outside_the_range_are_refused_at_creation_and_later(field, wire, profile, value):
     for call in (create(profile).with_changes, lambda **given: create(profile, **given)):
@@ -90,9 +88,7 @@ def test_values_outside_the_range_are_refused_at_creation_and_later(field, wire,
 
 
 @pytest.mark.spec("QUE-7")
-@pytest.mark.parametrize(
-    "value", ["x", "", " 3", "1e3", "NaN", None, True, float("nan"), float("inf"), [], "٣"]
-)
+@pytest.mark.parametrize("value", ["x", "", " 3", "1e3", "NaN", None, True, float("nan"), float("inf"), [], "٣"])
 def test_what_is_no_number_is_refused(value):
     for name in ("visibility_timeout", "maximum_message_size", "message_retention_period"):
         with pytest.raises(InvalidAttributeValue):

@@ -80,9 +80,7 @@ class Shard:
             self.machine.committed()
         return result.value
 
-    def receive(
-        self, at: float, count: int = 1, vt: float | None = None, lease: str = "", **more: Any
-    ) -> str:
+    def receive(self, at: float, count: int = 1, vt: float | None = None, lease: str = "", **more: Any) -> str:
         """Offsets received, as text, for short assertions."""
         timeout = None if vt is None else int(vt * S)
         claimed = self.ask(at, Claim(count, timeout, lease or f"at-{at}", **more))

@@ -214,9 +214,7 @@ def test_characters_that_a_body_may_have(char):
 
 
 @pytest.mark.spec("SND-12")
-@pytest.mark.parametrize(
-    "char", ["\x00", "\x01", "\x0b", "\x1f", chr(0xD800), chr(0xDFFF), "\ufffe", "\uffff"]
-)
+@pytest.mark.parametrize("char", ["\x00", "\x01", "\x0b", "\x1f", chr(0xD800), chr(0xDFFF), "\ufffe", "\uffff"])
 def test_characters_that_a_body_may_not_have(char):
     assert "Invalid characters found" in refused(InvalidMessageContents, SendEntry(f"a{char}b"))
 
@@ -274,9 +272,7 @@ def test_what_fifo_queues_require():
 def test_the_trace_header_is_accepted_and_not_counted():
     attributes = queue(maximum_message_size=1_024)
     for given in ("Root=1", ("String", "Root=1")):
-        valid = validate_entry(
-            SendEntry("a" * 1_024, system_attributes={"AWSTraceHeader": given}), attributes
-        )
+        valid = validate_entry(SendEntry("a" * 1_024, system_attributes={"AWSTraceHeader": given}), attributes)
         assert (valid.size, valid.system_attributes) == (1_024, {"AWSTraceHeader": "Root=1"})
     for bad in (
         {"Other": "x"},

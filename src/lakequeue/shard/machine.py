@@ -116,9 +116,7 @@ class ShardMachine:
         if self._decided is None:
             raise RuntimeError("nothing to commit was decided")
         state = self._state
-        state.head = attrs.evolve(
-            state.head, epoch=self._decided.epoch, committed_at=self._decided.committed_at
-        )
+        state.head = attrs.evolve(state.head, epoch=self._decided.epoch, committed_at=self._decided.committed_at)
         state.runs.settle()
         state.expired -= self._expired
         self._decided = None
@@ -199,11 +197,7 @@ class ShardMachine:
 def check_purge(state: ShardState, command: Purge) -> None:
     """Raise PurgeQueueInProgress if the last purge is less than 60 seconds old (PUR-2)."""
     purged_at = state.head.purged_at
-    if (
-        not command.at_any_time
-        and purged_at is not None
-        and state.now - purged_at < PURGE_INTERVAL
-    ):
+    if not command.at_any_time and purged_at is not None and state.now - purged_at < PURGE_INTERVAL:
         raise PurgeQueueInProgress(
             f"Only one PurgeQueue operation on {command.queue_name or 'a queue'} is allowed every 60 seconds."
         )
@@ -226,9 +220,7 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
     if command.version <= state.head.attributes_version:
         return False, False
     state.attributes = QueueAttributes.from_wire(command.attributes)
-    state.head = attrs.evolve(
-        state.head, attributes=dict(command.attributes), attributes_version=command.version
-    )
+    state.head = attrs.evolve(state.head, attributes=dict(command.attributes), attributes_version=command.version)
     state.expire()
     return True, True
 

@@ -135,8 +135,7 @@ class ShardState:
         while self._coming:
             instant, first, last = self._coming[0]
             if last >= self.head.head_offset or any(
-                run.visible_at is None or run.visible_at == instant
-                for run in self.runs.overlapping(first, last)
+                run.visible_at is None or run.visible_at == instant for run in self.runs.overlapping(first, last)
             ):
                 return instant
             heapq.heappop(self._coming)

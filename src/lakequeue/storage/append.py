@@ -159,9 +159,7 @@ class Appender:
             self._open = _Segment(last.base, last.opened_at, commits)
 
 
-def _rows(
-    messages: Sequence[NewMessage], shard: int, segment: _Segment, first: int, sent_at: int
-) -> pa.Table:
+def _rows(messages: Sequence[NewMessage], shard: int, segment: _Segment, first: int, sent_at: int) -> pa.Table:
     count = len(messages)
     entries = [message.entry for message in messages]
     columns: dict[str, list[Any]] = {

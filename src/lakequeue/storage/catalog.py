@@ -73,10 +73,7 @@ class Catalog:
         table = self._open()
         values = attrs.asdict(row)
         source = pa.Table.from_arrays(
-            [
-                pa.array([_cell(values.get(field.name, "put"))], field.type)
-                for field in _SOURCE
-            ],
+            [pa.array([_cell(values.get(field.name, "put"))], field.type) for field in _SOURCE],
             schema=_SOURCE,
         )
         fence = _fence(row.region, row.name)

@@ -340,7 +340,3 @@ def _delete(messages_path: str, folder: str) -> None:
         return
     filesystem, base = _filesystem(messages_path)
     filesystem.delete_dir(f"{base}{folder}")
-
-
-
-

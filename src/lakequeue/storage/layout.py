@@ -16,9 +16,7 @@ CLOSED = 2**62
 
 INSTANT = pa.timestamp("us", "UTC")
 
-ATTRIBUTE_VALUE = pa.struct(
-    [("type", pa.string()), ("string_value", pa.string()), ("binary_value", pa.binary())]
-)
+ATTRIBUTE_VALUE = pa.struct([("type", pa.string()), ("string_value", pa.string()), ("binary_value", pa.binary())])
 ORIGIN = pa.struct([("queue", pa.string()), ("message_id", pa.string()), ("sent_at", INSTANT)])
 
 QUEUES = pa.schema(

@@ -71,9 +71,7 @@ class Ledger:
             return commit(
                 self.table,
                 fence,
-                lambda token: self.table.replace(
-                    {"shard": [self.shard], "settled": [False]}, files, ids, token
-                ),
+                lambda token: self.table.replace({"shard": [self.shard], "settled": [False]}, files, ids, token),
             )
         source = run_rows(self.shard, decision.puts, decision.deletes, decision.head, with_op=True)
         offsets = [run.first for run in decision.puts] + decision.deletes or [layout.HEAD_OFFSET]
@@ -124,9 +122,7 @@ _DATA = pa.schema([layout.RECEIPTS.field(name) for name in layout.RECEIPTS.names
 def create_ledger(engine: Engine, path: str, shards: int, head: Head) -> None:
     """Creates ``receipts`` with a head row for each shard."""
     engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES)
-    rows = pa.concat_tables(
-        [run_rows(shard, [], [], attrs.evolve(head, shard=shard)) for shard in range(shards)]
-    )
+    rows = pa.concat_tables([run_rows(shard, [], [], attrs.evolve(head, shard=shard)) for shard in range(shards)])
     engine.open(path).append(rows, {"created": 1}, "created")
 
 

@@ -64,9 +64,7 @@ class PointTable:
     def read(self, paths: Sequence[str], columns: Sequence[str] | None = None) -> list[pa.Table]:
         # partitioning=None: the directories are named by partition values, which Delta's log holds anyway
         return [
-            pq.read_table(
-                self._location(path), columns=columns, filesystem=self._filesystem, partitioning=None
-            )
+            pq.read_table(self._location(path), columns=columns, filesystem=self._filesystem, partitioning=None)
             for path in paths
         ]
 
@@ -139,9 +137,7 @@ class PointTable:
 
     def landed(self, token: str, since: int) -> bool:
         behind = self._table.version() - since
-        return behind > 0 and any(
-            entry.get("userMetadata") == token for entry in self._table.history(behind)
-        )
+        return behind > 0 and any(entry.get("userMetadata") == token for entry in self._table.history(behind))
 
     def _write(
         self,
@@ -240,9 +236,7 @@ def _properties(transactions: Mapping[str, int], token: str) -> CommitProperties
 
 
 def _action(file: DataFile) -> AddAction:
-    return AddAction(
-        file.path, file.size, dict(file.partition), int(time.time() * 1000), True, file.statistics()
-    )
+    return AddAction(file.path, file.size, dict(file.partition), int(time.time() * 1000), True, file.statistics())
 
 
 def _partition_text(value: object) -> str:

@@ -111,9 +111,7 @@ def row_rules(
                 ~F.coalesce(group.rlike(identifier), F.lit(False)),
             )
         )
-        rules.append(
-            (Rule("dedup", "have", "an invalid dedup_id (SND-13)"), ~F.col("dedup_id").rlike(identifier))
-        )
+        rules.append((Rule("dedup", "have", "an invalid dedup_id (SND-13)"), ~F.col("dedup_id").rlike(identifier)))
     else:
         if "group_id" in given:
             rules.append(
@@ -167,5 +165,3 @@ def refuse(broken: Sequence[tuple[Rule, int]]) -> None:
         # one error for the call: characters only if they are all that is wrong
         error = broken[0][0].error if len({rule.error for rule, _ in broken}) == 1 else InvalidParameterValue
         raise error(f"Nothing was sent: {said}.")
-
-
