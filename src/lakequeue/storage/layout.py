@@ -96,8 +96,8 @@ HEAD_OFFSET = -1
 _LOGS = {
     # a checkpoint every 100 commits keeps opening a table at ~20 ms
     "delta.checkpointInterval": "100",
-    # readers of `receipts` need minutes of log; a commit per operation would pile up
-    "delta.logRetentionDuration": "interval 1 hours",
+    # each commit lists the log on local disks: 1,000 files in it take 8 ms, so keep as little as readers need
+    "delta.logRetentionDuration": "interval 10 minutes",
     # an engine that writes deletion vectors would make the other one blind
     "delta.enableDeletionVectors": "false",
 }
@@ -105,6 +105,8 @@ QUEUES_PROPERTIES = dict(_LOGS)
 MESSAGES_PROPERTIES = _LOGS | {
     # statistics on bodies would fill the log; these three are what readers skip by
     "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds",
+    # a lease's DataFrame reads the version that its places were looked up in
+    "delta.logRetentionDuration": "interval 1 hours",
     # a lease may read for 12 h, and files of a bulk send wait uncommitted
     "delta.deletedFileRetentionDuration": "interval 24 hours",
 }
