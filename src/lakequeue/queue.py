@@ -57,9 +57,10 @@ from lakequeue.shard import (
     Result,
     SetAttributes,
 )
-from lakequeue.shard_service import ShardService, StaleAttributes
+from lakequeue.shard_service import ShardService
 from lakequeue.storage.append import NewMessage
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.commit import StaleAttributes
 from lakequeue.storage.layout import messages_path
 
 if TYPE_CHECKING:
@@ -359,7 +360,7 @@ class Queue:
             while True:
                 try:
                     rows = bulk.send(self._bulk_target(), spark, df, send_id, self.now_micros())
-                except bulk.StaleAttributes:
+                except StaleAttributes:
                     self._renew()
                     continue
                 for shard in self._shards:

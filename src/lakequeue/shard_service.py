@@ -30,7 +30,7 @@ from lakequeue.shard import (
 from lakequeue.storage import layout
 from lakequeue.storage.append import Appender, NewMessage
 from lakequeue.storage.bodies import Bodies
-from lakequeue.storage.commit import back_off, first_line
+from lakequeue.storage.commit import StaleAttributes, back_off, first_line
 from lakequeue.storage.engine import Engine
 from lakequeue.storage.housekeeping import tidy
 from lakequeue.storage.ledger import Ledger
@@ -45,10 +45,6 @@ ATTEMPTS = 60
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
-
-
-class StaleAttributes(Exception):
-    """The queue's attributes changed since the entry was validated; validate it again."""
 
 
 @attrs.frozen

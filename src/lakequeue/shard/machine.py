@@ -69,11 +69,6 @@ class ShardMachine:
         return list(self._state.runs)
 
     @property
-    def run_count(self) -> int:
-        """Runs held; above 200,000 a shard becomes slow."""
-        return len(self._state.runs)
-
-    @property
     def log(self) -> Log:
         """The shard's messages; may be replaced by a longer log of the same shard."""
         return self._state.log

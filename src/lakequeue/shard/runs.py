@@ -13,8 +13,6 @@ import attrs
 
 READY = "ready"
 IN_FLIGHT = "in_flight"
-MOVING = "moving"  # reserved: dead letters and redrive
-DELETED = "deleted"  # reserved: rewind history
 
 
 class Run(NamedTuple):

@@ -24,7 +24,7 @@ from lakequeue.errors import (
     RequestThrottled,
 )
 from lakequeue.storage import frames, layout
-from lakequeue.storage.commit import back_off, commit
+from lakequeue.storage.commit import StaleAttributes, back_off, commit
 from lakequeue.storage.engine import DataFile, Engine, Table
 
 if TYPE_CHECKING:
@@ -49,10 +49,6 @@ class Target:
     """Messages that the cap on stored ones leaves, None without a cap (QUE-21)."""
     holding: Callable[[], AbstractContextManager[None]]
     """Keeps this process's small sends waiting for the few milliseconds of the commit."""
-
-
-class StaleAttributes(Exception):
-    """The queue's attributes changed; the rows must be judged anew."""
 
 
 def send(target: Target, spark: SparkSession, df: DataFrame, send_id: str | None, now: int) -> int:
@@ -85,7 +81,7 @@ def send(target: Target, spark: SparkSession, df: DataFrame, send_id: str | None
         raise QueueClientError(
             f"the files of bulk send {id} were written more than 12 h ago; send them under a new id"
         )
-    rows = sum(file.rows for file in manifest.files)
+    rows = manifest.rows
     if not rows:
         return 0
     try:

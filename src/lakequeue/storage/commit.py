@@ -14,6 +14,10 @@ _REPEATS = 30
 """Repeats of a commit that lost to commits which did not touch its fence (merges of segments)."""
 
 
+class StaleAttributes(Exception):
+    """The queue's attributes changed since messages were judged by them; judge anew."""
+
+
 def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None]) -> bool:
     """Runs ``attempt(token)`` if the loaded snapshot is the one that the decision was made on.
 

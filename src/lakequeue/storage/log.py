@@ -128,11 +128,6 @@ class LogReader:
             self._version = self.table.version
         return self.log
 
-    @property
-    def attributes_version(self) -> int:
-        """Version of the queue attributes that a sender on this snapshot must know."""
-        return self.table.transaction(layout.attributes_id(self._shard)) or 0
-
     def _load(self) -> ShardLog:
         version = self.table.transaction(layout.send_id(self._shard)) or 0
         files = log_files(self.table, self._shard)
