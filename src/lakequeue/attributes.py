@@ -38,14 +38,21 @@ READ_ONLY = (
 """Wire names that can be read but never set (QUE-26)."""
 
 _SHARDS = Limits(1, 1, 1_024)
+_IDENTIFIER = re.compile(r"[!-~]{1,128}")
+_NOT_FOR_THIS_KIND = "The request include parameter that is not valid for this queue type."
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 class _Attribute(NamedTuple):
     field: str
     wire: str
-    kind: Literal["seconds", "count", "cap", "flag", "text"]
+    kind: Literal["seconds", "count", "cap", "flag", "text", "choice"]
     cmq: str = ""  # the name in CMQ's own interface, understood on cmq queues only
+    choices: Mapping[str, str] = {}  # what may be chosen, and how that is written on the wire
+
+
+_SCOPES = {"queue": "queue", "message_group": "messageGroup"}
+_THROUGHPUT_LIMITS = {"per_queue": "perQueue", "per_message_group_id": "perMessageGroupId"}
 
 
 _ATTRIBUTES = (
@@ -57,7 +64,9 @@ _ATTRIBUTES = (
     _Attribute("receive_wait_time", "ReceiveMessageWaitTimeSeconds", "seconds", "PollingWaitSeconds"),
     _Attribute("maximum_message_size", "MaximumMessageSize", "count", "MaxMsgSize"),
     _Attribute("content_based_deduplication", "ContentBasedDeduplication", "flag"),
-    _Attribute("deduplication_scope", "DeduplicationScope", "text"),
+    _Attribute("deduplication_scope", "DeduplicationScope", "choice", choices=_SCOPES),
+    _Attribute("created_deduplication_scope", "CreatedDeduplicationScope", "choice", choices=_SCOPES),
+    _Attribute("fifo_throughput_limit", "FifoThroughputLimit", "choice", choices=_THROUGHPUT_LIMITS),
     _Attribute("rewind_range", "RewindSeconds", "seconds"),
     _Attribute("max_inflight_messages", "MaxInflightMessages", "cap"),
     _Attribute("max_delayed_messages", "MaxDelayedMessages", "cap"),
@@ -68,11 +77,15 @@ _ATTRIBUTES = (
     _Attribute("profile_strict", "ProfileStrict", "flag"),
     _Attribute("shards", "Shards", "count"),
 )
+HIDDEN = frozenset({"CreatedDeduplicationScope"})
+"""Wire names of what the tables keep, but nobody sets or is shown."""
+
 _BY_FIELD = {a.field: a for a in _ATTRIBUTES}
-_BY_NAME = _BY_FIELD | {a.wire: a for a in _ATTRIBUTES}
-_BY_CMQ_NAME = {a.cmq: a for a in _ATTRIBUTES if a.cmq}
-_BY_ANY_NAME = _BY_NAME | _BY_CMQ_NAME
-ATTRIBUTE_NAMES = frozenset(a.wire for a in _ATTRIBUTES)
+_BY_WIRE = {a.wire: a for a in _ATTRIBUTES} | {a.cmq: a for a in _ATTRIBUTES if a.cmq}
+_SETTABLE = tuple(a for a in _ATTRIBUTES if a.wire not in HIDDEN)
+_BY_NAME = {name: a for a in _SETTABLE for name in (a.field, a.wire)}
+_BY_CMQ_NAME = _BY_NAME | {a.cmq: a for a in _SETTABLE if a.cmq}
+ATTRIBUTE_NAMES = frozenset(a.wire for a in _SETTABLE)
 """Wire names of everything that a queue may have set."""
 _PER_SHARD = ("max_inflight_messages", "max_delayed_messages", "max_stored_messages")
 _FIXED = ("profile", "shards")
@@ -82,7 +95,8 @@ _FIXED = ("profile", "shards")
 class QueueAttributes:
     """All settable attributes of one queue; durations in seconds, None in a cap means unlimited.
 
-    Build one with `create`, which checks, or `from_wire`, which trusts what the tables hold.
+    Build one with `create`, which checks, or `from_wire`, which trusts what the tables hold. The scope of
+    deduplication that a FIFO queue was created with holds for good; a later one is only shown (DDP-15).
     """
 
     profile: str
@@ -93,7 +107,9 @@ class QueueAttributes:
     receive_wait_time: Seconds
     maximum_message_size: int
     content_based_deduplication: bool | None = None
-    deduplication_scope: str | None = None
+    deduplication_scope: Literal["queue", "message_group"] | None = None
+    created_deduplication_scope: Literal["queue", "message_group"] | None = None
+    fifo_throughput_limit: Literal["per_queue", "per_message_group_id"] | None = None
     rewind_range: Seconds = 0
     max_inflight_messages: int | None = None
     max_delayed_messages: int | None = None
@@ -122,9 +138,11 @@ class QueueAttributes:
             given["profile"] = given.pop("Profile")
         rules = profile(given["profile"])
         with coded_for(rules.name):
-            values = _parsed(given, rules)
-            _check_kind(values, bool(values["fifo"]))
-            checked = cls(**(_defaults(rules, values) | values))
+            fields = _fields(given, rules)
+            _check_kind(fields, _parsed({"fifo": fields["fifo"]})["fifo"])
+            values = _parsed(fields)
+            settings = _defaults(rules, values) | values
+            checked = cls(**settings, created_deduplication_scope=settings["deduplication_scope"])
             checked._check(values)
             _refuse_later(checked)
         return checked
@@ -135,16 +153,17 @@ class QueueAttributes:
         Profile, shards and the kind of queue are fixed for good (PRF-1, QUE-2).
         """
         with coded_for(self.profile):
-            values = _parsed(given, self.profile_rules)
+            fields = _fields(given, self.profile_rules)
             for fixed in _FIXED:
-                if fixed in values:
+                if fixed in fields:
                     name = _BY_FIELD[fixed].wire
                     raise InvalidAttributeName(f"Attribute {name} can only be set when a queue is created.")
-            if "fifo" in values and not self.fifo:
+            if "fifo" in fields and not self.fifo:
                 raise InvalidAttributeName("Unknown Attribute FifoQueue.")
+            _check_kind(fields, self.fifo)
+            values = _parsed(fields)
             if not values.pop("fifo", True):
                 raise InvalidAttributeValue("Modifying queue type is not supported.")
-            _check_kind(values, self.fifo)
             changed = attrs.evolve(self, **values)
             changed._check(values)
             _refuse_later(changed)
@@ -152,10 +171,10 @@ class QueueAttributes:
 
     def differences(self, given: Mapping[str, Any]) -> list[str]:
         """Wire names of the given attributes that this queue has otherwise (QUE-15); errors as in `create`."""
-        asked = {_attribute(name, self.profile_rules).field: value for name, value in given.items()}
-        other = self.create(asked.pop("profile", self.profile), asked.pop("fifo", self.fifo), **asked)
-        fields = [_attribute(name, self.profile_rules).field for name in given]
-        return [_BY_FIELD[f].wire for f in fields if getattr(self, f) != getattr(other, f)]
+        asked = _fields(given, self.profile_rules)
+        kind: dict[str, Any] = {"profile": self.profile, "fifo": self.fifo}
+        other = self.create(**(kind | asked))
+        return [_BY_FIELD[f].wire for f in asked if getattr(self, f) != getattr(other, f)]
 
     def to_wire(self) -> dict[str, str]:
         """Every set attribute by its wire name, as a string (QUE-23)."""
@@ -164,7 +183,7 @@ class QueueAttributes:
             value = getattr(self, attribute.field)
             if value is None or (attribute.field == "fifo" and not value):
                 continue
-            wire[self._wire_name(attribute)] = _text(value)
+            wire[self._wire_name(attribute)] = attribute.choices.get(value) or _text(value)
         return wire
 
     @classmethod
@@ -172,7 +191,7 @@ class QueueAttributes:
         """The inverse of `to_wire`, without judging the values."""
         values = {}
         for name, text in wire.items():
-            attribute = _BY_ANY_NAME[name]
+            attribute = _BY_WIRE[name]
             values[attribute.field] = _parse(attribute, text)
         return cls(**({"fifo": False} | values))
 
@@ -185,6 +204,11 @@ class QueueAttributes:
         """Whether handles stop working when their visibility timeout ends (RCP-7, RCP-8)."""
         rules = self.profile_rules
         return (rules.receipt_policy_fifo if self.fifo else rules.receipt_policy) == "strict"
+
+    @property
+    def dedup_by_group(self) -> bool:
+        """Whether a deduplication id counts within its message group only (DDP-14), by the scope of creation."""
+        return self.created_deduplication_scope == "message_group"
 
     @property
     def inflight_limit_behavior(self) -> Literal["error", "empty"]:
@@ -246,7 +270,7 @@ class QueueAttributes:
         """Judges all ranges, those of the given attributes first: one change can push another out of range."""
         for attribute in sorted(_ATTRIBUTES, key=lambda a: a.field not in given):
             value = getattr(self, attribute.field)
-            if attribute.kind in ("flag", "text") or value is None:
+            if attribute.kind in ("flag", "text", "choice") or value is None:
                 continue
             fits = self.limits(attribute.field).contain(value)
             if attribute.kind == "seconds" and not self.fractions_allowed(attribute.field):
@@ -255,6 +279,17 @@ class QueueAttributes:
                 fits = fits and value >= self.shards
             if not fits:
                 raise _invalid(attribute)
+        if self.fifo:
+            self._check_fifo()
+
+    def _check_fifo(self) -> None:
+        """What the attributes of a FIFO queue ask of each other (DDP-14); a group never spans shards."""
+        if not self.profile_rules.fifo_queues:
+            raise _invalid(_BY_FIELD["fifo"])
+        if self.fifo_throughput_limit == "per_message_group_id" and self.deduplication_scope != "message_group":
+            raise _invalid(_BY_FIELD["fifo_throughput_limit"])
+        if self.shards > 1 and not self.dedup_by_group:
+            raise _invalid(_BY_FIELD["shards"])
 
     def _wire_name(self, attribute: _Attribute) -> str:
         if attribute.field == "receive_wait_time" and self.profile == "cmq":
@@ -263,7 +298,6 @@ class QueueAttributes:
 
 
 _LATER: tuple[tuple[str, Callable[[QueueAttributes], bool]], ...] = (
-    ("FIFO queues are", lambda a: a.fifo),
     ("Rewind is", lambda a: a.rewind_range > 0),
     ("Redrive policies are", lambda a: bool(a.redrive_policy or a.redrive_allow_policy)),
 )
@@ -277,7 +311,7 @@ def _refuse_later(attributes: QueueAttributes) -> None:
 
 
 def _attribute(name: str, rules: Profile) -> _Attribute:
-    names = _BY_ANY_NAME if rules.name == "cmq" else _BY_NAME
+    names = _BY_CMQ_NAME if rules.name == "cmq" else _BY_NAME
     if name not in names:
         raise InvalidAttributeName(f"Unknown Attribute {name}.")
     return names[name]
@@ -287,15 +321,19 @@ def _invalid(attribute: _Attribute) -> InvalidAttributeValue:
     return InvalidAttributeValue(f"Invalid value for the parameter {attribute.wire}.")
 
 
-def _parsed(given: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Given values by field name, in their Python types; ranges are judged later."""
+def _fields(given: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
+    """Given values by field name, as they are."""
+    return {_attribute(name, rules).field: value for name, value in given.items()}
+
+
+def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in their Python types; ranges are judged later."""
     values = {}
-    for name, value in given.items():
-        attribute = _attribute(name, rules)
+    for field, value in fields.items():
         try:
-            values[attribute.field] = _parse(attribute, value)
+            values[field] = _parse(_BY_FIELD[field], value)
         except (TypeError, ValueError):
-            raise _invalid(attribute) from None
+            raise _invalid(_BY_FIELD[field]) from None
     return values
 
 
@@ -311,16 +349,20 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
             return _flag(value)
         case "text":
             return str(value) if value else None
+        case "choice":
+            return _chosen(value, attribute.choices)
 
 
-def _check_kind(values: Mapping[str, Any], fifo: bool) -> None:
-    """Attributes of FIFO queues are unknown on others (QUE-9, DDP-14)."""
-    if not fifo and "content_based_deduplication" in values:
+def _check_kind(fields: Mapping[str, Any], fifo: bool) -> None:
+    """Attributes of FIFO queues are refused on others, whatever their value (QUE-9, DDP-14)."""
+    if fifo:
+        return
+    if "content_based_deduplication" in fields:
         raise InvalidAttributeName("Unknown Attribute ContentBasedDeduplication.")
-    if not fifo and "deduplication_scope" in values:
-        raise InvalidAttributeName("You can specify the DeduplicationScope only when FifoQueue is set to true.")
-    if values.get("deduplication_scope", "queue") not in ("queue", "message_group", "messageGroup"):
-        raise _invalid(_BY_FIELD["deduplication_scope"])
+    for field in ("deduplication_scope", "fifo_throughput_limit"):
+        if field in fields:
+            wire = _BY_FIELD[field].wire
+            raise InvalidAttributeName(f"You can specify the {wire} only when FifoQueue is set to true.")
 
 
 def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,6 +376,7 @@ def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
         "maximum_message_size": rules.maximum_message_size.default,
         "content_based_deduplication": False if fifo else None,
         "deduplication_scope": "queue" if fifo else None,
+        "fifo_throughput_limit": "per_queue" if fifo else None,
         "rewind_range": rules.rewind_range.default,
         "max_inflight_messages": inflight.default,
         "max_delayed_messages": rules.max_delayed_messages.default,
@@ -369,6 +412,13 @@ def _flag(value: Any) -> bool:
     raise ValueError(f"neither true nor false: {value!r}")
 
 
+def _chosen(value: Any, choices: Mapping[str, str]) -> str:
+    for choice, wire in choices.items():
+        if value in (choice, wire):
+            return choice
+    raise ValueError(f"none of {[*choices]}: {value!r}")
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -401,21 +451,21 @@ def check_wait(attributes: QueueAttributes, value: Any) -> int:
         return _argument(attributes, "receive_wait_time", value, "WaitTimeSeconds", reason)
 
 
-def check_delay(attributes: QueueAttributes, value: Any) -> int:
+def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
     """Microseconds by which one message is delayed; None means the queue's own delay (DLY-3, DLY-4, DLY-9).
 
-    On a FIFO queue only None and 0 are accepted, and both mean the queue's delay (SND-6).
+    On a FIFO queue only None and 0 are accepted, and both mean the delay that the queue has at the time: the
+    result is None (SND-6, DLY-10).
     """
     if value is None:
-        return attributes.delay_micros
+        return None if attributes.fifo else attributes.delay_micros
     limits = attributes.limits("delay")
     reason = f"DelaySeconds must be >= {limits.low} and <= {limits.high}."
     with coded_for(attributes.profile):
         micros = _argument(attributes, "delay", value, "DelaySeconds", reason)
         if attributes.fifo and micros:
-            reason = "The request include parameter that is not valid for this queue type."
-            raise _refused(value, "DelaySeconds", reason)
-    return attributes.delay_micros if attributes.fifo else micros
+            raise _refused(value, "DelaySeconds", _NOT_FOR_THIS_KIND)
+    return None if attributes.fifo else micros
 
 
 def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
@@ -433,6 +483,22 @@ def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
         if not Limits(1, 1, high).contain(number):
             raise _refused(value, "MaxNumberOfMessages", reason)
     return number
+
+
+def check_attempt_id(attributes: QueueAttributes, value: Any) -> str | None:
+    """The attempt id of a receive, on FIFO queues only; None means none (ATT-7)."""
+    with coded_for(attributes.profile):
+        if value is not None and not attributes.fifo:
+            raise _refused(value, "ReceiveRequestAttemptId", _NOT_FOR_THIS_KIND)
+        return check_identifier("ReceiveRequestAttemptId", value)
+
+
+def check_identifier(parameter: str, value: Any) -> str | None:
+    """An id that callers choose: 1 to 128 letters, digits and punctuation (SND-13, ATT-7); None means none."""
+    if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
+        return value
+    reason = f"{parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length."
+    raise _refused(value, parameter, reason)
 
 
 def check_tags(tags: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import attrs
 
-from lakequeue.attributes import QueueAttributes, check_delay
+from lakequeue.attributes import QueueAttributes, check_delay, check_identifier
 from lakequeue.clock import to_micros
 from lakequeue.errors import (
     BatchEntryIdsNotDistinct,
@@ -34,7 +34,6 @@ MAX_ATTRIBUTE_NAME = 256
 TRACE_HEADER = "AWSTraceHeader"
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_GROUP_OR_DEDUP_ID = re.compile(r"[!-~]{1,128}")
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ATTRIBUTE_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
@@ -77,11 +76,17 @@ class SendEntry:
 
 @attrs.frozen
 class ValidEntry:
-    """A checked message, ready to be stored; `size` counts towards batch and message limits, in bytes."""
+    """A checked message, ready to be stored.
+
+    Attributes:
+        delay_micros: None on FIFO queues, where the queue's delay at the time holds (DLY-10).
+        dedup_id: always there on FIFO queues.
+        size: what counts towards batch and message limits, in bytes.
+    """
 
     body: str
     attributes: dict[str, AttributeValue]
-    delay_micros: int
+    delay_micros: int | None
     group_id: str | None
     dedup_id: str | None
     system_attributes: dict[str, str]
@@ -198,6 +203,11 @@ def md5_of_attributes(attributes: Mapping[str, AttributeValue]) -> str | None:
     return digest.hexdigest()
 
 
+def content_dedup_id(body: str) -> str:
+    """The deduplication id that content-based deduplication gives: SHA-256 of the body alone (DDP-4, MSA-6)."""
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
 def select_attributes(attributes: Mapping[str, AttributeValue], names: Iterable[str]) -> dict[str, AttributeValue]:
     """The attributes that a receive asked for: names, `All`, `.*`, or a prefix `foo.*` (MSA-4)."""
     wanted = set(names)
@@ -236,6 +246,7 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
         InvalidParameterValue: anything else is out of range or does not fit this kind of queue.
     """
     with coded_for(attributes.profile):
+        _check_required(entry, attributes)
         _check_ids(entry, attributes)
         return _valid_content(entry, attributes)
 
@@ -243,13 +254,12 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
     """A batch checked in the order of BAT-7: a result per entry, unless the whole call is refused (BAT-5).
 
-    Ids, FIFO parameters and the total size concern the call; everything else only its entry (BAT-4).
+    Ids, required FIFO parameters and the total size concern the call; everything else only its entry (BAT-4).
     """
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
     with coded_for(attributes.profile):
-        if attributes.fifo:
-            _check_fifo_batch(entries, attributes)
+        _check_fifo_batch(entries, attributes)
         results = [_entry_result(id, entry, attributes) for id, entry in zip(ids, entries, strict=True)]
         limit = attributes.profile_rules.batch_bytes
         if limit is not None:
@@ -295,6 +305,9 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
     body = _check_body(entry.body)
     delay = check_delay(attributes, entry.delay)
     message_attributes = normalize_attributes(entry.attributes)
+    dedup_id = entry.dedup_id
+    if dedup_id is None and attributes.fifo:
+        dedup_id = content_dedup_id(body)
     size = _body_size(body)
     if attributes.profile_rules.attributes_count_in_size:
         size += sum(len(n.encode()) + len(t) + len(_bytes(v)) for n, (t, v) in message_attributes.items())
@@ -308,7 +321,7 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
         attributes=message_attributes,
         delay_micros=delay,
         group_id=entry.group_id,
-        dedup_id=entry.dedup_id,
+        dedup_id=dedup_id,
         system_attributes=_check_system_attributes(entry.system_attributes),
         size=size,
     )
@@ -324,38 +337,36 @@ def _check_body(body: object) -> str:
     return body
 
 
+def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
+    """A FIFO queue needs a group, and a deduplication id unless it derives one (SND-4, SND-5)."""
+    if not attributes.fifo:
+        return
+    if entry.group_id is None:
+        raise MissingParameter("The request must contain the parameter MessageGroupId.")
+    if entry.dedup_id is None and not attributes.content_based_deduplication:
+        raise InvalidParameterValue(
+            "The queue should either have ContentBasedDeduplication enabled "
+            "or MessageDeduplicationId provided explicitly"
+        )
+
+
 def _check_ids(entry: SendEntry, attributes: QueueAttributes) -> None:
-    if attributes.fifo:
-        if entry.group_id is None:
-            raise MissingParameter("The request must contain the parameter MessageGroupId.")
-        if entry.dedup_id is None and not attributes.content_based_deduplication:
-            raise InvalidParameterValue(
-                "The queue should either have ContentBasedDeduplication enabled "
-                "or MessageDeduplicationId provided explicitly"
-            )
-    elif entry.dedup_id is not None:
-        raise _not_for_this_queue("MessageDeduplicationId", entry.dedup_id)
-    elif entry.group_id is not None and not attributes.profile_rules.group_id_on_standard:
-        raise _not_for_this_queue("MessageGroupId", entry.group_id)
-    _check_id("MessageGroupId", entry.group_id)
-    _check_id("MessageDeduplicationId", entry.dedup_id)
+    if not attributes.fifo:
+        if entry.dedup_id is not None:
+            raise _not_for_this_queue("MessageDeduplicationId", entry.dedup_id)
+        if entry.group_id is not None and not attributes.profile_rules.group_id_on_standard:
+            raise _not_for_this_queue("MessageGroupId", entry.group_id)
+    check_identifier("MessageGroupId", entry.group_id)
+    check_identifier("MessageDeduplicationId", entry.dedup_id)
 
 
 def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> None:
     """A parameter that FIFO requires and an entry lacks fails the whole call (SND-4)."""
     for entry in entries:
         try:
-            _check_ids(entry, attributes)
+            _check_required(entry, attributes)
         except MissingParameter as error:
             raise InvalidParameterValue(error.message) from None
-
-
-def _check_id(parameter: str, value: object) -> None:
-    if value is not None and not (isinstance(value, str) and _GROUP_OR_DEDUP_ID.fullmatch(value)):
-        raise InvalidParameterValue(
-            f"Value {value} for parameter {parameter} is invalid. Reason: {parameter} can only include "
-            "alphanumeric and punctuation characters. 1 to 128 in length."
-        )
 
 
 def _not_for_this_queue(parameter: str, value: object) -> InvalidParameterValue:

@@ -56,6 +56,7 @@ class Profile:
     max_batch: int | None
     batch_bytes: int | None
     name_rule: Literal["sqs", "cmq"] = "sqs"
+    fifo_queues: bool = True
     recreate_cooldown: int = 60
     existing_name: Literal["compare", "error"] = "compare"
     inflight_limit_behavior: Literal["error", "empty"] = "error"
@@ -107,6 +108,7 @@ _CMQ = Profile(
     max_batch=16,
     batch_bytes=65_536,
     name_rule="cmq",
+    fifo_queues=False,
     recreate_cooldown=0,
     existing_name="error",
     receipt_policy="strict",

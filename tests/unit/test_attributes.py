@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakequeue.attributes import (
+    ATTRIBUTE_NAMES,
+    HIDDEN,
     READ_ONLY,
     QueueAttributes,
+    check_attempt_id,
     check_delay,
     check_max_messages,
     check_tags,
@@ -27,10 +30,8 @@ PROFILES = ["lake", "sqs", "sqs-2018", "cmq"]
 create = QueueAttributes.create
 
 
-def fifo(profile="lake", **changes):
-    """Attributes of a FIFO queue, which cannot be created yet."""
-    kind = {"FifoQueue": "true", "ContentBasedDeduplication": "false", "DeduplicationScope": "queue"}
-    return QueueAttributes.from_wire(create(profile).to_wire() | kind | changes)
+def fifo(profile="lake", **given):
+    return create(profile, fifo=True, **given)
 
 
 RANGES = [  # attribute, its wire name, then per profile: values in range, values outside
@@ -253,8 +254,32 @@ def test_flags_are_true_or_false(value):
 @pytest.mark.spec("QUE-1")
 def test_a_queue_is_standard_unless_asked_otherwise():
     assert create().fifo is create(fifo="false").fifo is create(FifoQueue="false").fifo is False
-    assert fifo().fifo is True
+    assert create(fifo=True).fifo is create(fifo="true").fifo is create(FifoQueue="true").fifo is True
     assert fifo().to_wire()["FifoQueue"] == "true"
+    assert "FifoQueue" not in create().to_wire()
+
+
+@pytest.mark.spec("NAM-3")
+def test_there_are_no_fifo_queues_under_cmq_as_its_names_have_no_suffix():
+    with pytest.raises(InvalidAttributeValue, match="FifoQueue"):
+        fifo("cmq")
+
+
+@pytest.mark.spec("QUE-2", "QUE-29", "PRF-3", "QUE-4")
+@pytest.mark.parametrize(("profile", "cap"), [("lake", None), ("sqs", 120_000), ("sqs-2018", 20_000)])
+def test_a_fifo_queue_starts_like_a_standard_one_with_deduplication_and_its_own_cap(profile, cap):
+    attributes = fifo(profile)
+    assert attributes.to_wire() == create(profile, max_inflight_messages=cap).to_wire() | {
+        "FifoQueue": "true",
+        "ContentBasedDeduplication": "false",
+        "DeduplicationScope": "queue",
+        "FifoThroughputLimit": "perQueue",
+        "CreatedDeduplicationScope": "queue",
+    }
+    assert QueueAttributes.from_wire(attributes.to_wire()) == attributes
+    for own in (3, 20_000, 120_000):
+        assert fifo(profile, max_inflight_messages=own).inflight_limit == own
+    assert (attributes.strict_receipts, attributes.inflight_limit_behavior) == (True, "empty")
 
 
 @pytest.mark.spec("QUE-2")
@@ -268,20 +293,132 @@ def test_the_kind_of_a_queue_never_changes():
 
 
 @pytest.mark.spec("QUE-9", "DDP-14")
-def test_standard_queues_know_no_deduplication():
+@pytest.mark.parametrize(
+    ("field", "wire", "value", "message"),
+    [
+        (
+            "content_based_deduplication",
+            "ContentBasedDeduplication",
+            "true",
+            "Unknown Attribute ContentBasedDeduplication.",
+        ),
+        (
+            "deduplication_scope",
+            "DeduplicationScope",
+            "messageGroup",
+            "You can specify the DeduplicationScope only when FifoQueue is set to true.",
+        ),
+        (
+            "fifo_throughput_limit",
+            "FifoThroughputLimit",
+            "perQueue",
+            "You can specify the FifoThroughputLimit only when FifoQueue is set to true.",
+        ),
+    ],
+)
+def test_standard_queues_know_no_deduplication(field, wire, value, message):
     for call in (create, create().with_changes):
-        with pytest.raises(InvalidAttributeName, match=r"^Unknown Attribute ContentBasedDeduplication\.$"):
-            call(content_based_deduplication=True)
-        with pytest.raises(InvalidAttributeName, match="only when FifoQueue is set to true"):
-            call(deduplication_scope="queue")
+        for name in (field, wire):
+            for given_value in (value, "nonsense"):
+                with pytest.raises(InvalidAttributeName) as caught:
+                    call(**{name: given_value})
+                assert caught.value.message == message
+    assert not {"ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"} & set(create().to_wire())
+
+
+@pytest.mark.spec("QUE-9")
+def test_content_based_deduplication_is_off_set_at_creation_and_changed():
+    assert fifo().content_based_deduplication is False
+    on = fifo(ContentBasedDeduplication="true")
+    assert on.to_wire()["ContentBasedDeduplication"] == "true"
+    assert on.with_changes(content_based_deduplication=False).content_based_deduplication is False
+    for bad in ("yes", None, 1):
+        with pytest.raises(InvalidAttributeValue, match="ContentBasedDeduplication"):
+            on.with_changes(content_based_deduplication=bad)
+
+
+@pytest.mark.spec("DDP-14")
+def test_the_scope_of_deduplication_has_two_spellings():
+    for spelling in ("message_group", "messageGroup"):
+        for name in ("deduplication_scope", "DeduplicationScope"):
+            attributes = fifo(**{name: spelling})
+            assert (attributes.deduplication_scope, attributes.dedup_by_group) == ("message_group", True)
+            assert attributes.to_wire()["DeduplicationScope"] == "messageGroup"
+    assert fifo().dedup_by_group is fifo(deduplication_scope="queue").dedup_by_group is False
+    for bad in ("group", "", None, 1, []):
+        for call in (fifo, fifo().with_changes):
+            with pytest.raises(InvalidAttributeValue, match="DeduplicationScope"):
+                call(deduplication_scope=bad)
+
+
+@pytest.mark.spec("DDP-14")
+def test_throughput_per_group_needs_deduplication_by_group():
+    high = {"FifoThroughputLimit": "perMessageGroupId"}
+    by_group = fifo(deduplication_scope="messageGroup")
+    assert by_group.fifo_throughput_limit == "per_queue"
+    for attributes in (
+        fifo(deduplication_scope="messageGroup", **high),
+        by_group.with_changes(**high),
+        by_group.with_changes(fifo_throughput_limit="per_message_group_id"),
+        fifo().with_changes(deduplication_scope="message_group", **high),
+    ):
+        assert attributes.to_wire()["FifoThroughputLimit"] == "perMessageGroupId"
+    for call in (fifo, fifo().with_changes):
+        for value in ("perMessageGroupId", "perGroup", ""):
+            with pytest.raises(InvalidAttributeValue, match="FifoThroughputLimit"):
+                call(fifo_throughput_limit=value)
+    with pytest.raises(InvalidAttributeValue, match="FifoThroughputLimit"):
+        by_group.with_changes(**high).with_changes(deduplication_scope="queue")
+
+
+@pytest.mark.spec("DDP-15", "DLT-3")
+@pytest.mark.parametrize(("first", "then"), [("queue", "message_group"), ("message_group", "queue")])
+def test_a_later_scope_is_stored_and_shown_and_that_of_the_creation_holds(first, then):
+    created = fifo(deduplication_scope=first)
+    changed = QueueAttributes.from_wire(created.with_changes(deduplication_scope=then).to_wire())
+    assert changed.deduplication_scope == then
+    assert changed.dedup_by_group is created.dedup_by_group is (first == "message_group")
+    assert changed.with_changes(deduplication_scope=first) == created
+    assert changed.differences({"deduplication_scope": first}) == ["DeduplicationScope"]
+    assert changed.differences({"DeduplicationScope": then}) == []
+
+
+@pytest.mark.spec("DDP-15", "QUE-23")
+def test_the_scope_of_the_creation_is_nobodys_to_set():
+    assert set(fifo().to_wire()) - ATTRIBUTE_NAMES == HIDDEN
+    for call in (create, fifo, create().with_changes, fifo().with_changes):
+        for name in ("CreatedDeduplicationScope", "created_deduplication_scope"):
+            with pytest.raises(InvalidAttributeName, match=f"^Unknown Attribute {name}"):
+                call(**{name: "queue"})
+
+
+@pytest.mark.spec("DDP-14", "DDP-15")
+def test_several_shards_of_a_fifo_queue_need_deduplication_by_group():
+    sharded = fifo(shards=4, deduplication_scope="messageGroup")
+    assert (sharded.shards, sharded.dedup_by_group) == (4, True)
+    for scope in ({}, {"deduplication_scope": "queue"}):
+        with pytest.raises(InvalidAttributeValue) as caught:
+            fifo(shards=2, **scope)
+        assert caught.value.message == "Invalid value for the parameter Shards."
+    later = sharded.with_changes(deduplication_scope="queue")
+    assert (later.deduplication_scope, later.dedup_by_group) == ("queue", True)
+
+
+@pytest.mark.spec("QUE-15")
+def test_fifo_queues_are_compared_by_what_is_given_of_them():
+    attributes = fifo(deduplication_scope="messageGroup", visibility_timeout=60)
+    same = {"fifo": "true", "DeduplicationScope": "message_group", "visibility_timeout": 60}
+    assert attributes.differences(same) == []
+    assert attributes.differences({"FifoQueue": True, "ContentBasedDeduplication": "true"}) == [
+        "ContentBasedDeduplication"
+    ]
+    assert attributes.differences({"fifo": False}) == ["FifoQueue"]
 
 
 @pytest.mark.spec("ERR-6")
 @pytest.mark.parametrize(
     "later",
     [
-        {"fifo": True},
-        {"FifoQueue": "true", "ContentBasedDeduplication": "true"},
         {"rewind_range": 60},
         {"RewindSeconds": "345600"},
         {"redrive_policy": {"deadLetterTargetArn": "x"}},
@@ -289,11 +426,9 @@ def test_standard_queues_know_no_deduplication():
     ],
 )
 def test_what_is_not_built_yet_says_so(later):
-    with pytest.raises(UnsupportedOperation):
-        create(**later)
-    if not {"fifo", "FifoQueue"} & set(later):
+    for call in (create, fifo, create().with_changes, fifo().with_changes):
         with pytest.raises(UnsupportedOperation):
-            create().with_changes(**later)
+            call(**later)
 
 
 @pytest.mark.spec("PRF-7", "RWD-2", "RWD-3", "DLQ-9")
@@ -303,8 +438,6 @@ def test_values_of_what_is_not_built_yet_are_judged_first():
             create(rewind_range=outside)
     with pytest.raises(InvalidAttributeValue):
         create("cmq", message_retention_period=3_600, rewind_range=86_400)
-    with pytest.raises(InvalidAttributeValue, match="VisibilityTimeout"):
-        create(fifo=True, visibility_timeout=-1)
     assert create(rewind_range=0, redrive_policy="", redrive_allow_policy=None) == create()
 
 
@@ -431,12 +564,48 @@ def test_a_message_delay_overrides_that_of_the_queue_zero_included():
     assert check_delay(create(), None) == 0
 
 
-@pytest.mark.spec("SND-6", "DLY-7")
-def test_on_fifo_queues_only_the_queue_delays():
-    attributes = fifo(DelaySeconds="10")
-    assert [check_delay(attributes, d) for d in (None, 0)] == [10_000_000] * 2
-    with pytest.raises(InvalidParameterValue, match="not valid for this queue type"):
+@pytest.mark.spec("SND-6", "DLY-7", "DLY-10")
+@pytest.mark.parametrize("profile", ["lake", "sqs", "sqs-2018"])
+def test_on_fifo_queues_only_the_queue_delays(profile):
+    attributes = fifo(profile, DelaySeconds="10")
+    assert [check_delay(attributes, delay) for delay in (None, 0, "0", timedelta(0))] == [None] * 4
+    with pytest.raises(InvalidParameterValue) as caught:
         check_delay(attributes, 2)
+    assert caught.value.message == (
+        "Value 2 for parameter DelaySeconds is invalid. "
+        "Reason: The request include parameter that is not valid for this queue type."
+    )
+    for bad in (10, -1, 10**9, "x"):
+        with pytest.raises(InvalidParameterValue):
+            check_delay(attributes, bad)
+
+
+@pytest.mark.spec("ATT-7")
+def test_attempt_ids_are_for_fifo_queues():
+    for attributes in (create(), fifo()):
+        assert check_attempt_id(attributes, None) is None
+    with pytest.raises(InvalidParameterValue) as caught:
+        check_attempt_id(create("sqs"), "x")
+    assert caught.value.message == (
+        "Value x for parameter ReceiveRequestAttemptId is invalid. "
+        "Reason: The request include parameter that is not valid for this queue type."
+    )
+    with pytest.raises(InvalidParameterValue) as caught:
+        check_attempt_id(create("cmq"), "x")
+    assert caught.value.cmq_code == 4000
+
+
+@pytest.mark.spec("ATT-7")
+def test_attempt_ids_have_up_to_128_letters_digits_and_punctuation():
+    for good in ("a" * 128, "1", "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"):
+        assert check_attempt_id(fifo(), good) == good
+    for bad in ("", "a" * 129, "a b", "é", "a\n", 5, b"x"):
+        with pytest.raises(InvalidParameterValue) as caught:
+            check_attempt_id(fifo(), bad)
+        assert caught.value.message == (
+            f"Value {bad} for parameter ReceiveRequestAttemptId is invalid. Reason: ReceiveRequestAttemptId "
+            "can only include alphanumeric and punctuation characters. 1 to 128 in length."
+        )
 
 
 @pytest.mark.spec("RCV-1", "QTA-7")

@@ -16,6 +16,8 @@ TOLD_ONLY = {
     "DEL-8": "README: the newest handle always deletes",
     "QTA-10": "README: stored messages are not limited",
     "DLY-6": "README: no topics, so no delays on them",
+    "FIF-2": "README: between groups there is no order",
+    "FIF-17": "README: clients that buffer",
     "HBN-13": "README: pushed messages",
     "HBN-14": "README: pushed messages",
 }

@@ -15,7 +15,7 @@ PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "lakequeue"
 
 ROOMS = [
-    ("vocabulary", {"errors", "profiles", "attributes", "names", "message", "handles", "clock"}),
+    ("vocabulary", {"errors", "profiles", "attributes", "names", "message", "handles", "sequence", "clock"}),
     ("shard", {"shard", "renewal"}),
     ("storage", {"storage"}),
     ("shard service", {"group_commit", "shard_service"}),

@@ -53,7 +53,7 @@ class FakeLog:
     def first_sent_at_or_after(self, instant: int) -> int:
         return next((offset for offset, at in enumerate(self.sent) if at >= instant), self.end)
 
-    def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         for offset in range(first, last + 1):
             delay = self.delays[offset]
             yield offset, offset, self.sent[offset] + delay if delay else 0
@@ -190,7 +190,7 @@ def test_a_million_messages_are_one_run() -> None:
     class Bulk(FakeLog):
         end = 2_000_000  # type: ignore[assignment]
 
-        def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
             yield first, last, 0
 
         def first_sent_at_or_after(self, instant: int) -> int:

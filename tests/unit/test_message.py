@@ -25,6 +25,7 @@ from lakequeue.message import (
     SendEntry,
     ValidEntry,
     check_batch_ids,
+    content_dedup_id,
     md5_of_attributes,
     md5_of_body,
     new_message_id,
@@ -42,9 +43,8 @@ def queue(profile="lake", **given):
     return QueueAttributes.create(profile, **given)
 
 
-def fifo(profile="sqs", content_based="false"):
-    kind = {"FifoQueue": "true", "ContentBasedDeduplication": content_based}
-    return QueueAttributes.from_wire(queue(profile).to_wire() | kind)
+def fifo(profile="sqs", **given):
+    return queue(profile, fifo=True, **given)
 
 
 def refused(error, entry, attributes=None):
@@ -261,11 +261,44 @@ def test_what_fifo_queues_require():
     assert message == "The request must contain the parameter MessageGroupId."
     refused(InvalidParameterValue, SendEntry("x", dedup_id="d", group_id=""), fifo())
     message = refused(InvalidParameterValue, SendEntry("x", group_id="g"), fifo())
-    assert message.startswith("The queue should either have ContentBasedDeduplication enabled")
-    assert validate_entry(SendEntry("x", group_id="g"), fifo(content_based="true")).dedup_id is None
-    valid = validate_entry(SendEntry("x", group_id="g", dedup_id="d", delay=0), fifo())
+    assert message == (
+        "The queue should either have ContentBasedDeduplication enabled "
+        "or MessageDeduplicationId provided explicitly"
+    )
+    valid = validate_entry(SendEntry("x", group_id="g", dedup_id="d"), fifo())
     assert (valid.group_id, valid.dedup_id) == ("g", "d")
-    refused(InvalidParameterValue, SendEntry("x", group_id="g", dedup_id="d", delay=2), fifo())
+
+
+@pytest.mark.spec("SND-6", "DLY-7", "DLY-10")
+def test_fifo_messages_have_no_delay_of_their_own():
+    attributes = fifo(delay=10)
+    for delay in (None, 0):
+        valid = validate_entry(SendEntry("x", group_id="g", dedup_id="d", delay=delay), attributes)
+        assert valid.delay_micros is None
+    message = refused(InvalidParameterValue, SendEntry("x", group_id="g", dedup_id="d", delay=2), attributes)
+    assert message == (
+        "Value 2 for parameter DelaySeconds is invalid. "
+        "Reason: The request include parameter that is not valid for this queue type."
+    )
+
+
+@pytest.mark.spec("DDP-4", "MSA-6")
+def test_content_based_deduplication_is_sha_256_of_the_body_alone():
+    sha = "92b3693fce932bbbff0f6795ab3cc33a9c0a51c264160e90507fd8ea8ba2e598"
+    assert content_dedup_id("This is my message text.") == sha
+    for given in (None, {"k": "v"}):
+        entry = SendEntry("This is my message text.", attributes=given, group_id="g")
+        assert validate_entry(entry, fifo(content_based_deduplication=True)).dedup_id == sha
+    assert content_dedup_id("é") == "4a99557e4033c3539de2eb65472017cad5f9557f7a0625a09f1c3f6e2ba69c4c"
+
+
+@pytest.mark.spec("DDP-6", "SND-5")
+def test_an_explicit_deduplication_id_goes_before_the_content():
+    attributes = fifo(content_based_deduplication=True)
+    for id in ("x", "y"):
+        assert validate_entry(SendEntry("body", group_id="g", dedup_id=id), attributes).dedup_id == id
+    refused(InvalidParameterValue, SendEntry("body", group_id="g", dedup_id=""), attributes)
+    assert validate_entry(SendEntry("body", group_id="g"), queue()).dedup_id is None
 
 
 @pytest.mark.spec("SND-15")
@@ -399,6 +432,28 @@ def test_one_entry_without_a_group_fails_a_fifo_batch():
     entries = [SendEntry("x", group_id="g", dedup_id="d"), SendEntry("y", dedup_id="e")]
     with pytest.raises(InvalidParameterValue, match="must contain the parameter MessageGroupId"):
         validate_batch(entries, fifo())
+
+
+@pytest.mark.spec("SND-5", "BAT-7")
+def test_one_entry_without_a_deduplication_id_fails_a_fifo_batch():
+    entries = [SendEntry("x", group_id="g", dedup_id="d"), SendEntry("y", group_id="g")]
+    with pytest.raises(InvalidParameterValue, match="should either have ContentBasedDeduplication enabled"):
+        validate_batch(entries, fifo())
+    results = validate_batch(entries, fifo(content_based_deduplication=True))
+    assert [r.dedup_id for r in results] == ["d", content_dedup_id("y")]
+
+
+@pytest.mark.spec("BAT-4", "BAT-7", "SND-6", "SND-13")
+def test_a_malformed_id_or_a_delay_fails_only_its_entry_of_a_fifo_batch():
+    good = SendEntry("x", group_id="g", dedup_id="d")
+    bad = [
+        SendEntry("x", group_id="a b", dedup_id="d"),
+        SendEntry("x", group_id="g", dedup_id="d" * 129),
+        SendEntry("x", group_id="g", dedup_id="d", delay=2),
+    ]
+    results = validate_batch([good, *bad, good], fifo())
+    assert [isinstance(r, ValidEntry) for r in results] == [True, False, False, False, True]
+    assert {r.code for r in results[1:4]} == {"InvalidParameterValue"}
 
 
 @pytest.mark.spec("RCP-2")

@@ -81,6 +81,7 @@ def test_defaults_and_ranges(field, values):
         ("fractional_seconds", True, False, False, False),
         ("fractional_wait", True, False, False, True),
         ("group_id_on_standard", True, True, False, True),
+        ("fifo_queues", True, True, True, False),
     ],
 )
 @pytest.mark.spec("PRF-2", "BAT-1", "QUE-14", "QUE-15", "QUE-16", "INF-3", "INF-7", "RCP-7", "RCP-8")
