@@ -1,14 +1,14 @@
 """A naive model of one shard: a list of messages, loops, and the rules as the requirements tell them.
 
 It shares no code with the state machine. Where the machine keeps ranges, indexes and counters, this looks at
-every message every time.
+every message every time. Standard queues are here; `fifo` tells what is different on FIFO queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 SECOND = 1_000_000
 TWELVE_HOURS = 43_200 * SECOND
@@ -17,11 +17,12 @@ FRESH, READY, IN_FLIGHT = "fresh", "ready", "in_flight"
 DELETED, EXPIRED, PURGED = "deleted", "expired", "purged"
 GONE = (DELETED, EXPIRED, PURGED)
 
-# STA-13, with what the rules above the requirements add; standard queues without rewind or dead letters.
+# STA-13, with what the rules above the requirements add; queues without rewind or dead letters.
 LEGAL = {
     ("Delayed", "Active"),
     ("Delayed", "Expired"),
     ("Delayed", "Purged"),
+    ("Active", "Delayed"),  # by a longer delay of a FIFO queue
     ("Active", "Inactive"),
     ("Active", "Deleted"),
     ("Active", "Expired"),
@@ -34,10 +35,18 @@ LEGAL = {
 }
 
 
-class ListLog:
-    """A log held in a list of `(sent_at, delay)`."""
+class Row(NamedTuple):
+    """What was sent, and when."""
 
-    def __init__(self, rows: list[tuple[int, int]]) -> None:
+    sent_at: int
+    delay: int = 0
+    group: str = ""
+
+
+class ListLog:
+    """A log held in a list."""
+
+    def __init__(self, rows: list[Row]) -> None:
         self.rows = list(rows)
 
     @property
@@ -45,25 +54,36 @@ class ListLog:
         return len(self.rows)
 
     def sent_at(self, offset: int) -> int:
-        return self.rows[offset][0]
+        return self.rows[offset].sent_at
 
     def first_sent_at_or_after(self, instant: int) -> int:
-        for offset, (sent_at, _) in enumerate(self.rows):
-            if sent_at >= instant:
+        for offset, row in enumerate(self.rows):
+            if row.sent_at >= instant:
                 return offset
         return self.end
 
-    def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        start, instant = first, self.available_at(first)
+    def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
+        start, instant = first, self.available_at(first, delay)
         for offset in range(first + 1, last + 1):
-            if self.available_at(offset) != instant:
+            if self.available_at(offset, delay) != instant:
                 yield start, offset - 1, instant
-                start, instant = offset, self.available_at(offset)
+                start, instant = offset, self.available_at(offset, delay)
         yield start, last, instant
 
-    def available_at(self, offset: int) -> int:
-        sent_at, delay = self.rows[offset]
-        return sent_at + delay if delay else 0
+    def available_at(self, offset: int, delay: int | None) -> int:
+        row = self.rows[offset]
+        if delay is None:
+            delay = row.delay
+        return row.sent_at + delay if delay else 0
+
+    def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, list[int]]]:
+        """A few messages at a time, so that most groups come several times."""
+        offsets = [offset for first, last in spans for offset in range(first, last + 1)]
+        for start in range(0, len(offsets), 4):
+            found: dict[str, list[int]] = {}
+            for offset in offsets[start : start + 4]:
+                found.setdefault(self.rows[offset].group, []).append(offset)
+            yield from found.items()
 
 
 class Refused(Exception):
@@ -77,8 +97,10 @@ class Refused(Exception):
 class Settings:
     """The attributes that the rules use, in microseconds."""
 
+    fifo: bool = False
     strict: bool = False
     cap: int | None = None
+    delay: int = 0  # of the queue; only FIFO queues use it here
     visibility_timeout: int = 30 * SECOND
     retention: int = 60 * SECOND
     version: int = 1
@@ -90,25 +112,40 @@ class Message:
 
     sent_at: int
     delay: int
+    group: str = ""
     status: str = FRESH
     lease: str | None = None
     count: int = 0
     hidden_until: int | None = None  # of the latest receipt
     received_at: int | None = None
     first_received_at: int | None = None
+    attempt_id: str | None = None
+    attempted_at: int | None = None
+    attempt_place: int | None = None
 
     def state(self, now: int) -> str:
         """The state under its name in the requirements."""
         if self.status in GONE:
             return self.status.capitalize()
         if self.count == 0:
-            return "Delayed" if self.delay and now < self.sent_at + self.delay else "Active"
+            delayed = self.hidden_until is None and self.delay and now < self.sent_at + self.delay
+            return "Delayed" if delayed else "Active"
         return "Inactive" if self.status == IN_FLIGHT and now < (self.hidden_until or 0) else "Active"
+
+
+class Claimed(NamedTuple):
+    """Answer to a claim: `(offset, receive count, first receipt)` of each message, in the order of delivery."""
+
+    lease: str
+    hidden_until: int
+    messages: list[tuple[int, int, int]]
 
 
 @dataclass
 class Model:
     """A shard as a list of messages."""
+
+    at_limit = "error"  # INF-3
 
     settings: Settings
     messages: list[Message] = field(default_factory=list)
@@ -119,7 +156,10 @@ class Model:
 
     def copy(self) -> Model:
         """An independent copy."""
-        return replace(self, messages=[copy(message) for message in self.messages])
+        return replace(self, messages=[Message(**vars(message)) for message in self.messages])
+
+    def send(self, row: Row) -> None:
+        self.messages.append(Message(*row))
 
     # time
 
@@ -142,6 +182,8 @@ class Model:
         for old, message in zip(before, self.messages, strict=True):
             new = message.state(self.now)
             assert old == new or (old, new) in LEGAL, (old, new)
+            if (old, new) == ("Active", "Delayed"):
+                assert self.settings.fifo and message.count == 0
 
     # looking
 
@@ -190,30 +232,39 @@ class Model:
         self.check_transitions(before)
         return answer
 
-    def claim(self, count: int, timeout: int | None, lease: str, at_limit: str) -> list[tuple[int, int, int]]:
-        if self.full() and at_limit != "empty":
+    def claim(
+        self, count: int, timeout: int | None, lease: str, at_limit: str, attempt: str | None = None
+    ) -> Claimed:
+        count = self.allowed(count, at_limit)
+        offsets = [offset for offset, state in enumerate(self.states()) if state == "Active"]
+        return self.receive(offsets[:count], timeout, lease)
+
+    def allowed(self, count: int, at_limit: str) -> int:
+        """How many of `count` messages the cap leaves room for."""
+        if self.settings.cap is None:
+            return count
+        if self.full() and (at_limit if at_limit != "default" else self.at_limit) == "error":
             raise Refused("OverLimit")
-        if timeout is None:
-            timeout = self.settings.visibility_timeout
-        room = count
-        if self.settings.cap is not None:
-            room = min(count, self.settings.cap - self.in_flight())
-        claimed: list[tuple[int, int, int]] = []
-        for offset, message in enumerate(self.messages):
-            if len(claimed) >= room:
-                break
-            if message.state(self.now) != "Active":
-                continue
+        return min(count, max(0, self.settings.cap - self.in_flight()))
+
+    def until(self, timeout: int | None) -> int:
+        return self.now + (self.settings.visibility_timeout if timeout is None else timeout)
+
+    def receive(self, offsets: list[int], timeout: int | None, lease: str) -> Claimed:
+        claimed = Claimed(lease, self.until(timeout), [])
+        for offset in offsets:
+            message = self.messages[offset]
             message.status = IN_FLIGHT
             message.lease = lease
             message.count += 1
-            message.hidden_until = self.now + timeout
+            message.hidden_until = claimed.hidden_until
             message.received_at = self.now
             if message.first_received_at is None:
                 message.first_received_at = self.now
-            claimed.append((offset, message.count, message.first_received_at))
-        if claimed:
-            self.pass_head(claimed[-1][0] + 1)
+            message.attempt_id = message.attempted_at = message.attempt_place = None
+            claimed.messages.append((offset, message.count, message.first_received_at))
+        if offsets:
+            self.pass_head(max(offsets) + 1)
         return claimed
 
     def pass_head(self, head: int) -> None:
@@ -239,7 +290,7 @@ class Model:
             if self.settings.strict:
                 raise Refused("InvalidParameterValue", "expired")
             return False
-        message.status = DELETED
+        self.remove(message)
         return True
 
     def change(self, offset: int, lease: str, timeout: int) -> None:
@@ -258,7 +309,13 @@ class Model:
             raise Refused("InvalidParameterValue", "beyond the limit")
         if self.ended(message) and self.full():
             raise Refused("OverLimit")
-        message.hidden_until = self.now + timeout
+        self.hide(message, self.now + timeout)
+
+    def remove(self, message: Message) -> None:
+        message.status = DELETED
+
+    def hide(self, message: Message, until: int) -> None:
+        message.hidden_until = until
 
     def hand_back(self, message: Message) -> None:
         message.status = READY
@@ -280,7 +337,7 @@ class Model:
         leased = self.leased(lease, spans)
         for offset, message in leased:
             if offset not in kept:
-                message.status = DELETED
+                self.remove(message)
             elif message.status == IN_FLIGHT:
                 self.hand_back(message)
         return self.count(spans, len(leased))
@@ -295,7 +352,7 @@ class Model:
         done = 0
         for message in leased:
             if not (self.ended(message) and self.full()):
-                message.hidden_until = self.now + timeout
+                self.hide(message, self.now + timeout)
                 done += 1
         return self.count(spans, done)
 

@@ -3,336 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from itertools import pairwise
-from typing import Any
-from unittest import mock
+import time
+from contextlib import nullcontext
 
-import attrs
 import hypothesis
 import pytest
 from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
 
-from lakequeue.attributes import QueueAttributes
-from lakequeue.shard import (
-    ChangeVisibility,
-    Claim,
-    ClaimResult,
-    Close,
-    Delete,
-    Expire,
-    Head,
-    LeaseCounts,
-    LeaseDelete,
-    LeaseExtend,
-    LeaseRelease,
-    Purge,
-    Result,
-    Run,
-    SetAttributes,
-    ShardMachine,
-    state,
-)
-
-from .model import FRESH, GONE, SECOND, ListLog, Message, Model, Settings
+from .model import Settings
+from .stories import CAPS, DELAYS, RETENTIONS, play, small_steps, story
 
 EXAMPLES = int(os.environ.get("LAKEQUEUE_MODEL_EXAMPLES", "2000"))
-
-JUMPS = (
-    *(0, 0, 0, 1, SECOND - 1, SECOND, 2 * SECOND, 5 * SECOND, 5 * SECOND, 10 * SECOND, 10 * SECOND),
-    *(25 * SECOND, 30 * SECOND, 61 * SECOND, -20 * SECOND, 40_000 * SECOND),
-)
-TIMEOUTS = (30 * SECOND, 10 * SECOND, 5 * SECOND, SECOND, 0, 3_600 * SECOND, 43_200 * SECOND)
-DELAYS = (0, 0, 0, 5 * SECOND, 10 * SECOND, 45 * SECOND)
-RETENTIONS = (345_600 * SECOND, 60 * SECOND, 150 * SECOND, 86_400 * SECOND)
-CAPS = (None, None, 2, 4)
-OPERATIONS = (
-    *("send",) * 5,
-    *("claim",) * 6,
-    *("delete",) * 3,
-    *("change",) * 4,
-    "lease_delete",
-    *("lease_extend",) * 2,
-    "lease_release",
-    "purge",
-    "set_attributes",
-    "expire",
-)  # fmt: skip
-ENDINGS = ("batch", "batch", "batch", "commit", "commit", "commit", "rebuild", "fail")
-
-
-def wire(settings: Settings) -> dict[str, str]:
-    """Attributes of a queue with these settings."""
-    given: dict[str, Any] = {"visibility_timeout": settings.visibility_timeout / SECOND}
-    given["message_retention_period"] = settings.retention / SECOND
-    given["profile_strict"] = False
-    if settings.cap is not None:
-        given["max_inflight_messages"] = settings.cap
-    return QueueAttributes.create("cmq" if settings.strict else "lake", **given).to_wire()
-
-
-class Play:
-    """The machine, the model, and a table that holds the committed rows, led through the same story."""
-
-    def __init__(self, settings: Settings, tell: Callable[[str], None]) -> None:
-        self.tell = tell
-        self.clock = 1_000 * SECOND
-        self.log: list[tuple[int, int]] = []
-        self.model = Model(settings)
-        self.saved = self.model.copy()
-        self.head = Head(shard=0, attributes=wire(settings), attributes_version=settings.version)
-        self.rows: dict[int, Run] = {}
-        self.machine = ShardMachine(self.head, [], ListLog([]))
-        self.leases: list[tuple[str, list[tuple[int, int]]]] = []
-        self.receipts: list[tuple[int, str]] = []
-        self.live: dict[int, tuple[str, int]] = {}
-        self.names = 0
-        self.batch: list[tuple[Any, tuple[Any, ...]]] = []
-
-    def step(self, code: bytes) -> None:
-        """One step of the story: an operation with three arguments, and how it ends."""
-        operation, a, b, c, ending = code
-        how = ENDINGS[ending % len(ENDINGS)]
-        if operation == 255 and ending > 200:
-            self.add(Close(), "close")
-        else:
-            getattr(self, OPERATIONS[operation % len(OPERATIONS)])(a, b, c)
-        if how != "batch":
-            self.clock += JUMPS[(ending // len(ENDINGS)) % len(JUMPS)]
-            self.flush(how)
-
-    def add(self, command: Any, name: str, *arguments: Any) -> None:
-        self.batch.append((command, (name, *arguments)))
-
-    # operations
-
-    def send(self, a: int, b: int, c: int) -> None:
-        for i in range(a % 5 + 1):
-            sent_at = max(self.clock, self.log[-1][0] if self.log else 0)
-            self.log.append((sent_at, DELAYS[(b if i < 3 else c) % len(DELAYS)]))
-
-    def claim(self, a: int, b: int, c: int) -> None:
-        self.names += 1
-        lease = f"lease-{self.names}"
-        timeout = None if b % 4 == 0 else TIMEOUTS[b % len(TIMEOUTS)]
-        at_limit = ("default", "error", "empty")[c % 3]
-        self.add(Claim(a % 7 + 1, timeout, lease, at_limit), "claim", a % 7 + 1, timeout, lease, at_limit)  # type: ignore[arg-type]
-
-    def receipt(self, a: int, b: int) -> tuple[int, str]:
-        if not self.receipts or b % 16 == 15:
-            return a % (len(self.log) + 2), "nobody"
-        return self.receipts[-1 - a % min(12, len(self.receipts))]
-
-    def delete(self, a: int, b: int, c: int) -> None:
-        offset, lease = self.receipt(a, b)
-        self.add(Delete(offset, lease, "H"), "delete", offset, lease)
-
-    def change(self, a: int, b: int, c: int) -> None:
-        offset, lease = self.receipt(a, b)
-        timeout = TIMEOUTS[c % len(TIMEOUTS)]
-        self.add(ChangeVisibility(offset, lease, timeout, "H"), "change", offset, lease, timeout)
-
-    def lease(self, a: int, b: int) -> tuple[str, list[tuple[int, int]]]:
-        if not self.leases or b % 16 == 15:
-            return "nobody", [(a % 5, a % 5 + 3)]
-        lease, spans = self.leases[-1 - a % min(6, len(self.leases))]
-        if b % 3 == 0:
-            spans = [(spans[0][0], spans[-1][1]), *spans]  # wider than the lease, and some of it twice
-        return lease, spans
-
-    def lease_delete(self, a: int, b: int, c: int) -> None:
-        lease, spans = self.lease(a, b)
-        kept = [spans[0][0] + i for i in range(8) if c >> i & 1] if c % 2 else []
-        self.add(LeaseDelete(lease, spans, kept), "lease_delete", lease, spans, kept)
-
-    def lease_extend(self, a: int, b: int, c: int) -> None:
-        lease, spans = self.lease(a, b)
-        timeout = TIMEOUTS[c % len(TIMEOUTS)]
-        self.add(LeaseExtend(lease, spans, timeout), "lease_extend", lease, spans, timeout)
-
-    def lease_release(self, a: int, b: int, c: int) -> None:
-        lease, spans = self.lease(a, b)
-        self.add(LeaseRelease(lease, spans), "lease_release", lease, spans)
-
-    def purge(self, a: int, b: int, c: int) -> None:
-        if a % 4 == 3:
-            self.add(Purge("orders"), "purge")
-
-    def set_attributes(self, a: int, b: int, c: int) -> None:
-        new = Settings(
-            strict=self.model.settings.strict,
-            cap=CAPS[a % len(CAPS)],
-            visibility_timeout=TIMEOUTS[b % 4],
-            retention=RETENTIONS[c % len(RETENTIONS)],
-            version=self.model.settings.version + (b % 5 > 0),
-        )
-        self.add(SetAttributes(wire(new), new.version), "set_attributes", new)
-
-    def expire(self, a: int, b: int, c: int) -> None:
-        self.batch.append((Expire(), ()))
-
-    # one decision
-
-    def flush(self, how: str) -> None:
-        """Decide on the batch, compare, then commit, or lose the commit and start again from the rows."""
-        model, machine, batch = self.model, self.machine, self.batch
-        self.batch = []
-        machine.log = ListLog(self.log)
-        for sent_at, delay in self.log[len(model.messages) :]:
-            model.messages.append(Message(sent_at, delay))
-        model.advance(self.clock)
-        receipts, leases, live = list(self.receipts), list(self.leases), dict(self.live)
-        decision = machine.decide([command for command, _ in batch], self.clock)
-        assert len(decision.results) == len(batch)
-        commit = False
-        for (command, call), result in zip(batch, decision.results, strict=True):
-            before = model.copy()
-            if call:
-                expected = model.apply(*call)
-                self.tell(f"t={model.now / SECOND}: {command} -> {result}")
-                self.compare(command, result, expected)
-                self.watch(command, result)
-                commit = commit or model != before
-            elif result.error is None:
-                commit = commit or result.value > 0
-            assert result.changed == commit, (command, result)
-        assert decision.commit == commit
-        self.check(model)
-        if decision.commit and how == "fail":
-            self.receipts, self.leases, self.live = receipts, leases, live
-            self.rebuild()
-        elif decision.commit:
-            self.commit(decision)
-        else:
-            assert decision.puts == [] and decision.deletes == []
-        if how == "rebuild":
-            self.rebuild()
-
-    def commit(self, decision: Any) -> None:
-        """Write the rows as storage would, and check that nothing was written in vain."""
-        keys = [run.first for run in decision.puts] + decision.deletes
-        assert len(set(keys)) == len(keys), "one row per key"
-        for key in decision.deletes:
-            assert key in self.rows, "deletes only what is there"
-            del self.rows[key]
-        for run in decision.puts:
-            assert self.rows.get(run.first) != run, "puts only what differs"
-            self.rows[run.first] = run
-        assert decision.head.epoch == self.head.epoch + 1
-        assert decision.head.committed_at == self.model.now
-        self.head = decision.head
-        self.machine.committed()
-        self.saved = self.model.copy()
-        assert [self.rows[key] for key in sorted(self.rows)] == self.machine.runs
-        assert self.machine.head == self.head
-
-    def rebuild(self) -> None:
-        """Take over from the rows alone (RCV-6, STA-11)."""
-        self.machine = ShardMachine(self.head, self.rows.values(), ListLog(self.log))
-        self.model = self.saved.copy()
-        for sent_at, delay in self.log[len(self.model.messages) :]:
-            self.model.messages.append(Message(sent_at, delay))
-        assert self.machine.head == self.head
-        self.model.advance(self.clock)
-        self.machine.stored(self.clock)  # moves the new machine to the present
-        self.check(self.model)
-
-    # checks
-
-    def compare(self, command: Any, result: Result, expected: Any) -> None:
-        if result.error is not None:
-            assert isinstance(expected, tuple) and expected[0] == result.error.code, (result.error, expected)
-            assert expected[1] in result.error.message
-        elif isinstance(result.value, ClaimResult):
-            claimed = [
-                (offset, span.receive_count, span.first_received_at)
-                for span in result.value.spans
-                for offset in range(span.first, span.last + 1)
-            ]
-            assert claimed == expected
-            assert result.value.received_at == self.model.now
-        elif isinstance(result.value, LeaseCounts):
-            assert (result.value.done, result.value.lost) == expected
-        else:
-            assert result.value == expected
-
-    def watch(self, command: Any, result: Result) -> None:
-        """Follow every receipt from the answers alone: two live ones never overlap."""
-        now = self.model.now
-        if isinstance(result.value, ClaimResult):
-            for span in result.value.spans:
-                for offset in range(span.first, span.last + 1):
-                    assert self.live.get(offset, ("", 0))[1] <= now, "two live receipts"
-                    self.live[offset] = (command.lease_id, result.value.visible_at)
-                    self.receipts.append((offset, command.lease_id))
-            if result.value.spans:
-                self.leases.append((command.lease_id, [(s.first, s.last) for s in result.value.spans]))
-        elif result.error is None and isinstance(command, ChangeVisibility):
-            assert self.live[command.offset][0] == command.lease_id
-            self.live[command.offset] = (command.lease_id, now + command.timeout)
-        elif isinstance(command, LeaseDelete | LeaseExtend | LeaseRelease) and result.error is None:
-            for offset, (lease, _) in self.live.items():
-                if lease == command.lease_id:
-                    self.live[offset] = (lease, self.model.messages[offset].hidden_until or 0)
-
-    def check(self, model: Model) -> None:
-        """The machine's rows, head and counts tell the same as the model, message by message."""
-        machine = self.machine
-        runs = machine.runs
-        for left, right in pairwise(runs):
-            assert left.last < right.first, "runs overlap"
-            assert left.last + 1 < right.first or left[2:] != right[2:], "equal neighbours"
-        told: list[Any] = [None] * len(model.messages)
-        for run in runs:
-            assert run.first <= run.last < machine.head.head_offset
-            for offset in range(run.first, run.last + 1):
-                told[offset] = run[2:8]
-        for offset in range(machine.head.head_offset, len(told)):
-            told[offset] = FRESH
-        assert told == [_columns(message) for message in model.messages]
-        head = machine.head
-        assert (head.head_offset, head.closed, head.purged_at) == (model.head, model.closed, model.purged_at)
-        assert head.floor_offset == min([run.first for run in runs] + [model.head])
-        states = model.states()
-        assert attrs.astuple(machine.counts(self.clock)) == (
-            states.count("Active"),
-            states.count("Inactive"),
-            states.count("Delayed"),
-            0,
-            model.oldest(),
-        )
-        assert machine.stored(self.clock) == model.stored()
-        assert machine.next_event(self.clock) == model.next_event()
-
-
-def _columns(message: Message) -> Any:
-    if message.status in GONE:
-        return None
-    if message.status == FRESH:
-        return FRESH
-    return (
-        message.status,
-        message.lease,
-        message.count,
-        message.hidden_until,
-        message.received_at,
-        message.first_received_at,
-    )
-
-
-def play(steps: list[bytes], settings: Settings, tell: Callable[[str], None] = lambda text: None) -> None:
-    """Tell one story to machine and model, and fail where they differ."""
-    story = Play(settings, tell)
-    for code in steps:
-        story.step(code)
-    story.flush("rebuild")
-
+SECONDS = float(os.environ.get("LAKEQUEUE_MODEL_SECONDS", "60"))
 
 STORIES = st.lists(st.binary(min_size=5, max_size=5), min_size=20, max_size=60)
-SETTINGS = st.builds(
+STANDARD = st.builds(
     Settings, strict=st.booleans(), cap=st.sampled_from(CAPS), retention=st.sampled_from(RETENTIONS)
 )
+FIFO = st.builds(
+    Settings,
+    fifo=st.just(True),
+    strict=st.just(True),
+    cap=st.sampled_from(CAPS),
+    delay=st.sampled_from(DELAYS),
+    retention=st.sampled_from(RETENTIONS),
+)
+GROUPS = st.integers(1, 5)
 
 
 def stories(examples: int) -> hypothesis.settings:
@@ -351,13 +48,52 @@ def stories(examples: int) -> hypothesis.settings:
     *("RCP-6", "RCP-7", "RCP-8", "RCP-10", "RCP-11", "RCP-12", "RCV-15", "INF-11", "ERR-8"),
 )
 @stories(EXAMPLES)
-@given(STORIES, SETTINGS)
+@given(STORIES, STANDARD)
 def test_machine_and_model_agree_on_any_story(steps: list[bytes], settings: Settings) -> None:
-    play(steps, settings, note)
+    play(steps, settings, tell=note)
+
+
+@pytest.mark.spec(
+    *("FIF-1", "FIF-3", "FIF-5", "FIF-9", "FIF-14", "FIF-19", "RET-10", "DLY-10", "INF-4", "RCP-7"),
+    *("ATT-1", "ATT-3", "ATT-4", "ATT-5", "ATT-6", "ATT-8", "STA-13"),
+)
+@stories(EXAMPLES // 2)
+@given(STORIES, FIFO, GROUPS)
+def test_machine_and_model_agree_on_any_fifo_story(steps: list[bytes], settings: Settings, groups: int) -> None:
+    play(steps, settings, groups, note)
 
 
 @stories(EXAMPLES // 4)
-@given(STORIES, SETTINGS)
+@given(STORIES, STANDARD)
 def test_indexes_built_anew_at_any_time_tell_the_same(steps: list[bytes], settings: Settings) -> None:
-    with mock.patch.multiple(state, _MANY=1, _STALE=1, _CHUNK=1):
-        play(steps, settings, note)
+    with small_steps():
+        play(steps, settings, tell=note)
+
+
+@stories(EXAMPLES // 8)
+@given(STORIES, FIFO, GROUPS)
+def test_fifo_indexes_built_anew_at_any_time_tell_the_same(
+    steps: list[bytes], settings: Settings, groups: int
+) -> None:
+    with small_steps():
+        play(steps, settings, groups, note)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SECONDS + 600)
+@pytest.mark.parametrize("kind", ["fifo", "standard"])
+def test_new_stories_for_a_while(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stories that nobody told before, for LAKEQUEUE_MODEL_SECONDS; every other one with small indexes."""
+    start, told = int.from_bytes(os.urandom(6), "big"), 0
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        steps = small_steps if told % 2 else nullcontext
+        try:
+            with steps():
+                play(*story(start + told, kind == "fifo"))
+        except Exception as error:
+            text = f"with {steps.__name__}(): play(*story({start + told}, fifo={kind == 'fifo'}))"
+            raise AssertionError(text) from error
+        told += 1
+    with capsys.disabled():
+        print(f"{told} {kind} stories from seed {start} on")

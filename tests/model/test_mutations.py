@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -13,8 +11,7 @@ from lakequeue.shard import Run, machine, settle
 from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.state import ShardState
 
-from .model import SECOND, Settings
-from .test_machine_model import CAPS, RETENTIONS, play
+from .stories import play, story
 
 STORIES = 400
 
@@ -106,23 +103,11 @@ MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
 ]
 
 
-def story(seed: int) -> tuple[list[bytes], Settings]:
-    """A story of forty steps and the queue that it happens to."""
-    source = random.Random(seed)
-    steps = [source.randbytes(5) for _ in range(40)]
-    settings: dict[str, Any] = {
-        "strict": source.random() < 0.5,
-        "cap": source.choice(CAPS),
-        "retention": source.choice(RETENTIONS),
-    }
-    return steps, Settings(**settings, visibility_timeout=30 * SECOND)
-
-
-def first_difference(stories: int) -> int | None:
+def first_difference(stories: int, fifo: bool = False) -> int | None:
     """Seed of the first story in which machine and model differ."""
     for seed in range(stories):
         try:
-            play(*story(seed))
+            play(*story(seed, fifo))
         except AssertionError:
             return seed
     return None

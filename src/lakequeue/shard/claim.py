@@ -1,11 +1,15 @@
-"""Claiming on standard queues: what was received before first, then fresh messages from the head."""
+"""Claiming: what was received before first, then fresh messages from the head; on FIFO queues by message group."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from lakequeue.errors import OverLimit
 from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult
 from lakequeue.shard.runs import IN_FLIGHT, Run
 from lakequeue.shard.state import ShardState
+
+ATTEMPT_WINDOW = 300 * 1_000_000  # ATT-4: from the first receive with the id
 
 
 def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
@@ -16,44 +20,101 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     Raises:
         OverLimit: as many messages are in flight as the shard allows; delete some, or wait (INF-3).
     """
-    count = command.max_messages
-    room = state.room
-    if room is not None:
-        behaviour = command.at_limit
-        if behaviour == "default":
-            behaviour = state.attributes.inflight_limit_behavior
-        if room == 0 and behaviour == "error":
-            raise OverLimit("The maximum number of messages in flight is reached.")
-        count = min(count, room)
     timeout = command.visibility_timeout
     if timeout is None:
         timeout = state.attributes.visibility_timeout_micros
-    visible_at = state.now + timeout
-    state.look_for(count)
-    claimed = _join(
-        [
-            run._replace(
-                state=IN_FLIGHT,
-                lease_id=command.lease_id,
-                receive_count=run.receive_count + 1,
-                visible_at=visible_at,
-                received_at=state.now,
-                first_received_at=state.now if run.first_received_at is None else run.first_received_at,
-                attempt_id=None,
-                attempted_at=None,
+    attempt_id = command.attempt_id
+    if attempt_id is not None and attempt_lives(state, attempt_id):
+        return _repeat(state, attempt_id, state.now + timeout)
+    count = _allowed(state, command)
+    if state.attributes.fifo:
+        order = state.groups.pick(count)
+        # the places of an attempt must outlive the process, so there each stretch is a run of its own
+        spans = order if attempt_id is not None else _joined_spans(order)
+    else:
+        state.look_for(count)
+        order, spans = [], state.available.take(count)
+    if attempt_id is not None and spans:
+        state.forget_attempt(attempt_id)
+        state.attempts[attempt_id] = list(spans)
+    claimed = []
+    for place, span in enumerate(spans):
+        for run in state.take([span]):
+            first_received_at = state.now if run.first_received_at is None else run.first_received_at
+            claimed.append(
+                run._replace(
+                    state=IN_FLIGHT,
+                    lease_id=command.lease_id,
+                    receive_count=run.receive_count + 1,
+                    visible_at=state.now + timeout,
+                    received_at=state.now,
+                    first_received_at=first_received_at,
+                    attempt_id=attempt_id,
+                    attempted_at=None if attempt_id is None else state.now,
+                    attempt_place=None if attempt_id is None else place,
+                )
             )
-            for run in state.take(count)
-        ]
-    )
+    claimed = _joined(claimed)
     state.set_runs(claimed)
-    spans = tuple(
-        ClaimedSpan(run.first, run.last, run.receive_count, run.first_received_at or 0) for run in claimed
+    if state.attributes.fifo:
+        state.groups.placed()
+    return _result(state, claimed, state.now + timeout, command.lease_id, order), bool(claimed)
+
+
+def attempt_lives(state: ShardState, attempt_id: str) -> bool:
+    """Whether a claim with this id repeats an earlier one (ATT-3, ATT-4, ATT-6)."""
+    runs = state.attempt(attempt_id)
+    return bool(runs) and all(
+        state.live(run) and state.now - (run.attempted_at or 0) < ATTEMPT_WINDOW for run in runs
     )
-    return ClaimResult(spans, state.now, visible_at), bool(spans)
 
 
-def _join(runs: list[Run]) -> list[Run]:
-    """Join neighbours that are equal now."""
+def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimResult, bool]:
+    """The messages of an attempt once more, with the same receipts, hidden anew (ATT-1, ATT-3, ATT-8)."""
+    before = sorted(state.attempt(attempt_id), key=lambda run: (run.attempt_place or 0, run.first))
+    again = [run._replace(visible_at=visible_at, received_at=state.now) for run in before]
+    state.in_flight -= sum(run.size for run in before)
+    state.set_runs(again)
+    lease_id = again[0].lease_id or ""
+    order = [(run.first, run.last) for run in again]
+    return _result(state, again, visible_at, lease_id, order), again != before
+
+
+def _allowed(state: ShardState, command: Claim) -> int:
+    """How many messages a claim may take (INF-6)."""
+    room = state.room
+    if room is None:
+        return command.max_messages
+    behaviour = command.at_limit
+    if behaviour == "default":
+        behaviour = state.attributes.inflight_limit_behavior
+    if room == 0 and behaviour == "error":
+        raise OverLimit("The maximum number of messages in flight is reached.")
+    return min(command.max_messages, room)
+
+
+def _result(
+    state: ShardState, runs: Sequence[Run], visible_at: int, lease_id: str, order: Sequence[tuple[int, int]]
+) -> ClaimResult:
+    spans = tuple(
+        ClaimedSpan(run.first, run.last, run.receive_count, run.first_received_at or 0)
+        for run in sorted(runs, key=lambda run: run.first)
+    )
+    return ClaimResult(spans, state.now, visible_at, lease_id, tuple(order))
+
+
+def _joined_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if joined and joined[-1][1] + 1 == first:
+            joined[-1] = (joined[-1][0], last)
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _joined(runs: Sequence[Run]) -> list[Run]:
+    """Runs with neighbours joined that are equal now."""
     joined: list[Run] = []
     for run in runs:
         if joined and joined[-1].last + 1 == run.first and joined[-1].alike(run):

@@ -18,13 +18,15 @@ class Claim:
     """Receive up to `max_messages` under one new lease; the answer is a `ClaimResult`.
 
     `visibility_timeout` None stands for the queue's (RCV-5). `at_limit` says what a full shard answers:
-    OverLimit, an empty result, or what the type of the queue prescribes (INF-3, INF-4).
+    OverLimit, an empty result, or what the type of the queue prescribes (INF-3, INF-4). A claim that
+    repeats a live `attempt_id` answers what that one got (ATT-3); on FIFO shards only.
     """
 
     max_messages: int
     visibility_timeout: int | None
     lease_id: str
     at_limit: Literal["error", "empty", "default"] = "default"
+    attempt_id: str | None = None
 
 
 @attrs.frozen
@@ -127,11 +129,17 @@ class ClaimedSpan:
 
 @attrs.frozen
 class ClaimResult:
-    """What a claim took, lowest offset first; no spans when nothing was available (RCV-14)."""
+    """What a claim took, lowest offset first; no spans when nothing was available (RCV-14).
+
+    `lease_id` is that of the claim, or of an earlier one that it repeats. `order` holds the same offsets as
+    ranges in the order of delivery on FIFO shards, where that differs (FIF-5); elsewhere it is empty.
+    """
 
     spans: tuple[ClaimedSpan, ...]
     received_at: int
     visible_at: int
+    lease_id: str
+    order: Spans = ()
 
     @property
     def message_count(self) -> int:

@@ -15,7 +15,7 @@ import attrs
 from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import PurgeQueueInProgress, QueueDoesNotExist, QueueServiceError
 from lakequeue.shard import settle
-from lakequeue.shard.claim import claim
+from lakequeue.shard.claim import attempt_lives, claim
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
@@ -39,7 +39,7 @@ PURGE_INTERVAL = 60 * 1_000_000  # PUR-2
 
 
 class ShardMachine:
-    """All rules of one shard of a standard queue.
+    """All rules of one shard.
 
     Time never goes backwards in it: an instant before the last one, or before the head's last commit,
     counts as that one. Not safe for use by several threads at once.
@@ -76,6 +76,11 @@ class ShardMachine:
     @log.setter
     def log(self, log: Log) -> None:
         self._state.log = log
+
+    @property
+    def fifo(self) -> bool:
+        """Whether claims go by message group."""
+        return self._state.attributes.fifo
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:
         """Apply commands in order at one instant.
@@ -134,16 +139,21 @@ class ShardMachine:
     def next_event(self, now: int) -> int | None:
         """Earliest instant after `now` at which a claim may find more than it does now (LPL-4).
 
-        That is the end of a visibility timeout or of a delay and, while the shard is at its cap, the expiry
-        of its oldest message.
+        That is the end of a visibility timeout or of a delay; and the expiry of the oldest message, while the
+        shard is at its cap, or is a FIFO shard with hidden messages, as those may block others (RET-10).
         """
         state = self._state
         state.advance(now)
         instant = state.next_arrival()
-        if state.room == 0 and state.lowest is not None:
+        if state.lowest is not None and (state.room == 0 or (self.fifo and instant is not None)):
             expiry = state.log.sent_at(state.lowest) + state.attributes.retention_micros
             return expiry if instant is None else min(instant, expiry)
         return instant
+
+    def attempt_lives(self, attempt_id: str, now: int) -> bool:
+        """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
+        self._state.advance(now)
+        return attempt_lives(self._state, attempt_id)
 
     def check_purge(self, command: Purge, now: int) -> None:
         """Raise PurgeQueueInProgress if this purge would be refused now (PUR-2)."""
@@ -173,7 +183,7 @@ class ShardMachine:
                 hidden = part.visible_at > state.now
                 found.append((part, "in_flight" if hidden and part.state == IN_FLIGHT else "visible"))
                 continue
-            for first, last, available_at in state.log.spans(part.first, part.last):
+            for first, last, available_at in state.spans(part.first, part.last):
                 delayed = available_at > state.now
                 shown = part._replace(first=first, last=last, visible_at=available_at if delayed else None)
                 found.append((shown, "delayed" if delayed else "visible"))
@@ -214,8 +224,11 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
     """Adopt newer attributes at once (QUE-25); what the old retention had expired stays gone (RET-6)."""
     if command.version <= state.head.attributes_version:
         return False, False
+    delay = state.delay
     state.attributes = QueueAttributes.from_wire(command.attributes)
     state.head = attrs.evolve(state.head, attributes=dict(command.attributes), attributes_version=command.version)
+    if state.delay != delay:
+        state.change_delay()
     state.expire()
     return True, True
 

@@ -36,6 +36,12 @@ class RunMap:
             return run if run.last >= offset else None
         return None
 
+    def first_from(self, offset: int) -> int | None:
+        """Lowest offset in a run that is not below this one."""
+        if self.at(offset) is not None:
+            return offset
+        return next(iter(self._runs.irange(minimum=offset)), None)
+
     def overlapping(self, first: int, last: int) -> list[Run]:
         """Runs with an offset in the range, uncut, in order."""
         found = []

@@ -6,7 +6,7 @@ shard; ranges of offsets include both ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import attrs
@@ -34,6 +34,7 @@ class Run(NamedTuple):
     first_received_at: int | None = None
     attempt_id: str | None = None
     attempted_at: int | None = None
+    attempt_place: int | None = None  # rank of the run in the answer to its attempt
     expires_at: int | None = None
     move_number: int | None = None
     target_key: str | None = None
@@ -84,8 +85,12 @@ class Log(Protocol):
     def first_sent_at_or_after(self, instant: int) -> int:
         """Smallest offset sent at or after `instant`, else `end`."""
 
-    def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         """Ranges `(first, last, available_at)` in order, without gaps.
 
-        `available_at` is 0 for messages without a delay, else the instant sent plus the delay.
+        `available_at` is 0 for messages without a delay, else the instant sent plus the delay: each
+        message's own, or `delay` for all.
         """
+
+    def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
+        """Offsets by message group in ascending ranges; a group may come again with higher offsets."""

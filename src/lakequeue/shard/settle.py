@@ -41,6 +41,7 @@ def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
             raise _receipt_ended(command.handle_text)
         return False, False
     state.remove(run._replace(first=command.offset, last=command.offset))
+    state.serve_groups()
     return True, True
 
 
@@ -87,6 +88,7 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
             elif piece.state == IN_FLIGHT:
                 state.hand_back(piece)
                 changed = True
+    state.serve_groups()
     return _counts(command.spans, done), changed
 
 

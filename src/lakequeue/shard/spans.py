@@ -24,6 +24,16 @@ class SpanSet:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self._spans.items())
 
+    def __contains__(self, offset: int) -> bool:
+        return self.end_of(offset) is not None
+
+    def end_of(self, offset: int) -> int | None:
+        """Last offset of the range that holds an offset; None if it is not in the set."""
+        for first in self._spans.irange(maximum=offset, reverse=True):
+            last = self._spans[first]
+            return last if last >= offset else None
+        return None
+
     def add(self, first: int, last: int) -> int:
         """Add a range and return how many of its offsets are new."""
         known = self.discard(first, last)

@@ -9,10 +9,12 @@ a million messages costs one entry, and nothing is ever scanned per command.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Iterator
 
 import attrs
 
 from lakequeue.attributes import QueueAttributes
+from lakequeue.shard.groups import Groups
 from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.runs import IN_FLIGHT, READY, Head, Log, Run
 from lakequeue.shard.spans import SpanSet
@@ -31,18 +33,40 @@ class ShardState:
         self.now = head.committed_at
         self.attributes = QueueAttributes.from_wire(head.attributes)
         self.expired = 0  # messages that retention removed since the last commit
+        self.scanned = 0
+        self._groups: Groups | None = None
         self._index(RunMap(runs))
 
+    @property
+    def delay(self) -> int | None:
+        """The delay of all messages on a FIFO queue (DLY-10); None where each has its own."""
+        return self.attributes.delay_micros if self.attributes.fifo else None
+
+    @property
+    def groups(self) -> Groups:
+        """The message groups, which only claims and deletes on FIFO queues ask for."""
+        if self._groups is None:
+            self._groups = Groups(self)
+            known = [(run.first, run.last) for run in self.runs]
+            if self.scanned > self.head.head_offset:
+                known.append((self.head.head_offset, self.scanned - 1))
+            self._groups.add(known)
+        return self._groups
+
     def _index(self, runs: RunMap) -> None:
-        """Build both indexes from the runs alone; fresh messages join them as they are looked at."""
+        """Build the indexes from the runs alone; fresh messages join them as they are looked at."""
         now = self.now
         self.runs = runs
+        self.attempts: dict[str, list[tuple[int, int]]] = {}
+        self._groups = None
         self.in_flight = 0
         self.scanned = self.head.head_offset
         available: list[tuple[int, int]] = []
         coming: list[tuple[int, int, int]] = []
         never_received: list[Run] = []
         for run in runs:
+            if run.attempt_id is not None:
+                self.attempts.setdefault(run.attempt_id, []).append((run.first, run.last))
             if run.visible_at is None:
                 never_received.append(run)
             elif run.visible_at <= now:
@@ -84,6 +108,8 @@ class ShardState:
                     self.in_flight -= added
         if last >= self.head.head_offset:
             self.available.add(max(first, self.head.head_offset), last)
+        if self._groups is not None:
+            self._groups.arrived(first, last)
 
     def expired_below(self) -> int:
         """First offset that retention still keeps: gone is what is exactly as old or older (RET-1)."""
@@ -148,18 +174,56 @@ class ShardState:
         chunk = _CHUNK
         while self.available.size < count and self.scanned < self.log.end:
             chunk = max(chunk * 2, count - self.available.size)
-            last = min(self.log.end, self.scanned + chunk) - 1
-            self._scan(self.scanned, last)
-            self.scanned = last + 1
+            self.look_up_to(self.scanned + chunk)
+
+    def look_before(self, place: tuple[int, int] | None) -> bool:
+        """Look at some fresh messages if the next could be served before `place`: (visible since, offset).
+
+        False: it could not, or is not visible yet, and then neither are those after it.
+        """
+        if self.scanned >= self.log.end:
+            return False
+        since = self.visible_since(self.scanned)
+        if (self.delay and since > self.now) or (place is not None and place < (since, self.scanned)):
+            return False
+        # twice as many each time, so that a long backlog of one group is passed in few steps
+        count = max(_CHUNK, self.scanned - self.head.head_offset)
+        self.look_up_to(self.scanned + count)
+        return True
 
     def look_at_all(self) -> None:
         """Look at every fresh message."""
-        if self.scanned < self.log.end:
-            self._scan(self.scanned, self.log.end - 1)
-            self.scanned = self.log.end
+        self.look_up_to(self.log.end)
+
+    def look_up_to(self, end: int) -> None:
+        """Look at the fresh messages below an offset, as far as there are any."""
+        end = min(end, self.log.end)
+        if self.scanned < end:
+            first, self.scanned = self.scanned, end
+            self._scan(first, end - 1)
+            if self._groups is not None:
+                self._groups.add([(first, end - 1)])
+
+    def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """What the log says of messages that were never received, see `Log.spans`."""
+        return self.log.spans(first, last, self.delay)
+
+    def visible_since(self, offset: int) -> int:
+        """Instant at which a message of a FIFO queue becomes or became visible."""
+        run = self.runs.at(offset)
+        if run is not None and run.visible_at is not None:
+            return run.visible_at
+        return self.log.sent_at(offset) + (self.delay or 0)
+
+    def stored_from(self, offset: int) -> int:
+        """Lowest offset from this one on that is stored, or was not looked at."""
+        if offset >= self.head.head_offset:
+            return offset
+        first = self.runs.first_from(offset)
+        return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> None:
-        for start, end, instant in self.log.spans(first, last):
+        for start, end, instant in self.spans(first, last):
             if instant <= self.now:
                 self.available.add(start, end)
             else:
@@ -168,26 +232,47 @@ class ShardState:
 
     # -- transitions --------------------------------------------------------------------------------------
 
-    def take(self, count: int) -> list[Run]:
-        """Pick up to `count` available messages, the lowest first, for `hide`.
+    def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
+        """The runs of messages that were taken off the available ones, for `set_runs`.
 
-        Fresh ones become part of the map: the head passes them, and delayed ones before them turn into
+        Fresh ones become part of the map: the head passes them, and what it passes before them turns into
         `ready` runs (DLY-1).
 
         Returns:
-            Parts of runs in order, neighbours joined.
+            Parts of runs, in the order of the spans.
         """
         taken: list[Run] = []
-        for first, last in self.available.take(count):
+        for first, last in spans:
             head = self.head.head_offset
             known = list(self.runs.pieces(first, min(last, head - 1))) if first < head else []
             if last >= head:
-                if first > head:
-                    self.runs.put(Run(head, first - 1))
+                self._pass(max(first, head))
                 known.append(Run(max(first, head), last))
                 self.head = attrs.evolve(self.head, head_offset=last + 1)
             taken.extend(known)
         return taken
+
+    def _pass(self, offset: int) -> None:
+        """Let the head pass the fresh messages below an offset."""
+        head = self.head.head_offset
+        if offset > head:
+            self.runs.put(Run(head, offset - 1))
+            self.head = attrs.evolve(self.head, head_offset=offset)
+
+    def stamp(self, offset: int) -> None:
+        """Count a visible message as visible from now on: its group has just been served (FIF-14)."""
+        if offset >= self.head.head_offset:
+            self._pass(offset)
+            self.head = attrs.evolve(self.head, head_offset=offset + 1)
+        run = self.runs.at(offset) or Run(offset, offset)
+        self.runs.put(run._replace(first=offset, last=offset, visible_at=self.now))
+
+    def change_delay(self) -> None:
+        """Judge messages that were never received by the queue's new delay (DLY-10); for FIFO queues."""
+        for run in list(self.runs):
+            if run.receive_count == 0 and run.visible_at is not None:
+                self.runs.put(run._replace(visible_at=None))
+        self._index(self.runs)
 
     def set_runs(self, runs: list[Run]) -> None:
         """Give messages that are known to be neither available nor in flight a new state."""
@@ -196,6 +281,8 @@ class ShardState:
             assert run.visible_at is not None
             if run.visible_at <= self.now:
                 self.available.add(run.first, run.last)
+                if self._groups is not None:
+                    self._groups.arrived(run.first, run.last)
             else:
                 heapq.heappush(self._coming, (run.visible_at, run.first, run.last))
                 if run.state == IN_FLIGHT:
@@ -203,30 +290,52 @@ class ShardState:
 
     def hide(self, run: Run, visible_at: int) -> bool:
         """Let the receipt of a run (or part of one) last until `visible_at`; False if it does so already."""
-        if run.visible_at == visible_at:
+        if run.visible_at == visible_at and run.attempt_id is None:
             return False
-        self._leave(run)
-        self.set_runs([run._replace(visible_at=visible_at)])
+        self.leave(run)
+        self.set_runs([_unattempted(run)._replace(visible_at=visible_at)])
         return True
 
     def hand_back(self, run: Run) -> None:
         """Make a run visible now; lease and receive count stay with it (VIS-4, VIS-16)."""
-        self._leave(run)
-        self.set_runs([run._replace(state=READY, visible_at=self.now)])
+        self.leave(run)
+        self.set_runs([_unattempted(run)._replace(state=READY, visible_at=self.now)])
 
     def remove(self, run: Run) -> None:
-        """Delete a run, or part of one (DEL-3)."""
-        self._leave(run)
+        """Delete a run, or part of one (DEL-3); `serve_groups` must follow."""
+        groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
+        self.leave(run)
         self.runs.cut(run.first, run.last)
+        if groups is not None:
+            groups.removed(run.first, run.last)
+
+    def serve_groups(self) -> None:
+        """Unblock the message groups of what was removed (DEL-5), behind those that wait."""
+        if self._groups is not None:
+            self._groups.serve(behind=True)
 
     def remove_all(self) -> None:
         """Remove every message up to the end of the log."""
         self._forget(self.log.end)
 
-    def _leave(self, run: Run) -> None:
+    def leave(self, run: Run) -> None:
+        """End the state that a run, or part of one, is in; an attempt that it belongs to is over (ATT-5)."""
         self.available.discard(run.first, run.last)
         if self.live(run):
             self.in_flight -= run.size
+        if run.attempt_id is not None:
+            self.forget_attempt(run.attempt_id)
+
+    def attempt(self, attempt_id: str) -> list[Run]:
+        """What is stored of the messages that an attempt received."""
+        spans = self.attempts.get(attempt_id, [])
+        return [run for span in spans for run in self.runs.pieces(*span) if run.attempt_id == attempt_id]
+
+    def forget_attempt(self, attempt_id: str) -> None:
+        """Let a retry of an attempt be a new receive."""
+        for run in self.attempt(attempt_id):
+            self.runs.put(_unattempted(run))
+        self.attempts.pop(attempt_id, None)
 
     def _forget(self, below: int) -> None:
         """Remove every message below an offset, and move the head there."""
@@ -241,3 +350,10 @@ class ShardState:
         lowest = next(iter(self.available), None)
         if lowest is not None and lowest[0] < below:
             self.available.discard(lowest[0], below - 1)
+        if self._groups is not None:
+            self._groups.removed(0, below - 1)
+            self._groups.serve(behind=False)
+
+
+def _unattempted(run: Run) -> Run:
+    return run._replace(attempt_id=None, attempted_at=None, attempt_place=None)

@@ -71,6 +71,7 @@ RECEIPTS = pa.schema(
         ("first_received_at", INSTANT),
         ("attempt_id", pa.string()),
         ("attempted_at", INSTANT),
+        ("attempt_place", pa.int32()),
         ("expires_at", INSTANT),
         ("move_number", pa.int64()),
         ("target_key", pa.string()),

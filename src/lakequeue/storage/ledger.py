@@ -22,7 +22,8 @@ MAX_FILES = 16
 _LOOK_EVERY = 16
 """Merges between two looks at whether the ledger wants compaction."""
 
-_RUN_COLUMNS = layout.RECEIPTS.names[2:16]
+_RUN_COLUMNS = layout.RECEIPTS.names[2:17]
+_HEAD_COLUMNS = layout.RECEIPTS.names[17:]
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 
 
@@ -148,7 +149,7 @@ def run_rows(
         columns["first_offset"][0] = columns["last_offset"][0] = layout.HEAD_OFFSET
         columns["state"][0] = layout.HEAD_STATE
         columns["move_number"][0] = head.move_number
-        for name in layout.RECEIPTS.names[16:]:
+        for name in _HEAD_COLUMNS:
             columns[name] = [getattr(head, name)] + [None] * (count - 1)
         columns["attributes"][0] = list(head.attributes.items())
     schema = _SOURCE if with_op else layout.RECEIPTS

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, cast
 
 import attrs
 import numpy as np
@@ -14,8 +16,17 @@ import pyarrow.compute as pc
 from lakequeue.storage import layout
 from lakequeue.storage.engine import Table
 
-Micros = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 _SECOND = 1_000_000
+
+
+class Columns(NamedTuple):
+    """What is kept of a file's messages: instants of sending and delays (µs), and groups as numbers of names."""
+
+    sent_at: Integers
+    delay: Integers
+    group: Integers
+    names: list[str]
 
 
 @attrs.frozen
@@ -48,9 +59,9 @@ class ShardLog:
         end: int,
         closed: bool,
         version: int,
-        columns: Callable[[LogFile], tuple[Micros, Micros]],
+        columns: Callable[[LogFile], Columns],
     ) -> None:
-        """``version`` is the table's; ``columns`` reads a file's instants of sending and delays (µs)."""
+        """``version`` is the table's; ``columns`` reads a file's columns."""
         self.files = sorted(files, key=lambda file: file.first)
         self.end = end
         self.closed = closed
@@ -74,7 +85,7 @@ class ShardLog:
         file = self.file_of(offset)
         if file is None:
             raise KeyError(f"offset {offset} is not in the log")
-        return file.opened_at if file.bulk else int(self._columns(file)[0][offset - file.first])
+        return file.opened_at if file.bulk else int(self._columns(file).sent_at[offset - file.first])
 
     def first_sent_at_or_after(self, instant: int) -> int:
         stop = bisect_left(self._opened, instant)
@@ -86,28 +97,56 @@ class ShardLog:
             index -= 1
         for file in self.files[index:stop]:
             if not file.bulk:
-                sent = self._columns(file)[0]
+                sent = self._columns(file).sent_at
                 if sent[-1] >= instant:
                     return file.first + int(np.searchsorted(sent, instant))
         return self.files[stop].first if stop < len(self.files) else self.end
 
-    def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
+        if delay == 0:
+            yield first, last, 0
+            return
         begin = first
         for file in self.overlapping(first, last):
-            if not file.delayed:
+            if delay is None and not file.delayed:
                 continue
             low, high = max(first, file.first), min(last, file.last)
-            sent, delay = self._columns(file)
-            part = slice(low - file.first, high - file.first + 1)
-            available = np.where(delay[part] > 0, sent[part] + delay[part], 0)
-            edges = [0, *(np.flatnonzero(np.diff(available)) + 1).tolist(), len(available)]
+            if delay is not None and file.bulk:
+                edges, instants = [0, high - low + 1], np.array([file.opened_at + delay])
+            else:
+                columns, part = self._columns(file), slice(low - file.first, high - file.first + 1)
+                sent, own = columns.sent_at[part], columns.delay[part] if delay is None else delay
+                instants = np.where(own > 0, sent + own, 0)
+                edges = [0, *(np.flatnonzero(np.diff(instants)) + 1).tolist(), len(instants)]
             if begin < low:
                 yield begin, low - 1, 0
             for start, stop in zip(edges, edges[1:], strict=False):
-                yield low + start, low + stop - 1, int(available[start])
+                yield low + start, low + stop - 1, int(instants[start])
             begin = high + 1
         if begin <= last:
             yield begin, last, 0
+
+    def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
+        pending = deque(spans)
+        while pending:
+            first, last = pending[0]
+            file = self.file_of(first)
+            if file is None:
+                raise KeyError(f"offset {first} is not in the log")
+            parts = []
+            while pending and pending[0][0] <= file.last:
+                first, last = pending.popleft()
+                parts.append(np.arange(first, min(last, file.last) + 1))
+                if last > file.last:
+                    pending.appendleft((file.last + 1, last))
+            offsets = np.concatenate(parts)
+            columns = self._columns(file)
+            group = columns.group[offsets - file.first]
+            order = np.argsort(group, kind="stable")  # by group, and in each the offsets stay in order
+            offsets, group = offsets[order], group[order]
+            edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
+            for start, stop in zip(edges, edges[1:], strict=False):
+                yield columns.names[group[start]], cast(Sequence[int], offsets[start:stop])
 
 
 class LogReader:
@@ -116,7 +155,7 @@ class LogReader:
     def __init__(self, table: Table, shard: int) -> None:
         self.table = table
         self._shard = shard
-        self._known: dict[str, tuple[Micros, Micros]] = {}
+        self._known: dict[str, Columns] = {}
         self.log = self._load()
         self._version = table.version
 
@@ -135,14 +174,20 @@ class LogReader:
         self._known = {path: known for path, known in self._known.items() if path in live}
         return ShardLog(files, layout.end_of(version), version >= layout.CLOSED, self.table.version, self._columns)
 
-    def _columns(self, file: LogFile) -> tuple[Micros, Micros]:
+    def _columns(self, file: LogFile) -> Columns:
         known = self._known.get(file.path)
         if known is None:
-            rows = self.table.read([file.path], ["sent_at", "delay_seconds"])[0]
+            rows = self.table.read([file.path], ["sent_at", "delay_seconds", "group_id"])[0]
             sent = rows["sent_at"].cast(pa.int64())
             sent = pc.fill_null(sent, file.opened_at).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
-            known = self._known[file.path] = (sent, np.rint(delay * _SECOND).astype(np.int64))
+            group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()
+            known = self._known[file.path] = Columns(
+                sent,
+                np.rint(delay * _SECOND).astype(np.int64),
+                group.indices.to_numpy(),
+                group.dictionary.to_pylist(),
+            )
         return known
 
 

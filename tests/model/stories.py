@@ -1,0 +1,426 @@
+"""Random stories, told to the state machine and to the naive model at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import attrs
+
+from lakequeue.attributes import QueueAttributes
+from lakequeue.shard import (
+    ChangeVisibility,
+    Claim,
+    ClaimResult,
+    Close,
+    Delete,
+    Expire,
+    Head,
+    LeaseCounts,
+    LeaseDelete,
+    LeaseExtend,
+    LeaseRelease,
+    Purge,
+    Result,
+    Run,
+    SetAttributes,
+    ShardMachine,
+    state,
+)
+
+from . import fifo
+from .fifo import FifoModel
+from .fifo import model as new_model
+from .model import FRESH, GONE, SECOND, ListLog, Message, Model, Row, Settings
+
+JUMPS = (
+    *(0, 0, 0, 1, SECOND - 1, SECOND, 2 * SECOND, 5 * SECOND, 5 * SECOND, 10 * SECOND, 10 * SECOND),
+    *(25 * SECOND, 30 * SECOND, 61 * SECOND, -20 * SECOND, 40_000 * SECOND),
+)
+TIMEOUTS = (30 * SECOND, 10 * SECOND, 5 * SECOND, SECOND, 0, 3_600 * SECOND, 43_200 * SECOND)
+FIFO_JUMPS = (*JUMPS, 240 * SECOND, 300 * SECOND - 1, 300 * SECOND)
+DELAYS = (0, 0, 0, 5 * SECOND, 10 * SECOND, 45 * SECOND)
+RETENTIONS = (345_600 * SECOND, 60 * SECOND, 150 * SECOND, 86_400 * SECOND)
+CAPS = (None, None, 2, 4)
+ATTEMPTS = (None, "x", None, "y", "x", None)
+OPERATIONS = (
+    *("send",) * 5,
+    *("claim",) * 6,
+    *("delete",) * 3,
+    *("change",) * 4,
+    "lease_delete",
+    *("lease_extend",) * 2,
+    "lease_release",
+    "purge",
+    "set_attributes",
+    "expire",
+)  # fmt: skip
+ENDINGS = ("batch", "batch", "batch", "commit", "commit", "commit", "rebuild", "fail")
+
+
+def wire(settings: Settings) -> dict[str, str]:
+    """Attributes of a queue with these settings."""
+    given: dict[str, Any] = {"visibility_timeout": settings.visibility_timeout / SECOND}
+    given["message_retention_period"] = settings.retention / SECOND
+    given["profile_strict"] = False
+    if settings.cap is not None:
+        given["max_inflight_messages"] = settings.cap
+    if settings.fifo:
+        given |= {"fifo": True, "content_based_deduplication": True, "delay": settings.delay / SECOND}
+    return QueueAttributes.create("cmq" if settings.strict and not settings.fifo else "lake", **given).to_wire()
+
+
+class Play:
+    """The machine, the model, and a table that holds the committed rows, led through the same story.
+
+    On FIFO queues the messages belong to up to `groups` message groups.
+    """
+
+    def __init__(self, settings: Settings, tell: Callable[[str], None], groups: int = 1) -> None:
+        self.tell = tell
+        self.groups = "ABCDEFGH"[:groups]
+        self.clock = 1_000 * SECOND
+        self.log: list[Row] = []
+        self.model = new_model(settings)
+        self.saved = self.model.copy()
+        self.head = Head(shard=0, attributes=wire(settings), attributes_version=settings.version)
+        self.rows: dict[int, Run] = {}
+        self.machine = ShardMachine(self.head, [], ListLog([]))
+        self.leases: list[tuple[str, list[tuple[int, int]]]] = []
+        self.receipts: list[tuple[int, str]] = []
+        self.live: dict[int, tuple[str, int]] = {}
+        self.names = 0
+        self.batch: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def step(self, code: bytes) -> None:
+        """One step of the story: an operation with three arguments, and how it ends."""
+        operation, a, b, c, ending = code
+        how = ENDINGS[ending % len(ENDINGS)]
+        if operation == 255 and ending > 200:
+            self.add(Close(), "close")
+        else:
+            getattr(self, OPERATIONS[operation % len(OPERATIONS)])(a, b, c)
+        if how != "batch":
+            jumps = FIFO_JUMPS if self.fifo else JUMPS
+            self.clock += jumps[(ending // len(ENDINGS)) % len(jumps)]
+            self.flush(how)
+
+    @property
+    def fifo(self) -> bool:
+        return self.model.settings.fifo
+
+    def add(self, command: Any, name: str, *arguments: Any) -> None:
+        self.batch.append((command, (name, *arguments)))
+
+    # operations
+
+    def send(self, a: int, b: int, c: int) -> None:
+        count = a % 5 + 1
+        for i in range(count):
+            if self.fifo:
+                # one group for all, or each message its own
+                group = self.groups[(b if c % 3 == 0 else (b >> i) ^ c) % len(self.groups)]
+                self.append(0, group)
+            else:
+                self.append(DELAYS[(b if i < 3 else c) % len(DELAYS)])
+
+    def append(self, delay: int, group: str = "") -> None:
+        sent_at = max(self.clock, self.log[-1].sent_at if self.log else 0)
+        self.log.append(Row(sent_at, delay, group))
+
+    def claim(self, a: int, b: int, c: int) -> None:
+        timeout = None if b % 4 == 0 else TIMEOUTS[b % len(TIMEOUTS)]
+        attempt = ATTEMPTS[c // 3 % len(ATTEMPTS)] if self.fifo else None
+        self.ask(a % 7 + 1, timeout, ("default", "error", "empty")[c % 3], attempt)
+
+    def ask(self, count: int, timeout: int | None, at_limit: Any = "default", attempt: str | None = None) -> None:
+        self.names += 1
+        lease = f"lease-{self.names}"
+        command = Claim(count, timeout, lease, at_limit, attempt)
+        self.add(command, "claim", count, timeout, lease, at_limit, attempt)
+
+    def receipt(self, a: int, b: int) -> tuple[int, str]:
+        if not self.receipts or b % 16 == 15:
+            return a % (len(self.log) + 2), "nobody"
+        return self.receipts[-1 - a % min(12, len(self.receipts))]
+
+    def delete(self, a: int, b: int, c: int) -> None:
+        offset, lease = self.receipt(a, b)
+        self.add(Delete(offset, lease, "H"), "delete", offset, lease)
+
+    def change(self, a: int, b: int, c: int) -> None:
+        offset, lease = self.receipt(a, b)
+        timeout = TIMEOUTS[c % len(TIMEOUTS)]
+        self.add(ChangeVisibility(offset, lease, timeout, "H"), "change", offset, lease, timeout)
+
+    def lease(self, a: int, b: int) -> tuple[str, list[tuple[int, int]]]:
+        if not self.leases or b % 16 == 15:
+            return "nobody", [(a % 5, a % 5 + 3)]
+        lease, spans = self.leases[-1 - a % min(6, len(self.leases))]
+        if b % 3 == 0:
+            spans = [(spans[0][0], spans[-1][1]), *spans]  # wider than the lease, and some of it twice
+        return lease, spans
+
+    def lease_delete(self, a: int, b: int, c: int) -> None:
+        lease, spans = self.lease(a, b)
+        kept = [spans[0][0] + i for i in range(8) if c >> i & 1] if c % 2 else []
+        self.add(LeaseDelete(lease, spans, kept), "lease_delete", lease, spans, kept)
+
+    def lease_extend(self, a: int, b: int, c: int) -> None:
+        lease, spans = self.lease(a, b)
+        timeout = TIMEOUTS[c % len(TIMEOUTS)]
+        self.add(LeaseExtend(lease, spans, timeout), "lease_extend", lease, spans, timeout)
+
+    def lease_release(self, a: int, b: int, c: int) -> None:
+        lease, spans = self.lease(a, b)
+        self.add(LeaseRelease(lease, spans), "lease_release", lease, spans)
+
+    def purge(self, a: int, b: int, c: int) -> None:
+        if a % 4 == 3:
+            self.add(Purge("orders"), "purge")
+
+    def set_attributes(self, a: int, b: int, c: int) -> None:
+        new = Settings(
+            fifo=self.fifo,
+            strict=self.model.settings.strict,
+            delay=self.delay(a, c),
+            cap=CAPS[a % len(CAPS)],
+            visibility_timeout=TIMEOUTS[b % 4],
+            retention=RETENTIONS[c % len(RETENTIONS)],
+            version=self.model.settings.version + (b % 5 > 0),
+        )
+        self.add(SetAttributes(wire(new), new.version), "set_attributes", new)
+
+    def delay(self, a: int, c: int) -> int:
+        """A new delay for FIFO queues now and then; how often depends on the numbers alone."""
+        if not self.fifo or a % 8 < 3:
+            return self.model.settings.delay
+        return DELAYS[c % len(DELAYS)]
+
+    def expire(self, a: int, b: int, c: int) -> None:
+        self.batch.append((Expire(), ()))
+
+    # one decision
+
+    def flush(self, how: str) -> list[Result]:
+        """Decide on the batch, compare, then commit, or lose the commit and start again from the rows."""
+        model, machine, batch = self.model, self.machine, self.batch
+        self.batch = []
+        machine.log = ListLog(self.log)
+        for row in self.log[len(model.messages) :]:
+            model.send(row)
+        model.advance(self.clock)
+        receipts, leases, live = list(self.receipts), list(self.leases), dict(self.live)
+        decision = machine.decide([command for command, _ in batch], self.clock)
+        assert len(decision.results) == len(batch)
+        commit = False
+        for (command, call), result in zip(batch, decision.results, strict=True):
+            before = model.copy()
+            if call:
+                expected = model.apply(*call)
+                self.tell(f"t={model.now / SECOND}: {command} -> {result}")
+                self.compare(command, result, expected)
+                self.watch(command, result)
+                commit = commit or model != before
+            elif result.error is None:
+                commit = commit or result.value > 0
+            assert result.changed == commit, (command, result)
+        assert decision.commit == commit
+        self.check(model)
+        if decision.commit and how == "fail":
+            self.receipts, self.leases, self.live = receipts, leases, live
+            self.rebuild()
+        elif decision.commit:
+            self.commit(decision)
+        else:
+            assert decision.puts == [] and decision.deletes == []
+        if how == "rebuild":
+            self.rebuild()
+        return decision.results
+
+    def commit(self, decision: Any) -> None:
+        """Write the rows as storage would, and check that nothing was written in vain."""
+        keys = [run.first for run in decision.puts] + decision.deletes
+        assert len(set(keys)) == len(keys), "one row per key"
+        for key in decision.deletes:
+            assert key in self.rows, "deletes only what is there"
+            del self.rows[key]
+        for run in decision.puts:
+            assert self.rows.get(run.first) != run, "puts only what differs"
+            self.rows[run.first] = run
+        assert decision.head.epoch == self.head.epoch + 1
+        assert decision.head.committed_at == self.model.now
+        self.head = decision.head
+        self.machine.committed()
+        self.saved = self.model.copy()
+        assert [self.rows[key] for key in sorted(self.rows)] == self.machine.runs
+        assert self.machine.head == self.head
+
+    def rebuild(self) -> None:
+        """Take over from the rows alone (RCV-6, STA-11)."""
+        self.machine = ShardMachine(self.head, self.rows.values(), ListLog(self.log))
+        self.model = self.saved.copy()
+        for row in self.log[len(self.model.messages) :]:
+            self.model.send(row)
+        assert self.machine.head == self.head
+        self.model.advance(self.clock)
+        self.machine.stored(self.clock)  # moves the new machine to the present
+        self.check(self.model)
+
+    # checks
+
+    def compare(self, command: Any, result: Result, expected: Any) -> None:
+        if result.error is not None:
+            assert isinstance(expected, tuple) and expected[0] == result.error.code, (result.error, expected)
+            assert expected[1] in result.error.message
+        elif isinstance(result.value, ClaimResult):
+            claim = result.value
+            told = (claim.lease_id, claim.visible_at, self.delivered(claim))
+            assert told == expected
+            assert claim.received_at == self.model.now
+        elif isinstance(result.value, LeaseCounts):
+            assert (result.value.done, result.value.lost) == expected
+        else:
+            assert result.value == expected
+
+    def delivered(self, claim: ClaimResult) -> list[tuple[int, int, int]]:
+        """Offset, receive count and first receipt of what a claim got, in the order of delivery."""
+        claimed = {
+            offset: (offset, span.receive_count, span.first_received_at)
+            for span in claim.spans
+            for offset in range(span.first, span.last + 1)
+        }
+        assert list(claimed) == sorted(claimed), "lowest offset first"
+        if not self.fifo:
+            assert claim.order == ()
+            return list(claimed.values())
+        order = [offset for first, last in claim.order for offset in range(first, last + 1)]
+        assert sorted(order) == list(claimed), "the order holds what was claimed"
+        return [claimed[offset] for offset in order]
+
+    def watch(self, command: Any, result: Result) -> None:
+        """Follow every receipt from the answers alone: two live ones never overlap."""
+        now = self.model.now
+        if isinstance(result.value, ClaimResult):
+            lease, spans = result.value.lease_id, [(span.first, span.last) for span in result.value.spans]
+            for first, last in spans:
+                for offset in range(first, last + 1):
+                    if lease == command.lease_id:
+                        assert self.live.get(offset, ("", 0))[1] <= now, "two live receipts"
+                        self.receipts.append((offset, lease))
+                    else:
+                        assert self.live[offset][0] == lease and self.live[offset][1] > now, "not the same receipt"
+                    self.live[offset] = (lease, result.value.visible_at)
+            if spans and lease == command.lease_id:
+                self.leases.append((lease, spans))
+        elif result.error is None and isinstance(command, ChangeVisibility):
+            assert self.live[command.offset][0] == command.lease_id
+            self.live[command.offset] = (command.lease_id, now + command.timeout)
+        elif isinstance(command, LeaseDelete | LeaseExtend | LeaseRelease) and result.error is None:
+            for offset, (lease, _) in self.live.items():
+                if lease == command.lease_id:
+                    self.live[offset] = (lease, self.model.messages[offset].hidden_until or 0)
+
+    def check(self, model: Model) -> None:
+        """The machine's rows, head and counts tell the same as the model, message by message."""
+        machine = self.machine
+        runs = machine.runs
+        for left, right in pairwise(runs):
+            assert left.last < right.first, "runs overlap"
+            assert left.last + 1 < right.first or left[2:] != right[2:], "equal neighbours"
+        told: list[Any] = [None] * len(model.messages)
+        for run in runs:
+            assert run.first <= run.last < machine.head.head_offset
+            for offset in range(run.first, run.last + 1):
+                told[offset] = run[2:11]
+        for offset in range(machine.head.head_offset, len(told)):
+            told[offset] = FRESH
+        assert told == [_columns(message) for message in model.messages]
+        head = machine.head
+        assert (head.head_offset, head.closed, head.purged_at) == (model.head, model.closed, model.purged_at)
+        assert head.floor_offset == min([run.first for run in runs] + [model.head])
+        states = model.states()
+        assert attrs.astuple(machine.counts(self.clock)) == (
+            states.count("Active"),
+            states.count("Inactive"),
+            states.count("Delayed"),
+            0,
+            model.oldest(),
+        )
+        assert machine.stored(self.clock) == model.stored()
+        self.check_waiting(machine, model)
+
+    def check_waiting(self, machine: ShardMachine, model: Model) -> None:
+        """What a consumer that waits, or repeats itself, is told."""
+        told = machine.next_event(self.clock)
+        if isinstance(model, FifoModel):
+            model.check_next_event(told)
+            for attempt in ("x", "y", "nobody's"):
+                assert machine.attempt_lives(attempt, self.clock) == model.attempt_lives(attempt)
+        else:
+            assert told == model.next_event()
+        peeked = [
+            (offset, state)
+            for run, state in machine.peek(self.clock, 5)
+            for offset in range(run.first, run.last + 1)
+        ]
+        shown = {"Active": "visible", "Inactive": "in_flight", "Delayed": "delayed"}
+        states = [(offset, shown.get(state)) for offset, state in enumerate(model.states())]
+        assert peeked == [(offset, state) for offset, state in states if state is not None][:5]
+
+
+def _columns(message: Message) -> Any:
+    if message.status in GONE:
+        return None
+    if message.status == FRESH:
+        return FRESH
+    return (
+        message.status,
+        message.lease,
+        message.count,
+        message.hidden_until,
+        message.received_at,
+        message.first_received_at,
+        message.attempt_id,
+        message.attempted_at,
+        message.attempt_place,
+    )
+
+
+def play(
+    steps: list[bytes], settings: Settings, groups: int = 1, tell: Callable[[str], None] = lambda text: None
+) -> None:
+    """Tell one story to machine and model, and fail where they differ."""
+    story = Play(settings, tell, groups)
+    for code in steps:
+        story.step(code)
+    story.flush("rebuild")
+
+
+@contextmanager
+def small_steps() -> Iterator[None]:
+    """Lets indexes be built anew at any time, and little be looked at ahead."""
+    with (
+        mock.patch.multiple(state, _MANY=1, _STALE=1, _CHUNK=1),
+        mock.patch("lakequeue.shard.groups.LOOK_AHEAD", 2),
+        mock.patch.object(fifo, "LOOK_AHEAD", 2),
+    ):
+        yield
+
+
+def story(seed: int, fifo: bool) -> tuple[list[bytes], Settings, int]:
+    """A story of forty steps, the queue that it happens to, and how many message groups occur in it."""
+    source = random.Random(seed)
+    steps = [source.randbytes(5) for _ in range(40)]
+    settings: dict[str, Any] = {
+        "strict": source.random() < 0.5 or fifo,
+        "cap": source.choice(CAPS),
+        "retention": source.choice(RETENTIONS),
+    }
+    if fifo:
+        settings |= {"fifo": True, "delay": source.choice(DELAYS)}
+    return steps, Settings(**settings, visibility_timeout=30 * SECOND), source.randint(1, 5)
