@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,7 +16,9 @@ import attrs
 from lakequeue import handles
 from lakequeue.attributes import (
     ATTRIBUTE_NAMES,
+    HIDDEN,
     QueueAttributes,
+    check_attempt_id,
     check_max_messages,
     check_tags,
     check_visibility_timeout,
@@ -26,6 +29,7 @@ from lakequeue.errors import (
     InvalidAttributeName,
     InvalidParameterValue,
     OverLimit,
+    QueueClientError,
     QueueDoesNotExist,
     QueueServiceError,
     UnsupportedOperation,
@@ -49,6 +53,7 @@ from lakequeue.message import (
 )
 from lakequeue.received import PeekedMessage, QueueCounts, peeked_message
 from lakequeue.receiving import Receiver, Request
+from lakequeue.sequence import sequence_number
 from lakequeue.settling import Maker, Settler, change_to
 from lakequeue.shard import (
     Close,
@@ -60,7 +65,7 @@ from lakequeue.shard import (
 from lakequeue.shard_service import ShardService
 from lakequeue.storage.append import NewMessage
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.commit import StaleAttributes
+from lakequeue.storage.commit import StaleAttributes, first_line
 from lakequeue.storage.layout import messages_path
 
 if TYPE_CHECKING:
@@ -130,8 +135,9 @@ class Queue:
             body: text of at least one byte, at most the queue's maximum message size (SND-1, SND-2).
             delay: seconds until it becomes visible; None is the queue's delay, 0 overrides it (DLY-9).
             attributes: at most ten, each a str, number, bytes or ``(type, value)`` (MSA-3).
-            group_id: a tag on standard queues (SND-14).
-            dedup_id: for FIFO queues.
+            group_id: the message group on FIFO queues, which must have one (SND-4); a tag on standard ones.
+            dedup_id: on FIFO queues, what makes a repeated send the same message for 300 s (DDP-1); not
+                needed with content-based deduplication.
             system_attributes: ``AWSTraceHeader`` (SND-15).
 
         Raises:
@@ -166,33 +172,64 @@ class Queue:
             return result
 
     def _deliver(self, check: Callable[[], list[Any]]) -> list[SendResult | BatchFailure | QueueServiceError]:
-        """Appends what passes ``check``, in one commit; each entry's result or refusal, in order."""
+        """Appends what passes ``check``, in one commit per shard; each entry's result or refusal, in order."""
         version, checked = self._validated(check)
-        shard = self._next_shard()
-        id_format = self._attributes.profile_rules.message_id_format
+        done: dict[int, SendResult | QueueServiceError] = {}
         while True:
-            places = [index for index, entry in enumerate(checked) if isinstance(entry, ValidEntry)]
-            if not places:
-                if not self._reload():
-                    return checked
+            left = {n: e for n, e in enumerate(checked) if isinstance(e, ValidEntry) and n not in done}
+            if not left:
+                if done or not self._reload():
+                    return [done.get(index, entry) for index, entry in enumerate(checked)]
                 version, checked = self._validated(check)
                 continue
-            messages = [NewMessage(new_message_id(id_format), checked[index]) for index in places]
             try:
-                sent = shard.send(messages, self.now_micros(), self._attributes, version)
+                for shard, entries in self._by_shard(left):
+                    done.update(self._send_to(shard, entries, version))
             except StaleAttributes:
                 self._renew()
                 version, checked = self._validated(check)
+            except QueueServiceError as error:
+                if not done:
+                    raise
+                done.update((index, error) for index in left if index not in done)  # other shards have theirs
+            except Exception as error:
+                if not done:
+                    raise
+                raise QueueClientError(
+                    f"part of the batch was sent, then storage failed ({first_line(error)}); repeating it with "
+                    "the same deduplication ids is safe",
+                    outcome_unknown=True,
+                ) from error
+
+    def _send_to(
+        self, shard: ShardService, entries: Mapping[int, ValidEntry], version: int
+    ) -> dict[int, SendResult | QueueServiceError]:
+        id_format = self._attributes.profile_rules.message_id_format
+        messages = [NewMessage(new_message_id(id_format), entry) for entry in entries.values()]
+        places = shard.send(messages, self.now_micros(), self._attributes, version)
+        done: dict[int, SendResult | QueueServiceError] = {}
+        for (index, entry), place in zip(entries.items(), places, strict=True):
+            if place is None:
+                done[index] = OverLimit(
+                    "The queue stores as many messages as it may; delete some or raise MaxStoredMessages."
+                )
                 continue
-            for rank, (index, message) in enumerate(zip(places, messages, strict=True)):
-                if rank < sent.count:
-                    digest = md5_of_attributes(message.entry.attributes)
-                    checked[index] = SendResult(message.message_id, md5_of_body(message.entry.body), digest)
-                else:
-                    checked[index] = OverLimit(
-                        "The queue stores as many messages as it may; delete some or raise MaxStoredMessages."
-                    )
-            return checked
+            done[index] = SendResult(
+                place.message_id,
+                md5_of_body(entry.body),
+                md5_of_attributes(entry.attributes),
+                sequence_number(shard.shard, place.offset) if self.fifo else None,
+            )
+        return done
+
+    def _by_shard(self, entries: Mapping[int, ValidEntry]) -> Iterable[tuple[ShardService, dict[int, ValidEntry]]]:
+        """Entries with the shard that they go to: by message group on FIFO queues, else the next one for all."""
+        if not self.fifo:
+            return [(self._next_shard(), dict(entries))]
+        found: dict[int, dict[int, ValidEntry]] = {}
+        for index, entry in entries.items():
+            found.setdefault(shard_of_group(entry.group_id or "", len(self._shards)), {})[index] = entry
+        return [(self._shards[shard], part) for shard, part in found.items()]
 
     # --- receiving
 
@@ -210,7 +247,8 @@ class Queue:
             max_messages: at most so many (default 1); returns what is there, without waiting for more.
             visibility_timeout: seconds, counted from the return (RCV-4); None is the queue's (RCV-5).
             wait_time: seconds to wait for the first message (LPL-1); None is the queue's.
-            attempt_id: for FIFO queues.
+            attempt_id: on FIFO queues, a token of this receive: while its messages are hidden, at most for
+                300 s, the same id answers them again with the same handles, hidden anew (ATT-1, ATT-3).
             attribute_names: which message attributes to return (MSA-4).
 
         Raises:
@@ -264,8 +302,6 @@ class Queue:
         wait_time: Duration | None,
         attempt_id: str | None,
     ) -> Request:
-        if attempt_id is not None:
-            raise UnsupportedOperation("ReceiveRequestAttemptId is for FIFO queues.")
         started = self.now_micros()
         check_wait(self._attributes, wait_time)
 
@@ -280,6 +316,7 @@ class Queue:
             None if visibility_timeout is None else self._visibility(visibility_timeout),
             deadline,
             self._attributes.profile_rules.over_limit_on == "end_of_wait",
+            check_attempt_id(self._attributes, attempt_id),
         )
 
     def _visibility(self, given: Duration) -> int:
@@ -344,22 +381,23 @@ class Queue:
             df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``,
                 ``message_attributes``.
             send_id: repeating a call with the same id sends nothing twice, for good.
-            order_by: for FIFO queues.
+            order_by: on FIFO queues, a column that the messages of each group follow; None is the order of
+                the rows. It may be one beside those above.
+
+        Duplicates on FIFO queues are accepted and do not count (DDP-1).
 
         Raises:
             InvalidParameterValue, InvalidMessageContents: rows break a rule; says how many and which
                 rule, and nothing is sent.
             QueueClientError: no Spark session, or storage failed.
         """
-        if order_by is not None:
-            raise UnsupportedOperation("order_by is for FIFO queues, which are not supported yet.")
         with self.service():
             from lakequeue.storage import bulk
 
             spark = self.owner.require_spark("send_dataframe")
             while True:
                 try:
-                    rows = bulk.send(self._bulk_target(), spark, df, send_id, self.now_micros())
+                    rows = bulk.send(self._bulk_target(), spark, df, send_id, self.now_micros(), order_by)
                 except StaleAttributes:
                     self._renew()
                     continue
@@ -410,7 +448,8 @@ class Queue:
         with self.service():
             self._reload()
             counts = self.counts()
-            known = self._attributes.to_wire() | {
+            settings = self._attributes.to_wire()
+            known = {name: value for name, value in settings.items() if name not in HIDDEN} | {
                 "ApproximateNumberOfMessages": str(counts.visible),
                 "ApproximateNumberOfMessagesNotVisible": str(counts.in_flight),
                 "ApproximateNumberOfMessagesDelayed": str(counts.delayed),
@@ -564,6 +603,7 @@ class Queue:
             version,
             room,
             holding,
+            lambda shard: self._shards[shard].purged_offset(),
         )
 
     def _next_shard(self) -> ShardService:
@@ -612,6 +652,11 @@ class Queue:
         except QueueDoesNotExist:
             self.owner.finish_deletion(self)
             raise
+
+
+def shard_of_group(group_id: str, shards: int) -> int:
+    """The shard of a message group; Spark's ``crc32`` agrees."""
+    return zlib.crc32(group_id.encode()) % shards
 
 
 def _below_one(parameter: str, value: object) -> QueueServiceError:

@@ -49,7 +49,9 @@ def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
     }
 
 
-def received_message(row: Mapping[str, Any], span: ClaimedSpan, handle: str, names: Sequence[str]) -> Message:
+def received_message(
+    row: Mapping[str, Any], span: ClaimedSpan, handle: str, names: Sequence[str], sequence: str | None
+) -> Message:
     """A message as its receiver gets it; ``names`` filters its attributes (MSA-4)."""
     trace = row["trace_header"]
     return Message(
@@ -62,6 +64,7 @@ def received_message(row: Mapping[str, Any], span: ClaimedSpan, handle: str, nam
         message_attributes=select_attributes(_attributes(row), names),
         group_id=row["group_id"],
         dedup_id=row["dedup_id"],
+        sequence_number=sequence,
         sender_id=row["sender_id"],
         system_attributes={} if trace is None else {"AWSTraceHeader": trace},
     )

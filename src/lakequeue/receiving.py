@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,6 +15,7 @@ from lakequeue.clock import from_micros
 from lakequeue.errors import LakeQueueError, OverLimit
 from lakequeue.message import Message
 from lakequeue.received import received_message
+from lakequeue.sequence import sequence_number
 from lakequeue.shard import Claim, ClaimResult
 from lakequeue.shard_service import ShardService
 from lakequeue.storage.catalog import QueueRow
@@ -34,6 +36,7 @@ class Request:
     """Answers when the wait ends, in microseconds; asked again after each look."""
     refuse_late: bool
     """Whether a full queue refuses after the wait too, and not only without one (INF-7)."""
+    attempt_id: str | None = None
 
 
 class Receiver:
@@ -44,19 +47,25 @@ class Receiver:
         self._shards = shards
         self._now = now
         self._turn = itertools.count()
+        self._fifo = row.attributes.get("FifoQueue") == "true"
 
     def claim(
-        self, max_messages: int, visibility_timeout: int | None, lease_id: str
+        self,
+        max_messages: int,
+        visibility_timeout: int | None,
+        lease_id: str,
+        attempt_id: str | None = None,
     ) -> tuple[Parts, OverLimit | None]:
-        """Claims under one lease; what each shard gave, and the refusal of one that is full."""
+        """Claims under one lease; what each shard gave, and the refusal of one that is full.
+
+        With an attempt id all messages come from one shard: that of the live attempt, if there is one.
+        """
         parts: Parts = []
-        left, refusal, start = max_messages, None, next(self._turn)
-        for index in range(len(self._shards)):
-            shard = self._shards[(start + index) % len(self._shards)]
-            if left == 0:
-                break
+        left, refusal = max_messages, None
+        for shard in self._in_turn(attempt_id):
             try:
-                result = shard.command([Claim(left, visibility_timeout, lease_id)], self._now())[0]
+                command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
+                result = shard.command([command], self._now())[0]
             except LakeQueueError:
                 if parts:  # claimed already: to raise would hide them from everybody
                     break
@@ -70,7 +79,20 @@ class Receiver:
             elif result.value.spans:
                 parts.append((shard, result.value))
                 left -= result.value.message_count
+                if left <= 0 or attempt_id is not None:
+                    break
         return parts, refusal
+
+    def _in_turn(self, attempt_id: str | None) -> Iterator[ShardService]:
+        shards, start = self._shards, next(self._turn)
+        if attempt_id is not None and len(shards) > 1:
+            now = self._now()
+            for shard in shards:
+                if shard.look(lambda machine: machine.attempt_lives(attempt_id, now)):
+                    yield shard
+                    return
+            start = zlib.crc32(attempt_id.encode())  # so that retries at the same time begin with the same one
+        yield from (shards[(start + index) % len(shards)] for index in range(len(shards)))
 
     def polls(
         self, request: Request, clear: Callable[[], None], names: Sequence[str]
@@ -83,10 +105,10 @@ class Receiver:
         while True:
             clear()
             lease_id = handles.new_lease_id()
-            parts, refusal = self.claim(request.max_messages, request.visibility_timeout, lease_id)
-            messages = [
-                message for shard, claimed in parts for message in self._messages(shard, claimed, lease_id, names)
-            ]
+            parts, refusal = self.claim(
+                request.max_messages, request.visibility_timeout, lease_id, request.attempt_id
+            )
+            messages = [message for shard, claimed in parts for message in self._messages(shard, claimed, names)]
             now, deadline = self._now(), request.deadline()
             if messages or now >= deadline:
                 if refusal and not messages and (request.refuse_late or deadline <= started):
@@ -109,13 +131,18 @@ class Receiver:
             for shard in self._shards:
                 shard.remove_waiter(wake)
 
-    def _messages(
-        self, shard: ShardService, claimed: ClaimResult, lease_id: str, names: Sequence[str]
-    ) -> list[Message]:
-        seal = handles.Seal(self._row.key, shard.shard, lease_id, self._row.handle_key)
-        return [
-            received_message(row, span, seal.text(offset), names)
+    def _messages(self, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
+        seal = handles.Seal(self._row.key, shard.shard, claimed.lease_id, self._row.handle_key)
+        found = {
+            offset: received_message(row, span, seal.text(offset), names, self._sequence(shard, offset))
             for span in claimed.spans
             for offset, row in enumerate(shard.messages(span.first, span.last), span.first)
             if row is not None
-        ]
+        }
+        if not claimed.order:
+            return list(found.values())
+        order = (offset for first, last in claimed.order for offset in range(first, last + 1))
+        return [found[offset] for offset in order if offset in found]
+
+    def _sequence(self, shard: ShardService, offset: int) -> str | None:
+        return sequence_number(shard.shard, offset) if self._fifo else None

@@ -111,7 +111,7 @@ class LakeQueue:
 
         Args:
             name: 1 to 80 letters, digits, ``-`` and ``_`` (NAM-5); profile ``cmq`` has its own rule (NAM-10).
-            fifo: not supported yet.
+            fifo: a FIFO queue; its name must end in ``.fifo`` (NAM-1).
             tags: see ``Queue.set_tags``.
             attributes: snake_case or wire names, ``profile`` and ``shards`` among them.
 

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
@@ -28,9 +28,10 @@ from lakequeue.shard import (
     ShardMachine,
 )
 from lakequeue.storage import layout
-from lakequeue.storage.append import Appender, NewMessage
+from lakequeue.storage.append import Appended, Appender, NewMessage
 from lakequeue.storage.bodies import Bodies
 from lakequeue.storage.commit import StaleAttributes, back_off, first_line
+from lakequeue.storage.dedup import WINDOW, DedupWindow, Key, dedup_key
 from lakequeue.storage.engine import Engine
 from lakequeue.storage.housekeeping import tidy
 from lakequeue.storage.ledger import Ledger
@@ -61,12 +62,15 @@ class _Commands:
     now: int
 
 
-@attrs.frozen
-class Sent:
-    """Offsets ``first`` to ``first + count - 1`` of a send; entries beyond ``count`` hit the cap."""
+class Placed(NamedTuple):
+    """Where a message lies: the one that was sent, or the one that it repeats (DDP-8)."""
 
-    first: int
-    count: int
+    offset: int
+    message_id: str
+
+
+Sent = list[Placed | None]
+"""A place for each message of a send; None for those that the cap on stored messages refused."""
 
 
 class ShardService:
@@ -98,7 +102,7 @@ class ShardService:
         attributes: QueueAttributes,
         attributes_version: int,
     ) -> Sent:
-        """Appends messages validated under a version of the attributes.
+        """Appends messages validated under a version of the attributes, but for duplicates on FIFO queues.
 
         Raises:
             StaleAttributes: the queue has newer attributes.
@@ -124,40 +128,37 @@ class ShardService:
         raise RequestThrottled("the log of the queue is too busy")
 
     def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
-        with self._send_lock:
-            answers, appended = self._append(sends)
+        with self._send_lock, ExitStack() as alone:
+            answers, appended = self._append_in_turn(sends, alone)
             if appended is not None and appended.closed_segment:
-                self._tidy()
+                self._tidy(sends[0])
             return answers
 
-    def _append(self, sends: Sequence[_Send]) -> tuple[list[Sent | BaseException], Any]:
-        with ExitStack() as alone:
-            return self._append_in_turn(sends, alone)
-
-    def _append_in_turn(self, sends: Sequence[_Send], alone: ExitStack) -> tuple[list[Sent | BaseException], Any]:
+    def _append_in_turn(
+        self, sends: Sequence[_Send], alone: ExitStack
+    ) -> tuple[list[Sent | BaseException], Appended | None]:
         appender = self._open_appender()
         now = max(send.now for send in sends)
+        fresh = False
         for attempt in range(ATTEMPTS):
             version = appender.attributes_version
-            stale = [send.attributes_version != version for send in sends]
-            if any(stale) and attempt == 0:
-                appender.refresh()  # an answer that commits nothing is given from fresh state only
-                continue
             appender.check_open()
-            current = next((send for send, old in zip(sends, stale, strict=True) if not old), sends[0])
-            room = self._room(current.attributes, now, appender.end)
-            answers: list[Sent | BaseException] = []
-            batch: list[NewMessage] = []
-            for send, is_stale in zip(sends, stale, strict=True):
-                if is_stale:
-                    answers.append(StaleAttributes())
-                    continue
-                taken = send.messages if room is None else send.messages[: max(0, room - len(batch))]
-                answers.append(Sent(appender.end + len(batch), len(taken)))
-                batch += taken
-            if not batch:
+            current = next((send for send in sends if send.attributes_version == version), sends[0])
+            places = self._places(current.attributes, now)
+            answers: list[Sent | BaseException] = [
+                [places.put(message) for message in send.messages]
+                if send.attributes_version == version
+                else StaleAttributes()
+                for send in sends
+            ]
+            stale = any(isinstance(answer, StaleAttributes) for answer in answers)
+            if not fresh and (stale or not places.new):
+                appender.refresh()  # an answer that commits nothing is given from fresh state only
+                fresh = True
+                continue
+            if not places.new:
                 return answers, None
-            done = appender.append(batch, now, version)
+            done = appender.append(places.new, now, version)
             if done is not None:
                 with self._body_lock:
                     self._bodies.remember(done.first, done.rows)
@@ -167,6 +168,30 @@ class ShardService:
                 appender.refresh()
             back_off(attempt)
         return [RequestThrottled("too many lost races; nothing was sent") for _ in sends], None
+
+    def _places(self, attributes: QueueAttributes, now: int) -> _Places:
+        appender = self._open_appender()
+        room = self._room(attributes, now, appender.end)
+        if not attributes.fifo:
+            return _Places(appender.end, room)
+        window = appender.window(attributes.dedup_by_group, now)
+        return _Places(appender.end, room, window, self._original)
+
+    def _original(self, window: DedupWindow, key: Key) -> Placed | None:
+        """The message that holds a deduplication id, unless a purge took it."""
+        offset = window.find(key)
+        if offset is None:
+            return None
+        purged = self.purged_offset()
+        if offset < purged:
+            window.forget_below(purged)
+            return None
+        [row] = self.messages(offset, offset)
+        return None if row is None else Placed(offset, row["message_id"])
+
+    def purged_offset(self) -> int:
+        """Everything below was purged, as of now."""
+        return self.look(lambda machine: machine.head.purged_offset)
 
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
         """Messages that the cap on stored ones leaves in the shard, None without a cap (QUE-21)."""
@@ -187,14 +212,14 @@ class ShardService:
             return None
         return self.look(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
 
-    def _tidy(self) -> None:
+    def _tidy(self, last: _Send) -> None:
         try:
             with self._ledger_lock:
                 ledger = self._open_ledger()
                 ledger.table.refresh()
                 floor = ledger.floor()
             appender = self._open_appender()
-            tidy(appender.table, self.shard, floor)
+            tidy(appender.table, self.shard, floor, last.now - WINDOW if last.attributes.fifo else None)
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
@@ -278,7 +303,8 @@ class ShardService:
                 fresh = True
             machine, ledger = self._machine, self._open_ledger()
             assert machine is not None
-            reread = whole or machine.log.end - machine.head.head_offset < wanted
+            # FIFO: how much its groups hide is not known before, and a delete looks for the group's next message
+            reread = whole or machine.fifo or machine.log.end - machine.head.head_offset < wanted
             if reread:
                 machine.log = self._open_reader().refresh()
             decision = machine.decide(commands, now)
@@ -384,6 +410,40 @@ class ShardService:
         """Tells everyone who waits for messages to look again."""
         for wake in list(self._waiters):
             wake()
+
+
+class _Places:
+    """Places for the messages of one commit, in the order of their sending."""
+
+    def __init__(
+        self,
+        end: int,
+        room: int | None,
+        window: DedupWindow | None = None,
+        original: Callable[[DedupWindow, Key], Placed | None] = lambda window, key: None,
+    ) -> None:
+        self.new: list[NewMessage] = []
+        self._end = end
+        self._room = room
+        self._window = window
+        self._original = original
+        self._by_key: dict[Key, Placed] = {}
+
+    def put(self, message: NewMessage) -> Placed | None:
+        """The place of a message or of the one that it repeats; None if there is no room."""
+        if self._window is None:
+            return self._append(message)
+        key = dedup_key(message.entry.group_id, message.entry.dedup_id, self._window.by_group)
+        placed = self._by_key.get(key) or self._original(self._window, key) or self._append(message)
+        if placed is not None:
+            self._by_key[key] = placed
+        return placed
+
+    def _append(self, message: NewMessage) -> Placed | None:
+        if self._room is not None and len(self.new) >= self._room:
+            return None
+        self.new.append(message)
+        return Placed(self._end + len(self.new) - 1, message.message_id)
 
 
 def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:

@@ -285,10 +285,8 @@ def test_a_refusal_carries_its_fields_and_the_code_of_its_profile(lq):
 def test_what_is_not_built_yet_says_so(lq):
     queue = lq.create_queue("orders")
     for verb in (
-        lambda: lq.create_queue("orders.fifo", fifo=True),
         lambda: lq.create_queue("other", rewind_range=3_600),
         lambda: queue.set_attributes(rewind_range=60),
-        lambda: queue.receive(attempt_id="1"),
         lambda: queue.peek(where="body = 'A'"),
     ):
         with pytest.raises(errors.UnsupportedOperation):

@@ -328,6 +328,117 @@ def test_json_is_one_document(ask, queue, args, kind):
     assert isinstance(ask(*args), kind)
 
 
+# --- FIFO
+
+
+@pytest.fixture
+def fifo(root):
+    return LakeQueue(root).create_queue("orders.fifo", fifo=True)
+
+
+@pytest.mark.spec("EXM-10", "NAM-1", "QUE-1", "QUE-9", "DDP-14")
+def test_a_fifo_queue_and_its_deduplication_are_chosen_at_creation(run, ask):
+    ask("create", "plain.fifo", "--fifo")
+    made = ask(
+        "create",
+        "orders.fifo",
+        "--fifo",
+        "--content-based-deduplication",
+        "--deduplication-scope",
+        "message_group",
+    )
+    assert (made["name"], made["fifo"]) == ("orders.fifo", True)
+
+    def shown(queue):
+        attributes = ask("show", queue)["attributes"]
+        assert attributes["FifoQueue"] == "true" and "CreatedDeduplicationScope" not in attributes
+        return attributes["ContentBasedDeduplication"], attributes["DeduplicationScope"]
+
+    assert (shown("plain.fifo"), shown("orders.fifo")) == (("false", "queue"), ("true", "messageGroup"))
+    ask("set", "orders.fifo", "-a", "ContentBasedDeduplication=false", "-a", "deduplication_scope=queue")
+    assert shown("orders.fifo") == ("false", "queue")
+    assert "orders.fifo" in run("list").stdout
+
+
+@pytest.mark.spec("SND-7", "FIF-4", "SEQ-2", "SEQ-4")
+def test_a_group_is_received_in_the_order_of_its_sending(run, ask, fifo):
+    bodies = ["first", "second", "third"]
+    sent = [ask("send", "orders.fifo", body, "--group", "g", "--dedup-id", body) for body in bodies]
+    (head,) = ask("receive", "orders.fifo")
+    assert (head["body"], head["group_id"], head["dedup_id"]) == ("first", "g", "first")
+    assert ask("receive", "orders.fifo", "--max", 10) == []  # the group waits for its first message
+    assert run("delete", "orders.fifo", head["receipt_handle"]).exit_code == 0
+    rest = ask("receive", "orders.fifo", "--max", 10, "--delete")
+    assert [m["body"] for m in rest] == ["second", "third"]
+    for part in ("message_id", "sequence_number"):
+        assert [m[part] for m in [head, *rest]] == [s[part] for s in sent]
+    numbers = [int(s["sequence_number"]) for s in sent]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.spec("SEQ-2", "SEQ-4", "SEQ-5")
+def test_people_see_group_and_sequence_number_on_fifo_queues_only(run, fifo, queue):
+    sent = run("send", "orders.fifo", "x", "--group", "g", "--dedup-id", "d").stdout
+    first, group, sequence = sent.splitlines()
+    assert first.startswith("sent ") and group.split() == ["group", "g"]
+    received = run("receive", "orders.fifo").stdout.splitlines()
+    assert group in received and sequence in received and len(sequence.split()[1]) == 20
+    assert run("send", "orders", "x", "--group", "g").stdout.count("\n") == 1
+    standard = run("receive", "orders").stdout.splitlines()
+    assert group in standard and not any("sequence" in line for line in standard)
+
+
+@pytest.mark.spec("DDP-1", "DDP-8", "SND-10")
+def test_a_send_may_be_repeated_with_its_deduplication_id(ask, fifo):
+    first = ask("send", "orders.fifo", "x", "--group", "g", "--dedup-id", "d")
+    again = ask("send", "orders.fifo", "other", "--group", "h", "--dedup-id", "d")
+    assert (again["message_id"], again["sequence_number"]) == (first["message_id"], first["sequence_number"])
+    assert again["md5_of_body"] != first["md5_of_body"]
+    assert ask("counts", "orders.fifo")["visible"] == 1
+
+
+@pytest.mark.spec("DDP-4", "BAT-6", "BAT-8")
+def test_lines_keep_their_order_and_equal_ones_are_sent_once(run, ask):
+    ask("create", "orders.fifo", "--fifo", "--content-based-deduplication")
+    result = ask("send", "orders.fifo", "-", "--group", "g", input="one\ntwo\none\n")
+    ids = [each["message_id"] for each in result["successful"]]
+    assert ids[0] == ids[2] != ids[1]
+    assert [m["body"] for m in ask("receive", "orders.fifo", "--max", 10)] == ["one", "two"]
+
+
+@pytest.mark.spec("ATT-1", "ATT-3", "ATT-9")
+def test_a_receive_may_be_repeated_with_its_attempt_id(ask, fifo):
+    for body in "ab":
+        ask("send", "orders.fifo", body, "--group", "g", "--dedup-id", body)
+
+    def receive(attempt):
+        messages = ask("receive", "orders.fifo", "--max", 10, "--attempt-id", attempt)
+        return [(m["body"], m["receipt_handle"], m["receive_count"]) for m in messages]
+
+    first = receive("x")
+    assert [body for body, *_ in first] == ["a", "b"]
+    assert receive("y") == [] and receive("x") == first
+
+
+@pytest.mark.spec("SND-4", "SND-5", "SND-6", "SND-16")
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["x", "--dedup-id", "d"], "MissingParameter"),
+        (["x", "--group", "g"], "InvalidParameterValue"),
+        (["x", "--group", "a b", "--dedup-id", "d"], "InvalidParameterValue"),
+        (["x", "--group", "g", "--dedup-id", "d", "--delay", "2"], "InvalidParameterValue"),
+        (["--lines", __file__, "--group", "g"], "InvalidParameterValue"),
+    ],
+)
+def test_what_fifo_queues_refuse(run, root, fifo, args, code):
+    before = commits(root)
+    result = run("send", "orders.fifo", *args)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"error: {code}: ") and one_line(result.stderr)
+    assert commits(root) == before
+
+
 # --- errors
 
 
@@ -343,14 +454,22 @@ def test_json_is_one_document(ask, queue, args, kind):
         (["create", "b", "-a", "tags=1"], "InvalidAttributeName"),
         (["create", "b", "-a", "name=1"], "InvalidAttributeName"),
         (["create", "b", "--profile", "none"], "InvalidAttributeValue"),
-        (["create", "b.fifo", "--fifo"], "UnsupportedOperation"),
+        (["create", "b", "--fifo"], "InvalidParameterValue"),
+        (["create", "b.fifo"], "InvalidParameterValue"),
+        (["create", "b", "--content-based-deduplication"], "InvalidAttributeName"),
+        (["create", "b", "--deduplication-scope", "queue"], "InvalidAttributeName"),
+        (["create", "b.fifo", "--fifo", "--deduplication-scope", "none"], "InvalidAttributeValue"),
+        (["create", "b.fifo", "--fifo", "--shards", "2"], "InvalidAttributeValue"),
+        (["create", "b", "-a", "rewind_range=60"], "UnsupportedOperation"),
         (["create", "orders", "--delay", "5"], "QueueNameExists"),
         (["set", "orders", "--visibility-timeout", "43201"], "InvalidAttributeValue"),
         (["set", "orders", "-a", "shards=2"], "InvalidAttributeName"),
         (["send", "orders", ""], "MissingParameter"),
         (["send", "orders", "x", "-a", "n:Number=x"], "InvalidParameterValue"),
+        (["send", "orders", "x", "--dedup-id", "d"], "InvalidParameterValue"),
         (["receive", "orders", "--max", "0"], "InvalidParameterValue"),
         (["receive", "orders", "--wait", "21"], "InvalidParameterValue"),
+        (["receive", "orders", "--attempt-id", "a"], "InvalidParameterValue"),
         (["delete", "orders", "nonsense"], "ReceiptHandleIsInvalid"),
         (["delete", "orders", HANDLE], "ReceiptHandleIsInvalid"),
         (["change-visibility", "orders", HANDLE, "1"], "ReceiptHandleIsInvalid"),
@@ -390,6 +509,8 @@ def test_cmq_queues_add_their_number(run):
         ["send", "orders"],
         ["send", "orders", "x", "--lines", __file__],
         ["send", "orders", "--lines", "/nowhere/at/all"],
+        ["send", "orders", "-", "--dedup-id", "d"],
+        ["send", "orders", "--lines", __file__, "--dedup-id", "d"],
         ["send", "orders", "x", "-a", "novalue"],
         ["send", "orders", "x", "-a", "b:Binary=?"],
         ["send", "orders", "x", "-a", "k=1", "-a", "k:Number=2"],

@@ -42,12 +42,18 @@ def send(
             help="A message attribute, as in k=v, k:Number=42 or k:Binary=BASE64; repeatable.",
         ),
     ] = None,
-    group: Annotated[str | None, typer.Option(metavar="ID", help="Message group.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="ID", help="Message group; FIFO queues need one.")] = None,
+    dedup_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Deduplication id: sent once in five minutes; FIFO queues only."),
+    ] = None,
 ) -> None:
     """Send a message, or one for each line; empty lines are passed over."""
     session: Session = ctx.obj
     if (body is None) == (lines is None):
         usage("give either a BODY (- for stdin) or --lines FILE")
+    if dedup_id is not None and (lines is not None or body == "-"):
+        usage("--dedup-id is for one message: lines that share it would be duplicates of the first")
     options: dict[str, Any] = {"delay": delay, "attributes": _attributes(attribute), "group_id": group}
     target = session.lake().queue(queue)
     if lines is not None:
@@ -56,8 +62,8 @@ def send(
     elif body == "-":
         _send_lines(session, target, cast(BufferedIOBase, sys.stdin.buffer), None, options)
     else:
-        sent = target.send(body or "", **options)
-        session.answer(render.sent_document(sent), f"sent {sent.message_id}")
+        sent = target.send(body or "", dedup_id=dedup_id, **options)
+        session.answer(render.sent_document(sent), render.sent_text(sent, group))
 
 
 def receive(
@@ -68,13 +74,19 @@ def receive(
         float | None, typer.Option(metavar="SECONDS", help="How long they stay hidden from others.")
     ] = None,
     wait: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait so long for a message.")] = None,
+    attempt_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Names this receive: repeated, it answers the same messages; FIFO queues only."
+        ),
+    ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete them once they are printed.")] = False,
 ) -> None:
     """Receive messages; they come back after the visibility timeout unless they are deleted."""
     session: Session = ctx.obj
     source = session.lake().queue(queue)
     with render.spinner("waiting for messages"):
-        messages = source.receive(max_messages, visibility_timeout, wait)
+        messages = source.receive(max_messages, visibility_timeout, wait, attempt_id)
     if messages or session.json:
         session.answer(
             [render.message_document(message) for message in messages],

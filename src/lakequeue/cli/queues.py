@@ -40,7 +40,17 @@ def create(
     profile: Annotated[
         str | None, typer.Option(metavar="NAME", help="lake (the default), sqs, sqs-2018 or cmq.")
     ] = None,
-    fifo: Annotated[bool, typer.Option("--fifo", help="Make it a FIFO queue.")] = False,
+    fifo: Annotated[bool, typer.Option("--fifo", help="Make it a FIFO queue; its name ends in .fifo.")] = False,
+    content_based_deduplication: Annotated[
+        bool,
+        typer.Option(
+            "--content-based-deduplication", help="FIFO: equal bodies within five minutes are sent once."
+        ),
+    ] = False,
+    deduplication_scope: Annotated[
+        str | None,
+        typer.Option(metavar="SCOPE", help="FIFO: where a deduplication id counts, queue or message_group."),
+    ] = None,
     shards: Annotated[int | None, typer.Option(metavar="N", help="Independent parts of the queue.")] = None,
     visibility_timeout: VisibilityTimeout = None,
     retention: Retention = None,
@@ -53,7 +63,14 @@ def create(
     """Create a queue, and the root if it is missing."""
     session: Session = ctx.obj
     given = _given(visibility_timeout, retention, delay, wait, max_size, attribute)
-    given = _merged(given, {"profile": profile, "shards": shards, "fifo": fifo or None})
+    own = {
+        "profile": profile,
+        "fifo": fifo or None,
+        "content_based_deduplication": content_based_deduplication or None,
+        "deduplication_scope": deduplication_scope,
+        "shards": shards,
+    }
+    given = _merged(given, own)
     made = session.lake().create_queue(queue, tags=dict(pairs(tag, "--tag")), **given)
     session.answer(render.queue_document(made), f"queue {made.name} is ready")
 

@@ -72,6 +72,14 @@ def sent_document(sent: SendResult | BatchSuccess) -> dict[str, Any]:
     }
 
 
+def sent_text(sent: SendResult, group: str | None) -> str:
+    """The id alone, or on FIFO queues with the place in the order."""
+    lines = [f"sent {sent.message_id}"]
+    if sent.sequence_number is not None:
+        lines += [f"  group     {group}", f"  sequence  {sent.sequence_number}"]
+    return "\n".join(lines)
+
+
 def failure_document(failure: BatchFailure) -> dict[str, Any]:
     return {
         "id": failure.id,
@@ -125,6 +133,8 @@ def message_text(message: Message) -> str:
     ]
     if message.group_id is not None:
         lines.append(f"  group     {message.group_id}")
+    if message.sequence_number is not None:
+        lines.append(f"  sequence  {message.sequence_number}")
     for name, (type_, value) in message.message_attributes.items():
         shown = value if isinstance(value, str) else base64.b64encode(value).decode()
         lines.append(f"  attribute {name}:{type_}={_printable(shown)}")

@@ -12,6 +12,7 @@ from lakequeue.errors import QueueDoesNotExist
 from lakequeue.message import ValidEntry
 from lakequeue.storage import layout
 from lakequeue.storage.commit import commit
+from lakequeue.storage.dedup import DedupWindow, dedup_key
 from lakequeue.storage.engine import Table
 from lakequeue.storage.log import log_files
 
@@ -52,6 +53,7 @@ class Appender:
         self.table = table
         self._shard = shard
         self._open: _Segment | None = None
+        self._window: DedupWindow | None = None
         self.last_sent_at = 0
         self._load()
 
@@ -71,6 +73,16 @@ class Appender:
         """Version of the queue attributes that this snapshot asks a sender to know."""
         return self.table.transaction(layout.attributes_id(self._shard)) or 0
 
+    def window(self, by_group: bool, now: int) -> DedupWindow:
+        """The deduplication ids that a send at ``now`` on the loaded snapshot must not repeat."""
+        if self._window is None:
+            self._window = DedupWindow(by_group)
+        now = max(now, self.last_sent_at)  # what the messages will be stamped with
+        if self._window.end < self.end:
+            self._window.follow(self.table, log_files(self.table, self._shard), self.end, now)
+        self._window.advance(now)
+        return self._window
+
     def append(self, messages: Sequence[NewMessage], now: int, attributes_version: int) -> Appended | None:
         """Appends in one commit; None if the race is lost, then the newest snapshot is loaded.
 
@@ -89,6 +101,10 @@ class Appender:
         }
         if not self._commit(lambda token: self.table.append(rows, ids, token), attributes_version):
             return None
+        if self._window is not None:
+            by_group = self._window.by_group
+            keys = [dedup_key(message.entry.group_id, message.entry.dedup_id, by_group) for message in messages]
+            self._window.add(first, keys, sent_at)
         closed = segment is not self._open and self._open is not None
         if self.table.version == self._version + 1:
             self._version += 1
@@ -174,7 +190,9 @@ def _rows(messages: Sequence[NewMessage], shard: int, segment: _Segment, first: 
         "dedup_id": [entry.dedup_id for entry in entries],
         "trace_header": [entry.system_attributes.get("AWSTraceHeader") for entry in entries],
         "sent_at": [sent_at] * count,
-        "delay_seconds": [entry.delay_micros / _SECOND for entry in entries],
+        "delay_seconds": [
+            None if entry.delay_micros is None else entry.delay_micros / _SECOND for entry in entries
+        ],
     }
     arrays = [
         pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)

@@ -28,7 +28,7 @@ _FILE = pa.schema([layout.MESSAGES.field(name) for name in _COLUMNS])
 Segment = list[LogFile]
 
 
-def tidy(table: Table, shard: int, floor: int) -> None:
+def tidy(table: Table, shard: int, floor: int, drop_before: int | None = None) -> None:
     """Drops closed segments below ``floor`` and merges small ones.
 
     Args:
@@ -36,11 +36,13 @@ def tidy(table: Table, shard: int, floor: int) -> None:
         shard: the shard.
         floor: a committed floor of the ledger, of any age: floors only rise, and what lies below
             one was forgotten by the ledger before (forget first, drop later).
+        drop_before: only what was sent before this instant may be dropped, as FIFO queues still look for
+            deduplication ids in what is younger (RET-11).
     """
     # each step looks anew: a replacement loads the newest snapshot, in which another process may have merged
     while True:
         seen = _closed(table, shard)
-        step = _next_step(seen, floor)
+        step = _next_step(seen, floor, drop_before)
         if step is None:
             return
         segments, keep = step
@@ -53,12 +55,18 @@ class _Closed:
     """The closed segments of a snapshot, and its ``files-<shard>``."""
 
     segments: list[Segment]
+    ends: list[int]
+    """For each the instant at which the next one was opened; nothing in it was sent later."""
     number: int
 
 
-def _next_step(seen: _Closed, floor: int) -> tuple[list[Segment], bool] | None:
+def _next_step(seen: _Closed, floor: int, drop_before: int | None) -> tuple[list[Segment], bool] | None:
     """Segments to replace next, and whether by their rows or by nothing."""
-    gone = [segment for segment in seen.segments if segment[-1].last < floor]
+    gone = [
+        segment
+        for segment, end in zip(seen.segments, seen.ends, strict=True)
+        if segment[-1].last < floor and (drop_before is None or end < drop_before)
+    ]
     if gone:
         return gone, False
     for segment in seen.segments:
@@ -74,7 +82,8 @@ def _next_step(seen: _Closed, floor: int) -> tuple[list[Segment], bool] | None:
 def _closed(table: Table, shard: int) -> _Closed:
     files = sorted(log_files(table, shard), key=lambda file: file.first)
     segments = [list(group) for _, group in groupby(files, key=lambda file: file.base)]
-    return _Closed(segments[:-1], table.transaction(layout.files_id(shard)) or 0)
+    ends = [segment[0].opened_at for segment in segments[1:]]
+    return _Closed(segments[:-1], ends, table.transaction(layout.files_id(shard)) or 0)
 
 
 def _small_tail(segments: list[Segment], limit: int) -> list[Segment]:
