@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import typer
-from benchmarks import bulk, point
+from benchmarks import bulk, fifo, point
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
@@ -33,6 +33,8 @@ ROWS = {
     "in-flight": point.in_flight,
     "age": point.age,
     "concurrent": point.concurrent,
+    "fifo": fifo.fifo,
+    "tenants": fifo.tenants,
     "mixed": bulk.mixed,
     "cli": point.cli,
     "extend": bulk.extend,

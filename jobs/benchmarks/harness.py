@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from rich.progress import Progress
 
+from lakequeue import Queue
 from lakequeue.spark.session import build_session
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ class Figure:
     measured: float
     bare: float | None = None
     bound: float | None = None
-    """Of the ratio, or of ``measured`` where there is nothing to compare with."""
+    """Of the ratio, or of ``measured`` where there is nothing to compare with: there the least of a rate."""
     remark: str = ""
     unit: str = "s"
 
@@ -97,11 +99,14 @@ class Figure:
             return "figure"
         if not judged:
             return "not judged"
+        if self.ratio is None and self.unit != "s":
+            return "within" if self.measured >= self.bound else "under"
         return "within" if (self.ratio or self.measured) <= self.bound else "over"
 
     def cells(self, judged: bool) -> list[str]:
         limit = "x" if self.bare is not None else f" {self.unit}"
-        bound = "" if self.bound is None else f"{self.bound:g}{limit}"
+        least = "at least " if self.bare is None and self.unit != "s" else ""
+        bound = "" if self.bound is None else f"{least}{self.bound:,g}{limit}"
         return [
             self.name,
             self._text(self.measured),
@@ -182,6 +187,37 @@ class Bench:
 
     def say(self, text: str) -> None:
         self._progress.console.print(f"[dim]{text}", highlight=False, soft_wrap=True)
+
+
+def call_rates(
+    pool: ThreadPoolExecutor,
+    sizes: Sizes,
+    queue: Queue,
+    kind: str,
+    send: Callable[[int], Any],
+    least: float | None,
+) -> Iterator[Figure]:
+    """Messages a second of each verb, a call each and in tens; ``send`` is told how many a call sends."""
+
+    def rate(action: Callable[[Any], Any], arguments: Sequence[Any]) -> tuple[float, list[Any]]:
+        start = perf_counter()
+        answers = list(pool.map(action, arguments))
+        return len(arguments) / (perf_counter() - start), answers
+
+    for batch in 1, 10:
+        sent, _ = rate(lambda _, batch=batch: send(batch), range(sizes.calls))
+        received, answers = rate(lambda _, batch=batch: queue.receive(batch, LONG), range(sizes.calls))
+        handles = [[message.receipt_handle for message in messages] for messages in answers]
+        assert sum(map(len, handles)) == sizes.calls * batch
+        if batch == 1:
+            deleted, _ = rate(lambda one: queue.delete(one[0]), handles)
+        else:
+            deleted, _ = rate(queue.delete_batch, handles)
+        what = f"in batches of {batch}" if batch > 1 else "one by one"
+        bound = None if least is None else least * batch
+        for verb, each in ("sent", sent), ("received", received), ("deleted", deleted):
+            name = f"{kind}messages {verb} {what}, {sizes.threads} threads"
+            yield Figure(name, each * batch, None, bound, "", "/s")
 
 
 def seconds_of(action: Action) -> float:

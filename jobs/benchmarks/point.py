@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 from benchmarks.bare import BareTables
-from benchmarks.harness import BODY, LONG, Action, Bench, Figure, seconds_of
+from benchmarks.harness import BODY, LONG, Action, Bench, Figure, call_rates, seconds_of
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.storage.layout import messages_path
 
@@ -88,32 +87,14 @@ def age(bench: Bench) -> Iterator[Figure]:
 
 def concurrent(bench: Bench) -> Iterator[Figure]:
     """Calls a second of many threads in this process, one message each or ten."""
-    threads, calls = bench.sizes.threads, bench.sizes.calls
-    with bench.room() as room, ThreadPoolExecutor(threads) as pool:
+    entries = [SendEntry(BODY)] * 10
+    with bench.room() as room, ThreadPoolExecutor(bench.sizes.threads) as pool:
         queue = LakeQueue(f"{room}/queues", engine="point").create_queue("busy")
 
-        def rate(action: Callable[[Any], Any], arguments: Sequence[Any]) -> tuple[float, list[Any]]:
-            start = perf_counter()
-            answers = list(pool.map(action, arguments))
-            return len(arguments) / (perf_counter() - start), answers
+        def send(batch: int) -> Any:
+            return queue.send(BODY) if batch == 1 else queue.send_batch(entries)
 
-        def figures(
-            send: Callable[[int], Any], batch: int, delete: Callable[[list[str]], Any], remark: str
-        ) -> Iterator[Figure]:
-            what = f"in batches of {batch}" if batch > 1 else "one by one"
-            sent, _ = rate(send, range(calls))
-            received, answers = rate(lambda _: queue.receive(batch, LONG), range(calls))
-            handles = [[message.receipt_handle for message in messages] for messages in answers]
-            deleted, _ = rate(delete, handles)
-            assert sum(map(len, handles)) == calls * batch
-            for verb, each in ("sent", sent), ("received", received), ("deleted", deleted):
-                yield Figure(f"messages {verb} {what}, {threads} threads", each * batch, None, None, remark, "/s")
-
-        entries = [SendEntry(BODY)] * 10
-        yield from figures(
-            lambda _: queue.send(BODY), 1, lambda handles: queue.delete(handles[0]), "(FIFO: at least 300/s)"
-        )
-        yield from figures(lambda _: queue.send_batch(entries), 10, queue.delete_batch, "(FIFO: at least 3,000/s)")
+        yield from call_rates(pool, bench.sizes, queue, "", send, None)
 
 
 def cli(bench: Bench) -> Iterator[Figure]:

@@ -37,13 +37,14 @@ def test_table_shows_machine_rows_and_no_judgement_when_quick(tmp_path: Path) ->
 
 
 def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
-    done = run(tmp_path, "--quick", "--scale", "0.02", "--only", "in-flight,age,concurrent", "--json")
+    done = run(tmp_path, "--quick", "--scale", "0.02", "--only", "in-flight,age,concurrent,fifo,tenants", "--json")
 
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["quick"] and document["failed"] == []
     assert document["machine"]["cores"] >= 1 and document["machine"]["pyspark"]
-    assert [row["bound"] for row in document["rows"]] == [2.5, 1.3, *[None] * 6]
+    bounds = [2.5, 1.3, *[None] * 6, *[300] * 3, *[3_000] * 3, 1.3, 1.3, None]
+    assert [row["bound"] for row in document["rows"]] == bounds
     for row in document["rows"]:
         if row["bare"] is not None:
             assert row["ratio"] == pytest.approx(row["measured"] / row["bare"])
