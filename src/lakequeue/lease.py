@@ -102,8 +102,9 @@ class Lease:
             LeaseLost: nothing of the lease is held any more.
         """
         timeout = check_visibility_timeout(self._queue.rules, visibility_timeout)
+        visible_at = self._queue.now_micros() + timeout
         counts = self._settle(lambda part: LeaseExtend(self._lease_id, part.spans, timeout))
-        self._visible_at = self._queue.now_micros() + timeout
+        self._visible_at = visible_at
         return counts
 
     def delete(self) -> LeaseCounts:
@@ -149,7 +150,7 @@ class Lease:
         with self._queue.service():
             for part in self._parts:
                 wanted: Command = command(part)
-                result = part.shard.command([wanted], self._queue.now_micros())[0]
+                result = part.shard.command([wanted], self._queue.now_micros)[0]
                 if result.error is not None:
                     raise result.error
                 done, lost = done + result.value.done, lost + result.value.lost

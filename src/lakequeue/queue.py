@@ -206,7 +206,7 @@ class Queue:
     ) -> dict[int, SendResult | QueueServiceError]:
         id_format = self._attributes.profile_rules.message_id_format
         messages = [NewMessage(new_message_id(id_format), entry) for entry in entries.values()]
-        places = shard.send(messages, self.now_micros(), self._attributes, version)
+        places = shard.send(messages, self.now_micros, self._attributes, version)
         done: dict[int, SendResult | QueueServiceError] = {}
         for (index, entry), place in zip(entries.items(), places, strict=True):
             if place is None:
@@ -333,7 +333,7 @@ class Queue:
             InvalidParameterValue: a strict queue, and the receipt is over or not the latest (RCP-7).
         """
         with self.service():
-            self._settler.one(receipt_handle, Delete, self.now_micros())
+            self._settler.one(receipt_handle, Delete, self.now_micros)
 
     def delete_batch(self, receipt_handles: Sequence[str]) -> BatchResult:
         """Deletes several messages in one commit per shard, with a result for each (DEL-10).
@@ -353,7 +353,7 @@ class Queue:
         """
         with self.service():
             timeout = self._visibility(visibility_timeout)
-            self._settler.one(receipt_handle, change_to(timeout), self.now_micros())
+            self._settler.one(receipt_handle, change_to(timeout), self.now_micros)
 
     def change_visibility_batch(self, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
         """Changes several receipts in one commit per shard, with a result for each (BAT-3)."""
@@ -370,7 +370,7 @@ class Queue:
 
     def _settle(self, texts: list[str], makers: Sequence[Maker | QueueServiceError]) -> BatchResult:
         check_batch_ids([str(index) for index in range(len(texts))], self._attributes)
-        return self._settler.batch(texts, makers, self.now_micros())
+        return self._settler.batch(texts, makers, self.now_micros)
 
     # --- DataFrames
 
@@ -436,8 +436,8 @@ class Queue:
             first.look(lambda machine: machine.check_purge(purge, self.now_micros()))
             # the first shard keeps the pause, so it comes last: a purge that was cut short can be repeated
             for shard in others:
-                _raise(shard.command([Purge(self.name, at_any_time=True)], self.now_micros()))
-            _raise(first.command([purge], self.now_micros()))
+                _raise(shard.command([Purge(self.name, at_any_time=True)], self.now_micros))
+            _raise(first.command([purge], self.now_micros))
 
     def attributes(self, names: Sequence[str] = ("All",)) -> dict[str, str]:
         """The queue's attributes and counts by their SQS names, as strings (QUE-23).
@@ -492,7 +492,7 @@ class Queue:
             return
         command = SetAttributes(dict(row.attributes), version)
         for shard in self._shards:
-            _raise(shard.command([command], self.now_micros()))
+            _raise(shard.command([command], self.now_micros))
             shard.mark(attributes_version=version)
 
     def close(self) -> None:
@@ -500,7 +500,7 @@ class Queue:
         for shard in self._shards:
             shard.mark(close=True)
         for shard in self._shards:
-            for result in shard.command([Close()], self.now_micros()):
+            for result in shard.command([Close()], self.now_micros):
                 if result.error is not None and not isinstance(result.error, QueueDoesNotExist):
                     raise result.error
 

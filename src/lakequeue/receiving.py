@@ -65,7 +65,7 @@ class Receiver:
         for shard in self._in_turn(attempt_id):
             try:
                 command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
-                result = shard.command([command], self._now())[0]
+                result = shard.command([command], self._now)[0]
             except LakeQueueError:
                 if parts:  # claimed already: to raise would hide them from everybody
                     break

@@ -8,7 +8,7 @@ from lakequeue import handles
 from lakequeue.errors import QueueServiceError
 from lakequeue.message import BatchFailure, BatchResult, BatchSuccess
 from lakequeue.shard import ChangeVisibility, Command
-from lakequeue.shard_service import ShardService
+from lakequeue.shard_service import Now, ShardService
 from lakequeue.storage.catalog import QueueRow
 
 Maker = Callable[[int, str, str], Command]
@@ -27,14 +27,14 @@ class Settler:
         self._row = row
         self._shards = shards
 
-    def one(self, text: str, make: Maker, now: int) -> None:
+    def one(self, text: str, make: Maker, now: Now) -> None:
         """Settles one receipt or raises why not."""
         shard, command = self._command(text, make)
         error = self._shards[shard].command([command], now)[0].error
         if error is not None:
             raise error
 
-    def batch(self, texts: Sequence[str], makers: Sequence[Maker | QueueServiceError], now: int) -> BatchResult:
+    def batch(self, texts: Sequence[str], makers: Sequence[Maker | QueueServiceError], now: Now) -> BatchResult:
         """Settles many; entry ids are indexes. A maker that is an error refuses its entry (BAT-4)."""
         refusals: dict[int, QueueServiceError | None] = {}
         by_shard: dict[int, list[tuple[int, Command]]] = {}

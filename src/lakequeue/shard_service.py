@@ -44,6 +44,9 @@ would never get in between those of a busy point engine."""
 ATTEMPTS = 60
 """Lost races of one batch before its callers get RequestThrottled (ERR-9)."""
 
+Now = Callable[[], int]
+"""The caller's clock in microseconds, asked for each decision: a lost race may outlast a timeout (RCV-4)."""
+
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
 
@@ -51,7 +54,7 @@ _T = TypeVar("_T")
 @attrs.frozen
 class _Send:
     messages: Sequence[NewMessage]
-    now: int
+    now: Now
     attributes: QueueAttributes
     attributes_version: int
 
@@ -59,7 +62,7 @@ class _Send:
 @attrs.frozen
 class _Commands:
     commands: Sequence[Command]
-    now: int
+    now: Now
 
 
 class Placed(NamedTuple):
@@ -98,7 +101,7 @@ class ShardService:
     def send(
         self,
         messages: Sequence[NewMessage],
-        now: int,
+        now: Now,
         attributes: QueueAttributes,
         attributes_version: int,
     ) -> Sent:
@@ -138,9 +141,9 @@ class ShardService:
         self, sends: Sequence[_Send], alone: ExitStack
     ) -> tuple[list[Sent | BaseException], Appended | None]:
         appender = self._open_appender()
-        now = max(send.now for send in sends)
         fresh = False
         for attempt in range(ATTEMPTS):
+            now = max(send.now() for send in sends)
             version = appender.attributes_version
             appender.check_open()
             current = next((send for send in sends if send.attributes_version == version), sends[0])
@@ -219,7 +222,7 @@ class ShardService:
                 ledger.table.refresh()
                 floor = ledger.floor()
             appender = self._open_appender()
-            tidy(appender.table, self.shard, floor, last.now - WINDOW if last.attributes.fifo else None)
+            tidy(appender.table, self.shard, floor, last.now() - WINDOW if last.attributes.fifo else None)
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
@@ -232,7 +235,7 @@ class ShardService:
 
     # --- the ledger
 
-    def command(self, commands: Sequence[Command], now: int) -> list[Result]:
+    def command(self, commands: Sequence[Command], now: Now) -> list[Result]:
         """Applies commands in one commit, possibly with those of other callers.
 
         Raises:
@@ -272,10 +275,9 @@ class ShardService:
 
     def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
         commands = [command for group in groups for command in group.commands]
-        now = max(group.now for group in groups)
-        with self._ledger_lock:
+        with self._ledger_lock, ExitStack() as alone:
             try:
-                results = self._decide(commands, now)
+                results = self._decide_in_turn(commands, lambda: max(group.now() for group in groups), alone)
             except BaseException:
                 self._machine = None  # what it holds may differ from the table
                 raise
@@ -288,11 +290,7 @@ class ShardService:
             results = results[len(group.commands) :]
         return answers
 
-    def _decide(self, commands: Sequence[Command], now: int) -> list[Result] | None:
-        with ExitStack() as alone:
-            return self._decide_in_turn(commands, now, alone)
-
-    def _decide_in_turn(self, commands: Sequence[Command], now: int, alone: ExitStack) -> list[Result] | None:
+    def _decide_in_turn(self, commands: Sequence[Command], now: Now, alone: ExitStack) -> list[Result] | None:
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         # these speak of every message sent before the call
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
@@ -307,7 +305,7 @@ class ShardService:
             reread = whole or machine.fifo or machine.log.end - machine.head.head_offset < wanted
             if reread:
                 machine.log = self._open_reader().refresh()
-            decision = machine.decide(commands, now)
+            decision = machine.decide(commands, now())
             if not reread and _short(commands, decision.results):
                 # enough lies in the log as it was known, but hidden: newer messages may be visible
                 log = self._open_reader().refresh()

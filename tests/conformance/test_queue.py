@@ -1352,7 +1352,7 @@ def test_a_purge_that_was_cut_short_between_shards_can_be_repeated(bench: Bench)
     for number in range(6):
         queue.send(str(number))
     last = queue._shards[-1]
-    last.command([Purge(queue.name, at_any_time=True)], queue.now_micros())  # as far as the first call got
+    last.command([Purge(queue.name, at_any_time=True)], queue.now_micros)  # as far as the first call got
     queue.purge()
     assert queue.counts().visible == 0
     with pytest.raises(errors.PurgeQueueInProgress):
