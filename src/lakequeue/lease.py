@@ -74,7 +74,7 @@ class Lease:
     @property
     def messages(self) -> DataFrame:
         """The messages: message_id, body, receipt_handle, sent_at, message_attributes, group_id,
-        delay_seconds, receive_count, shard, offset.
+        delay_seconds, receive_count, shard, offset, dedup_id, sequence_number.
 
         Lazy; files that it reads stay for 24 hours.
         """
@@ -84,7 +84,7 @@ class Lease:
         spark = owner.require_spark("Lease.messages")
         path = messages_path(owner.root, self._row.key)
         key = handles.lease_key(self._row.handle_key, self._lease_id)
-        columns = LeaseColumns(self._row.key, self._lease_id, key)
+        columns = LeaseColumns(self._row.key, self._lease_id, key, self._queue.fifo)
         parts = []
         with self._queue.service():
             for part in self._parts:

@@ -397,7 +397,7 @@ class Queue:
             spark = self.owner.require_spark("send_dataframe")
             while True:
                 try:
-                    rows = bulk.send(self._bulk_target(), spark, df, send_id, self.now_micros(), order_by)
+                    rows = bulk.send(self._bulk_target(), spark, df, send_id, self.now_micros, order_by)
                 except StaleAttributes:
                     self._renew()
                     continue

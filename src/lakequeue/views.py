@@ -16,6 +16,7 @@ from lakequeue.clock import to_micros
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.frames import quoted, spark_uri
+from lakequeue.storage.lease_frame import SEQUENCE_NUMBER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,11 +41,12 @@ MESSAGES: Mapping[str, str] = {
     "message_attributes": _ATTRIBUTE_VALUES,
     "delay_seconds": "DOUBLE",
     "dedup_id": "STRING",
+    "sequence_number": "STRING",
     "shard": "INT",
     "offset": "BIGINT",
 }
 """``state`` is Active, Inactive, Delayed, Deleted or Expired. ``visible_at`` and ``receive_count`` are NULL
-for the last two; ``age`` is in seconds since the message was sent."""
+for the last two; ``age`` is in seconds since the message was sent; standard queues have no sequence numbers."""
 
 QUEUES: Mapping[str, str] = {
     "queue": "STRING",
@@ -74,6 +76,7 @@ _RUNS = {
     "first_received_at": "TIMESTAMP",
     "attempt_id": "STRING",
     "attempted_at": "TIMESTAMP",
+    "attempt_place": "INT",
     "expires_at": "TIMESTAMP",
     "move_number": "BIGINT",
     "target_key": "STRING",
@@ -167,13 +170,14 @@ def _messages(root: str, queue: QueueRow, now: str) -> str:
     look at everything.
     """
     kept = "state IN ('Active', 'Inactive', 'Delayed')"
+    number = SEQUENCE_NUMBER if queue.attributes.get("FifoQueue") == "true" else "CAST(NULL AS STRING)"
     return f"""
         SELECT {_names(queue)}, message_id, state, group_id, sent_at,
             CASE WHEN {kept} THEN coalesce(available_at, sent_at) END AS visible_at,
             CASE WHEN {kept} THEN coalesce(run.receive_count, 0) END AS receive_count,
             run.first_received_at,
             (unix_micros(instant) - unix_micros(sent_at)) / 1e6D AS age,
-            body, message_attributes, delay_seconds, dedup_id, shard, `offset`
+            body, message_attributes, delay_seconds, dedup_id, {number} AS sequence_number, shard, `offset`
         FROM (
             SELECT *,
                 CASE

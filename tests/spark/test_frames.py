@@ -13,7 +13,8 @@ import pytest
 
 from lakequeue import handles
 from lakequeue.errors import InvalidMessageContents, InvalidParameterValue
-from lakequeue.storage import frames, layout, lease_frame, row_rules
+from lakequeue.sequence import sequence_number
+from lakequeue.storage import frames, layout, lease_frame, row_rules, waiting
 from lakequeue.storage.engine import DataFile, Table
 from lakequeue.storage.point import PointEngine
 
@@ -35,7 +36,7 @@ def log(tmp_path: Path) -> Table:
     return engine.open(path)
 
 
-def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> frames.Manifest:
+def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> waiting.Manifest:
     given = {"send_id": "s1", "now": NOW, "max_bytes": 262_144} | given
     return frames.stage(spark, df, log.path, given.pop("send_id"), **given)
 
@@ -71,8 +72,8 @@ def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table)
         {"position": 2, "delay_seconds": 7.0},
     )
     assert file.nulls == {"sent_at": 3, "position": 0, "delay_seconds": 0}
-    assert frames.load_manifest(log.path, "s1") == manifest
-    assert frames.load_manifest(log.path, "s2") is None
+    assert waiting.load_manifest(log.path, "s1") == manifest
+    assert waiting.load_manifest(log.path, "s2") is None
 
     lease = lease_frame.lease_frame(spark, log.path, commit(log, manifest.files), LEASE)
     assert tuple(lease.columns) == lease_frame.LEASE_COLUMNS
@@ -138,7 +139,7 @@ def test_rows_that_break_rules_are_counted_and_nothing_stays(spark: SparkSession
         assert part in str(caught.value)
     with pytest.raises(InvalidMessageContents, match="1 row has characters"):
         staged(spark, spark.createDataFrame([("a\ufffe",), ("b",)], "body string"), log)
-    assert frames.load_manifest(log.path, "s1") is None
+    assert waiting.load_manifest(log.path, "s1") is None
     assert not list(Path(log.path).rglob("*.parquet"))
 
 
@@ -173,8 +174,8 @@ def test_a_second_staging_of_a_send_keeps_to_the_first(spark: SparkSession, log:
     second = staged(spark, spark.sql("SELECT 'second' AS body"), log, send_id="any / id", now=NOW + 1)
     assert second == first
     assert len(list(Path(log.path).rglob("*.parquet"))) == 1
-    frames.discard(log.path, "any / id")
-    assert frames.load_manifest(log.path, "any / id") is None
+    waiting.discard(log.path, "any / id")
+    assert waiting.load_manifest(log.path, "any / id") is None
     assert not list(Path(log.path).rglob("*.parquet"))
 
 
@@ -199,6 +200,25 @@ def test_many_ranges_are_leased_exactly(spark: SparkSession, log: Table) -> None
         wanted = {s.base_offset + p for s in part for p in range(s.first_position, s.last_position + 1)}
         assert found == {offset: expected[offset] for offset in wanted}
     assert lease_frame.lease_frame(spark, log.path, [], LEASE).isEmpty()
+
+
+@pytest.mark.spec("SEQ-1", "SEQ-4", "SEQ-5", "DDP-12")
+def test_messages_of_fifo_queues_are_leased_with_their_ids_and_numbers(spark: SparkSession, log: Table) -> None:
+    df = spark.range(0, 300, 1, 2).selectExpr("id % 8 || '' AS group_id", "'d' || id AS dedup_id", "'b' AS body")
+    files = staged(spark, df, log, fifo=row_rules.Fifo()).files
+    added, spans = [], []
+    for file, (shard, base) in zip(files, [(1_023, 0), (0, 2**44)], strict=True):
+        partition = {"shard": str(shard), "base_offset": str(base), "opened_at": "2026-01-01 00:00:00.123456"}
+        added.append(attrs.evolve(file, partition=partition))
+        spans.append(lease_frame.LeaseSpan(shard, base, NOW, 0, file.rows - 1, base, 1))
+    log.add(added, {"send-0": 300}, "bulk")
+
+    lease = lease_frame.lease_frame(spark, log.path, spans, attrs.evolve(LEASE, fifo=True))
+    rows = lease.select("shard", "offset", "dedup_id", "sequence_number").collect()
+    assert {row.sequence_number for row in rows} == {sequence_number(row.shard, row.offset) for row in rows}
+    assert {row.dedup_id for row in rows} == {f"d{n}" for n in range(300)}
+    plain = lease_frame.lease_frame(spark, log.path, spans, LEASE)
+    assert [row.sequence_number for row in plain.select("sequence_number").distinct().collect()] == [None]
 
 
 def test_a_lease_reads_only_its_files_and_shows_no_other_key(spark: SparkSession, log: Table) -> None:

@@ -17,20 +17,26 @@ import attrs
 from lakequeue.attributes import QueueAttributes
 from lakequeue.clock import from_micros
 from lakequeue.errors import (
+    InvalidParameterValue,
     OverLimit,
     QueueClientError,
     QueueDoesNotExist,
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.storage import frames, layout
+from lakequeue.storage import frames, layout, waiting
+from lakequeue.storage.bulk_dedup import Duplicates, opened_at
 from lakequeue.storage.commit import StaleAttributes, back_off, commit
 from lakequeue.storage.engine import DataFile, Engine, Table
+from lakequeue.storage.row_rules import Fifo
+from lakequeue.storage.waiting import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ATTEMPTS = 60
+PATIENCE = 4
+"""Attempts after which files with new duplicates are written while small sends wait."""
 OLDEST_MANIFEST = 12 * 3600 * 1_000_000
 """Waiting files older than half of what VACUUM keeps may be gone before they are committed."""
 
@@ -49,55 +55,106 @@ class Target:
     """Messages that the cap on stored ones leaves, None without a cap (QUE-21)."""
     holding: Callable[[], AbstractContextManager[None]]
     """Keeps this process's small sends waiting for the few milliseconds of the commit."""
+    purged: Callable[[int], int]
+    """Offset up to which a shard was purged, fresh; asked when messages of the log are in the way (DDP-13)."""
 
 
-def send(target: Target, spark: SparkSession, df: DataFrame, send_id: str | None, now: int) -> int:
-    """Sends the rows of ``df``; returns how many, 0 if ``send_id`` was sent before.
+def send(
+    target: Target,
+    spark: SparkSession,
+    df: DataFrame,
+    send_id: str | None,
+    now: Callable[[], int],
+    order_by: str | None = None,
+) -> int:
+    """Sends the rows of ``df``; returns how many were added, 0 if ``send_id`` was sent before.
+
+    Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``now`` is asked anew
+    for the commit, as writing may take minutes, and delays and deduplication count from the commit.
 
     Raises:
-        InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
+        InvalidParameterValue, InvalidMessageContents: rows break a rule, or ``order_by`` is not for this queue;
+            nothing was sent.
         OverLimit: the queue has no room for all of them (QUE-21).
         StaleAttributes: nothing was sent; repeat with the newest attributes.
     """
+    attributes = target.attributes
+    if order_by is not None and not attributes.fifo:
+        raise InvalidParameterValue(
+            f"Value {order_by} for parameter order_by is invalid. Reason: Standard queues keep no order."
+        )
     table = target.engine.open(target.messages_path)
     id = send_id or uuid.uuid4().hex
     if send_id is not None and table.transaction(layout.bulk_id(id)):
         return 0
-    manifest = frames.load_manifest(target.messages_path, id) if send_id is not None else None
+    manifest = waiting.load_manifest(target.messages_path, id) if send_id is not None else None
     if manifest is None:
-        delay = target.attributes.limits("delay")
+        delay = attributes.limits("delay")
         manifest = frames.stage(
             spark,
             df,
             target.messages_path,
             id,
-            max_bytes=target.attributes.maximum_message_size,
-            default_delay=target.attributes.delay_micros / 1_000_000,
+            max_bytes=attributes.maximum_message_size,
+            default_delay=attributes.delay_micros / 1_000_000,
             max_delay=None if delay.high is None else float(delay.high),
-            count_attributes=target.attributes.profile_rules.attributes_count_in_size,
-            now=now,
+            fifo=_fifo(attributes, order_by) if attributes.fifo else None,
+            count_attributes=attributes.profile_rules.attributes_count_in_size,
+            now=now(),
         )
-    elif now - manifest.created_at > OLDEST_MANIFEST:
+    elif now() - manifest.created_at > OLDEST_MANIFEST:
         raise QueueClientError(
             f"the files of bulk send {id} were written more than 12 h ago; send them under a new id"
         )
-    rows = manifest.rows
-    if not rows:
+    if not manifest.rows:
         return 0
     try:
-        for attempt in range(ATTEMPTS):
-            with target.holding():
-                table.refresh()
-                if send_id is not None and table.transaction(layout.bulk_id(id)):
-                    return 0  # another process committed the same files meanwhile
-                if _commit(target, table, manifest.files, id if send_id is not None else None, rows, now):
-                    return rows
-            back_off(attempt)
-        raise RequestThrottled("too many lost races; nothing was sent")
+        rows = _commit_all(target, table, manifest, send_id, now)
     except (StaleAttributes, QueueServiceError):
         if send_id is None:  # under an id of the caller's, another process may be committing these files
-            frames.discard(target.messages_path, id)
+            waiting.discard(target.messages_path, id)
         raise
+    if send_id is None and not rows:
+        waiting.discard(target.messages_path, id)
+    return rows
+
+
+def _fifo(attributes: QueueAttributes, order_by: str | None) -> Fifo:
+    return Fifo(
+        shards=attributes.shards,
+        content_based_deduplication=bool(attributes.content_based_deduplication),
+        dedup_by_group=attributes.dedup_by_group,
+        order_by=order_by,
+    )
+
+
+def _commit_all(
+    target: Target, table: Table, manifest: Manifest, send_id: str | None, now: Callable[[], int]
+) -> int:
+    """Commits what waits; returns the number of messages."""
+    files, duplicates = manifest.files, None
+    if target.attributes.fifo:
+        by_group = target.attributes.dedup_by_group
+        duplicates = Duplicates(target.messages_path, files, by_group, target.purged)
+    for attempt in range(ATTEMPTS):
+        if duplicates is not None:  # here, as reading the log and writing files may take seconds
+            table.refresh()
+            duplicates.look(table, now())
+            files = duplicates.files()
+        with target.holding():
+            table.refresh()
+            instant = now()
+            if send_id is not None and table.transaction(layout.bulk_id(send_id)):
+                return 0  # another process committed the same files meanwhile
+            if duplicates is not None and not duplicates.look(table, instant):
+                if attempt < PATIENCE:
+                    continue
+                files = duplicates.files()
+            rows = sum(file.rows for file in files)
+            if _commit(target, table, files, send_id, rows, instant):
+                return rows
+        back_off(attempt)
+    raise RequestThrottled("too many lost races; nothing was sent")
 
 
 def _commit(
@@ -109,7 +166,7 @@ def _commit(
     ):
         raise StaleAttributes()
     room = target.room()
-    if room is not None and rows > room:
+    if room is not None and rows > max(0, room):
         raise OverLimit(f"The queue has room for {max(0, room)} messages, not for {rows}.")
     fence = {layout.attributes_id(shard): target.attributes_version for shard in target.shards}
     ids: dict[str, int] = {}
@@ -118,20 +175,29 @@ def _commit(
         version = table.transaction(layout.send_id(shard)) or 0
         if version >= layout.CLOSED:
             raise QueueDoesNotExist("The specified queue does not exist.")
-        end, opened_at = version, max(now, table.transaction(layout.clock_id(shard)) or 0)
-        for file in files[turn :: len(target.shards)]:
+        end, instant = version, opened_at(table, shard, now)
+        for file in _dealt(target, files, turn):
             partition = {
                 "shard": str(shard),
                 "base_offset": str(end),
-                "opened_at": from_micros(opened_at).strftime("%Y-%m-%d %H:%M:%S.%f"),
+                "opened_at": from_micros(instant).strftime("%Y-%m-%d %H:%M:%S.%f"),
             }
             added.append(attrs.evolve(file, partition=partition))
             end += file.rows
         if end != version:
             fence[layout.send_id(shard)] = version
             ids[layout.send_id(shard)] = end
-            ids[layout.clock_id(shard)] = opened_at
+            ids[layout.clock_id(shard)] = instant
     if send_id is not None:
         fence[layout.bulk_id(send_id)] = 0
         ids[layout.bulk_id(send_id)] = 1
+    if not ids:
+        return True  # nothing is left of a send that nobody will repeat
     return commit(table, fence, lambda token: table.add(added, ids, token))
+
+
+def _dealt(target: Target, files: Sequence[DataFile], turn: int) -> Sequence[DataFile]:
+    """The files of a shard: those of its groups, or any in turn."""
+    if target.attributes.fifo:
+        return [file for file in files if file.partition["shard"] == str(target.shards[turn])]
+    return files[turn :: len(target.shards)]

@@ -23,7 +23,13 @@ LEASE_COLUMNS = (
     "receive_count",
     "shard",
     "offset",
+    "dedup_id",
+    "sequence_number",
 )
+SEQUENCE_NUMBER = """
+    CAST(10000000000000000000BD + ((`offset` * 1024 + shard) * 256 + `offset` * 37 % 256) AS STRING)
+"""
+"""``sequence.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
 """More ranges than this are joined; as a predicate they would outgrow what the planner likes."""
 _BUCKET = 8
@@ -50,11 +56,13 @@ class LeaseColumns:
         key: the queue incarnation.
         lease_id: id of the claim.
         lease_key: ``handles.lease_key``: seals this lease's handles only, so that a plan may show it.
+        fifo: whether the queue is one, and its messages have sequence numbers.
     """
 
     key: str
     lease_id: str
     lease_key: str = attrs.field(repr=False)
+    fifo: bool = False
 
 
 def lease_frame(
@@ -92,9 +100,9 @@ def lease_frame(
         rows = rows.withColumn("receive_count", F.lit(counts.pop()) if len(counts) == 1 else _count_of(ordered))
     else:
         rows = _joined(spark, rows.where(_any([_around(group) for group in _grouped(ordered)])), ordered)
-    offset = F.col("base_offset") + F.col("position")
+    rows = rows.withColumn("offset", F.col("base_offset") + F.col("position"))
     plain = F.concat(
-        F.lit(f"{lease.key}-"), F.col("shard").cast("string"), F.lit("-"), offset.cast("string"),
+        F.lit(f"{lease.key}-"), F.col("shard").cast("string"), F.lit("-"), F.col("offset").cast("string"),
         F.lit(f"-{lease.lease_id}"),
     )  # fmt: skip
     mac = F.substring(F.sha2(F.concat(F.lit(lease.lease_key), plain), 256), 1, 32)
@@ -108,7 +116,9 @@ def lease_frame(
         "delay_seconds",
         F.col("receive_count").cast("int").alias("receive_count"),
         "shard",
-        offset.alias("offset"),
+        "offset",
+        "dedup_id",
+        (F.expr(SEQUENCE_NUMBER) if lease.fifo else F.lit(None).cast("string")).alias("sequence_number"),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import attrs
+
 from lakequeue.errors import InvalidMessageContents, InvalidParameterValue, QueueServiceError
 
 if TYPE_CHECKING:
@@ -18,6 +20,17 @@ _OTHERS = "\\x7f-\\ud7ff\\ue000-\\ufffd\\x{10000}-\\x{10ffff}"
 # Java matches a class of single characters from a bit set, several times faster than ranges
 _ASCII = "".join(f"\\x{code:02x}" for code in (9, 10, 13, *range(32, 127)))
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
+
+
+@attrs.frozen
+class Fifo:
+    """What a FIFO queue asks of the rows of a DataFrame."""
+
+    shards: int = 1
+    content_based_deduplication: bool = False
+    dedup_by_group: bool = False
+    order_by: str | None = None
+    """Column that the messages of a group are ordered by; None: as they lie in the DataFrame."""
 
 
 class Rule(NamedTuple):
@@ -45,9 +58,9 @@ def allowed_characters() -> Column:
     return body.rlike(f"^[{_ASCII}]*\\z") | body.rlike(f"^[{_ASCII}{_OTHERS}]*\\z")
 
 
-def check_columns(df: DataFrame) -> None:
+def check_columns(df: DataFrame, order_by: str | None = None) -> None:
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
-    unknown = sorted(set(types) - set(INPUT_COLUMNS))
+    unknown = sorted(set(types) - {*INPUT_COLUMNS, order_by})
     if unknown:
         raise InvalidParameterValue(
             f"Columns {', '.join(unknown)} are not known; a DataFrame of messages has {', '.join(INPUT_COLUMNS)}."
@@ -67,13 +80,15 @@ def check_columns(df: DataFrame) -> None:
         raise InvalidParameterValue(
             f"The column message_attributes is {attributes}, it must be map<string,string> or {ATTRIBUTES}."
         )
+    if order_by is not None and order_by not in types:
+        raise InvalidParameterValue(f"The column {order_by}, which order_by names, is missing.")
 
 
 def row_rules(
     given: set[str],
     max_bytes: int,
     max_delay: float | None,
-    fifo: bool,
+    fifo: Fifo | None,
     count_attributes: bool,
 ) -> list[tuple[Rule, Column]]:
     """Rules with the condition under which a row breaks them; columns that are not given cost nothing."""
@@ -96,14 +111,14 @@ def row_rules(
     rules.insert(1, (Rule("size", "are", f"longer than {max_bytes} bytes (SND-2)"), size > max_bytes))
     if "delay_seconds" in given:
         delay = F.col("delay_seconds")
-        if fifo:
+        if fifo is not None:
             rules.append((Rule("delay", "have", "a delay, which FIFO queues refuse (SND-6)"), delay != 0))
         else:
             limit = _FOREVER if max_delay is None else max_delay
             text = f"a delay_seconds outside 0..{limit:g} (DLY-3)"
             rules.append((Rule("delay", "have", text), ~delay.between(0, limit)))
     identifier = r"^[!-~]{1,128}\z"
-    if fifo:
+    if fifo is not None:
         group = F.col("group_id")
         rules.append(
             (
@@ -111,7 +126,12 @@ def row_rules(
                 ~F.coalesce(group.rlike(identifier), F.lit(False)),
             )
         )
-        rules.append((Rule("dedup", "have", "an invalid dedup_id (SND-13)"), ~F.col("dedup_id").rlike(identifier)))
+        dedup = F.col("dedup_id")
+        rules.append((Rule("dedup", "have", "an invalid dedup_id (SND-13)"), ~dedup.rlike(identifier)))
+        if not fifo.content_based_deduplication:
+            rules.append((Rule("no_dedup", "have", "no dedup_id (SND-5)"), dedup.isNull()))
+        if fifo.order_by is not None:
+            rules.append((Rule("order", "have", f"no {fifo.order_by} to order by"), F.col("_order").isNull()))
     else:
         if "group_id" in given:
             rules.append(
