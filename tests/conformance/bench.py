@@ -82,6 +82,12 @@ class Call:
             self.result = error
         self.ended_at = self.clock.now()
 
+    def after(self, seconds: float) -> Call:
+        """Waits until the call waits, then lets time pass."""
+        self.clock.wait_for_waiters()
+        self.clock.advance(seconds)
+        return self
+
     def join(self) -> Any:
         self.thread.join(60)
         assert not self.thread.is_alive(), "the call goes on"

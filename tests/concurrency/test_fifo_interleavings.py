@@ -1,0 +1,408 @@
+"""Two processes in one on a FIFO queue: what one of them does between two steps of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from concurrency.fifo_rig import fifo_rows
+from concurrency.rig import apart, check_log, drain
+from lakequeue import Message, Queue, QueueClientError, SendEntry
+from lakequeue.errors import InvalidParameterValue
+from lakequeue.storage.engine import LostRace
+from lakequeue.storage.point import PointTable
+from lakequeue.testing import ManualClock
+
+Two = tuple[Queue, Queue]
+RAISED = [LostRace("answer lost"), OSError("post-commit work failed")]
+
+
+class Killed(BaseException):
+    """Ends a call where a SIGKILL would."""
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def two(tmp_path: Path, clock: ManualClock) -> Two:
+    here, there = apart(tmp_path / "root", clock)
+    return here.create_queue("orders.fifo", fifo=True), there.create_queue("orders.fifo", fifo=True)
+
+
+def another(queue: Queue) -> Queue:
+    """The queue as a process sees it that has just started."""
+    return apart(queue.owner.root, queue.owner.clock, 1)[0].queue(queue.name)
+
+
+def send(queue: Queue, *bodies: str) -> None:
+    """Sends messages whose group is the letter that they begin with."""
+    entries = [SendEntry(body, group_id=body[0], dedup_id=body) for body in bodies]
+    assert not queue.send_batch(entries).failed
+
+
+def bodies(messages: list[Message]) -> list[str]:
+    return [message.body for message in messages]
+
+
+def handles(messages: list[Message]) -> list[str]:
+    return [message.receipt_handle for message in messages]
+
+
+def before_next(
+    patch: pytest.MonkeyPatch, method: str, action: Callable[[], object], table: str = "", landed: bool = False
+) -> list[str]:
+    """Does something right before the next write, or right after it; answers whether that came to pass."""
+    original, done = getattr(PointTable, method), []
+
+    def overtaken(self: PointTable, *args: Any) -> None:
+        if not self.path.endswith(table):
+            return original(self, *args)
+        patch.setattr(PointTable, method, original)
+        done.append(self.path)
+        if landed:
+            original(self, *args)
+        action()
+        if not landed:
+            original(self, *args)
+
+    patch.setattr(PointTable, method, overtaken)
+    return done
+
+
+def raises(error: BaseException) -> Callable[[], None]:
+    def action() -> None:
+        raise error
+
+    return action
+
+
+class TestDeduplication:
+    @pytest.mark.spec("DDP-10", "DDP-8", "SND-17")
+    def test_an_id_that_another_process_sends_meanwhile_is_a_duplicate_and_the_rest_is_sent(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        theirs = []
+        done = before_next(
+            monkeypatch, "append", lambda: theirs.append(other.send("theirs", group_id="g", dedup_id="d"))
+        )
+        batch = [
+            SendEntry("mine", group_id="h", dedup_id="d"),
+            SendEntry("more", group_id="h", dedup_id="e"),
+            SendEntry("again", group_id="h", dedup_id="d"),
+        ]
+        mine = queue.send_batch(batch).successful
+        assert done
+        assert [(row.body, row.message_id) for row in fifo_rows(queue)] == [
+            ("theirs", theirs[0].message_id),
+            ("more", mine[1].message_id),
+        ]
+        for answer in (mine[0], mine[2]):
+            assert (answer.message_id, answer.sequence_number) == (theirs[0].message_id, theirs[0].sequence_number)
+        check_log(queue)
+
+    @pytest.mark.spec("DDP-9", "DDP-11")
+    def test_a_send_that_lost_a_race_is_judged_at_the_later_instant(
+        self, two: Two, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        send(queue, "a")
+        clock.advance(299)
+
+        def overtake() -> None:
+            clock.advance(1)
+            send(other, "b")
+
+        assert before_next(monkeypatch, "append", overtake) == []
+        send(queue, "a", "c")  # a duplicate when it was begun, but no more when it was stamped
+        assert [row.body for row in fifo_rows(queue)] == ["a", "b", "a", "c"]
+
+    @pytest.mark.spec("DDP-13")
+    def test_an_id_that_was_sent_and_purged_meanwhile_is_free(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+
+        def overtake() -> None:
+            other.send("theirs", group_id="g", dedup_id="d")
+            other.purge()
+
+        before_next(monkeypatch, "append", overtake)
+        mine = queue.send("mine", group_id="g", dedup_id="d")
+        assert other.send("again", group_id="g", dedup_id="d").message_id == mine.message_id
+        assert drain(other) == ["mine"]
+
+    @pytest.mark.spec("DDP-13")
+    def test_a_purge_between_decision_and_commit_spares_what_is_committed_after_it(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        send(queue, "a")
+        done = before_next(monkeypatch, "append", other.purge)
+        send(queue, "a", "b")  # a repeats what was purged right after
+        assert done
+        assert drain(other) == ["b"]
+        send(other, "a")
+        assert drain(queue) == ["a"]
+
+    @pytest.mark.spec("DDP-10", "SND-17")
+    @pytest.mark.parametrize("error", RAISED, ids=type)
+    def test_a_send_that_landed_and_raised_is_answered_with_its_own_message(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        queue, other = two
+        before_next(monkeypatch, "append", raises(error), landed=True)
+        mine = queue.send("a", group_id="g", dedup_id="d")
+        answers = {mine, *(one.send("a", group_id="g", dedup_id="d") for one in (queue, other, another(queue)))}
+        assert len(answers) == 1
+        assert [row.message_id for row in fifo_rows(queue)] == [mine.message_id]
+
+    @pytest.mark.spec("DDP-10", "SND-10")
+    @pytest.mark.parametrize("landed", [False, True])
+    def test_a_send_of_unknown_outcome_may_be_repeated(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch, landed: bool
+    ) -> None:
+        queue, other = two
+        send(queue, "a")
+        with monkeypatch.context() as patch:
+            before_next(patch, "append", raises(OSError("connection reset")), landed=landed)
+            patch.setattr(PointTable, "landed", lambda *_: raises(OSError("no route"))())
+            with pytest.raises(QueueClientError) as caught:
+                queue.send("b", group_id="g", dedup_id="d")
+            assert caught.value.outcome_unknown
+        again = queue.send("b", group_id="g", dedup_id="d")
+        assert other.send("b", group_id="g", dedup_id="d") == again
+        assert [row.body for row in check_log(queue)] == ["a", "b"]
+        assert fifo_rows(queue)[1].message_id == again.message_id
+
+    @pytest.mark.spec("DDP-10", "SND-10")
+    def test_whoever_repeats_the_send_of_a_process_that_died_before_the_answer_gets_its_message(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        before_next(monkeypatch, "append", raises(Killed()), landed=True)
+        with pytest.raises(Killed):
+            queue.send("a", group_id="g", dedup_id="d")
+        again = other.send("a", group_id="g", dedup_id="d")
+        assert [row.message_id for row in fifo_rows(other)] == [again.message_id]
+        assert bodies(other.receive(max_messages=10)) == ["a"]
+
+
+class TestAttempts:
+    @pytest.mark.spec("ATT-1", "ATT-3", "ATT-8")
+    @pytest.mark.parametrize("shards", [1, 2])
+    def test_one_id_used_by_two_processes_at_once_gives_both_the_same_receipts(
+        self, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, shards: int
+    ) -> None:
+        here, there = apart(tmp_path / "root", clock)
+        attributes = {"deduplication_scope": "message_group", "shards": shards} if shards > 1 else {}
+        queue = here.create_queue("orders.fifo", fifo=True, **attributes)
+        other = there.queue("orders.fifo")
+        send(queue, "a1", "b1", "a2", "c1", "d1", "e1")
+        theirs: list[Message] = []
+        done = before_next(
+            monkeypatch, "merge", lambda: theirs.extend(other.receive(max_messages=4, attempt_id="x"))
+        )
+        mine = queue.receive(max_messages=2, attempt_id="x")
+        assert done and mine == theirs
+        assert {message.receive_count for message in mine} == {1}
+
+    @pytest.mark.spec("ATT-11")
+    def test_two_ids_at_once_share_no_message(self, two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+        queue, other = two
+        send(queue, "a1", "a2", "b1")
+        theirs: list[Message] = []
+        before_next(monkeypatch, "merge", lambda: theirs.extend(other.receive(attempt_id="y")))
+        assert bodies(queue.receive(max_messages=10, attempt_id="x")) == ["b1"]
+        assert bodies(theirs) == ["a1"]
+        assert handles(other.receive(attempt_id="y")) == handles(theirs)
+
+    @pytest.mark.spec("ATT-5")
+    @pytest.mark.parametrize("how", ["delete", "change"])
+    def test_a_retry_that_was_overtaken_by_a_change_of_its_set_is_a_new_receive(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        queue, other = two
+        send(queue, "a1", "a2", "b1")
+        first = queue.receive(max_messages=2, attempt_id="x")
+        assert bodies(first) == ["a1", "a2"]
+
+        def overtake() -> None:
+            if how == "delete":
+                other.delete(first[0].receipt_handle)
+            else:
+                other.change_visibility(first[0].receipt_handle, 20)
+
+        done = before_next(monkeypatch, "merge", overtake)
+        assert bodies(queue.receive(max_messages=10, visibility_timeout=60, attempt_id="x")) == ["b1"]
+        assert done
+
+    @pytest.mark.spec("ATT-3")
+    @pytest.mark.parametrize("error", RAISED, ids=type)
+    def test_a_claim_that_landed_and_raised_is_answered_and_can_be_repeated_anywhere(
+        self, two: Two, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        queue, other = two
+        send(queue, "b1", "a1", "b2", "a2")
+        done = before_next(monkeypatch, "merge", raises(error), landed=True)
+        first = queue.receive(max_messages=3, attempt_id="x")
+        assert done and bodies(first) == ["b1", "b2", "a1"]
+        clock.advance(20)
+        for one in (other, another(queue), queue):
+            assert one.receive(max_messages=9, attempt_id="x") == first
+        clock.advance(29)  # hidden anew by the retries
+        assert queue.receive(max_messages=10) == []
+
+    @pytest.mark.spec("ATT-1", "ATT-9")
+    @pytest.mark.parametrize("landed", [False, True])
+    def test_a_claim_of_unknown_outcome_may_be_repeated_at_once(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch, landed: bool
+    ) -> None:
+        queue, _ = two
+        send(queue, "a1", "a2")
+        with monkeypatch.context() as patch:
+            before_next(patch, "merge", raises(OSError("connection reset")), landed=landed)
+            patch.setattr(PointTable, "landed", lambda *_: raises(OSError("no route"))())
+            with pytest.raises(QueueClientError) as caught:
+                queue.receive(max_messages=2, attempt_id="x")
+            assert caught.value.outcome_unknown
+        messages = queue.receive(max_messages=2, attempt_id="x")
+        assert [(message.body, message.receive_count) for message in messages] == [("a1", 1), ("a2", 1)]
+
+    @pytest.mark.spec("ATT-1", "ATT-9", "ATT-10")
+    def test_another_process_goes_on_where_one_died_before_the_answer(
+        self, two: Two, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        send(queue, "a1", "a2")
+        before_next(monkeypatch, "merge", raises(Killed()), landed=True)
+        with pytest.raises(Killed):
+            queue.receive(max_messages=2, attempt_id="x")
+        assert other.receive(max_messages=2) == []
+        [first, second] = other.receive(max_messages=2, attempt_id="x")
+        assert (first.body, first.receive_count, second.body) == ("a1", 1, "a2")
+        other.delete_batch([first.receipt_handle, second.receipt_handle])
+        clock.advance(30)
+        assert drain(another(queue)) == []
+
+
+class TestGroups:
+    @pytest.mark.spec("FIF-4", "FIF-14", "DEL-5")
+    def test_a_claim_that_was_overtaken_by_a_delete_takes_what_that_set_free(
+        self, two: Two, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        send(queue, "a1", "a2", "b1", "a3")
+        held = other.receive()[0].receipt_handle
+        clock.advance(1)
+        done = before_next(monkeypatch, "merge", lambda: other.delete(held))
+        assert bodies(queue.receive(max_messages=3)) == ["b1", "a2", "a3"]
+        assert done
+
+    @pytest.mark.spec("FIF-4", "DEL-5")
+    def test_an_empty_receive_has_seen_what_others_deleted(self, two: Two) -> None:
+        queue, other = two
+        send(queue, "a1", "a2")
+        held = other.receive()[0].receipt_handle
+        assert queue.receive() == []
+        other.delete(held)
+        assert bodies(queue.receive(max_messages=2)) == ["a2"]
+
+    @pytest.mark.spec("FIF-3", "FIF-7")
+    def test_a_claim_that_was_overtaken_by_another_leaves_its_groups_alone(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        send(queue, "a1", "a2", "b1", "a3")
+        done = before_next(monkeypatch, "merge", lambda: other.receive(max_messages=2))
+        assert bodies(queue.receive(max_messages=2)) == ["b1"]
+        assert done and queue.receive() == []
+
+    @pytest.mark.spec("FIF-9")
+    def test_a_claim_that_was_overtaken_by_a_hand_back_takes_the_first_and_none_behind_it(
+        self, two: Two, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        send(queue, "a1", "a2", "b1", "a3")
+        held = other.receive(max_messages=2)
+        clock.advance(1)
+        before_next(monkeypatch, "merge", lambda: other.change_visibility(held[0].receipt_handle, 0))
+        assert bodies(queue.receive(max_messages=10)) == ["b1", "a1"]
+
+    @pytest.mark.spec("RCP-7", "FIF-3")
+    def test_a_delete_that_was_overtaken_by_the_end_of_its_receipt_is_refused(
+        self, two: Two, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        send(queue, "a1", "a2")
+        late = queue.receive()[0].receipt_handle
+        theirs: list[Message] = []
+
+        def overtake() -> None:
+            clock.advance(30)
+            theirs.extend(other.receive())
+
+        before_next(monkeypatch, "merge", overtake)
+        with pytest.raises(InvalidParameterValue):
+            queue.delete(late)
+        assert bodies(theirs) == ["a1"] and queue.receive(max_messages=10) == []
+        other.delete(theirs[0].receipt_handle)
+        assert bodies(queue.receive(max_messages=10)) == ["a2"]
+
+    @pytest.mark.spec("FIF-1", "DEL-5")
+    def test_a_delete_that_was_overtaken_by_a_claim_of_another_group_is_done(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        send(queue, "a1", "a2", "b1", "b2")
+        held = queue.receive()[0].receipt_handle
+        theirs: list[Message] = []
+        before_next(monkeypatch, "merge", lambda: theirs.extend(other.receive(max_messages=3)))
+        queue.delete(held)
+        assert bodies(theirs) == ["b1", "b2"]
+        assert bodies(other.receive(max_messages=3)) == ["a2"]
+
+
+class TestDelay:
+    @pytest.mark.spec("DLY-10", "FIF-19")
+    def test_a_claim_that_was_overtaken_by_a_delay_takes_nothing_that_it_hides(
+        self, two: Two, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        send(queue, "a1", "a2")
+        done = before_next(monkeypatch, "merge", lambda: other.set_attributes(delay=100), "receipts")
+        assert queue.receive(max_messages=10) == []
+        assert done
+        clock.advance(100)
+        assert bodies(queue.receive(max_messages=10)) == ["a1", "a2"]
+
+    @pytest.mark.spec("DLY-10", "FIF-19", "DEL-5")
+    def test_a_delay_that_was_overtaken_by_a_claim_holds_for_those_behind_it(
+        self, two: Two, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = two
+        send(queue, "a1", "a2")
+        held: list[Message] = []
+        done = before_next(monkeypatch, "merge", lambda: held.extend(other.receive()), "receipts")
+        queue.set_attributes(delay=100)
+        assert done and bodies(held) == ["a1"]
+        other.delete(held[0].receipt_handle)
+        clock.advance(99)
+        assert other.receive() == []
+        clock.advance(1)
+        assert bodies(other.receive()) == ["a2"]
+
+    @pytest.mark.spec("DLY-10")
+    def test_an_empty_receive_has_seen_that_the_delay_was_taken_away(self, two: Two) -> None:
+        queue, other = two
+        queue.set_attributes(delay=100)
+        send(queue, "a1", "a2")
+        assert queue.receive() == [] == other.receive()
+        other.set_attributes(delay=0)
+        assert bodies(queue.receive(max_messages=10)) == ["a1", "a2"]

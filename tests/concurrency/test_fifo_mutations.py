@@ -1,0 +1,274 @@
+"""Each guarantee of FIFO queues has a check here that holds, and fails once its safeguard is taken out.
+
+As in ``test_mutations.py``: a scenario is run as it is, and with one mutation of the code, under which it must
+fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from concurrency.fifo_rig import fifo_rows
+from concurrency.rig import apart, application_id, check_log, drain, small_segments
+from lakequeue import LakeQueueError, Message, Queue, SendEntry
+from lakequeue.shard import IN_FLIGHT, ShardMachine
+from lakequeue.shard.state import ShardState
+from lakequeue.shard_service import ShardService
+from lakequeue.storage import housekeeping, layout, ledger
+from lakequeue.storage.append import Appender
+from lakequeue.storage.dedup import DedupWindow
+from lakequeue.storage.point import PointTable
+from lakequeue.testing import ManualClock
+
+Patch = pytest.MonkeyPatch
+
+
+@attrs.frozen
+class Stage:
+    """Two processes on one FIFO queue."""
+
+    patch: Patch
+    clock: ManualClock
+    queue: Queue
+    other: Queue
+
+    def third(self) -> Queue:
+        """The queue as a process sees it that has just started."""
+        return apart(self.queue.owner.root, self.clock, 1)[0].queue("orders.fifo")
+
+
+def _send(queue: Queue, *bodies: str) -> None:
+    """Sends messages whose group is the letter that they begin with."""
+    entries = [SendEntry(body, group_id=body[0], dedup_id=body) for body in bodies]
+    assert not queue.send_batch(entries).failed
+
+
+def _bodies(messages: list[Message]) -> list[str]:
+    return [message.body for message in messages]
+
+
+# --- scenarios
+
+
+def an_id_that_others_sent_is_a_duplicate(on: Stage) -> None:
+    _send(on.queue, "a1")
+    theirs = on.other.send("theirs", group_id="g", dedup_id="d")
+    mine = on.queue.send("mine", group_id="g", dedup_id="d")
+    assert (mine.message_id, mine.sequence_number) == (theirs.message_id, theirs.sequence_number)
+    assert [row.body for row in fifo_rows(on.queue)] == ["a1", "theirs"]
+
+
+def an_id_that_others_send_meanwhile_is_a_duplicate(on: Stage) -> None:
+    _send(on.queue, "a1")
+    append = PointTable.append
+
+    def overtaken(*args: Any) -> None:
+        on.patch.setattr(PointTable, "append", append)
+        on.other.send("theirs", group_id="g", dedup_id="d")
+        append(*args)
+
+    on.patch.setattr(PointTable, "append", overtaken)
+    on.queue.send("mine", group_id="g", dedup_id="d")
+    assert [row.body for row in check_log(on.queue)] == ["a1", "theirs"]
+
+
+def a_duplicate_does_not_prolong_the_window(on: Stage) -> None:
+    for seconds in (0, 200, 99, 1):
+        on.clock.advance(seconds)
+        on.other.send(f"after {seconds} more", group_id="g", dedup_id="d")
+    assert _bodies(on.queue.receive(max_messages=10)) == ["after 0 more", "after 1 more"]
+
+
+def a_purge_by_others_frees_the_ids(on: Stage) -> None:
+    _send(on.queue, "a1", "a2")
+    on.other.purge()
+    _send(on.queue, "a1")
+    _send(on.other, "a2", "a1")
+    assert drain(on.queue) == ["a1", "a2"]
+
+
+def ids_outlive_their_messages(on: Stage) -> None:
+    small_segments(on.patch)
+    for number in range(4):
+        _send(on.queue, f"a{number}")
+    messages = on.other.receive(max_messages=4)
+    on.other.delete_batch([message.receipt_handle for message in messages])
+    on.clock.advance(299)
+    for number in range(4, 10):
+        _send(on.queue, f"a{number}")
+    assert application_id(on.queue, layout.files_id(0)) > 0  # a time to drop what is below the floor
+    _send(on.third(), "a0", "a3", "a5", "new")
+    assert drain(on.other) == [*(f"a{number}" for number in range(4, 10)), "new"]
+
+
+def a_group_waits_for_what_others_received(on: Stage) -> None:
+    _send(on.queue, "a1", "a2", "b1")
+    held = on.queue.receive()
+    assert _bodies(held) == ["a1"]
+    assert _bodies(on.other.receive(max_messages=10)) == ["b1"]
+    on.queue.delete(held[0].receipt_handle)
+    assert _bodies(on.third().receive(max_messages=10)) == ["a2"]
+
+
+def a_message_that_was_handed_back_comes_before_those_behind_it(on: Stage) -> None:
+    _send(on.queue, "a1", "a2", "a3")
+    held = on.queue.receive(max_messages=2)
+    on.other.change_visibility(held[0].receipt_handle, 0)
+    assert _bodies(on.third().receive(max_messages=10)) == ["a1"]
+
+
+def sequence_numbers_are_the_same_for_everybody_and_rise(on: Stage) -> None:
+    numbers = [one.send(f"{n}", group_id="g", dedup_id=f"{n}").sequence_number for n in (1, 2) for one in _all(on)]
+    assert numbers[0] == numbers[1] == numbers[2] < numbers[3] == numbers[4] == numbers[5]  # type: ignore[operator]
+    received = on.third().receive(max_messages=2)
+    assert [message.sequence_number for message in received] == [numbers[0], numbers[3]]
+
+
+def _all(on: Stage) -> list[Queue]:
+    return [on.queue, on.other, on.third()]
+
+
+def another_process_repeats_a_receive(on: Stage) -> None:
+    _send(on.queue, "b1", "a1", "b2", "a2")
+    first = on.queue.receive(max_messages=4, attempt_id="x")
+    assert _bodies(first) == ["b1", "b2", "a1", "a2"]
+    for one in _all(on):
+        on.clock.advance(20)
+        assert one.receive(attempt_id="x") == first
+
+
+def an_attempt_ends_with_the_first_delete(on: Stage) -> None:
+    _send(on.queue, "a1", "a2", "b1")
+    first = on.queue.receive(max_messages=2, attempt_id="x")
+    on.other.delete(first[0].receipt_handle)
+    assert _bodies(on.third().receive(max_messages=10, attempt_id="x")) == ["b1"]
+
+
+# --- mutations
+
+
+def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
+    run, window = ShardService._run_sends, Appender.window
+
+    def judged_once(self: ShardService, sends: Any) -> Any:
+        with patch.context() as inner:
+            inner.setattr(Appender, "window", cache(window))
+            return run(self, sends)
+
+    patch.setattr(ShardService, "_run_sends", judged_once)
+
+
+def know_own_ids_only(patch: Patch) -> None:
+    patch.setattr(DedupWindow, "follow", lambda self, table, files, end, now: setattr(self, "end", end))
+
+
+def forget_no_ids(patch: Patch) -> None:
+    patch.setattr(DedupWindow, "advance", lambda *_: None)
+
+
+def overlook_purges(patch: Patch) -> None:
+    patch.setattr(ShardService, "purged_offset", lambda _: 0)
+
+
+def drop_segments_with_live_ids(patch: Patch) -> None:
+    tidy = housekeeping.tidy
+    patch.setattr("lakequeue.shard_service.tidy", lambda table, shard, floor, _: tidy(table, shard, floor))
+
+
+def forget_what_is_in_flight_on_loading(patch: Patch) -> None:
+    init = ShardMachine.__init__
+    patch.setattr(
+        ShardMachine,
+        "__init__",
+        lambda self, head, runs, log: init(self, head, [run for run in runs if run.state != IN_FLIGHT], log),
+    )
+
+
+def go_past_hidden_messages(patch: Patch) -> None:
+    patch.setattr(ShardState, "stored_from", _next_available)
+
+
+def _next_available(state: ShardState, offset: int) -> int:
+    return next((max(first, offset) for first, last in state.available if last >= offset), state.log.end)
+
+
+def count_sequence_numbers_in_memory(patch: Patch) -> None:
+    counters = (count(10**19), count(10**19))
+    patch.setattr("lakequeue.queue.sequence_number", lambda *_: str(next(counters[0])))
+    patch.setattr("lakequeue.receiving.sequence_number", lambda *_: str(next(counters[1])))
+
+
+def store_no_attempts(patch: Patch) -> None:
+    _store_otherwise(patch, attempt_id=None, attempted_at=None, attempt_place=None)
+
+
+def store_no_places_of_attempts(patch: Patch) -> None:
+    _store_otherwise(patch, attempt_place=None)
+
+
+def _store_otherwise(patch: Patch, **columns: None) -> None:
+    rows = ledger.run_rows
+    patch.setattr(
+        ledger,
+        "run_rows",
+        lambda shard, puts, *rest, **more: rows(shard, [put._replace(**columns) for put in puts], *rest, **more),
+    )
+
+
+def let_attempts_live_on(patch: Patch) -> None:
+    patch.setattr(ShardState, "forget_attempt", lambda *_: None)
+    patch.setattr("lakequeue.shard.state._unattempted", lambda run: run)
+
+
+PAIRS: list[tuple[str, Callable[[Stage], None], Callable[[Patch], None]]] = [
+    ("DDP-1", an_id_that_others_sent_is_a_duplicate, know_own_ids_only),
+    ("DDP-10", an_id_that_others_send_meanwhile_is_a_duplicate, look_for_duplicates_before_the_first_try_only),
+    ("DDP-9", a_duplicate_does_not_prolong_the_window, forget_no_ids),
+    ("DDP-13", a_purge_by_others_frees_the_ids, overlook_purges),
+    ("RET-11", ids_outlive_their_messages, drop_segments_with_live_ids),
+    ("FIF-3", a_group_waits_for_what_others_received, forget_what_is_in_flight_on_loading),
+    ("FIF-4", a_group_waits_for_what_others_received, go_past_hidden_messages),
+    ("FIF-9", a_message_that_was_handed_back_comes_before_those_behind_it, go_past_hidden_messages),
+    ("SEQ-3", sequence_numbers_are_the_same_for_everybody_and_rise, count_sequence_numbers_in_memory),
+    ("ATT-3", another_process_repeats_a_receive, store_no_attempts),
+    ("ATT-1", another_process_repeats_a_receive, store_no_places_of_attempts),
+    ("ATT-5", an_attempt_ends_with_the_first_delete, let_attempts_live_on),
+]
+
+
+def _stage(patch: Patch, root: Path) -> Stage:
+    clock = ManualClock()
+    here, there = apart(root, clock)
+    queue = here.create_queue("orders.fifo", fifo=True)
+    return Stage(patch, clock, queue, there.queue("orders.fifo"))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "mutation"),
+    [
+        pytest.param(
+            scenario,
+            mutation,
+            marks=pytest.mark.spec(rule),
+            id=f"{rule}-{scenario.__name__}-{mutation.__name__}",
+        )
+        for rule, scenario, mutation in PAIRS
+    ],
+)
+def test_the_rule_holds_and_its_check_can_fail(
+    tmp_path: Path, scenario: Callable[[Stage], None], mutation: Callable[[Patch], None]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        scenario(_stage(patch, tmp_path / "as-it-is"))
+    with pytest.MonkeyPatch.context() as patch:
+        mutation(patch)
+        stage = _stage(patch, tmp_path / "mutated")
+        with pytest.raises((AssertionError, LakeQueueError, pytest.fail.Exception)):
+            scenario(stage)
