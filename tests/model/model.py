@@ -79,6 +79,7 @@ class ListLog:
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, list[int]]]:
         """A few messages at a time, so that most groups come several times."""
         offsets = [offset for first, last in spans for offset in range(first, last + 1)]
+        assert offsets == sorted(set(offsets)), "ascending ranges"
         for start in range(0, len(offsets), 4):
             found: dict[str, list[int]] = {}
             for offset in offsets[start : start + 4]:
