@@ -7,7 +7,7 @@ import itertools
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -260,7 +260,7 @@ class Queue:
                 lambda: self._request(max_messages, visibility_timeout, wait_time, attempt_id)
             )
             wake = threading.Event()
-            with self._receiver.waiting(wake.set):
+            with self._waiting(request, wake.set):
                 for step in self._receiver.polls(request, wake.clear, attribute_names):
                     if isinstance(step, list):
                         return step
@@ -286,7 +286,7 @@ class Queue:
             def wake_up() -> None:
                 loop.call_soon_threadsafe(wake.set)
 
-            with self._receiver.waiting(wake_up):
+            with self._waiting(request, wake_up):
                 polls = self._receiver.polls(request, lambda: None, attribute_names)
                 while True:
                     wake.clear()
@@ -294,6 +294,11 @@ class Queue:
                     if isinstance(step, list):
                         return step
                     await self.owner.clock.wait_async(step, wake)
+
+    def _waiting(self, request: Request, wake: Callable[[], None]) -> AbstractContextManager[None]:
+        # who does not wait needs no call; 256 of them at once would be called 65,536 times a commit
+        waits = request.deadline() > self.now_micros()
+        return self._receiver.waiting(wake) if waits else nullcontext()
 
     def _request(
         self,

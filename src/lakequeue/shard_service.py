@@ -390,8 +390,11 @@ class ShardService:
             return self._open_reader().refresh()
 
     def _read(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        with self._ledger_lock:
-            reader = self._open_reader()
+        reader = self._reader
+        if reader is None:
+            with self._ledger_lock:
+                reader = self._open_reader()
+        # not under the lock of the ledger: there the receivers of one commit would wait for the next one to end
         with self._body_lock:
             return self._bodies.read(reader.table, reader.log, first, last)
 
