@@ -243,7 +243,7 @@ def no_search_for_the_token(patch: Patch) -> None:
 
 def drop_whatever_is_closed(patch: Patch) -> None:
     tidy = housekeeping.tidy
-    patch.setattr("lakequeue.shard_service.tidy", lambda table, shard, _: tidy(table, shard, 2**62))
+    patch.setattr("lakequeue.shard_service.tidy", lambda table, shard, *_: tidy(table, shard, 2**62))
 
 
 def merge_without_a_fence(patch: Patch) -> None:
