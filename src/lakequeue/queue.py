@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -28,7 +26,6 @@ from lakequeue.clock import Duration, from_micros, to_micros
 from lakequeue.errors import (
     InvalidAttributeName,
     InvalidParameterValue,
-    OverLimit,
     QueueClientError,
     QueueDoesNotExist,
     QueueServiceError,
@@ -45,15 +42,12 @@ from lakequeue.message import (
     SendResult,
     ValidEntry,
     check_batch_ids,
-    md5_of_attributes,
-    md5_of_body,
-    new_message_id,
     validate_batch,
     validate_entry,
 )
 from lakequeue.received import PeekedMessage, QueueCounts, peeked_message
 from lakequeue.receiving import Receiver, Request
-from lakequeue.sequence import sequence_number
+from lakequeue.sending import Sender
 from lakequeue.settling import Maker, Settler, change_to
 from lakequeue.shard import (
     Close,
@@ -63,7 +57,6 @@ from lakequeue.shard import (
     SetAttributes,
 )
 from lakequeue.shard_service import ShardService
-from lakequeue.storage.append import NewMessage
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.commit import StaleAttributes, first_line
 from lakequeue.storage.layout import messages_path
@@ -90,7 +83,7 @@ class Queue:
         self._row = row
         self._attributes = QueueAttributes.from_wire(row.attributes)
         self._shards = shards
-        self._turn = itertools.count()
+        self._sender = Sender(shards, self.now_micros)
         self._receiver = Receiver(row, shards, self.now_micros)
         self._settler = Settler(row, shards)
 
@@ -183,15 +176,18 @@ class Queue:
                 version, checked = self._validated(check)
                 continue
             try:
-                for shard, entries in self._by_shard(left):
-                    done.update(self._send_to(shard, entries, version))
-            except StaleAttributes:
-                self._renew()
-                version, checked = self._validated(check)
-            except QueueServiceError as error:
-                if not done:
-                    raise
-                done.update((index, error) for index in left if index not in done)  # other shards have theirs
+                for shard, entries in self._sender.by_shard(left, self.fifo):
+                    done |= self._sender.send(shard, entries, self._attributes, version)
+            except (StaleAttributes, QueueServiceError) as error:
+                try:
+                    if not isinstance(error, StaleAttributes):
+                        raise
+                    self._renew()
+                    version, checked = self._validated(check)
+                except QueueServiceError as refusal:
+                    if not done:
+                        raise
+                    done |= {index: refusal for index in left if index not in done}  # other shards have theirs
             except Exception as error:
                 if not done:
                     raise
@@ -200,36 +196,6 @@ class Queue:
                     "the same deduplication ids is safe",
                     outcome_unknown=True,
                 ) from error
-
-    def _send_to(
-        self, shard: ShardService, entries: Mapping[int, ValidEntry], version: int
-    ) -> dict[int, SendResult | QueueServiceError]:
-        id_format = self._attributes.profile_rules.message_id_format
-        messages = [NewMessage(new_message_id(id_format), entry) for entry in entries.values()]
-        places = shard.send(messages, self.now_micros, self._attributes, version)
-        done: dict[int, SendResult | QueueServiceError] = {}
-        for (index, entry), place in zip(entries.items(), places, strict=True):
-            if place is None:
-                done[index] = OverLimit(
-                    "The queue stores as many messages as it may; delete some or raise MaxStoredMessages."
-                )
-                continue
-            done[index] = SendResult(
-                place.message_id,
-                md5_of_body(entry.body),
-                md5_of_attributes(entry.attributes),
-                sequence_number(shard.shard, place.offset) if self.fifo else None,
-            )
-        return done
-
-    def _by_shard(self, entries: Mapping[int, ValidEntry]) -> Iterable[tuple[ShardService, dict[int, ValidEntry]]]:
-        """Entries with the shard that they go to: by message group on FIFO queues, else the next one for all."""
-        if not self.fifo:
-            return [(self._next_shard(), dict(entries))]
-        found: dict[int, dict[int, ValidEntry]] = {}
-        for index, entry in entries.items():
-            found.setdefault(shard_of_group(entry.group_id or "", len(self._shards)), {})[index] = entry
-        return [(self._shards[shard], part) for shard, part in found.items()]
 
     # --- receiving
 
@@ -585,8 +551,7 @@ class Queue:
         from lakequeue.storage import bulk
 
         version, attributes = self._row.attributes_version, self._attributes  # in this order, see _adopt
-        turn = next(self._turn) % len(self._shards)
-        shards = [*self._shards[turn:], *self._shards[:turn]]
+        shards = self._sender.in_turn()
 
         def room() -> int | None:
             now = self.now_micros()
@@ -610,9 +575,6 @@ class Queue:
             holding,
             lambda shard: self._shards[shard].purged_offset(),
         )
-
-    def _next_shard(self) -> ShardService:
-        return self._shards[next(self._turn) % len(self._shards)]
 
     def _validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
         """Runs a check; with the version of the attributes that it rests on, or an older one.
@@ -657,11 +619,6 @@ class Queue:
         except QueueDoesNotExist:
             self.owner.finish_deletion(self)
             raise
-
-
-def shard_of_group(group_id: str, shards: int) -> int:
-    """The shard of a message group; Spark's ``crc32`` agrees."""
-    return zlib.crc32(group_id.encode()) % shards
 
 
 def _below_one(parameter: str, value: object) -> QueueServiceError:
