@@ -141,7 +141,7 @@ class QueueAttributes:
             fields = _fields(given, rules)
             _check_kind(fields, _parsed({"fifo": fields["fifo"]})["fifo"])
             values = _parsed(fields)
-            settings = _defaults(rules, values) | values
+            settings = _with_whole_range(_defaults(rules, values) | values)
             checked = cls(**settings, created_deduplication_scope=settings["deduplication_scope"])
             checked._check(values)
             _refuse_later(checked)
@@ -164,7 +164,7 @@ class QueueAttributes:
             values = _parsed(fields)
             if not values.pop("fifo", True):
                 raise InvalidAttributeValue("Modifying queue type is not supported.")
-            changed = attrs.evolve(self, **values)
+            changed = type(self)(**_with_whole_range(attrs.asdict(self) | values))
             changed._check(values)
             _refuse_later(changed)
         return changed
@@ -235,6 +235,10 @@ class QueueAttributes:
         return duration_micros(self.message_retention_period)
 
     @property
+    def rewind_micros(self) -> int:
+        return duration_micros(self.rewind_range)
+
+    @property
     def delay_micros(self) -> int:
         return duration_micros(self.delay)
 
@@ -278,7 +282,8 @@ class QueueAttributes:
             if attribute.field in _PER_SHARD:
                 fits = fits and value >= self.shards
             if not fits:
-                raise _invalid(attribute)
+                beyond = attribute.field == "rewind_range" and value > self.message_retention_period
+                raise _invalid(attribute, 10700 if beyond else None)
         if self.fifo:
             self._check_fifo()
 
@@ -298,7 +303,6 @@ class QueueAttributes:
 
 
 _LATER: tuple[tuple[str, Callable[[QueueAttributes], bool]], ...] = (
-    ("Rewind is", lambda a: a.rewind_range > 0),
     ("Redrive policies are", lambda a: bool(a.redrive_policy or a.redrive_allow_policy)),
 )
 """What is understood and checked, but not built yet."""
@@ -317,8 +321,8 @@ def _attribute(name: str, rules: Profile) -> _Attribute:
     return names[name]
 
 
-def _invalid(attribute: _Attribute) -> InvalidAttributeValue:
-    return InvalidAttributeValue(f"Invalid value for the parameter {attribute.wire}.")
+def _invalid(attribute: _Attribute, cmq_code: int | None = None) -> InvalidAttributeValue:
+    return InvalidAttributeValue(f"Invalid value for the parameter {attribute.wire}.", cmq_code=cmq_code)
 
 
 def _fields(given: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
@@ -337,8 +341,17 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _with_whole_range(settings: dict[str, Any]) -> dict[str, Any]:
+    """Rewind that is switched on without a range reaches as far back as messages are kept (RWD-2)."""
+    if settings["rewind_range"] is True:
+        settings["rewind_range"] = settings["message_retention_period"]
+    return settings
+
+
 def _parse(attribute: _Attribute, value: Any) -> Any:
     match attribute.kind:
+        case "seconds" if value is True and attribute.field == "rewind_range":
+            return True
         case "seconds":
             return _seconds(_micros(value))
         case "count":

@@ -326,6 +326,8 @@ def coded_for(profile_name: str) -> Iterator[None]:
     try:
         yield
     except QueueServiceError as error:
-        if profile_name == "cmq" and error.cmq_code is None:
+        if profile_name != "cmq":
+            error.cmq_code = None
+        elif error.cmq_code is None:
             error.cmq_code = CMQ_CODES.get(error.code)
         raise

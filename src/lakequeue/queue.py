@@ -54,6 +54,7 @@ from lakequeue.shard import (
     Delete,
     Purge,
     Result,
+    Rewind,
     SetAttributes,
 )
 from lakequeue.shard_service import ShardService
@@ -409,6 +410,44 @@ class Queue:
             for shard in others:
                 _raise(shard.command([Purge(self.name, at_any_time=True)], self.now_micros))
             _raise(first.command([purge], self.now_micros))
+
+    def rewind(self, to: datetime) -> int:
+        """Makes deleted messages that were sent at ``to`` or later consumable again, in their old order (RWD-9).
+
+        What is in flight or was not received yet stays as it is. Returns how many came back.
+
+        Args:
+            to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``.
+
+        Raises:
+            UnsupportedOperation: the queue keeps no history (RWD-15).
+            InvalidParameterValue: ``to`` is too early (RWD-11), in the future, or no aware instant.
+        """
+        with self.service():
+            try:
+                command = Rewind(to_micros(to))
+            except (AttributeError, TypeError, ValueError):
+                raise InvalidParameterValue(
+                    f"Value {to} for parameter RewindTime is invalid. Reason: Must be an instant with a time zone."
+                ) from None
+            for shard in self._shards:  # a refusal by one must not find the others rewound
+                shard.look(lambda machine: machine.check_rewind(command, self.now_micros()))
+            count = 0
+            for shard in self._shards:
+                results = shard.command([command], self.now_micros())
+                _raise(results)
+                count += results[0].value
+            return count
+
+    @property
+    def min_rewind_time(self) -> datetime | None:
+        """The earliest instant that ``rewind`` takes now and finds messages from; None without rewind (RWD-24)."""
+        with self.service():
+            self._reload()
+            if not self._attributes.rewind_micros:
+                return None
+            longest = min(self._attributes.rewind_micros, self._attributes.retention_micros)
+            return from_micros(self.now_micros() - longest)
 
     def attributes(self, names: Sequence[str] = ("All",)) -> dict[str, str]:
         """The queue's attributes and counts by their SQS names, as strings (QUE-23).

@@ -337,10 +337,10 @@ class ShardService:
     def _load_machine(self) -> None:
         ledger = self._open_ledger()
         ledger.table.refresh()
-        head, runs = ledger.load()
+        head, runs, history = ledger.load()
         # the ledger first: a log at least as new as the head that speaks of it
         log = self._open_reader().refresh()
-        self._machine = ShardMachine(head, runs, log)
+        self._machine = ShardMachine(head, runs, log, history)
 
     def _fresh_machine(self) -> ShardMachine:
         if self._machine is not None:

@@ -58,6 +58,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "tag": queues.tag,
         "untag": queues.untag,
         "counts": queues.counts,
+        "rewind": queues.rewind,
         "purge": queues.purge,
         "delete-queue": queues.delete_queue,
     },

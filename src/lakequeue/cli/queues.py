@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -160,12 +162,31 @@ def counts(
                     counted.append(render.counts_document(each.name, each.counts()))
                 except QueueDoesNotExist:  # deleted since it was listed
                     continue
-    columns = ["queue", "visible", "in_flight", "delayed"]
+    columns = ["queue", "visible", "in_flight", "delayed", "rewindable"]
     rows = [[*(each[name] for name in columns), render.age(each["oldest_age"])] for each in counted]
     session.answer(
         counted if queue is None else counted[0],
         render.table(["queue", "visible", "in flight", "delayed", "oldest message"], rows),
     )
+
+
+def rewind(
+    ctx: typer.Context,
+    queue: Name,
+    to: Annotated[
+        str | None, typer.Argument(metavar="[INSTANT]", help="As in 2026-01-31T08:00Z; UTC if it names no zone.")
+    ] = None,
+    ago: Annotated[float | None, typer.Option(metavar="SECONDS", help="So long before now instead.")] = None,
+) -> None:
+    """Make deleted messages visible again that were sent at an instant or later."""
+    session: Session = ctx.obj
+    if (to is None) == (ago is None):
+        usage("give either an INSTANT or --ago SECONDS")
+    lake = session.lake()
+    instant = lake.clock.now() - timedelta(seconds=ago) if ago is not None else _instant(to or "")
+    count = lake.queue(queue).rewind(instant)
+    document = {"queue": queue, "rewound_to": instant, "messages": count}
+    session.answer(document, f"{render.count(count, 'message')} of {queue} visible again")
 
 
 def purge(
@@ -182,6 +203,15 @@ def purge(
         typer.confirm(f"Remove {render.count(number, 'message')} from {queue}?", abort=True, err=True)
     purged.purge()
     session.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")
+
+
+def _instant(text: str) -> datetime:
+    try:
+        # Python 3.10 knows no Z
+        instant = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+    except ValueError:
+        usage(f"{text} is no instant; write it as 2026-01-31T08:00Z")
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=timezone.utc)
 
 
 def delete_queue(ctx: typer.Context, queue: Name) -> None:

@@ -17,14 +17,16 @@ from lakequeue.shard.commands import (
     LeaseRelease,
     Purge,
     Result,
+    Rewind,
     SetAttributes,
 )
 from lakequeue.shard.machine import ShardMachine
-from lakequeue.shard.runs import IN_FLIGHT, READY, Head, Log, Run
+from lakequeue.shard.runs import IN_FLIGHT, READY, SETTLED, Head, Log, Run
 
 __all__ = [
     "IN_FLIGHT",
     "READY",
+    "SETTLED",
     "ChangeVisibility",
     "Claim",
     "ClaimResult",
@@ -43,6 +45,7 @@ __all__ = [
     "Log",
     "Purge",
     "Result",
+    "Rewind",
     "Run",
     "SetAttributes",
     "ShardMachine",

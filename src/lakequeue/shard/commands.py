@@ -86,6 +86,16 @@ class Purge:
 
 
 @attrs.frozen
+class Rewind:
+    """Make deleted messages visible again that were sent at `to` (an instant) or later (RWD-9).
+
+    The answer is how many that were.
+    """
+
+    to: int
+
+
+@attrs.frozen
 class SetAttributes:
     """Adopt the queue's attributes (wire names), unless the shard has this version or a later one."""
 
@@ -111,6 +121,7 @@ Command = (
     | LeaseExtend
     | LeaseRelease
     | Purge
+    | Rewind
     | SetAttributes
     | Close
     | Expire
@@ -170,7 +181,7 @@ class Result:
 
 @attrs.frozen
 class Decision:
-    """Answers, and the rows to commit: at most one put or delete per first offset.
+    """Answers, and the rows to commit: at most one put or delete per first offset, and likewise in the history.
 
     `head` carries the next epoch. Nothing needs to be committed when `commit` is false.
     """
@@ -180,6 +191,8 @@ class Decision:
     puts: list[Run]
     deletes: list[int]
     head: Head
+    settled_puts: list[Run] = attrs.field(factory=list)
+    settled_deletes: list[int] = attrs.field(factory=list)
 
 
 @attrs.frozen

@@ -13,7 +13,14 @@ from typing import Any
 import attrs
 
 from lakequeue.attributes import QueueAttributes
-from lakequeue.errors import PurgeQueueInProgress, QueueDoesNotExist, QueueServiceError
+from lakequeue.clock import from_micros
+from lakequeue.errors import (
+    InvalidParameterValue,
+    PurgeQueueInProgress,
+    QueueDoesNotExist,
+    QueueServiceError,
+    UnsupportedOperation,
+)
 from lakequeue.shard import settle
 from lakequeue.shard.claim import attempt_lives, claim
 from lakequeue.shard.commands import (
@@ -30,6 +37,7 @@ from lakequeue.shard.commands import (
     LeaseRelease,
     Purge,
     Result,
+    Rewind,
     SetAttributes,
 )
 from lakequeue.shard.runs import IN_FLIGHT, Head, Log, Run
@@ -45,15 +53,16 @@ class ShardMachine:
     counts as that one. Not safe for use by several threads at once.
     """
 
-    def __init__(self, head: Head, runs: Iterable[Run], log: Log) -> None:
+    def __init__(self, head: Head, runs: Iterable[Run], log: Log, history: Iterable[Run] = ()) -> None:
         """Start from committed rows.
 
         Args:
             head: the head row of the shard.
             runs: its unsettled runs in any order, disjoint, equal neighbours joined.
             log: its messages.
+            history: its settled runs, likewise.
         """
-        self._state = ShardState(head, list(runs), log)
+        self._state = ShardState(head, list(runs), log, history)
         self._pending = False
         self._decided: Head | None = None
         self._expired = 0
@@ -67,6 +76,11 @@ class ShardMachine:
     def runs(self) -> list[Run]:
         """Every run in order of offset (a copy, O(n))."""
         return list(self._state.runs)
+
+    @property
+    def history(self) -> list[Run]:
+        """Every settled run in order of offset (a copy, O(n))."""
+        return list(self._state.history)
 
     @property
     def log(self) -> Log:
@@ -104,8 +118,7 @@ class ShardMachine:
             return Decision(results, False, [], [], head)
         self._decided = head
         self._expired = state.expired
-        puts, deletes = state.runs.changes()
-        return Decision(results, True, puts, deletes, head)
+        return Decision(results, True, *state.runs.changes(), head, *state.history.changes())
 
     def committed(self) -> None:
         """Adopt the last decision as committed; expiry that a read applied since then stays pending.
@@ -118,6 +131,7 @@ class ShardMachine:
         state = self._state
         state.head = attrs.evolve(state.head, epoch=self._decided.epoch, committed_at=self._decided.committed_at)
         state.runs.settle()
+        state.history.settle()
         state.expired -= self._expired
         self._decided = None
         self._pending = False
@@ -129,7 +143,7 @@ class ShardMachine:
         state.look_at_all()
         visible, in_flight = state.available.size, state.in_flight
         delayed = state.stored - visible - in_flight
-        return Counts(visible, in_flight, delayed, oldest_offset=state.lowest)
+        return Counts(visible, in_flight, delayed, state.history.size, state.lowest)
 
     def stored(self, now: int) -> int:
         """Messages neither deleted nor expired (STA-10, QUE-21)."""
@@ -154,6 +168,11 @@ class ShardMachine:
         """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
         self._state.advance(now)
         return attempt_lives(self._state, attempt_id)
+
+    def check_rewind(self, command: Rewind, now: int) -> None:
+        """Raise what a rewind would be refused with now (RWD-11, RWD-15, RWD-19)."""
+        self._state.advance(now)
+        check_rewind(self._state, command)
 
     def check_purge(self, command: Purge, now: int) -> None:
         """Raise PurgeQueueInProgress if this purge would be refused now (PUR-2)."""
@@ -220,6 +239,31 @@ def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
     return None, True
 
 
+def check_rewind(state: ShardState, command: Rewind) -> None:
+    """Raise UnsupportedOperation without rewind, InvalidParameterValue too early or in the future."""
+    if not state.attributes.rewind_micros:
+        raise UnsupportedOperation("The queue cannot be rewound: its RewindSeconds is 0.", cmq_code=6050)
+    earliest = state.now - state.attributes.rewind_micros
+    if not earliest <= command.to <= state.now:
+        raise InvalidParameterValue(
+            f"Value {_text(command.to)} for parameter RewindTime is invalid. Reason: Must be between "
+            f"{_text(earliest)} and {_text(state.now)}.",
+            cmq_code=10680,
+        )
+
+
+def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
+    """Make visible again what was deleted and sent at an instant or later (RWD-9, RWD-10, RWD-19).
+
+    Raises:
+        UnsupportedOperation: the queue keeps no history (RWD-15).
+        InvalidParameterValue: the instant is earlier than the range allows (RWD-11), or in the future.
+    """
+    check_rewind(state, command)
+    count = 0 if command.to == state.now else state.rewind(state.log.first_sent_at_or_after(command.to))
+    return count, count > 0
+
+
 def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, bool]:
     """Adopt newer attributes at once (QUE-25); what the old retention had expired stays gone (RET-6)."""
     if command.version <= state.head.attributes_version:
@@ -229,6 +273,8 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
     state.head = attrs.evolve(state.head, attributes=dict(command.attributes), attributes_version=command.version)
     if state.delay != delay:
         state.change_delay()
+    if not state.attributes.rewind_micros:
+        state.forget_history()
     state.expire()
     return True, True
 
@@ -244,6 +290,10 @@ def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
     return state.expired, state.expired > 0
 
 
+def _text(instant: int) -> str:
+    return from_micros(instant).isoformat()
+
+
 _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     Claim: claim,
     Delete: settle.delete,
@@ -252,6 +302,7 @@ _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     LeaseExtend: settle.lease_extend,
     LeaseRelease: settle.lease_release,
     Purge: purge,
+    Rewind: rewind,
     SetAttributes: set_attributes,
     Close: close,
     Expire: expire,

@@ -13,6 +13,7 @@ import attrs
 
 READY = "ready"
 IN_FLIGHT = "in_flight"
+SETTLED = "settled"
 
 
 class Run(NamedTuple):
@@ -21,7 +22,8 @@ class Run(NamedTuple):
     `visible_at` None means delayed and never received: each message of the run then becomes available
     when the log says so. A `ready` run with a `lease_id` was handed back by the holder of that lease
     (VIS-4); an `in_flight` run whose `visible_at` has passed may be claimed again, but its lease stays
-    the latest one until then (RCP-8).
+    the latest one until then (RCP-8). A `settled` run lies in the history: deleted messages that a rewind may
+    bring back; nothing else is kept of them, so that neighbours are one run.
     """
 
     first: int

@@ -16,7 +16,7 @@ import attrs
 from lakequeue.attributes import QueueAttributes
 from lakequeue.shard.groups import Groups
 from lakequeue.shard.runmap import RunMap
-from lakequeue.shard.runs import IN_FLIGHT, READY, Head, Log, Run
+from lakequeue.shard.runs import IN_FLIGHT, READY, SETTLED, Head, Log, Run
 from lakequeue.shard.spans import SpanSet
 
 _CHUNK = 4096  # fresh messages asked of the log at a time, so that a small claim reads little of it
@@ -27,12 +27,13 @@ _STALE = 10_000  # outdated entries that the heap may hold before the same
 class ShardState:
     """Runs, head and log with the two indexes over them; the rules live in `claim` and `settle`."""
 
-    def __init__(self, head: Head, runs: list[Run], log: Log) -> None:
+    def __init__(self, head: Head, runs: list[Run], log: Log, history: Iterable[Run] = ()) -> None:
         self.head = head
+        self.history = RunMap(history)
         self.log = log
         self.now = head.committed_at
         self.attributes = QueueAttributes.from_wire(head.attributes)
-        self.expired = 0  # messages that retention removed since the last commit
+        self.expired = 0  # messages that retention removed since the last commit, from the history too
         self.scanned = 0
         self._groups: Groups | None = None
         self._index(RunMap(runs))
@@ -119,10 +120,21 @@ class ShardState:
         """Remove what is past retention, from whatever state (STA-5, RET-2, RET-3)."""
         below = self.expired_below()
         lowest = self.lowest
+        before = self.stored + self.history.size
         if lowest is not None and lowest < below:
-            before = self.stored
             self._forget(below)
-            self.expired += before - self.stored
+        first = self.history.first
+        if first is not None:
+            rewindable = self.log.first_sent_at_or_after(self.earliest_rewind)
+            if first < rewindable:
+                self.history.cut(first, rewindable - 1)
+        self.expired += before - self.stored - self.history.size
+
+    @property
+    def earliest_rewind(self) -> int:
+        """Instant before which nothing was sent that can still be rewound (RWD-6, RWD-11, RWD-24)."""
+        attributes = self.attributes
+        return max(self.now - attributes.rewind_micros, self.now - attributes.retention_micros + 1)
 
     # -- what is there ------------------------------------------------------------------------------------
 
@@ -151,9 +163,8 @@ class ShardState:
 
     def current_head(self) -> Head:
         """The head with its floor brought up to date."""
-        first = self.runs.first
-        floor = self.head.head_offset if first is None else min(first, self.head.head_offset)
-        return attrs.evolve(self.head, floor_offset=floor)
+        known = [first for first in (self.runs.first, self.history.first) if first is not None]
+        return attrs.evolve(self.head, floor_offset=min([*known, self.head.head_offset]))
 
     def next_arrival(self) -> int | None:
         """Earliest instant after now at which a hidden message becomes available."""
@@ -302,10 +313,15 @@ class ShardState:
         self.set_runs([_unattempted(run)._replace(state=READY, visible_at=self.now)])
 
     def remove(self, run: Run) -> None:
-        """Delete a run, or part of one (DEL-3); `serve_groups` must follow."""
+        """Delete a run, or part of one (DEL-3), into the history if that is kept (RWD-4).
+
+        `serve_groups` must follow.
+        """
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)
+        if self.attributes.rewind_micros:
+            self.history.put(Run(run.first, run.last, SETTLED))
         if groups is not None:
             groups.removed(run.first, run.last)
 
@@ -315,8 +331,23 @@ class ShardState:
             self._groups.serve(behind=True)
 
     def remove_all(self) -> None:
-        """Remove every message up to the end of the log."""
+        """Remove every message up to the end of the log, and the history (RWD-23)."""
         self._forget(self.log.end)
+        self.forget_history()
+
+    def forget_history(self) -> None:
+        """Make deletions final (RWD-8)."""
+        self.history.cut(0, self.log.end)
+
+    def rewind(self, first: int) -> int:
+        """Bring back what was deleted from an offset on, as if never received; how many that are (RWD-20)."""
+        again = list(self.history.pieces(first, self.log.end))
+        self.history.cut(first, self.log.end)
+        for run in again:
+            self.runs.put(Run(run.first, run.last))
+            self._scan(run.first, run.last)
+        self._groups = None  # their lines begin further back now
+        return sum(run.size for run in again)
 
     def leave(self, run: Run) -> None:
         """End the state that a run, or part of one, is in; an attempt that it belongs to is over (ATT-5)."""

@@ -40,14 +40,15 @@ class Ledger:
         """Epoch of the loaded snapshot."""
         return self.table.transaction(layout.receipts_id(self.shard)) or 0
 
-    def load(self) -> tuple[Head, list[Run]]:
-        """Head and unsettled runs of the loaded snapshot."""
+    def load(self) -> tuple[Head, list[Run], list[Run]]:
+        """Head, unsettled and settled runs of the loaded snapshot."""
         rows = self._read()
         at_head = pc.equal(rows["first_offset"], layout.HEAD_OFFSET)
         heads = rows.filter(at_head).to_pylist()
         if len(heads) != 1:
             raise QueueClientError(f"{self.table.path} has {len(heads)} head rows for shard {self.shard}")
-        return _head(heads[0], self.shard), _runs(rows.filter(pc.invert(at_head)))
+        history = _runs(self._read(settled=True))
+        return _head(heads[0], self.shard), _runs(rows.filter(pc.invert(at_head))), history
 
     def floor(self) -> int:
         """Floor of the loaded snapshot, without reading the runs beside the head."""
@@ -68,19 +69,28 @@ class Ledger:
         fence = {layout.receipts_id(self.shard): epoch - 1}
         ids = {layout.receipts_id(self.shard): epoch}
         if self._wants_compaction():
-            files = [run_rows(self.shard, [], [], decision.head), *self._ranges(machine.runs)]
-            return commit(
-                self.table,
-                fence,
-                lambda token: self.table.replace({"shard": [self.shard], "settled": [False]}, files, ids, token),
-            )
+            files = [
+                run_rows(self.shard, [], [], decision.head),
+                *self._ranges(machine.runs),
+                *self._ranges(machine.history, settled=True),
+            ]
+            parts: dict[str, list[int | bool]] = {"shard": [self.shard], "settled": [False, True]}
+            return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token))
         source = run_rows(self.shard, decision.puts, decision.deletes, decision.head, with_op=True)
-        offsets = [run.first for run in decision.puts] + decision.deletes or [layout.HEAD_OFFSET]
+        puts, deletes = [*decision.puts, *decision.settled_puts], [*decision.deletes, *decision.settled_deletes]
+        offsets = [run.first for run in puts] + deletes or [layout.HEAD_OFFSET]
         # literals prune files, and keep the shards from conflicting
         prune = (
-            f"t.shard = {self.shard} AND t.settled = false AND (t.first_offset = {layout.HEAD_OFFSET} "
+            f"t.shard = {self.shard} AND (t.first_offset = {layout.HEAD_OFFSET} "
             f"OR t.first_offset BETWEEN {min(offsets)} AND {max(offsets)})"
         )
+        if decision.settled_puts or decision.settled_deletes:
+            settled = run_rows(
+                self.shard, decision.settled_puts, decision.settled_deletes, None, with_op=True, settled=True
+            )
+            source = pa.concat_tables([source, settled])
+        else:
+            prune += " AND t.settled = false"
         self._merges += 1
         return commit(
             self.table,
@@ -88,9 +98,9 @@ class Ledger:
             lambda token: self.table.merge(source, ["settled", "first_offset"], prune, ids, token),
         )
 
-    def _ranges(self, runs: Sequence[Run]) -> list[pa.Table]:
+    def _ranges(self, runs: Sequence[Run], *, settled: bool = False) -> list[pa.Table]:
         return [
-            run_rows(self.shard, runs[start : start + RANGE_ROWS], [], None)
+            run_rows(self.shard, runs[start : start + RANGE_ROWS], [], None, settled=settled)
             for start in range(0, len(runs), RANGE_ROWS)
         ]
 
@@ -101,20 +111,21 @@ class Ledger:
         self._merges = 0
         files = self._files()
         with_head = files.filter(pc.equal(files["min.first_offset"], layout.HEAD_OFFSET))
-        return len(files) > MAX_FILES or max(with_head["rows"].to_pylist(), default=0) > 2 * RANGE_ROWS
-
-    def _files(self) -> pa.Table:
-        files = self.table.files()
-        return files.filter(
-            pc.and_(pc.equal(files["partition.shard"], self.shard), pc.invert(files["partition.settled"]))
+        return (
+            max(len(files), len(self._files(settled=True))) > MAX_FILES
+            or max(with_head["rows"].to_pylist(), default=0) > 2 * RANGE_ROWS
         )
 
-    def _read(self) -> pa.Table:
+    def _files(self, *, settled: bool = False) -> pa.Table:
+        files = self.table.files()
+        return files.filter(
+            pc.and_(pc.equal(files["partition.shard"], self.shard), pc.equal(files["partition.settled"], settled))
+        )
+
+    def _read(self, *, settled: bool = False) -> pa.Table:
         columns = layout.RECEIPTS.names[2:]
-        tables = self.table.read(self._files()["path"].to_pylist(), columns)
-        if not tables:
-            raise QueueClientError(f"{self.table.path} has no rows for shard {self.shard}")
-        return pa.concat_tables([table.select(columns).cast(_DATA) for table in tables])
+        tables = self.table.read(self._files(settled=settled)["path"].to_pylist(), columns)
+        return pa.concat_tables([_DATA.empty_table(), *(table.select(columns).cast(_DATA) for table in tables)])
 
 
 _DATA = pa.schema([layout.RECEIPTS.field(name) for name in layout.RECEIPTS.names[2:]])
@@ -134,6 +145,7 @@ def run_rows(
     head: Head | None,
     *,
     with_op: bool = False,
+    settled: bool = False,
 ) -> pa.Table:
     """Rows of ``receipts``: the head (if given), then ``puts``; with ``op`` also ``deletes``."""
     extra = 0 if head is None else 1
@@ -155,7 +167,7 @@ def run_rows(
     schema = _SOURCE if with_op else layout.RECEIPTS
     columns |= {
         "shard": [shard] * count,
-        "settled": [False] * count,
+        "settled": [settled] * count,
         "op": ["put"] * (extra + len(puts)) + ["del"] * len(deletes),
     }
     arrays = [
