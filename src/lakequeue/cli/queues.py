@@ -166,7 +166,7 @@ def counts(
     rows = [[*(each[name] for name in columns), render.age(each["oldest_age"])] for each in counted]
     session.answer(
         counted if queue is None else counted[0],
-        render.table(["queue", "visible", "in flight", "delayed", "oldest message"], rows),
+        render.table(["queue", "visible", "in flight", "delayed", "rewindable", "oldest message"], rows),
     )
 
 
