@@ -434,7 +434,7 @@ class Queue:
                 shard.look(lambda machine: machine.check_rewind(command, self.now_micros()))
             count = 0
             for shard in self._shards:
-                results = shard.command([command], self.now_micros())
+                results = shard.command([command], self.now_micros)
                 _raise(results)
                 count += results[0].value
             return count

@@ -1,4 +1,4 @@
-"""SQL over the queues of a root: the temporary views ``queues``, ``messages`` and ``receipts``.
+"""SQL over the queues of a root: the temporary views ``queues``, ``messages``, ``receipts`` and ``history``.
 
 The views are SQL text over the tables' paths, so each query sees the newest snapshots. They cover the queues
 that are there when they are registered. A literal in each branch of their UNION ALL lets a filter on
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from lakequeue.attributes import HIDDEN
 from lakequeue.clock import to_micros
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
@@ -26,6 +27,7 @@ _CHUNK = 100_000
 
 _ATTRIBUTE_VALUES = "MAP<STRING, STRUCT<type: STRING, string_value: STRING, binary_value: BINARY>>"
 
+_OF_RUNS = ("state", "visible_at", "receive_count", "first_received_at")
 MESSAGES: Mapping[str, str] = {
     "queue": "STRING",
     "region": "STRING",
@@ -48,6 +50,9 @@ MESSAGES: Mapping[str, str] = {
 """``state`` is Active, Inactive, Delayed, Deleted or Expired. ``visible_at`` and ``receive_count`` are NULL
 for the last two; ``age`` is in seconds since the message was sent; standard queues have no sequence numbers."""
 
+HISTORY: Mapping[str, str] = {name: type_ for name, type_ in MESSAGES.items() if name not in _OF_RUNS}
+"""Deleted messages that can be rewound now."""
+
 QUEUES: Mapping[str, str] = {
     "queue": "STRING",
     "region": "STRING",
@@ -59,6 +64,7 @@ QUEUES: Mapping[str, str] = {
     "visible": "BIGINT",
     "in_flight": "BIGINT",
     "delayed": "BIGINT",
+    "rewindable": "BIGINT",
     "oldest_age": "DOUBLE",
 }
 """``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
@@ -117,7 +123,7 @@ _MESSAGE_FIELDS = (
 def register_views(
     spark: SparkSession, root: str, queues: Sequence[QueueRow], now: datetime | None = None
 ) -> None:
-    """Creates or replaces the three views in a session (DLT-5).
+    """Creates or replaces the four views in a session (DLT-5).
 
     Args:
         spark: the session, with Delta's extension and catalog.
@@ -129,6 +135,7 @@ def register_views(
     branches: dict[str, tuple[Mapping[str, str], Callable[[QueueRow], str]]] = {
         "messages": (MESSAGES, lambda queue: _messages(root, queue, instant)),
         "receipts": (RECEIPTS, lambda queue: _receipts(root, queue)),
+        "history": (HISTORY, lambda queue: _history(root, queue, instant)),
         "queues": (QUEUES, lambda queue: _queue(root, queue, instant)),
     }
     for view, (columns, branch) in branches.items():
@@ -147,23 +154,34 @@ def _receipts(root: str, queue: QueueRow) -> str:
 
 
 def _queue(root: str, queue: QueueRow, now: str) -> str:
+    hidden = ", ".join(map(_text, HIDDEN))
     return f"""
-        SELECT {_names(queue)}, created_at, modified_at, attributes, tags, shards,
-            visible, in_flight, delayed, oldest_age
+        SELECT {_names(queue)}, created_at, modified_at,
+            map_filter(attributes, (name, value) -> name NOT IN ({hidden})) AS attributes, tags, shards,
+            visible, in_flight, delayed, rewindable, oldest_age
         FROM {_table(layout.queues_path(root))}
         CROSS JOIN (
             SELECT count_if(state = 'Active') AS visible,
                 count_if(state = 'Inactive') AS in_flight,
                 count_if(state = 'Delayed') AS delayed,
+                count_if(rewindable) AS rewindable,
                 max(CASE WHEN state IN ('Active', 'Inactive', 'Delayed') THEN age END) AS oldest_age
-            FROM ({_messages(root, queue, now)})
+            FROM ({_judged(root, queue, now)})
         )
         WHERE key = {_text(queue.key)}
     """
 
 
 def _messages(root: str, queue: QueueRow, now: str) -> str:
-    """Messages of one queue with their states.
+    return f"SELECT {', '.join(map(quoted, MESSAGES))} FROM ({_judged(root, queue, now)})"
+
+
+def _history(root: str, queue: QueueRow, now: str) -> str:
+    return f"SELECT {', '.join(map(quoted, HISTORY))} FROM ({_judged(root, queue, now)}) WHERE rewindable"
+
+
+def _judged(root: str, queue: QueueRow, now: str) -> str:
+    """Messages of one queue with their states, and whether a rewind may bring them back.
 
     The run of a message is the last one that begins at or before it, if it reaches so far: a window over
     messages and runs together, in chunks of offsets, so that neither a join by ranges nor a single task has to
@@ -177,7 +195,8 @@ def _messages(root: str, queue: QueueRow, now: str) -> str:
             CASE WHEN {kept} THEN coalesce(run.receive_count, 0) END AS receive_count,
             run.first_received_at,
             (unix_micros(instant) - unix_micros(sent_at)) / 1e6D AS age,
-            body, message_attributes, delay_seconds, dedup_id, {number} AS sequence_number, shard, `offset`
+            body, message_attributes, delay_seconds, dedup_id, {number} AS sequence_number, shard, `offset`,
+            coalesce(state = 'Deleted' AND run.settled AND sent_at >= rewindable_from, false) AS rewindable
         FROM (
             SELECT *,
                 CASE
@@ -191,6 +210,7 @@ def _messages(root: str, queue: QueueRow, now: str) -> str:
             FROM (
                 SELECT /*+ BROADCAST(head) */ message.*, head.head_offset,
                     greatest({now}, head.committed_at) AS instant,
+                    {_later(f"greatest({now}, head.committed_at)", "-head.rewind")} AS rewindable_from,
                     coalesce(run.visible_at, CASE
                         WHEN coalesce(delay_seconds, head.delay) > 0
                         THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
@@ -237,7 +257,8 @@ def _heads(root: str, queue: QueueRow) -> str:
     return f"""
         SELECT shard, head_offset, purged_offset, committed_at,
             CAST(try_element_at(attributes, 'MessageRetentionPeriod') AS DOUBLE) AS retention,
-            CAST(try_element_at(attributes, 'DelaySeconds') AS DOUBLE) AS delay
+            CAST(try_element_at(attributes, 'DelaySeconds') AS DOUBLE) AS delay,
+            CAST(try_element_at(attributes, 'RewindSeconds') AS DOUBLE) AS rewind
         FROM {_table(layout.receipts_path(root, queue.key))}
         WHERE first_offset = {layout.HEAD_OFFSET} AND NOT settled
     """
