@@ -17,7 +17,7 @@ FRESH, READY, IN_FLIGHT = "fresh", "ready", "in_flight"
 DELETED, EXPIRED, PURGED = "deleted", "expired", "purged"
 GONE = (DELETED, EXPIRED, PURGED)
 
-# STA-13, with what the rules above the requirements add; queues without rewind or dead letters.
+# STA-13, with what the rules above the requirements add; queues without dead letters.
 LEGAL = {
     ("Delayed", "Active"),
     ("Delayed", "Expired"),
@@ -32,6 +32,9 @@ LEGAL = {
     ("Inactive", "Expired"),
     ("Inactive", "Purged"),
     ("Deleted", "Expired"),
+    ("Deleted", "Active"),  # these three only what a rewind may bring back
+    ("Deleted", "Delayed"),  # by the delay of a FIFO queue
+    ("Deleted", "Purged"),
 }
 
 
@@ -104,7 +107,13 @@ class Settings:
     delay: int = 0  # of the queue; only FIFO queues use it here
     visibility_timeout: int = 30 * SECOND
     retention: int = 60 * SECOND
+    rewind_range: int = 0
     version: int = 1
+
+    @property
+    def rewind(self) -> int:
+        """The range that a queue can have: at most its retention (RWD-2)."""
+        return min(self.rewind_range, self.retention)
 
 
 @dataclass
@@ -123,6 +132,7 @@ class Message:
     attempt_id: str | None = None
     attempted_at: int | None = None
     attempt_place: int | None = None
+    rewindable: bool = False  # deleted, and kept for a rewind
 
     def state(self, now: int) -> str:
         """The state under its name in the requirements."""
@@ -154,6 +164,7 @@ class Model:
     head: int = 0
     purged_at: int | None = None
     closed: bool = False
+    expired: int = 0  # messages that age took since the last commit
 
     def copy(self) -> Model:
         """An independent copy."""
@@ -165,26 +176,46 @@ class Model:
     # time
 
     def advance(self, now: int) -> None:
-        before = [message.state(self.now) for message in self.messages]
+        before = self.kept()
         self.now = max(self.now, now)
         self.check_transitions(before)
         self.expire()
 
     def expire(self) -> None:
-        before = [message.state(self.now) for message in self.messages]
+        before = self.kept()
         for offset, message in enumerate(self.messages):
-            if self.now - message.sent_at >= self.settings.retention and message.status not in GONE:
-                message.status = EXPIRED
-                self.head = max(self.head, offset + 1)
+            if self.now - message.sent_at >= self.settings.retention:
+                if message.status not in GONE:
+                    self.expired += 1
+                    self.head = max(self.head, offset + 1)
+                if message.status != PURGED:
+                    message.status = EXPIRED
+            if message.rewindable and (message.status == EXPIRED or message.sent_at < self.earliest()):
+                message.rewindable = False
+                self.expired += 1
         self.check_transitions(before)
 
-    def check_transitions(self, before: list[str]) -> None:
-        """Only legal transitions happen (STA-13)."""
-        for old, message in zip(before, self.messages, strict=True):
+    def earliest(self) -> int:
+        """Instant before which a rewind cannot begin."""
+        return self.now - self.settings.rewind
+
+    def kept(self) -> list[tuple[str, bool]]:
+        """The state of each message, and whether a rewind may bring it back."""
+        return [(message.state(self.now), message.rewindable) for message in self.messages]
+
+    def check_transitions(self, before: list[tuple[str, bool]], command: str = "") -> None:
+        """Only legal transitions happen, by time or by a command (STA-13)."""
+        for (old, was_rewindable), message in zip(before, self.messages, strict=True):
             new = message.state(self.now)
             assert old == new or (old, new) in LEGAL, (old, new)
+            assert not message.rewindable or (new == "Deleted" and self.settings.rewind > 0)
             if (old, new) == ("Active", "Delayed"):
                 assert self.settings.fifo and message.count == 0
+            if old == "Deleted" and new in ("Active", "Delayed"):
+                assert command == "rewind" and was_rewindable
+                assert new == "Active" or self.settings.fifo
+            if (old, new) == ("Deleted", "Purged"):
+                assert command == "purge" and was_rewindable
 
     # looking
 
@@ -199,6 +230,15 @@ class Model:
 
     def stored(self) -> int:
         return sum(message.status not in GONE for message in self.messages)
+
+    def rewindable(self) -> list[int]:
+        """Offsets of the deleted messages that are kept (RWD-4)."""
+        return [offset for offset, message in enumerate(self.messages) if message.rewindable]
+
+    def floor(self) -> int:
+        """No message below this offset can ever be asked for again."""
+        known = [offset for offset, message in enumerate(self.messages) if message.status not in GONE]
+        return min([*known, *self.rewindable(), self.head])
 
     def oldest(self) -> int | None:
         for offset, message in enumerate(self.messages):
@@ -222,15 +262,15 @@ class Model:
 
     def apply(self, name: str, *arguments: object) -> object:
         """Run one command; its answer, or the `Refused` that it ended with."""
-        before = self.states()
+        before = self.kept()
         try:
             if self.closed:
                 raise Refused("QueueDoesNotExist")
             answer = getattr(self, name)(*arguments)
         except Refused as refused:
             answer = refused.args
-            assert self.states() == before
-        self.check_transitions(before)
+            assert self.kept() == before
+        self.check_transitions(before, name)
         return answer
 
     def claim(
@@ -314,6 +354,7 @@ class Model:
 
     def remove(self, message: Message) -> None:
         message.status = DELETED
+        message.rewindable = self.settings.rewind > 0 and message.sent_at >= self.earliest()
 
     def hide(self, message: Message, until: int) -> None:
         message.hidden_until = until
@@ -372,8 +413,9 @@ class Model:
         if self.purged_at is not None and self.now < self.purged_at + 60 * SECOND:
             raise Refused("PurgeQueueInProgress")
         for message in self.messages:
-            if message.status not in GONE:
+            if message.status not in GONE or message.rewindable:
                 message.status = PURGED
+                message.rewindable = False
         self.head = len(self.messages)
         self.purged_at = self.now
 
@@ -381,8 +423,27 @@ class Model:
         if settings.version <= self.settings.version:
             return False
         self.settings = settings
+        for message in self.messages:
+            message.rewindable = message.rewindable and settings.rewind > 0
         self.expire()
         return True
+
+    def rewind(self, to: int) -> int:
+        if self.settings.rewind == 0:
+            raise Refused("UnsupportedOperation")
+        if to < self.earliest() or to > self.now:
+            raise Refused("InvalidParameterValue", "RewindTime")
+        if to == self.now:
+            return 0
+        rewound = [offset for offset in self.rewindable() if self.messages[offset].sent_at >= to]
+        for offset in rewound:
+            old = self.messages[offset]
+            # as sent just now, but for the instant
+            self.messages[offset] = Message(old.sent_at, old.delay, old.group, status=READY)
+        return len(rewound)
+
+    def tell_expired(self) -> int:
+        return self.expired
 
     def close(self) -> None:
         self.closed = True

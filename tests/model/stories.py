@@ -13,6 +13,7 @@ import attrs
 
 from lakequeue.attributes import QueueAttributes
 from lakequeue.shard import (
+    SETTLED,
     ChangeVisibility,
     Claim,
     ClaimResult,
@@ -26,6 +27,7 @@ from lakequeue.shard import (
     LeaseRelease,
     Purge,
     Result,
+    Rewind,
     Run,
     SetAttributes,
     ShardMachine,
@@ -35,26 +37,29 @@ from lakequeue.shard import (
 from . import fifo
 from .fifo import FifoModel
 from .fifo import model as new_model
-from .model import FRESH, GONE, SECOND, ListLog, Message, Model, Row, Settings
+from .model import FRESH, GONE, IN_FLIGHT, SECOND, ListLog, Message, Model, Row, Settings
 
 JUMPS = (
     *(0, 0, 0, 1, SECOND - 1, SECOND, 2 * SECOND, 5 * SECOND, 5 * SECOND, 10 * SECOND, 10 * SECOND),
-    *(25 * SECOND, 30 * SECOND, 61 * SECOND, -20 * SECOND, 40_000 * SECOND),
+    *(25 * SECOND, 30 * SECOND, 60 * SECOND, 61 * SECOND, -20 * SECOND, 40_000 * SECOND),
 )
 TIMEOUTS = (30 * SECOND, 10 * SECOND, 5 * SECOND, SECOND, 0, 3_600 * SECOND, 43_200 * SECOND)
 FIFO_JUMPS = (*JUMPS, 0, 0, SECOND, SECOND, 2 * SECOND, 240 * SECOND, 300 * SECOND - 1, 300 * SECOND)
 DELAYS = (0, 0, 0, 5 * SECOND, 10 * SECOND, 45 * SECOND)
 RETENTIONS = (345_600 * SECOND, 60 * SECOND, 150 * SECOND, 86_400 * SECOND)
+REWINDS = (345_600 * SECOND, 60 * SECOND, 0, 345_600 * SECOND, 10 * SECOND, 0, 3_600 * SECOND, 150 * SECOND)
 CAPS = (None, None, 2, 4)
 ATTEMPTS = (None, "x", None, "y", "x")
 OPERATIONS = (
     *("send",) * 5,
     *("claim",) * 6,
-    *("delete",) * 3,
-    *("change",) * 4,
+    *("delete",) * 4,
+    "consume",
+    *("change",) * 3,
     "lease_delete",
     *("lease_extend",) * 2,
     "lease_release",
+    *("rewind",) * 3,
     "purge",
     "set_attributes",
     "expire",
@@ -67,6 +72,7 @@ def wire(settings: Settings) -> dict[str, str]:
     """Attributes of a queue with these settings."""
     given: dict[str, Any] = {"visibility_timeout": settings.visibility_timeout / SECOND}
     given["message_retention_period"] = settings.retention / SECOND
+    given["rewind_range"] = settings.rewind / SECOND
     given["profile_strict"] = False
     if settings.cap is not None:
         given["max_inflight_messages"] = settings.cap
@@ -90,6 +96,7 @@ class Play:
         self.saved = self.model.copy()
         self.head = Head(shard=0, attributes=wire(settings), attributes_version=settings.version)
         self.rows: dict[int, Run] = {}
+        self.settled: dict[int, Run] = {}
         self.machine = ShardMachine(self.head, [], ListLog([]))
         self.leases: list[tuple[str, list[tuple[int, int]]]] = []
         self.receipts: list[tuple[int, str]] = []
@@ -150,13 +157,14 @@ class Play:
     def receipt(self, a: int, b: int) -> tuple[int, str]:
         if not self.receipts or b % 16 == 15:
             return a % (len(self.log) + 2), "nobody"
-        live = [
+        newest = [
             (offset, message.lease or "")
             for offset, message in enumerate(self.model.messages)
-            if message.state(self.model.now) == "Inactive"
+            if message.status == IN_FLIGHT and (not self.fifo or message.state(self.model.now) == "Inactive")
         ]
-        if self.fifo and live and b % 16 < 12:  # others can do nothing on FIFO queues
-            return live[-1 - a % min(12, len(live))]
+        # others can do nothing on FIFO queues, and little elsewhere
+        if newest and b % 16 < (12 if self.fifo else 6):
+            return newest[-1 - a % min(12, len(newest))]
         return self.receipts[-1 - a % min(12, len(self.receipts))]
 
     def delete(self, a: int, b: int, c: int) -> None:
@@ -183,6 +191,13 @@ class Play:
         kept = [spans[0][0] + i for i in range(8) if c >> i & 1] if c % 2 else []
         self.add(LeaseDelete(lease, spans, kept), "lease_delete", lease, spans, kept)
 
+    def consume(self, a: int, b: int, c: int) -> None:
+        """Receive and delete at the same instant, so that there is more to rewind."""
+        self.claim(a, b, c)
+        lease, spans = f"lease-{self.names}", [(0, len(self.log))]
+        kept = [c % (len(self.log) + 1)]
+        self.add(LeaseDelete(lease, spans, kept), "lease_delete", lease, spans, kept)
+
     def lease_extend(self, a: int, b: int, c: int) -> None:
         lease, spans = self.lease(a, b)
         timeout = TIMEOUTS[c % len(TIMEOUTS)]
@@ -204,6 +219,7 @@ class Play:
             cap=CAPS[a % len(CAPS)],
             visibility_timeout=TIMEOUTS[b % 4],
             retention=RETENTIONS[c % len(RETENTIONS)],
+            rewind_range=self.rewind_range(b, c),
             version=self.model.settings.version + (b % 5 > 0),
         )
         self.add(SetAttributes(wire(new), new.version), "set_attributes", new)
@@ -214,8 +230,24 @@ class Play:
             return self.model.settings.delay
         return DELAYS[c % len(DELAYS)]
 
+    def rewind_range(self, b: int, c: int) -> int:
+        """Another range in every other change."""
+        return REWINDS[c // 8 % len(REWINDS)] if b & 4 else self.model.settings.rewind_range
+
+    def rewind(self, a: int, b: int, c: int) -> None:
+        """Back to about an instant that matters: a send of what was deleted, as far as possible, or now."""
+        now = max(self.clock, self.model.now)
+        offsets = self.model.rewindable()
+        if a % 8 < 6 and self.log:
+            offsets = offsets or list(range(len(self.log)))
+            to = self.log[offsets[-1 - b % min(4, len(offsets))]].sent_at
+        else:
+            to = now if a % 8 == 7 else now - self.model.settings.rewind
+        to += (0, 0, 0, 0, 1, -1)[c % 6]
+        self.add(Rewind(to), "rewind", to)
+
     def expire(self, a: int, b: int, c: int) -> None:
-        self.batch.append((Expire(), ()))
+        self.add(Expire(), "tell_expired")
 
     # one decision
 
@@ -233,14 +265,11 @@ class Play:
         commit = False
         for (command, call), result in zip(batch, decision.results, strict=True):
             before = model.copy()
-            if call:
-                expected = model.apply(*call)
-                self.tell(f"t={model.now / SECOND}: {command} -> {result}")
-                self.compare(command, result, expected)
-                self.watch(command, result)
-                commit = commit or model != before
-            elif result.error is None:
-                commit = commit or result.value > 0
+            expected = model.apply(*call)
+            self.tell(f"t={model.now / SECOND}: {command} -> {result}")
+            self.compare(command, result, expected)
+            self.watch(command, result)
+            commit = commit or model != before or (isinstance(command, Expire) and bool(result.value))
             assert result.changed == commit, (command, result)
         assert decision.commit == commit
         self.check(model)
@@ -250,32 +279,41 @@ class Play:
         elif decision.commit:
             self.commit(decision)
         else:
-            assert decision.puts == [] and decision.deletes == []
+            assert decision.puts == decision.deletes == []
+            assert decision.settled_puts == decision.settled_deletes == []
         if how == "rebuild":
             self.rebuild()
         return decision.results
 
     def commit(self, decision: Any) -> None:
         """Write the rows as storage would, and check that nothing was written in vain."""
-        keys = [run.first for run in decision.puts] + decision.deletes
-        assert len(set(keys)) == len(keys), "one row per key"
-        for key in decision.deletes:
-            assert key in self.rows, "deletes only what is there"
-            del self.rows[key]
-        for run in decision.puts:
-            assert self.rows.get(run.first) != run, "puts only what differs"
-            self.rows[run.first] = run
+        self.write(self.rows, decision.puts, decision.deletes)
+        self.write(self.settled, decision.settled_puts, decision.settled_deletes)
         assert decision.head.epoch == self.head.epoch + 1
         assert decision.head.committed_at == self.model.now
         self.head = decision.head
         self.machine.committed()
+        self.model.expired = 0
         self.saved = self.model.copy()
         assert [self.rows[key] for key in sorted(self.rows)] == self.machine.runs
+        assert [self.settled[key] for key in sorted(self.settled)] == self.machine.history
         assert self.machine.head == self.head
+
+    @staticmethod
+    def write(rows: dict[int, Run], puts: list[Run], deletes: list[int]) -> None:
+        """Change one part of the table: each key once, and only what differs."""
+        keys = [run.first for run in puts] + deletes
+        assert len(set(keys)) == len(keys), "one row per key"
+        for key in deletes:
+            assert key in rows, "deletes only what is there"
+            del rows[key]
+        for run in puts:
+            assert rows.get(run.first) != run, "puts only what differs"
+            rows[run.first] = run
 
     def rebuild(self) -> None:
         """Take over from the rows alone (RCV-6, STA-11)."""
-        self.machine = ShardMachine(self.head, self.rows.values(), ListLog(self.log))
+        self.machine = ShardMachine(self.head, self.rows.values(), ListLog(self.log), self.settled.values())
         self.model = self.saved.copy()
         for row in self.log[len(self.model.messages) :]:
             self.model.send(row)
@@ -333,10 +371,15 @@ class Play:
         elif result.error is None and isinstance(command, ChangeVisibility):
             assert self.live[command.offset][0] == command.lease_id
             self.live[command.offset] = (command.lease_id, now + command.timeout)
+        elif isinstance(command, Delete) and result.value:
+            assert self.live.pop(command.offset)[0] == command.lease_id
         elif isinstance(command, LeaseDelete | LeaseExtend | LeaseRelease) and result.error is None:
-            for offset, (lease, _) in self.live.items():
-                if lease == command.lease_id:
-                    self.live[offset] = (lease, self.model.messages[offset].hidden_until or 0)
+            for offset, (lease, _) in list(self.live.items()):
+                message = self.model.messages[offset]
+                if lease == command.lease_id and message.status in GONE:
+                    del self.live[offset]  # a rewind may bring it back for others
+                elif lease == command.lease_id:
+                    self.live[offset] = (lease, message.hidden_until or 0)
 
     def check(self, model: Model) -> None:
         """The machine's rows, head and counts tell the same as the model, message by message."""
@@ -355,13 +398,22 @@ class Play:
         assert told == [_columns(message) for message in model.messages]
         head = machine.head
         assert (head.head_offset, head.closed, head.purged_at) == (model.head, model.closed, model.purged_at)
-        assert head.floor_offset == min([run.first for run in runs] + [model.head])
+        assert head.floor_offset == model.floor()
+        self.check_history(model)
         assert machine.stored(self.clock) == model.stored()
         if isinstance(model, FifoModel):
             for attempt in ("x", "y", "nobody's"):
                 assert machine.attempt_lives(attempt, self.clock) == model.attempt_lives(attempt)
         if self.looks:
             self.look(machine, model)
+
+    def check_history(self, model: Model) -> None:
+        """The settled runs are the rewindable messages, nothing else is kept of them, and neighbours are one."""
+        history = self.machine.history
+        assert all(run == Run(run.first, run.last, SETTLED) for run in history)
+        assert all(left.last + 1 < right.first for left, right in pairwise(history)), "equal neighbours"
+        told = [offset for run in history for offset in range(run.first, run.last + 1)]
+        assert told == model.rewindable()
 
     def look(self, machine: ShardMachine, model: Model) -> None:
         """What is told of the whole shard; the machine looks at every message for it."""
@@ -370,7 +422,7 @@ class Play:
             states.count("Active"),
             states.count("Inactive"),
             states.count("Delayed"),
-            0,
+            len(model.rewindable()),
             model.oldest(),
         )
         told = machine.next_event(self.clock)
@@ -436,6 +488,7 @@ def story(seed: int, fifo: bool, length: int = 40) -> tuple[list[bytes], Setting
         "strict": source.random() < 0.5 or fifo,
         "cap": source.choice(CAPS),
         "retention": source.choice(RETENTIONS),
+        "rewind_range": source.choice(REWINDS),
     }
     if fifo:
         settings |= {"fifo": True, "delay": source.choice(DELAYS)}

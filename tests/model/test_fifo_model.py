@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakequeue.shard import ChangeVisibility, ClaimResult, Delete, Purge, SetAttributes
+from lakequeue.shard import ChangeVisibility, ClaimResult, Delete, Purge, Rewind, SetAttributes
 
 from .model import SECOND, Settings
 from .stories import Play, wire
@@ -18,8 +18,10 @@ from .stories import Play, wire
 class Shard:
     """One shard of a FIFO queue; `ending` says what happens after each command (see `Play.flush`)."""
 
-    def __init__(self, ending: str, retention: int = 600, delay: int = 0, **settings: Any) -> None:
-        times = {"retention": retention * SECOND, "delay": delay * SECOND}
+    def __init__(
+        self, ending: str, retention: int = 600, delay: int = 0, rewind: int = 0, **settings: Any
+    ) -> None:
+        times = {"retention": retention * SECOND, "delay": delay * SECOND, "rewind_range": rewind * SECOND}
         self.settings = Settings(fifo=True, strict=True, **times, **settings)
         self.play = Play(self.settings, print)
         self.start = self.play.clock
@@ -60,6 +62,13 @@ class Shard:
 
     def purge(self) -> str | None:
         return self.run(Purge("orders.fifo"), "purge")
+
+    def rewind(self, seconds: float) -> Any:
+        """To so many seconds after the start: how many messages came back, or the code of the error."""
+        to = self.start + int(seconds * SECOND)
+        self.play.add(Rewind(to), "rewind", to)
+        [result] = self.play.flush(self.ending)
+        return result.value if result.error is None else result.error.code
 
     def set_delay(self, seconds: int) -> str | None:
         old = self.play.model.settings
@@ -423,3 +432,82 @@ def test_an_attempt_id_used_again_stands_for_the_later_receive(shard: Shard) -> 
     assert shard.receive(1, vt=30, attempt="x") == "B1"
     assert shard.receive(1, vt=30) == "A1"
     assert shard.receive(5, attempt="x") == "B1"
+
+
+@pytest.mark.spec("RWD-22", "RWD-20", "RWD-21")
+def test_rewound_messages_stand_in_their_group_again(ending: str) -> None:
+    shard = Shard(ending, rewind=600)
+    shard.send("AABA")
+    assert shard.receive(2, vt=100) == "A1 A2"
+    shard.delete("A1")
+    shard.at(1)
+    assert shard.rewind(0) == 1
+    assert shard.receive(1) == "A1"  # A2 is in flight as before, and blocks only A3
+    assert shard.receive() == "B1"
+    assert shard.delete("A2", "lease-1") is None
+    assert shard.delete("A1", "lease-1") == "InvalidParameterValue"  # the receipt of before
+    assert shard.delete("A1") is None
+    assert shard.receive() == "A3"
+
+
+@pytest.mark.spec("RWD-10", "RWD-22")
+def test_a_rewound_group_comes_in_the_order_of_sending(ending: str) -> None:
+    shard = Shard(ending, rewind=600)
+    shard.send("ABAB")
+    assert shard.receive() == "A1 A2 B1 B2"
+    for name in ("B2", "A2", "A1", "B1"):
+        shard.delete(name)
+    shard.at(1)
+    assert shard.rewind(0) == 4
+    assert shard.receive() == "A1 A2 B1 B2"
+    assert shard.counts() == [1, 1, 1, 1]
+
+
+@pytest.mark.spec("RWD-20", "DLY-10")
+def test_a_longer_delay_hides_what_is_rewound_whatever_its_receipt_was(ending: str) -> None:
+    shard = Shard(ending, rewind=600)
+    shard.play.looks = False  # a look would put the end of the old receipt out of mind
+    shard.send("A")
+    assert shard.receive(vt=10) == "A1"
+    shard.set_delay(45)
+    shard.at(1)
+    shard.delete("A1")
+    assert shard.rewind(0) == 1
+    shard.at(10)
+    assert shard.receive() == ""
+    shard.play.looks = True
+    shard.at(44.999)
+    assert shard.receive() == ""
+    shard.at(45)
+    assert shard.receive() == "A1"
+
+
+@pytest.mark.spec("RWD-11", "RWD-13", "RWD-19", "RWD-15")
+def test_how_far_and_how_near_a_rewind_may_go(ending: str) -> None:
+    shard = Shard(ending, retention=20_000, rewind=3_600)
+    shard.at(6_400)
+    shard.send("A")
+    assert shard.receive() == "A1"
+    shard.delete("A1")
+    assert shard.rewind(6_400) == 0  # now: nothing comes back, although A1 was sent at this instant
+    shard.at(10_000)
+    assert shard.rewind(6_399) == "InvalidParameterValue"
+    assert shard.rewind(10_000.000001) == "InvalidParameterValue"
+    assert shard.rewind(6_400.000001) == 0
+    assert shard.rewind(6_400) == 1
+    assert Shard(ending).rewind(0) == "UnsupportedOperation"
+
+
+@pytest.mark.spec("RWD-11", "RWD-4")
+def test_what_is_deleted_after_the_range_is_gone_at_once(ending: str) -> None:
+    shard = Shard(ending, rewind=60)
+    shard.send("A")
+    shard.at(30)
+    shard.send("A")
+    shard.at(60.000001)
+    assert shard.receive() == "A1 A2"
+    shard.delete("A1")
+    assert shard.play.machine.history == []
+    shard.delete("A2")
+    assert shard.rewind(30) == 1
+    assert shard.receive() == "A2"

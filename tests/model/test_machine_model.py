@@ -12,14 +12,18 @@ from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
 
 from .model import Settings
-from .stories import CAPS, DELAYS, RETENTIONS, play, small_steps, story
+from .stories import CAPS, DELAYS, RETENTIONS, REWINDS, play, small_steps, story
 
 EXAMPLES = int(os.environ.get("LAKEQUEUE_MODEL_EXAMPLES", "2000"))
 SECONDS = float(os.environ.get("LAKEQUEUE_MODEL_SECONDS", "60"))
 
 STORIES = st.lists(st.binary(min_size=5, max_size=5), min_size=20, max_size=60)
 STANDARD = st.builds(
-    Settings, strict=st.booleans(), cap=st.sampled_from(CAPS), retention=st.sampled_from(RETENTIONS)
+    Settings,
+    strict=st.booleans(),
+    cap=st.sampled_from(CAPS),
+    retention=st.sampled_from(RETENTIONS),
+    rewind_range=st.sampled_from(REWINDS),
 )
 FIFO = st.builds(
     Settings,
@@ -28,6 +32,7 @@ FIFO = st.builds(
     cap=st.sampled_from(CAPS),
     delay=st.sampled_from(DELAYS),
     retention=st.sampled_from(RETENTIONS),
+    rewind_range=st.sampled_from(REWINDS),
 )
 GROUPS = st.integers(1, 5)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import pytest
 
 from lakequeue.attributes import QueueAttributes
-from lakequeue.shard import ClaimResult, Run, ShardMachine, claim, machine, settle
+from lakequeue.shard import READY, SETTLED, ClaimResult, Head, Rewind, Run, ShardMachine, claim, machine, settle
 from lakequeue.shard.groups import Groups, _Line, _Part
 from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.state import ShardState
@@ -16,7 +17,7 @@ from lakequeue.shard.state import ShardState
 from .stories import play, story
 
 STORIES = 400
-FIFO_STORIES = 150
+FIFO_STORIES = 400
 
 
 def any_lease_settles(patch: pytest.MonkeyPatch) -> None:
@@ -184,6 +185,140 @@ def attempts_lose_their_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claim, "_repeat", sort)
 
 
+def no_history(patch: pytest.MonkeyPatch) -> None:
+    remove = ShardState.remove
+
+    def for_good(self: ShardState, run: Run) -> None:
+        remove(self, run)
+        self.history.cut(run.first, run.last)
+
+    patch.setattr(ShardState, "remove", for_good)
+
+
+def history_kept_when_disabled(patch: pytest.MonkeyPatch) -> None:
+    def only_by_purge(self: ShardState) -> None:
+        if self.attributes.rewind_micros:
+            self.history.cut(0, self.log.end)
+
+    def earliest(self: ShardState) -> int:
+        attributes = self.attributes
+        return self.now - min(
+            attributes.rewind_micros or attributes.retention_micros, attributes.retention_micros - 1
+        )
+
+    patch.setattr(ShardState, "forget_history", only_by_purge)
+    patch.setattr(ShardState, "earliest_rewind", property(earliest))
+
+
+def range_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        ShardState, "earliest_rewind", property(lambda self: self.now - self.attributes.retention_micros + 1)
+    )
+
+
+def retention_ignored_in_the_history(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardState, "earliest_rewind", property(lambda self: self.now - self.attributes.rewind_micros))
+
+
+def range_judged_only_later(patch: pytest.MonkeyPatch) -> None:
+    remove = ShardState.remove
+
+    def into_the_history(self: ShardState, run: Run) -> None:
+        remove(self, run)
+        if self.attributes.rewind_micros:
+            self.history.put(Run(run.first, run.last, SETTLED))
+
+    patch.setattr(ShardState, "remove", into_the_history)
+
+
+def purge_leaves_history(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardState, "remove_all", lambda self: self._forget(self.log.end))
+
+
+def rewind_from_the_wrong_side(patch: pytest.MonkeyPatch) -> None:
+    def after(state: ShardState, command: Rewind) -> tuple[int, bool]:
+        machine.check_rewind(state, command)
+        count = state.rewind(state.log.first_sent_at_or_after(command.to + 1)) if command.to < state.now else 0
+        return count, count > 0
+
+    patch.setitem(machine._RULES, Rewind, after)
+
+
+def rewind_to_now_brings_back(patch: pytest.MonkeyPatch) -> None:
+    def at_once(state: ShardState, command: Rewind) -> tuple[int, bool]:
+        machine.check_rewind(state, command)
+        count = state.rewind(state.log.first_sent_at_or_after(command.to))
+        return count, count > 0
+
+    patch.setitem(machine._RULES, Rewind, at_once)
+
+
+def rewind_to_any_instant(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(machine, "check_rewind", lambda state, command: None)
+
+
+def rewind_takes_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
+    rewind = ShardState.rewind
+
+    def all_of_it(self: ShardState, first: int) -> int:
+        count = rewind(self, first)
+        for run in [run for run in self.runs.pieces(first, self.log.end) if self.live(run)] if count else []:
+            self.hand_back(run)
+        return count
+
+    patch.setattr(ShardState, "rewind", all_of_it)
+
+
+def rewound_as(patch: pytest.MonkeyPatch, **columns: Any) -> None:
+    """Lets rewound messages keep something of what they were; `visible_at` is the time of the rewind."""
+    rewind = ShardState.rewind
+
+    def changed(self: ShardState, first: int) -> int:
+        again = list(self.history.pieces(first, self.log.end))
+        count = rewind(self, first)
+        for run in again:
+            self.runs.put(Run(run.first, run.last, READY, visible_at=self.now)._replace(**columns))
+        self._index(self.runs)
+        return count
+
+    patch.setattr(ShardState, "rewind", changed)
+
+
+def rewound_messages_keep_their_count(patch: pytest.MonkeyPatch) -> None:
+    rewound_as(patch, receive_count=1)
+
+
+def rewound_messages_keep_their_lease(patch: pytest.MonkeyPatch) -> None:
+    rewound_as(patch, lease_id="lease-1")
+
+
+def rewound_messages_escape_the_delay(patch: pytest.MonkeyPatch) -> None:
+    rewound_as(patch)
+
+
+def rewound_messages_stay_outside_their_groups(patch: pytest.MonkeyPatch) -> None:
+    rewind = ShardState.rewind
+
+    def with_the_old_groups(self: ShardState, first: int) -> int:
+        groups, scanned = self._groups, self.scanned
+        count = rewind(self, first)
+        if groups is not None:
+            self.look_up_to(scanned)
+            self._groups = groups
+        return count
+
+    patch.setattr(ShardState, "rewind", with_the_old_groups)
+
+
+def floor_without_history(patch: pytest.MonkeyPatch) -> None:
+    def floor(self: ShardState) -> Head:
+        first = self.runs.first
+        at = self.head.head_offset
+        return attrs.evolve(self.head, floor_offset=at if first is None else min(first, at))
+
+    patch.setattr(ShardState, "current_head", floor)
+
+
 MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     any_lease_settles,
     ended_receipts_settle_on_strict_queues,
@@ -198,6 +333,22 @@ MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     deleted_rows_left_in_the_table,
     equal_neighbours_not_joined,
     receipts_strict_everywhere,
+]
+REWIND_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    no_history,
+    history_kept_when_disabled,
+    range_ignored,
+    retention_ignored_in_the_history,
+    range_judged_only_later,
+    purge_leaves_history,
+    rewind_from_the_wrong_side,
+    rewind_to_now_brings_back,
+    rewind_to_any_instant,
+    rewind_takes_what_is_in_flight,
+    rewound_messages_keep_their_count,
+    rewound_messages_keep_their_lease,
+    floor_without_history,
+    deleted_rows_left_in_the_table,
 ]
 FIFO_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     hidden_heads_do_not_block,
@@ -219,6 +370,10 @@ FIFO_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     cap_off,
     visibility_timeout_ignored,
     retention_off_by_one_microsecond,
+    rewind_takes_what_is_in_flight,
+    rewound_messages_keep_their_lease,
+    rewound_messages_escape_the_delay,
+    rewound_messages_stay_outside_their_groups,
 ]
 
 
@@ -241,8 +396,17 @@ def test_a_missing_rule_is_noticed(
     assert first_difference(fifo=False) is not None
 
 
+@pytest.mark.spec("RWD-4", "RWD-5", "RWD-6", "RWD-8", "RWD-11", "RWD-19", "RWD-20", "RWD-21", "RWD-23", "RWD-25")
+@pytest.mark.parametrize("mutation", REWIND_MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_missing_rule_of_rewind_is_noticed(
+    mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch)
+    assert first_difference(fifo=False) is not None
+
+
 @pytest.mark.spec(
-    "FIF-4", "FIF-9", "FIF-14", "RET-10", "INF-4", "RCP-7", "DLY-10", "ATT-3", "ATT-4", "ATT-5", "ATT-6"
+    "FIF-4", "FIF-9", "FIF-14", "RET-10", "INF-4", "RCP-7", "DLY-10", "ATT-3", "ATT-4", "ATT-5", "ATT-6", "RWD-22"
 )
 @pytest.mark.parametrize("mutation", FIFO_MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_missing_fifo_rule_is_noticed(

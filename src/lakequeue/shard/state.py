@@ -321,7 +321,9 @@ class ShardState:
         self.leave(run)
         self.runs.cut(run.first, run.last)
         if self.attributes.rewind_micros:
-            self.history.put(Run(run.first, run.last, SETTLED))
+            first = max(run.first, self.log.first_sent_at_or_after(self.earliest_rewind))
+            if first <= run.last:
+                self.history.put(Run(first, run.last, SETTLED))
         if groups is not None:
             groups.removed(run.first, run.last)
 
@@ -345,8 +347,8 @@ class ShardState:
         self.history.cut(first, self.log.end)
         for run in again:
             self.runs.put(Run(run.first, run.last))
-            self._scan(run.first, run.last)
-        self._groups = None  # their lines begin further back now
+        if again:
+            self._index(self.runs)  # entries of the heap speak of old receipts, and groups begin further back now
         return sum(run.size for run in again)
 
     def leave(self, run: Run) -> None:
