@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -96,9 +97,27 @@ def test_create_send_receive_delete(run):
     assert id in received and "hello" in received
     handle = next(line.split()[1] for line in received.splitlines() if "handle" in line)
     assert run("delete", "orders", handle).stdout == "deleted 1 message\n"
-    assert run("counts", "orders").stdout.split("\n")[-2].split() == ["orders", "0", "0", "0"]
+    assert run("counts", "orders").stdout.split("\n")[-2].split() == ["orders", "0", "0", "0", "0"]
     assert run("delete-queue", "orders").exit_code == 0
     assert "orders" not in run("list").stdout
+
+
+@pytest.mark.spec("RWD-9", "RWD-4")
+def test_rewind_to_an_instant_or_so_many_seconds_back(run, ask):
+    run("create", "orders", "-a", "rewind_range=3600")
+    ask("send", "orders", "-", input="one\ntwo\n")
+    assert len(run("receive", "orders", "--max", 5, "--delete").stdout.splitlines()) > 1
+    assert ask("counts", "orders")["rewindable"] == 2
+    assert run("rewind", "orders", "--ago", 1_800).stdout == "2 messages of orders visible again\n"
+    counts = ask("counts", "orders")
+    assert (counts["visible"], counts["rewindable"]) == (2, 0)
+    now = datetime.now(timezone.utc)
+    assert ask("rewind", "orders", f"{now:%Y-%m-%dT%H:%M:%S.%fZ}")["messages"] == 0
+    assert ask("rewind", "orders", f"{now - timedelta(minutes=59):%Y-%m-%d %H:%M}")["messages"] == 0
+    for wrong in ([], ["yesterday"], ["2026-01-31", "--ago", 5]):
+        assert run("rewind", "orders", *wrong).exit_code == 2
+    early = run("rewind", "orders", "--ago", 3_601)
+    assert early.exit_code == 1 and early.stderr.startswith("error: InvalidParameterValue: ")
 
 
 @pytest.mark.spec("EXM-10", "SND-11")
@@ -460,7 +479,8 @@ def test_what_fifo_queues_refuse(run, root, fifo, args, code):
         (["create", "b", "--deduplication-scope", "queue"], "InvalidAttributeName"),
         (["create", "b.fifo", "--fifo", "--deduplication-scope", "none"], "InvalidAttributeValue"),
         (["create", "b.fifo", "--fifo", "--shards", "2"], "InvalidAttributeValue"),
-        (["create", "b", "-a", "rewind_range=60"], "UnsupportedOperation"),
+        (["create", "b", "-a", "rewind_range=345601"], "InvalidAttributeValue"),
+        (["rewind", "orders", "--ago", "60"], "UnsupportedOperation"),
         (["create", "orders", "--delay", "5"], "QueueNameExists"),
         (["set", "orders", "--visibility-timeout", "43201"], "InvalidAttributeValue"),
         (["set", "orders", "-a", "shards=2"], "InvalidAttributeName"),

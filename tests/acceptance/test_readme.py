@@ -67,6 +67,16 @@ def test_python_without_spark_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert not hasattr(unreceived, "receipt_handle")
 
 
+@pytest.mark.spec("RWD-4", "RWD-9")
+def test_the_counts_around_a_rewind_are_those_of_the_table() -> None:
+    text = README.split("\n### Rewind\n")[1].split("\n### ")[0]
+    opening, *_ = blocks("python")
+    names = run([opening, *re.findall(r"```python\n(.*?)```", text, re.DOTALL)])
+    told = {name: [int(cell) for cell in cells] for name, *cells in rows(text)}
+    shown = {name: names[name] for name in ("before", "after")}
+    assert told == {name: [counts.visible, counts.in_flight, counts.rewindable] for name, counts in shown.items()}
+
+
 @pytest.mark.spec("RCV-9")
 def test_receive_takes_no_group() -> None:
     with pytest.raises(TypeError):
@@ -94,6 +104,7 @@ def test_command_line_runs() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Dear reader" in done.stdout
+    assert "3 messages of letters visible again" in done.stdout
 
 
 def test_install_lines_stand_alone() -> None:
