@@ -330,10 +330,11 @@ class TestKilled:
         assert shard_of(queue).shard == 0
 
 
-def killed(root: Path, verb: str, before: int) -> None:
-    """Runs a verb in a process that kills itself before that write (the first is 1)."""
+def killed(root: Path, verb: str, before: int = 0, after: int = 0) -> None:
+    """Runs a verb in a process that kills itself before or after that write (the first is 1)."""
+    moment = "before" if before else "after"
     done = subprocess.run(
-        [sys.executable, str(WORKER), "crash", str(root), verb, str(before)],
+        [sys.executable, str(WORKER), "crash", str(root), verb, str(before or after), moment],
         capture_output=True,
         text=True,
         timeout=60,

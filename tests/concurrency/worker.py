@@ -3,7 +3,9 @@
 ``worker.py work ROOT ENGINE NAME LOG STOP PAUSE``: sends, receives, changes and deletes at random until the
 file STOP exists, resting for about PAUSE seconds now and then; writes what it is about to do, and what came
 of it, as JSON lines to LOG.
-``worker.py crash ROOT VERB NUMBER``: runs a verb and kills itself right before that write to storage.
+``worker.py consume ROOT NAME LOG STOP``: receives and deletes, in turn, whatever there is.
+``worker.py crash ROOT VERB NUMBER MOMENT``: runs a verb and kills itself right before or after that write to
+storage.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from lakequeue import (
@@ -111,6 +114,35 @@ def _settle(queue: Any, diary: Diary, chance: random.Random, message: Any) -> No
         diary.write("deleted", receipt=receipt, at=micros())
 
 
+def consume(root: str, name: str, log: str, stop: str) -> None:
+    queue = LakeQueue(root).queue(QUEUE)
+    diary, chance = Diary(log), random.Random(name)
+    claims = _record_claims()
+    diary.write("ready")
+    held: list[Any] = []
+    while not os.path.exists(stop):
+        for message in queue.receive(chance.randint(1, 8), visibility_timeout=chance.choice([1, 2])):
+            received_at, visible_at = claims[message.receipt_handle.split("-")[4]]
+            facts = {"received_at": received_at, "visible_at": visible_at}
+            diary.write("got", body=message.body, receipt=message.receipt_handle, **facts)
+            held.append(message.receipt_handle)
+        chance.shuffle(held)
+        while len(held) > 4:
+            receipt = held.pop()
+            if chance.random() < 0.2:
+                continue  # forgotten: it comes back
+            diary.write("delete", receipt=receipt, at=micros())
+            try:
+                queue.delete(receipt)
+            except RequestThrottled:
+                diary.write("throttled")
+            except QueueServiceError:
+                diary.write("late", receipt=receipt)
+            else:
+                diary.write("deleted", receipt=receipt, at=micros())
+    diary.write("stopped")
+
+
 def _record_claims() -> dict[str, tuple[int, int]]:
     """Lease id -> from when to when the shard's clock says that the messages are held."""
     claims: dict[str, tuple[int, int]] = {}
@@ -127,7 +159,7 @@ def _record_claims() -> dict[str, tuple[int, int]]:
     return claims
 
 
-def crash(root: str, verb: str, before: str) -> None:
+def crash(root: str, verb: str, number: str, moment: str) -> None:
     lq = LakeQueue(root)
     verbs: dict[str, Callable[[], None]] = {
         "create": lambda: _create(lq),
@@ -136,13 +168,15 @@ def crash(root: str, verb: str, before: str) -> None:
         "send": lambda: _send(lq),
         "receive": lambda: _receive(lq),
         "merge": lambda: _merge(lq),
+        "rewind": lambda: _rewind(lq),
+        "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
     }
     if verb == "merge":
         append.SEGMENT_COMMITS = 2
-        _die_before(int(before), [(PointTable, "replace")])
+        _die(int(number), moment, [(PointTable, "replace")])
     else:
         writes = [(PointTable, name) for name in ("append", "add", "merge", "replace")]
-        _die_before(int(before), [*writes, (PointEngine, "create")])
+        _die(int(number), moment, [*writes, (PointEngine, "create")])
     verbs[verb]()
 
 
@@ -170,16 +204,25 @@ def _receive(lq: LakeQueue) -> None:
     queue.receive()
 
 
-def _die_before(number: int, methods: list[tuple[type, str]]) -> None:
+def _rewind(lq: LakeQueue) -> None:
+    queue = lq.queue(QUEUE)
+    queue.rewind(lq.clock.now() - timedelta(hours=1))
+
+
+def _die(number: int, moment: str, methods: list[tuple[type, str]]) -> None:
     seen = 0
 
     def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(*args: Any, **more: Any) -> Any:
             nonlocal seen
             seen += 1
-            if seen == number:
+            mine = seen == number
+            if mine and moment == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
-            return original(*args, **more)
+            result = original(*args, **more)
+            if mine:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
 
         return method
 
@@ -188,4 +231,4 @@ def _die_before(number: int, methods: list[tuple[type, str]]) -> None:
 
 
 if __name__ == "__main__":
-    {"work": work, "crash": crash}[sys.argv[1]](*sys.argv[2:])
+    {"work": work, "consume": consume, "crash": crash}[sys.argv[1]](*sys.argv[2:])

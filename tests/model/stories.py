@@ -37,7 +37,7 @@ from lakequeue.shard import (
 from . import fifo
 from .fifo import FifoModel
 from .fifo import model as new_model
-from .model import FRESH, GONE, IN_FLIGHT, SECOND, ListLog, Message, Model, Row, Settings
+from .model import DELETED, FRESH, GONE, IN_FLIGHT, SECOND, ListLog, Message, Model, Row, Settings
 
 JUMPS = (
     *(0, 0, 0, 1, SECOND - 1, SECOND, 2 * SECOND, 5 * SECOND, 5 * SECOND, 10 * SECOND, 10 * SECOND),
@@ -376,7 +376,7 @@ class Play:
         elif isinstance(command, LeaseDelete | LeaseExtend | LeaseRelease) and result.error is None:
             for offset, (lease, _) in list(self.live.items()):
                 message = self.model.messages[offset]
-                if lease == command.lease_id and message.status in GONE:
+                if lease == command.lease_id and message.status == DELETED:
                     del self.live[offset]  # a rewind may bring it back for others
                 elif lease == command.lease_id:
                     self.live[offset] = (lease, message.hidden_until or 0)

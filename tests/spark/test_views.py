@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import random
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lakequeue import LakeQueue, SendEntry, views
+from lakequeue import LakeQueue, Queue, SendEntry, views
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -145,6 +146,83 @@ def test_what_was_purged_is_not_shown_and_each_query_sees_the_newest(
     assert [tuple(row) for row in heads] == [(0, "head"), (1, "head")]
 
 
+class Consumed:
+    """A queue with rewind under random operations, and what must be rewindable in it."""
+
+    range = timedelta(seconds=300)
+
+    def __init__(self, queue: Queue, clock: ManualClock, seed: int) -> None:
+        self.queue = queue
+        self.clock = clock
+        self.chance = random.Random(seed)
+        self.sent: dict[str, datetime] = {}
+        self.deleted: set[str] = set()
+
+    def operate(self) -> None:
+        draw = self.chance.random()
+        if draw < 0.35 or not self.sent:
+            bodies = [f"{len(self.sent) + index}" for index in range(self.chance.randint(1, 3))]
+            fields = [{"group_id": body[-1], "dedup_id": body} if self.queue.fifo else {} for body in bodies]
+            self.queue.send_batch([SendEntry(body, **more) for body, more in zip(bodies, fields, strict=True)])
+            self.sent |= dict.fromkeys(bodies, self.clock.now())
+        elif draw < 0.8:
+            for message in self.queue.receive(self.chance.randint(1, 4), visibility_timeout=20):
+                if self.chance.random() < 0.8:
+                    self.queue.delete(message.receipt_handle)
+                    self.deleted.add(message.body)
+        elif draw < 0.9:
+            to = self.chance.choice([at for at in self.sent.values() if at >= self.clock.now() - self.range])
+            again = (
+                {body for body in self.rewindable() if self.sent[body] >= to} if to < self.clock.now() else set()
+            )
+            assert self.queue.rewind(to) == len(again)
+            self.deleted -= again
+        else:
+            self.clock.advance(self.chance.randint(1, 12))
+
+    def rewindable(self) -> set[str]:
+        return {body for body in self.deleted if self.sent[body] >= self.clock.now() - self.range}
+
+    def compare(self, shown: dict[str, str], history: list[str], row: Row) -> None:
+        assert sorted(history) == sorted(self.rewindable())
+        assert {body for body, state in shown.items() if state == "Deleted"} == self.deleted
+        counts = self.queue.counts()
+        told = (counts.visible, counts.in_flight, counts.delayed, counts.rewindable)
+        assert (row.visible, row.in_flight, row.delayed, row.rewindable) == told
+        assert counts.rewindable == len(history)
+
+
+@pytest.mark.spec("DLT-5", "RWD-4", "RWD-7", "RWD-11", "STA-9", "STA-4")
+def test_the_history_agrees_with_the_counts_whatever_happened(
+    spark: SparkSession, lq: LakeQueue, clock: ManualClock
+) -> None:
+    both = [
+        lq.create_queue("plain", rewind_range=300),
+        lq.create_queue("orders.fifo", fifo=True, rewind_range=300),
+    ]
+    consumed = {queue.name: Consumed(queue, clock, seed) for seed, queue in enumerate(both, 11)}
+    for _ in range(60):
+        for each in consumed.values():
+            each.operate()
+    assert all(5 < len(each.rewindable()) < len(each.sent) for each in consumed.values())
+    clock.advance(240)  # now the oldest are beyond the range
+    lq.register_views(spark, now=clock.now())
+    shown = spark.sql("SELECT queue, body, state FROM messages").collect()
+    history = spark.sql("SELECT queue, body FROM history").collect()
+    for row in spark.table("queues").collect():
+        consumed[row.queue].compare(
+            {each.body: each.state for each in shown if each.queue == row.queue},
+            [each.body for each in history if each.queue == row.queue],
+            row,
+        )
+        assert 0 < len(consumed[row.queue].rewindable()) < len(consumed[row.queue].deleted)
+
+    clock.advance(300)
+    lq.register_views(spark, now=clock.now())
+    assert spark.table("history").isEmpty()
+    assert all(queue.counts().rewindable == 0 for queue in both)
+
+
 def test_runs_across_chunks_reach_every_message(
     spark: SparkSession, lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +242,7 @@ def test_a_filter_on_queue_leaves_other_queues_unread(
     for name in ("one", "two"):
         lq.create_queue(name).send(name)
     lq.register_views(spark)
-    for view in ("messages", "receipts", "queues"):
+    for view in ("messages", "receipts", "history", "queues"):
         found = spark.sql(f"SELECT * FROM {view} WHERE queue = 'one'")
         files = " ".join(found.inputFiles())
         assert lq.queue("one").key in files
@@ -179,7 +257,9 @@ def test_a_root_without_queues_has_empty_views_of_the_same_schema(
 ) -> None:
     lq.create_queue("orders").send("a")
     lq.register_views(spark)
-    full = {view: spark.table(view).schema.simpleString() for view in ("messages", "receipts", "queues")}
+    full = {
+        view: spark.table(view).schema.simpleString() for view in ("messages", "receipts", "history", "queues")
+    }
     views.register_views(spark, str(tmp_path / "empty"), [])
     assert {view: spark.table(view).schema.simpleString() for view in full} == full
     assert all(spark.table(view).isEmpty() for view in full)
