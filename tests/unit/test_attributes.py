@@ -419,8 +419,6 @@ def test_fifo_queues_are_compared_by_what_is_given_of_them():
 @pytest.mark.parametrize(
     "later",
     [
-        {"rewind_range": 60},
-        {"RewindSeconds": "345600"},
         {"redrive_policy": {"deadLetterTargetArn": "x"}},
         {"redrive_allow_policy": "denyAll"},
     ],
@@ -431,14 +429,25 @@ def test_what_is_not_built_yet_says_so(later):
             call(**later)
 
 
-@pytest.mark.spec("PRF-7", "RWD-2", "RWD-3", "DLQ-9")
-def test_values_of_what_is_not_built_yet_are_judged_first():
-    for outside in (345_601, -1, "x"):
-        with pytest.raises(InvalidAttributeValue, match="RewindSeconds"):
-            create(rewind_range=outside)
+@pytest.mark.spec("PRF-7", "RWD-1", "RWD-2", "RWD-3", "QUE-22")
+def test_the_rewind_range_is_off_and_at_most_the_retention_period():
+    assert create().rewind_range == 0
+    for call in (create, fifo, create().with_changes, fifo().with_changes):
+        assert call(rewind_range=60).rewind_range == 60
+        assert call(rewind_range=True).rewind_range == call(RewindSeconds="345600").rewind_range == 345_600
+        for outside in (345_601, -1, "x"):
+            with pytest.raises(InvalidAttributeValue, match="RewindSeconds"):
+                call(rewind_range=outside)
     with pytest.raises(InvalidAttributeValue):
         create("cmq", message_retention_period=3_600, rewind_range=86_400)
-    assert create(rewind_range=0, redrive_policy="", redrive_allow_policy=None) == create()
+    assert create("cmq", message_retention_period=1_296_000, rewind_range=True).rewind_range == 1_296_000
+    with pytest.raises(InvalidAttributeValue):
+        create("cmq", message_retention_period=1_296_000, rewind_range=1_296_001)
+
+
+@pytest.mark.spec("DLQ-9")
+def test_an_empty_redrive_policy_is_none():
+    assert create(redrive_policy="", redrive_allow_policy=None) == create()
 
 
 @pytest.mark.spec("QUE-15")
