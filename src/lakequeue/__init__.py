@@ -5,6 +5,7 @@
 
 from lakequeue import errors
 from lakequeue.clock import Clock, SystemClock
+from lakequeue.compaction import CompactionSummary
 from lakequeue.errors import *  # noqa: F403
 from lakequeue.lease import Lease
 from lakequeue.message import (
@@ -29,6 +30,7 @@ __all__ = [
     "BatchResult",
     "BatchSuccess",
     "Clock",
+    "CompactionSummary",
     "LakeQueue",
     "Lease",
     "LeaseCounts",

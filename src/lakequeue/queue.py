@@ -65,6 +65,7 @@ from lakequeue.storage.layout import messages_path
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from lakequeue.compaction import CompactionSummary
     from lakequeue.service import LakeQueue
     from lakequeue.storage import bulk
 
@@ -554,6 +555,17 @@ class Queue:
                     break
         return found[:limit]
 
+    def compact(self) -> CompactionSummary:
+        """Frees what the queue no longer needs, in one pass; changes no answer.
+
+        See ``LakeQueue.compact``, which does it for all queues, and also removes deleted ones.
+        """
+        from lakequeue.compaction import compact_queue
+
+        with self.service():
+            self._reload()  # raises if the queue was deleted
+            return compact_queue(self)[0]
+
     def tags(self) -> dict[str, str]:
         """The queue's tags (QUE-28)."""
         with self.service():
@@ -577,6 +589,11 @@ class Queue:
             )
 
     # --- inside the package
+
+    @property
+    def shards(self) -> list[ShardService]:
+        """The queue's shards in this process."""
+        return self._shards
 
     @property
     def rules(self) -> QueueAttributes:

@@ -40,6 +40,9 @@ from lakequeue.storage.point import PointEngine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakequeue.compaction import CompactionSummary, Progress
+    from lakequeue.storage.sweep import Freed
+
 ATTEMPTS = 30
 MAX_LISTED = 1_000
 
@@ -212,7 +215,57 @@ class LakeQueue:
                 rows = [row for row in self._store.catalog.rows() if row.deleted_at is None]
             register_views(spark, self.root, rows, now)
 
+    def compact(self, progress: Progress | None = None) -> list[CompactionSummary]:
+        """Frees what the queues of the root, of all regions, no longer need; changes no answer.
+
+        Expires, drops and joins parts of the logs, removes files and log entries that are old enough, removes
+        queues that were deleted a day ago, and notes in the ``stats`` table how each queue stands, once a minute.
+        It may run beside everything else, twice at once, and be killed anywhere.
+
+        Args:
+            progress: called with queues done, queues in all, and the name of the one that is next.
+
+        Returns:
+            A summary per queue, and one for the root's own tables, whose ``queue`` is None. A step that failed
+            is named in ``failures``.
+
+        Raises:
+            QueueClientError: the root does not exist, or holds no queues.
+        """
+        from lakequeue.compaction import compact_root
+
+        with self.storage_errors():
+            return compact_root(self, progress)
+
     # --- for the other modules of the package
+
+    def micros(self) -> int:
+        """The clock's instant in microseconds."""
+        return to_micros(self.clock.now())
+
+    def rows(self) -> list[QueueRow]:
+        """The catalog's rows of every region, deleted queues too, as of now."""
+        with self.storage_errors(), self._store.lock:
+            return list(self._store.catalog.rows())
+
+    def open(self, row: QueueRow) -> Queue:
+        """The queue of a row, of whatever region."""
+        return self._queue(row)
+
+    def forget(self, row: QueueRow) -> None:
+        """Removes the row of a deleted queue."""
+        with self._store.lock:
+            for attempt in range(ATTEMPTS):
+                newest = self._store.catalog.incarnation(row.key)
+                changes = self._store.catalog.changes(row.region, row.name)
+                if newest is None or self._store.catalog.remove(newest, changes):
+                    return
+                back_off(attempt)
+        raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
+
+    def sweep_catalog(self) -> Freed:
+        """Removes files and log entries of the catalog that nobody needs."""
+        return self._store.catalog.sweep()
 
     def require_spark(self, verb: str) -> SparkSession:
         """The session for a DataFrame verb; QueueClientError if there is none."""

@@ -24,6 +24,7 @@ from lakequeue.shard import (
     Expire,
     Purge,
     Result,
+    Rewrite,
     SetAttributes,
     ShardMachine,
 )
@@ -33,7 +34,7 @@ from lakequeue.storage.bodies import Bodies
 from lakequeue.storage.commit import StaleAttributes, back_off, first_line
 from lakequeue.storage.dedup import WINDOW, DedupWindow, Key, dedup_key
 from lakequeue.storage.engine import Engine
-from lakequeue.storage.housekeeping import tidy
+from lakequeue.storage.housekeeping import Tidied, compact, tidy
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.locks import committing
 from lakequeue.storage.log import LogReader, ShardLog
@@ -147,7 +148,14 @@ class ShardService:
             version = appender.attributes_version
             appender.check_open()
             current = next((send for send in sends if send.attributes_version == version), sends[0])
-            places = self._places(current.attributes, now)
+            try:
+                places = self._places(current.attributes, now)
+            except OSError:
+                if fresh:
+                    raise
+                appender.refresh()  # the file was joined with others, and removed, since this snapshot
+                fresh = True
+                continue
             answers: list[Sent | BaseException] = [
                 [places.put(message) for message in send.messages]
                 if send.attributes_version == version
@@ -217,16 +225,40 @@ class ShardService:
 
     def _tidy(self, last: _Send) -> None:
         try:
-            with self._ledger_lock:
-                ledger = self._open_ledger()
-                ledger.table.refresh()
-                floor = ledger.floor()
+            floor = self._committed_floor()
             appender = self._open_appender()
             tidy(appender.table, self.shard, floor, last.now() - WINDOW if last.attributes.fifo else None)
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
             self._appender = None
+
+    def compact(self, now: int, fifo: bool) -> Tidied:
+        """Drops what lies below the floor, and joins small files, of the log.
+
+        Raises:
+            QueueDoesNotExist: the log is closed.
+        """
+        floor = self._committed_floor()
+        # a handle of its own: the fences keep it apart from senders, who need not wait for it
+        table = self._engine.open(self._messages)
+        if (table.transaction(layout.send_id(self.shard)) or 0) >= layout.CLOSED:
+            raise QueueDoesNotExist("The specified queue does not exist.")
+        return compact(table, self.shard, floor, now, now - WINDOW if fifo else None)
+
+    def rewrite_ledger(self, now: Now) -> bool:
+        """Writes the ledger into as few files as it needs, if it has some more; whether it did."""
+        with self._ledger_lock:
+            machine = self._fresh_machine()
+            if not self._open_ledger().crowded(machine):
+                return False
+        return self.command([Rewrite()], now)[0].error is None
+
+    def _committed_floor(self) -> int:
+        with self._ledger_lock:
+            ledger = self._open_ledger()
+            ledger.table.refresh()
+            return ledger.floor()
 
     def _open_appender(self) -> Appender:
         if self._appender is None:
@@ -294,6 +326,7 @@ class ShardService:
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         # these speak of every message sent before the call
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
+        rewrite = any(isinstance(command, Rewrite) for command in commands)
         fresh, lost = False, 0
         for attempt in range(ATTEMPTS):
             if self._machine is None:
@@ -305,7 +338,13 @@ class ShardService:
             reread = whole or machine.fifo or machine.log.end - machine.head.head_offset < wanted
             if reread:
                 machine.log = self._open_reader().refresh()
-            decision = machine.decide(commands, now())
+            try:
+                decision = machine.decide(commands, now())
+            except OSError:
+                if fresh:
+                    raise
+                self._machine = None  # it knew of files that were joined with others, and removed, since then
+                continue
             if not reread and _short(commands, decision.results):
                 # enough lies in the log as it was known, but hidden: newer messages may be visible
                 log = self._open_reader().refresh()
@@ -324,7 +363,7 @@ class ShardService:
                     continue
             if not decision.commit:
                 return decision.results
-            if ledger.commit(decision, machine):
+            if ledger.commit(decision, machine, rewrite):
                 machine.committed()
                 return decision.results
             self._machine = None
@@ -372,7 +411,10 @@ class ShardService:
         Raises:
             QueueClientError: a message is missing that nothing removed.
         """
-        found = self._read(first, last)
+        try:
+            found = self._read(first, last)
+        except Exception:  # its file was joined with others, and removed, since this process last looked
+            found = [None]
         if None in found:
             with self._ledger_lock:
                 self._open_reader().refresh()

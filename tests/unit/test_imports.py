@@ -19,7 +19,10 @@ ROOMS = [
     ("shard", {"shard", "renewal"}),
     ("storage", {"storage"}),
     ("shard service", {"group_commit", "shard_service"}),
-    ("service", {"service", "queue", "lease", "views", "received", "receiving", "sending", "settling", ""}),
+    (
+        "service",
+        {"service", "queue", "lease", "compaction", "views", "received", "receiving", "sending", "settling", ""},
+    ),
     ("framework", {"consumer", "spark"}),
     ("entries", {"cli", "demo", "jobs", "__main__"}),
 ]

@@ -11,7 +11,7 @@ import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.frame import Session, usage
-from lakequeue.errors import InvalidAttributeName, QueueDoesNotExist
+from lakequeue.errors import InvalidAttributeName, QueueClientError, QueueDoesNotExist
 
 if TYPE_CHECKING:
     from lakequeue import Queue
@@ -203,6 +203,28 @@ def purge(
         typer.confirm(f"Remove {render.count(number, 'message')} from {queue}?", abort=True, err=True)
     purged.purge()
     session.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")
+
+
+def compact(
+    ctx: typer.Context,
+    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="All queues if not given.")] = None,
+) -> None:
+    """Free the space of what is gone, and keep tables and logs short."""
+    session: Session = ctx.obj
+    lake = session.lake()
+    if queue is not None:
+        with render.spinner(f"compacting {queue}"):
+            done = [lake.queue(queue).compact()]
+    else:
+        with render.progress("compacting", len(lake.rows())) as advance:
+            done = lake.compact(lambda number, total, name: advance(int(number > 0), name))
+    documents = [render.summary_document(summary) for summary in done]
+    session.answer(documents if queue is None else documents[0], render.summary_table(done))
+    failed = [f"{summary.queue or 'root'}: {failure}" for summary in done for failure in summary.failures]
+    if failed:
+        raise QueueClientError(
+            f"{render.count(len(failed), 'step')} failed, {failed[0]}; the next pass tries again"
+        )
 
 
 def _instant(text: str) -> datetime:

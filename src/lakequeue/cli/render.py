@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AttributeValue,
         BatchFailure,
         BatchSuccess,
+        CompactionSummary,
         Message,
         PeekedMessage,
         Queue,
@@ -61,6 +62,32 @@ def counts_document(name: str, counts: QueueCounts) -> dict[str, Any]:
         "rewindable": counts.rewindable,
         "oldest_age": counts.oldest_age,
     }
+
+
+def summary_document(summary: CompactionSummary) -> dict[str, Any]:
+    import attrs
+
+    return attrs.asdict(summary)
+
+
+def summary_table(summaries: Sequence[CompactionSummary]) -> str:
+    """What a pass of the compactor freed, a row per queue."""
+    columns = ["queue", "expired", "dropped", "merged", "cut", "ledgers", "files freed", "bytes freed", "failed"]
+    rows = [
+        [
+            f"{each.queue} (deleted)" if each.deleted else each.queue or "(the root's own tables)",
+            each.expired,
+            each.segments_dropped,
+            each.segments_merged,
+            each.segments_cut,
+            each.ledgers_rewritten,
+            each.files_freed,
+            each.bytes_freed,
+            len(each.failures),
+        ]
+        for each in summaries
+    ]
+    return table(columns, rows)
 
 
 def sent_document(sent: SendResult | BatchSuccess) -> dict[str, Any]:

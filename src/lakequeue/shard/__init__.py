@@ -18,6 +18,7 @@ from lakequeue.shard.commands import (
     Purge,
     Result,
     Rewind,
+    Rewrite,
     SetAttributes,
 )
 from lakequeue.shard.machine import ShardMachine
@@ -46,6 +47,7 @@ __all__ = [
     "Purge",
     "Result",
     "Rewind",
+    "Rewrite",
     "Run",
     "SetAttributes",
     "ShardMachine",

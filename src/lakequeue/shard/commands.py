@@ -113,6 +113,11 @@ class Expire:
     """Commit what retention has removed; the answer is how many messages that were."""
 
 
+@attrs.frozen
+class Rewrite:
+    """Change nothing, but commit: the caller writes all runs anew."""
+
+
 Command = (
     Claim
     | Delete
@@ -125,6 +130,7 @@ Command = (
     | SetAttributes
     | Close
     | Expire
+    | Rewrite
 )
 
 

@@ -38,6 +38,7 @@ from lakequeue.shard.commands import (
     Purge,
     Result,
     Rewind,
+    Rewrite,
     SetAttributes,
 )
 from lakequeue.shard.runs import IN_FLIGHT, Head, Log, Run
@@ -290,6 +291,11 @@ def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
     return state.expired, state.expired > 0
 
 
+def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
+    """Ask for a commit of what there is."""
+    return None, True
+
+
 def _text(instant: int) -> str:
     return from_micros(instant).isoformat()
 
@@ -306,4 +312,5 @@ _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     SetAttributes: set_attributes,
     Close: close,
     Expire: expire,
+    Rewrite: rewrite,
 }

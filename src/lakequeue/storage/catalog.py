@@ -14,6 +14,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.commit import commit, first_line
 from lakequeue.storage.engine import Engine, Table
 from lakequeue.storage.locks import local_path
+from lakequeue.storage.sweep import Freed
 
 _SOURCE = layout.QUEUES.append(pa.field("op", pa.string()))
 
@@ -70,10 +71,17 @@ class Catalog:
 
     def put(self, row: QueueRow, changes: int) -> bool:
         """Writes a row unless the name's fence moved on from ``changes``; False: look again."""
+        return self._merge(row, "put", changes)
+
+    def remove(self, row: QueueRow, changes: int) -> bool:
+        """Removes a row, likewise."""
+        return self._merge(row, "del", changes)
+
+    def _merge(self, row: QueueRow, op: str, changes: int) -> bool:
         table = self._open()
         values = attrs.asdict(row)
         source = pa.Table.from_arrays(
-            [pa.array([_cell(values.get(field.name, "put"))], field.type) for field in _SOURCE],
+            [pa.array([_cell(values.get(field.name, op))], field.type) for field in _SOURCE],
             schema=_SOURCE,
         )
         fence = _fence(row.region, row.name)
@@ -86,6 +94,12 @@ class Catalog:
     def changes(self, region: str, name: str) -> int:
         """How often a queue of this name was written, as of the loaded snapshot."""
         return self._open().transaction(_fence(region, name)) or 0
+
+    def sweep(self) -> Freed:
+        """Removes files and log entries of ``queues`` that nobody needs."""
+        table = self._engine.open(layout.queues_path(self.root))
+        kept = layout.QUEUES_KEPT
+        return table.vacuum(kept.file_hours) + table.trim(kept.log_minutes)
 
     def prepare(self) -> None:
         """Makes the root and its ``queues`` table where they are missing.

@@ -45,7 +45,8 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
             # A commit may land and still raise: post-commit work failed, or the answer was lost.
             if _landed(table, token, base, error):
                 return True
-            if not isinstance(error, LostRace):
+            # a snapshot from before VACUUM names files that are gone; if it is not the newest, the race is lost
+            if not isinstance(error, LostRace) and holds(table, fence):
                 raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
         back_off(repeat)
     return False

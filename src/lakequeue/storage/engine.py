@@ -8,11 +8,13 @@ landed in spite of an error is answered by ``landed``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
 import pyarrow as pa
+
+from lakequeue.storage.sweep import Freed
 
 
 class LostRace(Exception):
@@ -83,13 +85,15 @@ class Table(Protocol):
 
     def replace(
         self,
-        partition: Mapping[str, Sequence[int | bool]],
-        rows: Sequence[pa.Table],
+        partition: Mapping[str, Sequence[int | bool | str]],
+        rows: Iterable[pa.Table],
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
         """Replaces every row whose partition values are among ``partition`` by ``rows``: a file for
-        each table (non-empty, partition columns included and constant within one). No rows: drops them."""
+        each table (non-empty, partition columns included and constant within one). No rows: drops them.
+
+        ``rows`` may be read while it is gone through, so not all of it is in memory at once."""
 
     def merge(
         self,
@@ -106,6 +110,15 @@ class Table(Protocol):
 
     def landed(self, token: str, since: int) -> bool:
         """Whether a commit after version ``since`` carries ``token``; refresh first."""
+
+    def vacuum(self, hours: float) -> Freed:
+        """Removes data files that no snapshot of the last ``hours`` needs; commits nothing.
+
+        Files that were never committed go when they are as old.
+        """
+
+    def trim(self, minutes: float) -> Freed:
+        """Removes log entries that no snapshot of the last ``minutes`` needs, see ``sweep.trim_log``."""
 
 
 class Engine(Protocol):

@@ -6,6 +6,7 @@ A root holds one ``queues`` table and, for each queue incarnation, a directory
 
 from __future__ import annotations
 
+import attrs
 import pyarrow as pa
 
 LAYOUT_VERSION = 1
@@ -91,34 +92,72 @@ RECEIPTS = pa.schema(
 )
 RECEIPT_PARTITIONS = ["shard", "settled"]
 
+STATS = pa.schema(
+    [
+        ("day", pa.string()),
+        ("region", pa.string()),
+        ("queue", pa.string()),
+        ("key", pa.string()),
+        ("minute", INSTANT),
+        ("visible", pa.int64()),
+        ("in_flight", pa.int64()),
+        ("delayed", pa.int64()),
+        ("rewindable", pa.int64()),
+        ("oldest_age", pa.float64()),
+        ("sent", pa.int64()),
+    ]
+)
+STATS_PARTITIONS = ["day"]
+
 HEAD_STATE = "head"
 HEAD_OFFSET = -1
 
-_LOGS = {
-    # a checkpoint every 100 commits keeps opening a table at ~20 ms
-    "delta.checkpointInterval": "100",
-    # each commit lists the log on local disks: 1,000 files in it take 8 ms, so keep as little as readers need
-    "delta.logRetentionDuration": "interval 10 minutes",
-    # an engine that writes deletion vectors would make the other one blind
-    "delta.enableDeletionVectors": "false",
-}
-QUEUES_PROPERTIES = dict(_LOGS)
-MESSAGES_PROPERTIES = _LOGS | {
+
+@attrs.frozen
+class Kept:
+    """How long a table keeps what its newest snapshot does not need."""
+
+    file_hours: int
+    log_minutes: int
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The same as properties of the table."""
+        return {
+            # a checkpoint every 100 commits keeps opening a table at ~20 ms
+            "delta.checkpointInterval": "100",
+            # each commit lists the log on local disks: 1,000 files in it take 8 ms, so as little as readers need
+            "delta.logRetentionDuration": f"interval {self.log_minutes} minutes",
+            "delta.deletedFileRetentionDuration": f"interval {self.file_hours} hours",
+            # an engine that writes deletion vectors would make the other one blind
+            "delta.enableDeletionVectors": "false",
+        }
+
+
+# an entry that lists queues reads at once what its snapshot names
+QUEUES_KEPT = Kept(file_hours=24, log_minutes=10)
+# files: a lease may read for 12 h, and files of a bulk send wait uncommitted; log: a lease's DataFrame reads the
+# version that its places were looked up in
+MESSAGES_KEPT = Kept(file_hours=24, log_minutes=60)
+# a commit per operation: more would make each of them slower
+RECEIPTS_KEPT = Kept(file_hours=1, log_minutes=10)
+STATS_KEPT = Kept(file_hours=24, log_minutes=10)
+
+QUEUES_PROPERTIES = QUEUES_KEPT.properties
+MESSAGES_PROPERTIES = MESSAGES_KEPT.properties | {
     # statistics on bodies would fill the log; these three are what readers skip by
     "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds",
-    # a lease's DataFrame reads the version that its places were looked up in
-    "delta.logRetentionDuration": "interval 1 hours",
-    # a lease may read for 12 h, and files of a bulk send wait uncommitted
-    "delta.deletedFileRetentionDuration": "interval 24 hours",
 }
-RECEIPTS_PROPERTIES = _LOGS | {
-    "delta.dataSkippingStatsColumns": "first_offset,last_offset",
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
-}
+RECEIPTS_PROPERTIES = RECEIPTS_KEPT.properties | {"delta.dataSkippingStatsColumns": "first_offset,last_offset"}
+STATS_PROPERTIES = STATS_KEPT.properties | {"delta.dataSkippingStatsColumns": "minute"}
 
 
 def queues_path(root: str) -> str:
     return f"{root}/queues"
+
+
+def stats_path(root: str) -> str:
+    return f"{root}/stats"
 
 
 def messages_path(root: str, key: str) -> str:
@@ -147,6 +186,15 @@ def files_id(shard: int) -> str:
 def receipts_id(shard: int) -> str:
     """Version: the epoch, as the shard's head row says it too."""
     return f"receipts-{shard}"
+
+
+def stats_id(key: str) -> str:
+    """On ``stats``: the last minute (since the epoch) that the queue has a row for."""
+    return f"stats-{key}"
+
+
+STATS_FILES_ID = "stats-files"
+"""On ``stats``: version, how often files were joined."""
 
 
 def bulk_id(send_id: str) -> str:

@@ -19,6 +19,8 @@ from lakequeue.storage.engine import Engine, Table
 RANGE_ROWS = 10_000
 """Runs in a file of a compacted ledger."""
 MAX_FILES = 16
+_SPARE_FILES = 3
+"""Files beside those that the runs need, up to which the compactor leaves a ledger as it is."""
 _LOOK_EVERY = 16
 """Merges between two looks at whether the ledger wants compaction."""
 
@@ -59,16 +61,21 @@ class Ledger:
                 return int(floor.as_py())
         return 0
 
-    def commit(self, decision: Decision, machine: ShardMachine) -> bool:
+    def crowded(self, machine: ShardMachine) -> bool:
+        """Whether the loaded snapshot has some more files than its runs (those of ``machine``) need."""
+        needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
+        return len(self._files()) + len(self._files(settled=True)) > needed + _SPARE_FILES
+
+    def commit(self, decision: Decision, machine: ShardMachine, rewrite: bool = False) -> bool:
         """Commits a decision made on the loaded epoch; False: the race is lost, load again.
 
         A ledger in many or lopsided files is written anew in the same commit instead (from the
-        runs that ``machine`` holds after the decision).
+        runs that ``machine`` holds after the decision), and with ``rewrite`` in any case.
         """
         epoch = decision.head.epoch
         fence = {layout.receipts_id(self.shard): epoch - 1}
         ids = {layout.receipts_id(self.shard): epoch}
-        if self._wants_compaction():
+        if rewrite or self._wants_compaction():
             files = [
                 run_rows(self.shard, [], [], decision.head),
                 *self._ranges(machine.runs),
@@ -129,6 +136,27 @@ class Ledger:
 
 
 _DATA = pa.schema([layout.RECEIPTS.field(name) for name in layout.RECEIPTS.names[2:]])
+
+
+def wipe(table: Table, shards: int) -> None:
+    """Drops the runs of a deleted queue; its heads stay, so that old handles are refused as before."""
+    for shard in range(shards):
+        ledger = Ledger(table, shard)
+        head, runs, history = ledger.load()
+        if not runs and not history:
+            continue
+        head = attrs.evolve(head, epoch=head.epoch + 1)
+        app_id = layout.receipts_id(shard)
+        commit(
+            table,
+            {app_id: head.epoch - 1},
+            lambda token, head=head, app_id=app_id, shard=shard: table.replace(  # type: ignore[misc]
+                {"shard": [shard], "settled": [False, True]},
+                [run_rows(shard, [], [], head)],
+                {app_id: head.epoch},
+                token,
+            ),
+        )
 
 
 def create_ledger(engine: Engine, path: str, shards: int, head: Head) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
 
@@ -18,6 +18,7 @@ from deltalake.transaction import AddAction
 
 from lakequeue.storage.engine import DataFile, LostRace
 from lakequeue.storage.locks import committing, local_path
+from lakequeue.storage.sweep import Freed, remove, trim_log, wants_checkpoint
 
 _WRITER = WriterProperties(compression="SNAPPY")
 _LOST = ("oncurrent", "conflict", "deleted data", "Invalid table version", "already exists")
@@ -96,8 +97,8 @@ class PointTable:
 
     def replace(
         self,
-        partition: Mapping[str, Sequence[int | bool]],
-        rows: Sequence[pa.Table],
+        partition: Mapping[str, Sequence[int | bool | str]],
+        rows: Iterable[pa.Table],
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
@@ -138,6 +139,20 @@ class PointTable:
     def landed(self, token: str, since: int) -> bool:
         behind = self._table.version() - since
         return behind > 0 and any(entry.get("userMetadata") == token for entry in self._table.history(behind))
+
+    def vacuum(self, hours: float) -> Freed:
+        self.refresh()
+        # delta-rs would make two commits of it; it names the files, unquoted, and they are removed here
+        dead = self._table.vacuum(
+            retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
+        )
+        return remove(self.path, dead)
+
+    def trim(self, minutes: float) -> Freed:
+        self.refresh()
+        if wants_checkpoint(self.path, self.version, minutes * 60):
+            self._table.create_checkpoint()
+        return trim_log(self.path, minutes * 60)
 
     def _write(
         self,

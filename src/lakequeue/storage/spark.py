@@ -17,14 +17,15 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage.engine import DataFile, LostRace
-from lakequeue.storage.frames import spark_uri
+from lakequeue.storage.frames import quoted, spark_uri
 from lakequeue.storage.locks import committing, local_path
+from lakequeue.storage.sweep import Freed, remove, trim_log, wants_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,8 +119,8 @@ class SparkTable:
 
     def replace(
         self,
-        partition: Mapping[str, Sequence[int | bool]],
-        rows: Sequence[pa.Table],
+        partition: Mapping[str, Sequence[int | bool | str]],
+        rows: Iterable[pa.Table],
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
@@ -184,6 +185,23 @@ class SparkTable:
         history = DeltaTable.forPath(self._session, self._uri).history(behind)
         return any(row.userMetadata == token for row in history.select("userMetadata").collect())
 
+    def vacuum(self, hours: float) -> Freed:
+        self.refresh()
+        # a dry run names the files; VACUUM itself would commit twice, for minutes under the lock of a local root
+        session = _session(self._spark)
+        session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        with _active(session):
+            dead = session.sql(f"VACUUM delta.{quoted(self._uri)} RETAIN {float(hours)} HOURS DRY RUN").collect()
+        prefix = f"{unquote(urlparse(self._uri).path).rstrip('/')}/"
+        return remove(self.path, [unquote(urlparse(row.path).path).removeprefix(prefix) for row in dead])
+
+    def trim(self, minutes: float) -> Freed:
+        self.refresh()
+        if wants_checkpoint(self.path, self.version, minutes * 60):
+            with _active(self._session):
+                self._log.checkpoint(self._snapshot, self._none)
+        return trim_log(self.path, minutes * 60)
+
     # -- commits -----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -202,7 +220,7 @@ class SparkTable:
         self,
         txn: Any,
         actions: Sequence[Any],
-        tables: Sequence[pa.Table],
+        tables: Iterable[pa.Table],
         transactions: Mapping[str, int],
         token: str,
     ) -> None:

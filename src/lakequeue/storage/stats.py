@@ -1,0 +1,93 @@
+"""The ``stats`` table: a row per queue and minute, for plots that reach further back than the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.storage import layout
+from lakequeue.storage.commit import back_off, commit
+from lakequeue.storage.engine import Engine, Table
+from lakequeue.storage.sweep import Freed
+
+MINUTE = 60 * 1_000_000
+MAX_FILES = 16
+"""Files of a day that are not joined."""
+ATTEMPTS = 30
+
+
+@attrs.frozen
+class StatsRow:
+    """How a queue stood at one instant."""
+
+    queue: str
+    region: str
+    key: str
+    visible: int
+    in_flight: int
+    delayed: int
+    rewindable: int
+    oldest_age: float | None
+    """Seconds."""
+    sent: int
+    """Messages that were ever sent."""
+
+
+def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
+    """Appends rows for the minute of ``now``, but for queues that have one; returns how many."""
+    table = _open(engine, root)
+    minute = now // MINUTE
+    for attempt in range(ATTEMPTS):
+        known = {layout.stats_id(row.key): table.transaction(layout.stats_id(row.key)) or 0 for row in rows}
+        new = [row for row in rows if known[layout.stats_id(row.key)] < minute]
+        if not new:
+            return 0
+        fence = {layout.stats_id(row.key): known[layout.stats_id(row.key)] for row in new}
+        data, ids = _table(new, minute), dict.fromkeys(fence, minute)
+        if commit(table, fence, lambda token, data=data, ids=ids: table.append(data, ids, token)):  # type: ignore[misc]
+            return len(new)
+        back_off(attempt)
+    return 0
+
+
+def sweep(engine: Engine, root: str) -> Freed:
+    """Joins the small files of each day; removes files and log entries that nobody needs."""
+    table = _open(engine, root)
+    files = table.files()
+    for day in sorted(set(files["partition.day"].to_pylist())):
+        paths = files.filter(pc.equal(files["partition.day"], day))["path"].to_pylist()
+        if len(paths) > MAX_FILES:
+            _join(table, day, paths)
+            files = table.files()
+    return table.vacuum(layout.STATS_KEPT.file_hours) + table.trim(layout.STATS_KEPT.log_minutes)
+
+
+def _join(table: Table, day: str, paths: Sequence[str]) -> None:
+    columns = [field for field in layout.STATS if field.name not in layout.STATS_PARTITIONS]
+    schema = pa.schema(columns)
+    rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in table.read(paths)])
+    rows = rows.add_column(0, layout.STATS.field("day"), pa.array([day] * len(rows)))
+    number = table.transaction(layout.STATS_FILES_ID) or 0
+    ids = {layout.STATS_FILES_ID: number + 1}
+    commit(
+        table,
+        {layout.STATS_FILES_ID: number},
+        lambda token: table.replace({"day": [day]}, [rows], ids, token),
+    )
+
+
+def _open(engine: Engine, root: str) -> Table:
+    path = layout.stats_path(root)
+    if not engine.exists(path):
+        engine.create(path, layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES)
+    return engine.open(path)
+
+
+def _table(rows: Sequence[StatsRow], minute: int) -> pa.Table:
+    at = pa.scalar(minute * MINUTE, layout.INSTANT)
+    day = at.as_py().strftime("%Y-%m-%d")
+    cells = [attrs.asdict(row) | {"day": day, "minute": at.as_py()} for row in rows]
+    return pa.Table.from_pylist(cells, schema=layout.STATS)
