@@ -26,7 +26,9 @@ def main(
     queue: Annotated[str | None, typer.Option(help="Only this queue; all if not given.")] = None,
     region: Annotated[str, typer.Option(help="Region of that queue.")] = "local",
     once: Annotated[bool, typer.Option("--once", help="One pass.")] = False,
-    every: Annotated[float | None, typer.Option(min=1, help="Passes so many seconds apart, until stopped.")] = None,
+    every: Annotated[
+        float | None, typer.Option(min=1, help="Passes so many seconds apart, until stopped.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="auto, or spark where only Spark may commit.")] = "auto",
 ) -> None:
     """Frees what the queues of a root no longer need."""

@@ -33,7 +33,7 @@ from lakequeue.storage.append import Appended, Appender, NewMessage
 from lakequeue.storage.bodies import Bodies
 from lakequeue.storage.commit import StaleAttributes, back_off, first_line
 from lakequeue.storage.dedup import WINDOW, DedupWindow, Key, dedup_key
-from lakequeue.storage.engine import Engine
+from lakequeue.storage.engine import Engine, StaleSnapshot
 from lakequeue.storage.housekeeping import Tidied, compact, tidy
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.locks import committing
@@ -145,15 +145,15 @@ class ShardService:
         fresh = False
         for attempt in range(ATTEMPTS):
             now = max(send.now() for send in sends)
-            version = appender.attributes_version
             appender.check_open()
-            current = next((send for send in sends if send.attributes_version == version), sends[0])
             try:
+                version = appender.attributes_version
+                current = next((send for send in sends if send.attributes_version == version), sends[0])
                 places = self._places(current.attributes, now)
-            except OSError:
+            except (OSError, StaleSnapshot):
                 if fresh:
                     raise
-                appender.refresh()  # the file was joined with others, and removed, since this snapshot
+                appender.refresh()  # files were joined or trimmed, and removed, since this snapshot
                 fresh = True
                 continue
             answers: list[Sent | BaseException] = [
@@ -340,7 +340,7 @@ class ShardService:
                 machine.log = self._open_reader().refresh()
             try:
                 decision = machine.decide(commands, now())
-            except OSError:
+            except (OSError, StaleSnapshot):
                 if fresh:
                     raise
                 self._machine = None  # it knew of files that were joined with others, and removed, since then

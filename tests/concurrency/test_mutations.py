@@ -314,7 +314,7 @@ def forget_leases_on_loading(patch: Patch) -> None:
     patch.setattr(
         ShardMachine,
         "__init__",
-        lambda self, head, runs, log: init(self, head, [run._replace(lease_id=None) for run in runs], log),
+        lambda self, head, runs, *more: init(self, head, [run._replace(lease_id=None) for run in runs], *more),
     )
 
 

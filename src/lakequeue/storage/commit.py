@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from lakequeue.errors import QueueClientError
-from lakequeue.storage.engine import LostRace, Table
+from lakequeue.storage.engine import LostRace, StaleSnapshot, Table
 
 _REPEATS = 30
 """Repeats of a commit that lost to commits which did not touch its fence (merges of segments)."""
@@ -33,9 +33,14 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
         QueueClientError: storage failed; ``outcome_unknown`` if even looking afterwards did.
     """
     token = uuid.uuid4().hex
+    stale = 0
     for repeat in range(_REPEATS):
         # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
-        if not holds(table, fence):
+        try:
+            if not holds(table, fence):
+                return False
+        except StaleSnapshot:
+            table.refresh()
             return False
         base = table.version
         try:
@@ -45,8 +50,9 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
             # A commit may land and still raise: post-commit work failed, or the answer was lost.
             if _landed(table, token, base, error):
                 return True
-            # a snapshot from before VACUUM names files that are gone; if it is not the newest, the race is lost
-            if not isinstance(error, LostRace) and holds(table, fence):
+            # files of an old snapshot may be gone by now; of the newest one they must not
+            stale += isinstance(error, StaleSnapshot)
+            if (stale > 1 or not isinstance(error, LostRace)) and holds(table, fence):
                 raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
         back_off(repeat)
     return False

@@ -21,6 +21,10 @@ class LostRace(Exception):
     """Another commit got in between; reload, decide again, repeat."""
 
 
+class StaleSnapshot(LostRace):
+    """Files of the loaded snapshot, or of its log, are gone: it was not the newest for hours; refresh."""
+
+
 @attrs.frozen
 class DataFile:
     """A Parquet file below the table's directory, with what Delta must know of it."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -16,10 +17,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
-from lakequeue.storage.engine import DataFile, LostRace
+from lakequeue.storage.engine import DataFile, LostRace, StaleSnapshot
 from lakequeue.storage.locks import committing, local_path
 from lakequeue.storage.sweep import Freed, remove, trim_log, wants_checkpoint
 
+_T = TypeVar("_T")
 _WRITER = WriterProperties(compression="SNAPPY")
 _LOST = ("oncurrent", "conflict", "deleted data", "Invalid table version", "already exists")
 
@@ -36,6 +38,7 @@ class PointTable:
         self._filesystem = _filesystem(self._table, path)
         self._known: dict[str, int | None] = {}
         self._known_at = self.version
+        self._broken = False
 
     @property
     def version(self) -> int:
@@ -43,21 +46,24 @@ class PointTable:
 
     def refresh(self) -> None:
         try:
-            self._table.update_incremental()
+            if not self._broken:
+                self._table.update_incremental()
+                return
         except DeltaError:
-            # the log may have been trimmed below the loaded version: load it anew
-            self._table = DeltaTable(self.path)
+            pass  # the log may have been trimmed below the loaded version: load it anew
+        self._table = DeltaTable(self.path)
+        self._broken = False
 
     def transaction(self, app_id: str) -> int | None:
         # asking delta-rs takes 1-2 ms, so what is known of the loaded version is kept
         if self._known_at != self.version:
             self._known, self._known_at = {}, self.version
         if app_id not in self._known:
-            self._known[app_id] = self._table.transaction_version(app_id)
+            self._known[app_id] = self._loaded(lambda table: table.transaction_version(app_id))
         return self._known[app_id]
 
     def files(self) -> pa.Table:
-        actions = pa.table(self._table.get_add_actions(flatten=True))
+        actions = pa.table(self._loaded(lambda table: table.get_add_actions(flatten=True)))
         return actions.rename_columns(
             [{"size_bytes": "size", "num_records": "rows"}.get(n, n) for n in actions.column_names]
         )
@@ -154,6 +160,18 @@ class PointTable:
             self._table.create_checkpoint()
         return trim_log(self.path, minutes * 60)
 
+    def _loaded(self, question: Callable[[DeltaTable], _T]) -> _T:
+        """Asks the loaded snapshot, of which delta-rs reads parts of the log only when it is asked."""
+        try:
+            return question(self._table)
+        except DeltaError as error:
+            newest = DeltaTable(self.path)
+            if newest.version() != self.version:
+                self._broken = True
+                raise StaleSnapshot(str(error)) from error
+            self._table = newest  # the same snapshot, by a checkpoint that was made since
+            return question(newest)
+
     def _write(
         self,
         actions: list[AddAction],
@@ -211,6 +229,9 @@ class PointTable:
             except DeltaError as error:
                 if any(word in str(error) for word in _LOST):
                     raise LostRace(str(error)) from error
+                if "not found" in str(error):
+                    self._broken = True
+                    raise StaleSnapshot(str(error)) from error
                 raise
             if self._known_at == base and self.version == base + 1:  # nobody else in between
                 self._known.update(transactions)

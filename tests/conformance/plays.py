@@ -1,0 +1,147 @@
+"""Random sequences of calls on a queue, and what they answered in terms that two queues can be compared by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import attrs
+
+from lakequeue import LakeQueue, LakeQueueError, Queue, service
+from lakequeue.testing import ManualClock
+
+LONG = 30
+"""Seconds of the visibility timeout of the queues."""
+
+
+@attrs.define
+class Play:
+    """One queue through two entries that share nothing; ids become numbers, so that two plays compare."""
+
+    root: str
+    fifo: bool
+    open: Callable[[ManualClock], LakeQueue]
+    clock: ManualClock = attrs.field(factory=ManualClock)
+    said: list[Any] = attrs.field(factory=list)
+    held: list[Any] = attrs.field(factory=list)
+    numbers: dict[str, int] = attrs.field(factory=dict)
+    queues: list[Queue] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        name = "orders.fifo" if self.fifo else "orders"
+        settings = {"visibility_timeout": LONG, "message_retention_period": 900, "rewind_range": 600}
+        self.queues = []
+        for _ in range(2):
+            service._stores.clear()
+            self.queues.append(self.open(self.clock).create_queue(name, fifo=self.fifo, **settings))
+
+    def number(self, message_id: str) -> int:
+        return self.numbers.setdefault(message_id, len(self.numbers))
+
+    def step(self, draw: random.Random) -> None:
+        """One call, drawn at random; the same draws give the same calls."""
+        queue = self.queues[draw.randrange(2)]
+        verb = draw.choices(list(VERBS), [weight for weight, _ in VERBS.values()])[0]
+        try:
+            answer = VERBS[verb][1](self, queue, draw)
+        except LakeQueueError as error:
+            answer = getattr(error, "code", repr(error))
+        self.said.append((verb, answer))
+
+    def end(self) -> None:
+        """Everything that is left, delivered and deleted until nothing comes any more, then rewound once."""
+        for _ in range(2):
+            for _ in range(60):
+                messages = self.queues[0].receive(100, visibility_timeout=5, wait_time=0)
+                self.said.append([self.shown(message) for message in messages])
+                for message in messages:
+                    self.queues[0].delete(message.receipt_handle)
+                counts = self.queues[1].counts()
+                if not messages and counts.visible + counts.in_flight + counts.delayed == 0:
+                    break
+                self.clock.advance(5)
+            self.said.append(attrs.asdict(self.queues[0].counts()))
+            try:
+                self.said.append(self.queues[1].rewind(self.clock.now() - timedelta(seconds=300)))
+            except LakeQueueError as error:
+                self.said.append(repr(type(error)))
+
+    def shown(self, message: Any) -> tuple[Any, ...]:
+        return (
+            self.number(message.message_id),
+            message.body,
+            message.receive_count,
+            message.sent_at,
+            message.group_id,
+            message.sequence_number,
+        )
+
+
+def _send(play: Play, queue: Queue, draw: random.Random) -> Any:
+    answers = []
+    for _ in range(draw.randint(1, 3)):
+        body, delay = f"body {draw.randrange(10**6)}", draw.choice([None, None, 20])
+        if play.fifo:
+            sent = queue.send(body, group_id=draw.choice("ABC"), dedup_id=str(draw.randrange(25)))
+        else:
+            sent = queue.send(body, delay=delay)
+        answers.append((play.number(sent.message_id), sent.sequence_number))
+    return answers
+
+
+def _receive(play: Play, queue: Queue, draw: random.Random) -> Any:
+    messages = queue.receive(draw.randint(1, 6), visibility_timeout=draw.choice([None, 5, 400]), wait_time=0)
+    play.held += messages
+    return [play.shown(message) for message in messages]
+
+
+def _delete(play: Play, queue: Queue, draw: random.Random) -> Any:
+    draw.shuffle(play.held)
+    answers = []
+    for _ in range(min(len(play.held), draw.randint(1, 4))):
+        try:
+            answers.append(queue.delete(play.held.pop().receipt_handle))
+        except LakeQueueError as error:
+            answers.append(repr(type(error)))
+    return answers
+
+
+def _change(play: Play, queue: Queue, draw: random.Random) -> Any:
+    return queue.change_visibility(draw.choice(play.held).receipt_handle, draw.choice([0, 60])) if play.held else 0
+
+
+def _rewind(play: Play, queue: Queue, draw: random.Random) -> Any:
+    return queue.rewind(play.clock.now() - timedelta(seconds=draw.choice([1, 60, 300, 600])))
+
+
+def _purge(play: Play, queue: Queue, draw: random.Random) -> Any:
+    return queue.purge()
+
+
+def _set(play: Play, queue: Queue, draw: random.Random) -> Any:
+    retention = draw.choice([600, 900, 5_000])
+    return queue.set_attributes(message_retention_period=retention, rewind_range=draw.choice([0, 300, 600, 600]))
+
+
+def _look(play: Play, queue: Queue, draw: random.Random) -> Any:
+    peeked = [(play.number(m.message_id), m.body, m.state) for m in queue.peek(limit=8)]
+    return attrs.asdict(queue.counts()), peeked
+
+
+def _wait(play: Play, queue: Queue, draw: random.Random) -> Any:
+    play.clock.advance(draw.choice([1, 7, 31, 120, 290, 700]))
+
+
+VERBS: dict[str, tuple[int, Callable[[Play, Queue, random.Random], Any]]] = {
+    "send": (8, _send),
+    "receive": (8, _receive),
+    "delete": (6, _delete),
+    "change": (2, _change),
+    "rewind": (2, _rewind),
+    "purge": (1, _purge),
+    "set": (1, _set),
+    "look": (3, _look),
+    "wait": (4, _wait),
+}
