@@ -26,9 +26,10 @@ from lakequeue import (
     QueueServiceError,
     RequestThrottled,
     SendEntry,
+    compaction,
     shard_service,
 )
-from lakequeue.storage import append, housekeeping
+from lakequeue.storage import append, housekeeping, layout, ledger, point, sweep
 from lakequeue.storage.point import PointEngine, PointTable
 
 QUEUE = "orders"
@@ -159,7 +160,7 @@ def _record_claims() -> dict[str, tuple[int, int]]:
     return claims
 
 
-def crash(root: str, verb: str, number: str, moment: str) -> None:
+def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
     lq = LakeQueue(root)
     verbs: dict[str, Callable[[], None]] = {
         "create": lambda: _create(lq),
@@ -170,8 +171,18 @@ def crash(root: str, verb: str, number: str, moment: str) -> None:
         "merge": lambda: _merge(lq),
         "rewind": lambda: _rewind(lq),
         "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
+        "compact": lambda: _compact(lq),
     }
-    if verb == "merge":
+    if verb == "compact":
+        housekeeping.TIER_SEGMENTS = 3
+        ledger._SPARE_FILES = 0
+        for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
+            setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
+        compaction.DELETED_KEPT = -1
+        methods = ("append", "add", "merge", "replace", "vacuum", "trim")
+        removals = [(point, "remove"), (sweep, "remove"), (point, "trim_log")]
+        _die(int(number), moment, [*((PointTable, name) for name in methods), *removals])
+    elif verb == "merge":
         append.SEGMENT_COMMITS = 2
         _die(int(number), moment, [(PointTable, "replace")])
     else:
@@ -198,6 +209,10 @@ def _merge(lq: LakeQueue) -> None:
     _send(lq)
 
 
+def _compact(lq: LakeQueue) -> None:
+    lq.compact()
+
+
 def _receive(lq: LakeQueue) -> None:
     queue = lq.queue(QUEUE)
     queue.delete(queue.receive(visibility_timeout=1)[0].receipt_handle)
@@ -209,7 +224,7 @@ def _rewind(lq: LakeQueue) -> None:
     queue.rewind(lq.clock.now() - timedelta(hours=1))
 
 
-def _die(number: int, moment: str, methods: list[tuple[type, str]]) -> None:
+def _die(number: int, moment: str, methods: list[tuple[Any, str]]) -> None:
     seen = 0
 
     def deadly(original: Callable[..., Any]) -> Callable[..., Any]:

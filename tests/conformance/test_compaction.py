@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,12 +20,22 @@ import pytest
 from deltalake import DeltaTable
 
 from concurrency.rig import apart, at_once, check_log, drain, log_rows, shard_of, small_segments
+from concurrency.test_processes import Crew, judge
 from conformance.bench import Bench, point_only
 from conformance.plays import Play
-from lakequeue import LakeQueue, Queue, QueueClientError, QueueDoesNotExist, SendEntry, service
-from lakequeue.storage import housekeeping, layout, sweep
+from lakequeue import (
+    LakeQueue,
+    LakeQueueError,
+    Queue,
+    QueueClientError,
+    QueueDoesNotExist,
+    SendEntry,
+    service,
+)
+from lakequeue.shard import Rewrite
+from lakequeue.storage import housekeeping, layout, ledger
 from lakequeue.storage.engine import DataFile
-from lakequeue.storage.point import PointEngine
+from lakequeue.storage.point import PointEngine, PointTable
 from lakequeue.testing import ManualClock
 
 DAY = 24 * 3600
@@ -121,3 +134,571 @@ def test_passes_through_spark_change_no_answer(tmp_path, spark):
         return LakeQueue(root, spark=spark, engine="spark", clock=clock)
 
     compare(tmp_path, entry, 1, False, steps=8)
+
+
+# --- what a pass does
+
+
+def test_what_is_gone_is_dropped_and_its_files_go_a_day_later(bench: Bench, clock):
+    queue = bench.create()
+    for _ in range(3):
+        queue.send_batch([SendEntry(body=f"{number}") for number in range(10)])
+    bench.queue().delete_batch([message.receipt_handle for message in queue.receive(30)])
+    summary = succeeded(bench.queue().compact())
+    assert (summary.segments_dropped, live_files(queue)) == (1, 0)  # the open one: nothing of it is left
+    assert len(files_of(queue, "messages")) == 3
+    assert queue.send("later").message_id and drain(bench.queue()) == ["later"]
+
+
+@point_only
+def test_removed_files_stay_as_long_as_a_lease_may_read_them(bench: Bench, clock, monkeypatch):
+    small_segments(monkeypatch)
+    queue = bench.create()
+    for number in range(7):
+        queue.send(str(number))
+    before = files_of(queue, "messages")
+    assert live_files(queue) < len(before)
+    succeeded(queue.compact())
+    assert files_of(queue, "messages") == before  # by the machine's time they were removed a moment ago
+    monkeypatch.setattr(layout, "MESSAGES_KEPT", layout.Kept(0, 60))
+    freed = succeeded(queue.compact())
+    assert len(files_of(queue, "messages")) == live_files(queue)
+    assert freed.files_freed >= len(before) - live_files(queue) and freed.bytes_freed > 1_000
+    assert [message.body for message in queue.receive(10)] == list("0123456")
+
+
+@pytest.mark.spec("RET-9")
+def test_expiry_is_committed_and_counted(bench: Bench, clock):
+    queue = bench.create(message_retention_period=60)
+    queue.send_batch([SendEntry(body=body) for body in "abc"])
+    clock.advance(60)
+    queue.send("d")
+    assert succeeded(bench.queue().compact()).expired == 3
+    assert succeeded(bench.queue().compact()).expired == 0
+    assert drain(bench.queue()) == ["d"]
+
+
+@pytest.mark.spec("RET-8")
+@point_only
+def test_the_history_holds_its_messages_until_they_are_past_rewinding(bench: Bench, clock, monkeypatch):
+    keep_nothing(monkeypatch)
+    queue = bench.create(message_retention_period=600, rewind_range=300)
+    for number in range(6):
+        queue.send(str(number))
+        queue.delete(queue.receive()[0].receipt_handle)
+    clock.advance(200)
+    assert succeeded(bench.queue().compact()).segments_dropped == 0
+    assert queue.rewind(clock.now() - timedelta(seconds=250)) == 6
+    queue.delete_batch([message.receipt_handle for message in queue.receive(10)])
+    clock.advance(150)
+    summary = succeeded(bench.queue().compact())
+    assert summary.expired == 6 and summary.segments_dropped > 0
+    assert files_of(queue, "messages") == []
+
+
+@pytest.mark.spec("RET-11")
+@point_only
+def test_a_fifo_queue_keeps_what_deduplication_looks_at(bench: Bench, clock, monkeypatch):
+    keep_nothing(monkeypatch)
+    queue = bench.create("orders.fifo", fifo=True)
+    sent = [queue.send(str(number), group_id="A", dedup_id=str(number)) for number in range(5)]
+    for _ in range(5):
+        queue.delete(queue.receive()[0].receipt_handle)
+    clock.advance(299)
+    assert succeeded(bench.queue("orders.fifo").compact()).segments_dropped == 0
+    again = bench.queue("orders.fifo").send("3", group_id="A", dedup_id="3")
+    assert again.message_id == sent[3].message_id and drain(queue) == []
+    clock.advance(2)
+    assert succeeded(bench.queue("orders.fifo").compact()).segments_dropped > 0
+    assert bench.queue("orders.fifo").send("3", group_id="A", dedup_id="3").message_id != sent[3].message_id
+    assert drain(queue) == ["3"]
+
+
+@point_only
+def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_another(bench: Bench, clock):
+    queue = bench.create()
+    for number in range(5):
+        queue.send(str(number))
+    assert succeeded(bench.queue().compact()).segments_merged == 0
+    clock.advance(3_601)
+    assert succeeded(bench.queue().compact()).segments_merged == 1
+    assert live_files(queue) == 1
+    queue.send("5")  # through a handle that knows nothing of it
+    assert len({row.offset for row in check_log(queue)}) == 6
+    assert drain(bench.queue()) == list("012345")
+
+
+def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
+    """What a bulk send commits: a file whose base and instant are partition values."""
+    path = layout.messages_path(queue.owner.root, queue.key)
+    table = PointEngine().open(path)
+    end = table.transaction(layout.send_id(0)) or 0
+    rows = pa.Table.from_pylist(
+        [{"position": n, "message_id": f"{end + n}", "body": body} for n, body in enumerate(bodies)],
+        schema=pa.schema([f for f in layout.MESSAGES if f.name not in layout.MESSAGE_PARTITIONS]),
+    )
+    os.makedirs(f"{path}/bulk/{end}")
+    name = f"bulk/{end}/part.parquet"
+    pq.write_table(rows, f"{path}/{name}")
+    count, size = len(bodies), os.path.getsize(f"{path}/{name}")
+    partition = {"shard": "0", "base_offset": str(end), "opened_at": at}
+    nulls = {"sent_at": count, "position": 0, "delay_seconds": count}
+    file = DataFile(name, size, count, partition, {"position": 0}, {"position": count - 1}, nulls)
+    instant = pa.scalar(at).cast(pa.timestamp("us")).cast(pa.int64()).as_py()
+    table.add([file], {layout.send_id(0): end + count, layout.clock_id(0): instant}, f"bulk {end}")
+
+
+@point_only
+def test_small_bulk_segments_are_joined_and_keep_their_instants(bench: Bench, clock, monkeypatch):
+    keep_nothing(monkeypatch)
+    queue = bench.create(message_retention_period=60)
+    for number in range(4):
+        bulk_segment(queue, [f"{number}a", f"{number}b"], f"2026-01-01 00:00:{number:02}.000001")
+    queue.send("last")
+    before = check_log(queue)
+    assert succeeded(bench.queue().compact()).segments_merged == 4
+    assert check_log(queue) == before and live_files(queue) == 2
+    clock.advance(61.5)  # 62 s after the start: what was sent at second 0 and 1 is gone
+    assert [m.body for m in bench.queue().peek()] == ["2a", "2b", "3a", "3b", "last"]
+
+
+@point_only
+def test_the_gone_half_of_a_segment_is_cut_off(bench: Bench, clock, monkeypatch):
+    keep_nothing(monkeypatch)
+    monkeypatch.setattr(housekeeping, "CUT_ROWS", 3)
+    queue = bench.create()
+    for number in range(2):  # a closed segment of twenty
+        queue.send_batch([SendEntry(body=str(number * 10 + n)) for n in range(10)])
+        clock.advance(1)
+    queue.send("open")
+    held = queue.receive(20)
+    queue.delete_batch([message.receipt_handle for message in held[:9]])
+    assert succeeded(bench.queue().compact()).segments_cut == 0
+    queue.delete_batch([message.receipt_handle for message in held[9:12]])
+    assert succeeded(bench.queue().compact()).segments_cut == 1
+    rows = check_log(queue, from_start=False)
+    assert [row.body for row in rows] == [*map(str, range(12, 20)), "open"]
+    queue.delete(held[12].receipt_handle)  # through a snapshot from before
+    clock.advance(31)
+    assert drain(queue) == [*map(str, range(13, 20)), "open"]
+
+
+@point_only
+def test_a_crowded_ledger_is_written_anew(bench: Bench, clock, monkeypatch):
+    queue = bench.create()
+    queue.send_batch([SendEntry(body=str(number)) for number in range(20)])
+    held = [queue.receive(2) for _ in range(10)]
+    for first, _ in held:
+        queue.delete(first.receipt_handle)
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "RANGE_ROWS", 2)
+        shard_of(queue).command([Rewrite()], queue.now_micros)
+    assert live_files(queue, "receipts") == 6
+    before = queue.counts()
+    assert succeeded(bench.queue().compact()).ledgers_rewritten == 1
+    assert live_files(queue, "receipts") == 2
+    assert succeeded(bench.queue().compact()).ledgers_rewritten == 0
+    assert bench.queue().counts() == queue.counts() == before
+    queue.delete(held[3][1].receipt_handle)
+    assert bench.queue().counts().in_flight == 9
+
+
+@point_only
+def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(bench: Bench, clock):
+    queue = bench.create()
+    for number in range(5):
+        queue.send(str(number))
+    succeeded(queue.compact())
+    whole = log_files_of(queue, "messages")
+    assert any("checkpoint" in name for name in whole)
+    reader = DeltaTable(f"{queue.owner.root}/q/{queue.key}/messages")  # loads its log lazily, by that checkpoint
+    older(queue.owner.root, 1_800)
+    for number in range(5, 9):
+        queue.send(str(number))
+    succeeded(queue.compact())
+    assert set(whole) <= set(log_files_of(queue, "messages"))  # the old checkpoint may still be read by
+    older(queue.owner.root, 1_801)
+    succeeded(queue.compact())
+    assert len(log_files_of(queue, "messages")) < len(whole) + 4
+    assert reader.to_pyarrow_table().num_rows == 5
+    older(queue.owner.root, 1_801)
+    succeeded(queue.compact())
+    assert [m.body for m in bench.queue().receive(10)] == list("012345678")
+    assert len(queue.receive(10)) == 0
+
+
+@pytest.mark.spec("QUE-13")
+@point_only
+def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(bench: Bench, clock):
+    queue, sleeper = bench.create(), bench.queue()
+    sleeper.send("a")
+    sleeper.receive()
+    bench.create("others")
+    for number in range(20):
+        queue.send(str(number))
+    bench.open().delete_queue("orders")
+    for summary in succeeded(bench.open().compact()):
+        assert not summary.deleted
+    assert len(files_of(queue, "messages")) == 21
+    clock.advance(DAY + 1)
+    deleted, *_ = [each for each in succeeded(bench.open().compact()) if each.deleted]
+    assert deleted.queue == "orders" and deleted.files_freed > 21
+    assert files_of(queue, "messages") == [] and len(files_of(queue, "receipts")) == 1
+    for call in (lambda: sleeper.send("lost?"), sleeper.receive, sleeper.counts):
+        with pytest.raises(QueueDoesNotExist):
+            call()
+    assert not [each for each in succeeded(bench.open().compact()) if each.deleted]
+    again = bench.create()
+    again.send("new")
+    assert drain(again) == ["new"]
+
+
+@point_only
+def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_day(bench: Bench, clock):
+    queue = bench.create()
+    queue.send("a")
+    table = Path(layout.messages_path(queue.owner.root, queue.key))
+    (table / "bulk" / "load-1" / "x").mkdir(parents=True)
+    (table / "bulk" / "load-1" / "x" / "part-0.parquet").write_bytes(b"rows")
+    (table / "_manifests").mkdir()
+    written = int(clock.now().timestamp() * 1_000_000)
+    (table / "_manifests" / "load-1.json").write_text(f'{{"created_at": {written}}}')
+    for hours in (11, 12.9):
+        clock.advance(hours * 3600)
+        older(queue.owner.root, hours * 3600)
+        assert (table / "bulk" / "load-1" / "x" / "part-0.parquet").exists()
+        assert (table / "_manifests" / "load-1.json").exists()
+        succeeded(queue.compact())
+    clock.advance(3_700)
+    older(queue.owner.root, 3_700)
+    succeeded(queue.compact())
+    assert not (table / "_manifests" / "load-1.json").exists()
+    assert not (table / "bulk").exists()
+    assert drain(queue) == ["a"]
+
+
+@pytest.mark.spec("NAM-6")
+@point_only
+def test_stats_have_a_row_per_queue_and_minute(bench: Bench, clock):
+    first, other = bench.create(), bench.open(region="north").create_queue("orders")
+    first.send_batch([SendEntry(body=body) for body in "abc"])
+    first.receive(2)
+    for _ in range(2):
+        succeeded(bench.open().compact())
+    clock.advance(60)
+    succeeded(bench.open(region="north").compact())
+    rows = DeltaTable(f"{bench.root}/stats").to_pyarrow_table().to_pylist()
+    told = {(row["region"], row["minute"].minute): row for row in rows}
+    assert len(rows) == len(told) == 4
+    here = told["local", 0]
+    assert (here["queue"], here["key"], here["sent"], here["oldest_age"]) == ("orders", first.key, 3, 0)
+    assert (here["visible"], here["in_flight"], here["delayed"], here["rewindable"]) == (1, 2, 0, 0)
+    assert (told["local", 1]["visible"], told["north", 1]["sent"], other.region) == (3, 0, "north")
+
+
+@point_only
+def test_the_stats_of_a_day_stay_in_few_files(bench: Bench, clock):
+    bench.create()
+    for _ in range(40):
+        succeeded(bench.open().compact())
+        clock.advance(60)
+    table = DeltaTable(f"{bench.root}/stats")
+    assert table.to_pyarrow_table().num_rows == 40
+    assert len(table.file_uris()) <= 18
+
+
+@point_only
+def test_a_step_that_fails_is_told_and_the_others_go_on(bench: Bench, clock, caplog):
+    broken, whole = bench.create("broken"), bench.create("whole", message_retention_period=60)
+    whole.send("a")
+    clock.advance(61)
+    shutil.rmtree(layout.messages_path(bench.root, broken.key))
+    told: list[Any] = []
+    summaries = {each.queue: each for each in bench.open().compact(lambda *step: told.append(step))}
+    assert summaries["broken"].failures and summaries["whole"].expired == 1
+    assert summaries["whole"].failures == summaries[None].failures == []
+    assert told == [(0, 2, "broken"), (1, 2, "whole"), (2, 2, "")]
+    assert any("compaction of broken" in record.message for record in caplog.records)
+
+
+@point_only
+def test_a_root_without_queues_and_a_queue_that_is_not_there_are_refused(bench: Bench, tmp_path):
+    for root in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(QueueClientError) as refused:
+            LakeQueue(str(root)).compact()
+        assert "\n" not in str(refused.value)
+    queue = bench.create()
+    bench.open().delete_queue("orders")
+    with pytest.raises(QueueDoesNotExist):
+        queue.compact()
+
+
+@point_only
+def test_a_pass_finishes_what_was_interrupted(bench: Bench, clock):
+    set_, deleted = bench.create("set"), bench.create("deleted")
+    lq = bench.open()
+    row = lq.row(set_.key)
+    lq.update(row, lambda row: attrs_with_delay(row))  # the catalog knows, the shards do not
+    shard_of(bench.open().queue("deleted")).mark(close=True)
+    succeeded(bench.open().compact())
+    assert [queue.name for queue in bench.open().list_queues()] == ["set"]
+    assert shard_of(bench.queue("set")).look(lambda machine: machine.head.attributes["DelaySeconds"]) == "50"
+    assert deleted.name == "deleted"
+
+
+def attrs_with_delay(row: Any) -> Any:
+    import attrs
+
+    changed = dict(row.attributes) | {"DelaySeconds": "50"}
+    return attrs.evolve(row, attributes=changed, attributes_version=row.attributes_version + 1)
+
+
+# --- beside others, killed, twice
+
+
+@point_only
+def test_two_passes_at_once_and_a_sender(bench: Bench, clock, monkeypatch):
+    small_segments(monkeypatch)
+    here = bench.create()
+    one, two, sender = (entry.queue("orders") for entry in apart(bench.root, clock, 3))
+
+    def send() -> None:
+        for number in range(25):
+            sender.send(str(number))
+
+    passes: list[Callable[[], Any]] = [lambda: succeeded(one.owner.compact()), lambda: succeeded(two.compact())]
+    for _ in range(4):
+        outcomes = at_once([send, *passes, lambda: here.receive(20)])
+        assert not [each for each in outcomes if isinstance(each, BaseException)]
+        check_log(here)
+    assert len(log_rows(here)) == 100
+    clock.advance(31)
+    assert sorted(drain(bench.queue())) == sorted(str(number) for number in range(25) for _ in range(4))
+
+
+@point_only
+@pytest.mark.spec("DLT-7")
+def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(bench: Bench, clock, tmp_path):
+    worker = Path(__file__).parents[1] / "concurrency" / "worker.py"
+    for before in range(1, 40):
+        root = tmp_path / f"killed-{before}"
+        queue = LakeQueue(str(root)).create_queue("orders", message_retention_period=600, rewind_range=300)
+        LakeQueue(str(root)).create_queue("gone")
+        LakeQueue(str(root)).delete_queue("gone")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lakequeue.storage.append.SEGMENT_COMMITS", 2)
+            for number in range(12):
+                queue.send(str(number))
+        kept = queue.receive(6, visibility_timeout=600)
+        for message in kept[:4]:
+            queue.delete(message.receipt_handle)
+        command = [sys.executable, str(worker), "crash", str(root), "compact", str(before)]
+        status = subprocess.run(command, capture_output=True).returncode
+        assert status in (0, -signal.SIGKILL), before
+        service._stores.clear()
+        after = LakeQueue(str(root)).queue("orders")
+        counts = after.counts()
+        assert (counts.visible, counts.in_flight, counts.rewindable) == (6, 2, 4), before
+        queue.delete(kept[4].receipt_handle)
+        assert after.rewind(after.owner.clock.now() - timedelta(seconds=200)) == 5, before
+        assert drain(after) == [*map(str, range(5)), *map(str, range(6, 12))], before
+        succeeded(LakeQueue(str(root)).compact())
+        if status == 0:
+            break
+    assert before > 8
+
+
+@pytest.mark.timeout(120)
+@point_only
+def test_producers_and_consumers_in_other_processes_notice_nothing(bench: Bench, tmp_path):
+    crew = Crew(tmp_path / "shared", LakeQueue(str(tmp_path / "shared")).create_queue("orders"))
+    crew.queue.send("anchor")
+    crew.queue.receive(visibility_timeout=43_200)
+    names = ["a", "b"]
+    try:
+        for name in names:
+            crew.start(name)
+        for name in names:
+            crew.wait_until_ready(name)
+        until, passes = time.monotonic() + 6, 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(housekeeping, "TIER_SEGMENTS", 2)
+            while time.monotonic() < until:
+                succeeded(LakeQueue(crew.queue.owner.root).compact())
+                passes += 1
+        crew.stop()
+        summary = judge(crew)
+    finally:
+        for process in crew.running.values():
+            process.kill()
+    assert passes > 3 and summary.unknown == 0
+    assert min(summary.sent, summary.received, summary.deleted) > 10, summary
+
+
+@pytest.mark.timeout(600)
+@point_only
+def test_an_hour_of_steady_flow_stays_small(bench: Bench, clock, monkeypatch):
+    """Sixty minutes of simulated time; the files' own age follows, as passes go by the machine's time."""
+    queue = bench.create(visibility_timeout=90, rewind_range=600)
+    stays = queue.send("stays")  # received again and again, never deleted: the floor does not move
+    curve: list[dict[str, float]] = []
+    number = 0
+    for minute in range(60):
+        began = time.perf_counter()
+        for _ in range(6):
+            for _ in range(3):
+                queue.send(f"{number}")
+                number += 1
+            messages = queue.receive(10)
+            queue.delete_batch(
+                [m.receipt_handle for m in messages if m.message_id != stays.message_id]
+                or [messages[0].receipt_handle]
+            )
+            clock.advance(10)
+            older(bench.root, 10)
+        took = time.perf_counter() - began
+        if minute % 2:
+            clock.advance(0.5)
+        succeeded(bench.open().compact())
+        curve.append(
+            {
+                "live": live_files(queue),
+                "receipts": live_files(queue, "receipts"),
+                "log": len(log_files_of(queue, "messages")),
+                "ledger log": len(log_files_of(queue, "receipts")),
+                "rows": DeltaTable(layout.receipts_path(bench.root, queue.key)).to_pyarrow_table().num_rows,
+                "seconds": took,
+            }
+        )
+    print(*curve[::6], sep="\n")
+    for name, bound in {"live": 90, "receipts": 17, "ledger log": 600, "rows": 60}.items():
+        assert max(each[name] for each in curve) <= bound, (name, [each[name] for each in curve])
+    assert curve[-1]["ledger log"] < 2.5 * curve[20]["ledger log"]
+    later, earlier = (sorted(each["seconds"] for each in part)[5] for part in (curve[-10:], curve[5:15]))
+    assert later < 2 * earlier, (earlier, later)
+
+
+# --- what holds it together
+
+
+def _history_is_kept(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    queue = bench.create(rewind_range=300)
+    for number in range(6):
+        queue.send(str(number))
+        queue.delete(queue.receive()[0].receipt_handle)
+    succeeded(bench.queue().compact())
+    assert queue.rewind(bench.clock.now() - timedelta(seconds=200)) == 6
+    assert drain(bench.queue()) == list("012345")
+
+
+def _what_waits_is_kept(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    queue = bench.create()
+    for number in range(6):
+        queue.send(str(number))
+    succeeded(bench.queue().compact())
+    assert drain(bench.queue()) == list("012345")
+
+
+def _two_at_once_join_once(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    queue = bench.create()
+    with patch.context() as scope:
+        scope.setattr("lakequeue.shard_service.tidy", lambda *_: None)
+        for number in range(7):
+            queue.send(str(number))
+    path = layout.messages_path(bench.root, queue.key)
+    mine, theirs = PointEngine().open(path), PointEngine().open(path)
+    replace, late = type(mine).replace, []
+
+    def slow(table: Any, *arguments: Any) -> None:
+        if table is mine and not late:
+            late.append(1)
+            housekeeping.compact(theirs, 0, 0, 0)
+        replace(table, *arguments)
+
+    patch.setattr(type(mine), "replace", slow)
+    housekeeping.compact(mine, 0, 0, 0)
+    assert late
+    assert [row.body for row in check_log(queue)] == list("0123456")
+
+
+def _an_open_segment_loses_no_send(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    queue = bench.create()
+    queue.send("0")
+    queue.delete(queue.receive()[0].receipt_handle)
+    table = PointEngine().open(layout.messages_path(bench.root, queue.key))
+    replace = type(table).replace
+
+    def slow(table: Any, *arguments: Any) -> None:
+        bench.queue().send("1")
+        replace(table, *arguments)
+
+    patch.setattr(type(table), "replace", slow)
+    housekeeping.compact(table, 0, 1, 0)
+    assert [row.body for row in check_log(queue, from_start=False)][-1] == "1"
+    assert drain(bench.queue()) == ["1"]
+
+
+def no_floor(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("lakequeue.shard_service.ShardService._committed_floor", lambda _: 2**40)
+
+
+def no_history_in_the_floor(patch: pytest.MonkeyPatch) -> None:
+    def floor(state: Any) -> Any:
+        import attrs
+
+        first = state.runs.first
+        head = state.head.head_offset
+        return attrs.evolve(state.head, floor_offset=head if first is None else min(first, head))
+
+    patch.setattr("lakequeue.shard.state.ShardState.current_head", floor)
+
+
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    commit = housekeeping.commit
+    patch.setattr(housekeeping, "commit", lambda table, _, attempt: commit(table, {}, attempt))
+    replace = PointTable.replace
+    patch.setattr(
+        PointTable,
+        "replace",
+        lambda self, parts, rows, ids, token: replace(self, parts, rows, {}, token),
+    )
+    patch.setattr("lakequeue.storage.point._LOST", ())
+
+
+def no_send_in_the_fence(patch: pytest.MonkeyPatch) -> None:
+    replace = housekeeping._replace
+
+    def without(table: Any, shard: int, seen: Any, step: Any) -> bool:
+        import attrs
+
+        return replace(table, shard, seen, attrs.evolve(step, with_send=False))
+
+    patch.setattr(housekeeping, "_replace", without)
+
+
+PAIRS = [
+    (_history_is_kept, no_history_in_the_floor),
+    (_history_is_kept, no_floor),
+    (_what_waits_is_kept, no_floor),
+    (_two_at_once_join_once, no_fence),
+]
+
+
+@point_only
+@pytest.mark.parametrize(("scenario", "mutation"), PAIRS, ids=[f"{s.__name__}-{m.__name__}" for s, m in PAIRS])
+def test_the_guarantee_holds_and_its_check_can_fail(bench: Bench, tmp_path, scenario, mutation):
+    for mutated in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            keep_nothing(patch)
+            own = Bench(str(tmp_path / f"{mutated}"), ManualClock(), "point")
+            if not mutated:
+                scenario(own, patch)
+                continue
+            mutation(patch)
+            with pytest.raises((AssertionError, LakeQueueError, pytest.fail.Exception)):
+                scenario(own, patch)
+
+
+@point_only
+def test_dropping_the_open_segment_and_a_send_refuse_each_other(bench: Bench, monkeypatch):
+    _an_open_segment_loses_no_send(bench, monkeypatch)
