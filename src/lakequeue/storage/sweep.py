@@ -96,12 +96,15 @@ def remove_empty_folders(table_path: str, kept_seconds: float) -> None:
     local = local_path(table_path)
     if local is None:
         return
-    for folder, _, _ in os.walk(local, topdown=False):
+    horizon = time.time() - kept_seconds
+    touched = {
+        folder: os.stat(folder).st_mtime for folder, _, _ in os.walk(local)
+    }  # before one goes out of another
+    for folder in sorted(touched, reverse=True):  # what lies in a directory comes before it
         inside = os.path.relpath(folder, local)
-        if inside != "." and not inside.startswith(("_", ".")):
+        if inside != "." and not inside.startswith(("_", ".")) and touched[folder] < horizon:
             with contextlib.suppress(OSError):  # not empty, or gone
-                if os.stat(folder).st_mtime < time.time() - kept_seconds:
-                    os.rmdir(folder)
+                os.rmdir(folder)
 
 
 def _log(table_path: str) -> Iterable[tuple[int, str, pa_fs.FileInfo]]:
