@@ -18,7 +18,7 @@ import pyarrow.fs as pa_fs
 
 from lakequeue.storage.locks import local_path
 
-_LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint(\..+)?\.parquet|crc)$")
+_LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.parquet|crc)(\.crc)?$")
 
 
 @attrs.frozen
@@ -113,7 +113,8 @@ def _log(table_path: str) -> Iterable[tuple[int, str, pa_fs.FileInfo]]:
     for info in filesystem.get_file_info(pa_fs.FileSelector(f"{base}_delta_log", allow_not_found=True)):
         match = _LOG_FILE.match(info.base_name)
         if match:
-            yield int(match[1]), match[2].partition(".")[0], info
+            kind = "crc" if info.base_name.startswith(".") else match[2].partition(".")[0]  # Hadoop's checksum
+            yield int(match[1]), kind, info
 
 
 def _filesystem(path: str) -> tuple[pa_fs.FileSystem, str]:
