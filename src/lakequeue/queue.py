@@ -433,7 +433,7 @@ class Queue:
                 ) from None
             for shard in self._shards:  # a refusal by one must not find the others rewound
                 shard.look(lambda machine: machine.check_rewind(command, self.now_micros()))
-            count = 0
+            count, command = 0, attrs.evolve(command, checked=True)
             for shard in self._shards:
                 results = shard.command([command], self.now_micros)
                 _raise(results)
@@ -485,6 +485,9 @@ class Queue:
 
             def change(row: QueueRow) -> QueueRow:
                 changed = QueueAttributes.from_wire(row.attributes).with_changes(**changes)
+                # every shard must have seen the last change: what that forgot stays forgotten (RWD-8, RET-6)
+                self._adopt(row)
+                self.finish()
                 return attrs.evolve(
                     row,
                     attributes=changed.to_wire(),

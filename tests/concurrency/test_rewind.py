@@ -164,7 +164,6 @@ def test_one_process_rewinds_while_others_receive_and_delete(
     assert Counter(left) == Counter(bodies)
 
 
-@pytest.mark.xfail(strict=True, reason="set_attributes does not finish the change before it, which was cut short")
 @pytest.mark.spec("RWD-8")
 def test_rewind_switched_off_halfway_and_on_again_brings_nothing_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -203,7 +202,6 @@ class HurriedClock(ManualClock):
         return super().now()
 
 
-@pytest.mark.xfail(strict=True, reason="each shard judges the instant anew, after others were rewound")
 @pytest.mark.spec("RWD-11", "ERR-8")
 @pytest.mark.parametrize("left", [4, 5])
 def test_a_rewind_at_the_end_of_the_range_takes_place_in_all_shards_or_in_none(tmp_path: Path, left: int) -> None:

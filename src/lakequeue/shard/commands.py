@@ -89,10 +89,11 @@ class Purge:
 class Rewind:
     """Make deleted messages visible again that were sent at `to` (an instant) or later (RWD-9).
 
-    The answer is how many that were.
+    The answer is how many that were. `checked`: all shards were asked already whether they would refuse.
     """
 
     to: int
+    checked: bool = False
 
 
 @attrs.frozen
