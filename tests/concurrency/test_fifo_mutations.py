@@ -187,7 +187,7 @@ def forget_what_is_in_flight_on_loading(patch: Patch) -> None:
     patch.setattr(
         ShardMachine,
         "__init__",
-        lambda self, head, runs, log: init(self, head, [run for run in runs if run.state != IN_FLIGHT], log),
+        lambda self, head, runs, *rest: init(self, head, [run for run in runs if run.state != IN_FLIGHT], *rest),
     )
 
 
@@ -201,7 +201,7 @@ def _next_available(state: ShardState, offset: int) -> int:
 
 def count_sequence_numbers_in_memory(patch: Patch) -> None:
     counters = (count(10**19), count(10**19))
-    patch.setattr("lakequeue.queue.sequence_number", lambda *_: str(next(counters[0])))
+    patch.setattr("lakequeue.sending.sequence_number", lambda *_: str(next(counters[0])))
     patch.setattr("lakequeue.receiving.sequence_number", lambda *_: str(next(counters[1])))
 
 
