@@ -604,7 +604,7 @@ class Queue:
         return self._attributes
 
     def now_micros(self) -> int:
-        return to_micros(self.owner.clock.now())
+        return self.owner.micros()
 
     def _bulk_target(self) -> bulk.Target:
         from lakequeue.storage import bulk

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lakequeue.errors import OverLimit
 from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult
 from lakequeue.shard.runs import IN_FLIGHT, Run
+from lakequeue.shard.spans import SpanSet
 from lakequeue.shard.state import ShardState
 
 ATTEMPT_WINDOW = 300 * 1_000_000  # ATT-4: from the first receive with the id
@@ -30,7 +31,7 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if state.attributes.fifo:
         order = state.groups.pick(count)
         # the places of an attempt must outlive the process, so there each stretch is a run of its own
-        spans = order if attempt_id is not None else _joined_spans(order)
+        spans = order if attempt_id is not None else list(SpanSet(sorted(order)))
     else:
         state.look_for(count)
         order, spans = [], state.available.take(count)
@@ -101,16 +102,6 @@ def _result(
         for run in sorted(runs, key=lambda run: run.first)
     )
     return ClaimResult(spans, state.now, visible_at, lease_id, tuple(order))
-
-
-def _joined_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if joined and joined[-1][1] + 1 == first:
-            joined[-1] = (joined[-1][0], last)
-        else:
-            joined.append((first, last))
-    return joined
 
 
 def _joined(runs: Sequence[Run]) -> list[Run]:

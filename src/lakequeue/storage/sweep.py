@@ -34,7 +34,7 @@ class Freed:
 
 def remove(table_path: str, files: Iterable[str]) -> Freed:
     """Removes files, named by their paths below the table; those that are gone already count as nothing."""
-    filesystem, base = _filesystem(table_path)
+    filesystem, base = filesystem_of(table_path)
     freed = Freed()
     for info in filesystem.get_file_info([f"{base}{file}" for file in files]):
         if info.type == pa_fs.FileType.File:
@@ -78,7 +78,7 @@ def forget_manifests(messages_path: str, before: int) -> Freed:
 
     Of a committed send nobody needs it; files of another are too old to be committed, and VACUUM takes them.
     """
-    filesystem, base = _filesystem(messages_path)
+    filesystem, base = filesystem_of(messages_path)
     old = []
     for info in filesystem.get_file_info(pa_fs.FileSelector(f"{base}_manifests", allow_not_found=True)):
         if info.base_name.endswith(".json"):
@@ -109,7 +109,7 @@ def remove_empty_folders(table_path: str, kept_seconds: float) -> None:
 
 def _log(table_path: str) -> Iterable[tuple[int, str, pa_fs.FileInfo]]:
     """Entries of the log: version, ``json``, ``crc`` or ``checkpoint``, and the file."""
-    filesystem, base = _filesystem(table_path)
+    filesystem, base = filesystem_of(table_path)
     for info in filesystem.get_file_info(pa_fs.FileSelector(f"{base}_delta_log", allow_not_found=True)):
         match = _LOG_FILE.match(info.base_name)
         if match:
@@ -117,7 +117,7 @@ def _log(table_path: str) -> Iterable[tuple[int, str, pa_fs.FileInfo]]:
             yield int(match[1]), kind, info
 
 
-def _filesystem(path: str) -> tuple[pa_fs.FileSystem, str]:
+def filesystem_of(path: str) -> tuple[pa_fs.FileSystem, str]:
     """The file system of a table and the prefix of its paths there."""
     local = local_path(path)
     if local is not None:

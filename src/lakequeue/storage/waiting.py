@@ -22,6 +22,7 @@ from lakequeue.errors import QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.engine import DataFile
 from lakequeue.storage.locks import local_path
+from lakequeue.storage.sweep import filesystem_of
 
 ROW_GROUP = 4 << 20
 """Bytes. A receive of ten messages reads a row group; out of large ones it took 2 s."""
@@ -51,7 +52,7 @@ class Manifest:
 
 def load_manifest(messages_path: str, send_id: str) -> Manifest | None:
     """The manifest of a bulk send that was staged here, None if there is none."""
-    filesystem, base = _filesystem(messages_path)
+    filesystem, base = filesystem_of(messages_path)
     try:
         with filesystem.open_input_stream(f"{base}{_manifest_name(send_id)}") as stream:
             text = stream.read()
@@ -70,7 +71,7 @@ def write_manifest(messages_path: str, manifest: Manifest) -> Manifest:
         there = load_manifest(messages_path, manifest.send_id)
         if there is not None:
             return there
-        filesystem, base = _filesystem(messages_path)
+        filesystem, base = filesystem_of(messages_path)
         with filesystem.open_output_stream(f"{base}{name}") as stream:  # object stores write all or nothing
             stream.write(text)
         return manifest
@@ -96,7 +97,7 @@ def discard(messages_path: str, send_id: str) -> None:
     manifest = load_manifest(messages_path, send_id)
     if manifest is None:
         return
-    filesystem, base = _filesystem(messages_path)
+    filesystem, base = filesystem_of(messages_path)
     filesystem.delete_file(f"{base}{_manifest_name(send_id)}")
     for folder in {os.path.dirname(file.path) for file in manifest.files}:
         delete_folder(messages_path, folder)
@@ -131,19 +132,19 @@ def delete_folder(messages_path: str, folder: str) -> None:
     if local is not None:
         shutil.rmtree(os.path.join(local, folder), ignore_errors=True)
         return
-    filesystem, base = _filesystem(messages_path)
+    filesystem, base = filesystem_of(messages_path)
     filesystem.delete_dir(f"{base}{folder}")
 
 
 def delete_file(messages_path: str, path: str) -> None:
     """Removes a file."""
-    filesystem, base = _filesystem(messages_path)
+    filesystem, base = filesystem_of(messages_path)
     filesystem.delete_file(f"{base}{path}")
 
 
 def written(messages_path: str, folder: str) -> Iterator[DataFile]:
     """What Spark wrote into a folder, in the order of its partitions, without empty files."""
-    filesystem, base = _filesystem(messages_path)
+    filesystem, base = filesystem_of(messages_path)
     found = filesystem.get_file_info(pa_fs.FileSelector(f"{base}{folder}"))
     for info in sorted(found, key=lambda info: info.base_name):
         if info.base_name.endswith(".parquet"):
@@ -154,7 +155,7 @@ def written(messages_path: str, folder: str) -> Iterator[DataFile]:
 
 def columns_of(messages_path: str, file: DataFile, columns: Sequence[str]) -> pa.Table:
     """Some columns of a file."""
-    filesystem, base = _filesystem(messages_path)
+    filesystem, base = filesystem_of(messages_path)
     with pq.ParquetFile(f"{base}{file.path}", filesystem=filesystem) as source:
         return source.read(columns)
 
@@ -163,7 +164,7 @@ def in_shard(messages_path: str, file: DataFile, shards: int) -> DataFile:
     """The file with the shard that its message groups belong to."""
     number = 0
     if shards > 1:
-        filesystem, base = _filesystem(messages_path)
+        filesystem, base = filesystem_of(messages_path)
         with pq.ParquetFile(f"{base}{file.path}", filesystem=filesystem) as source:
             group = source.read_row_group(0, ["group_id"])["group_id"][0].as_py()
         number = zlib.crc32(group.encode()) % shards
@@ -172,7 +173,7 @@ def in_shard(messages_path: str, file: DataFile, shards: int) -> DataFile:
 
 def rewritten(messages_path: str, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
     """Writes the rows to keep beside a file that waits, numbered from 0 again."""
-    filesystem, base = _filesystem(messages_path)
+    filesystem, base = filesystem_of(messages_path)
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
     with (
         pq.ParquetFile(f"{base}{file.path}", filesystem=filesystem) as source,
@@ -215,7 +216,7 @@ def _joined(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _described(messages_path: str, path: str) -> DataFile:
-    filesystem, base = _filesystem(messages_path)
+    filesystem, base = filesystem_of(messages_path)
     with filesystem.open_input_file(f"{base}{path}") as stream:
         footer, size = pq.read_metadata(stream), stream.size()
     minimum, maximum, nulls = _statistics(footer)
@@ -244,13 +245,3 @@ def _statistics(
             minimum[name] = min(group.min for group in bounds)
             maximum[name] = max(group.max for group in bounds)
     return minimum, maximum, nulls
-
-
-def _filesystem(path: str) -> tuple[pa_fs.FileSystem, str]:
-    """The file system of a table and the prefix of its paths there."""
-    local = local_path(path)
-    if local is not None:
-        return pa_fs.LocalFileSystem(), f"{os.path.abspath(local)}/"
-    from deltalake.fs import DeltaStorageHandler
-
-    return pa_fs.PyFileSystem(DeltaStorageHandler(path)), ""
