@@ -7,9 +7,10 @@ at the end judge arguments of single calls against the attributes of the queue.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import attrs
@@ -20,10 +21,10 @@ from lakequeue.errors import (
     InvalidAttributeValue,
     InvalidParameterValue,
     MissingParameter,
-    UnsupportedOperation,
     coded_for,
 )
 from lakequeue.profiles import DEFAULT_PROFILE, HOUR, Limits, Profile, profile, widest
+from lakequeue.redrive import RedriveAllowPolicy, RedrivePolicy, redrive_allow_policy, redrive_policy
 
 Seconds = int | float
 
@@ -46,7 +47,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 class _Attribute(NamedTuple):
     field: str
     wire: str
-    kind: Literal["seconds", "count", "cap", "flag", "text", "choice"]
+    kind: Literal["seconds", "count", "cap", "flag", "text", "choice", "redrive", "redrive allow"]
     cmq: str = ""  # the name in CMQ's own interface, understood on cmq queues only
     choices: Mapping[str, str] = {}  # what may be chosen, and how that is written on the wire
 
@@ -71,8 +72,8 @@ _ATTRIBUTES = (
     _Attribute("max_inflight_messages", "MaxInflightMessages", "cap"),
     _Attribute("max_delayed_messages", "MaxDelayedMessages", "cap"),
     _Attribute("max_stored_messages", "MaxStoredMessages", "cap"),
-    _Attribute("redrive_policy", "RedrivePolicy", "text"),
-    _Attribute("redrive_allow_policy", "RedriveAllowPolicy", "text"),
+    _Attribute("redrive_policy", "RedrivePolicy", "redrive"),
+    _Attribute("redrive_allow_policy", "RedriveAllowPolicy", "redrive allow"),
     _Attribute("allow_zero_visibility", "AllowZeroVisibility", "flag"),
     _Attribute("profile_strict", "ProfileStrict", "flag"),
     _Attribute("shards", "Shards", "count"),
@@ -114,8 +115,8 @@ class QueueAttributes:
     max_inflight_messages: int | None = None
     max_delayed_messages: int | None = None
     max_stored_messages: int | None = None
-    redrive_policy: str | None = None
-    redrive_allow_policy: str | None = None
+    redrive_policy: str | None = None  # JSON, as on the wire
+    redrive_allow_policy: str | None = None  # likewise
     allow_zero_visibility: bool = True
     profile_strict: bool = True
     shards: int = 1
@@ -131,7 +132,7 @@ class QueueAttributes:
         Raises:
             InvalidAttributeName: there is no such attribute, or not on this kind of queue.
             InvalidAttributeValue: a value is malformed or outside its range.
-            UnsupportedOperation: the value needs something that is not built yet.
+            InvalidParameterValue: a redrive policy is malformed (DLQ-2, DLQ-6).
         """
         given = {"profile": profile_name, "fifo": fifo} | given
         if "Profile" in given:
@@ -144,7 +145,6 @@ class QueueAttributes:
             settings = _with_whole_range(_defaults(rules, values) | values)
             checked = cls(**settings, created_deduplication_scope=settings["deduplication_scope"])
             checked._check(values)
-            _refuse_later(checked)
         return checked
 
     def with_changes(self, **given: Any) -> QueueAttributes:
@@ -166,7 +166,6 @@ class QueueAttributes:
                 raise InvalidAttributeValue("Modifying queue type is not supported.")
             changed = type(self)(**_with_whole_range(attrs.asdict(self) | values))
             changed._check(values)
-            _refuse_later(changed)
         return changed
 
     def differences(self, given: Mapping[str, Any]) -> list[str]:
@@ -209,6 +208,16 @@ class QueueAttributes:
     def dedup_by_group(self) -> bool:
         """Whether a deduplication id counts within its message group only (DDP-14), by the scope of creation."""
         return self.created_deduplication_scope == "message_group"
+
+    @cached_property
+    def redrive(self) -> RedrivePolicy | None:
+        """Where messages go that were received too often (DLQ-2); the queue by its ARN."""
+        return redrive_policy(self.redrive_policy)
+
+    @cached_property
+    def redrive_allow(self) -> RedriveAllowPolicy:
+        """Which queues may move messages here; all unless it is said (DLQ-6)."""
+        return redrive_allow_policy(self.redrive_allow_policy) or RedriveAllowPolicy("allowAll")
 
     @property
     def inflight_limit_behavior(self) -> Literal["error", "empty"]:
@@ -274,7 +283,7 @@ class QueueAttributes:
         """Judges all ranges, those of the given attributes first: one change can push another out of range."""
         for attribute in sorted(_ATTRIBUTES, key=lambda a: a.field not in given):
             value = getattr(self, attribute.field)
-            if attribute.kind in ("flag", "text", "choice") or value is None:
+            if attribute.kind not in ("seconds", "count", "cap") or value is None:
                 continue
             fits = self.limits(attribute.field).contain(value)
             if attribute.kind == "seconds" and not self.fractions_allowed(attribute.field):
@@ -300,18 +309,6 @@ class QueueAttributes:
         if attribute.field == "receive_wait_time" and self.profile == "cmq":
             return attribute.cmq
         return attribute.wire
-
-
-_LATER: tuple[tuple[str, Callable[[QueueAttributes], bool]], ...] = (
-    ("Redrive policies are", lambda a: bool(a.redrive_policy or a.redrive_allow_policy)),
-)
-"""What is understood and checked, but not built yet."""
-
-
-def _refuse_later(attributes: QueueAttributes) -> None:
-    for what, asked in _LATER:
-        if asked(attributes):
-            raise UnsupportedOperation(f"{what} not supported yet.")
 
 
 def _attribute(name: str, rules: Profile) -> _Attribute:
@@ -362,6 +359,12 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
             return _flag(value)
         case "text":
             return str(value) if value else None
+        case "redrive":
+            policy = redrive_policy(value)
+            return policy and policy.wire()
+        case "redrive allow":
+            allowed = redrive_allow_policy(value)
+            return allowed and allowed.wire()
         case "choice":
             return _chosen(value, attribute.choices)
 

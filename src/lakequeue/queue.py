@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
-from lakequeue import handles
+from lakequeue import handles, redrive
 from lakequeue.attributes import (
     ATTRIBUTE_NAMES,
     HIDDEN,
@@ -45,6 +45,7 @@ from lakequeue.message import (
     validate_batch,
     validate_entry,
 )
+from lakequeue.moving import Mover
 from lakequeue.received import PeekedMessage, QueueCounts, peeked_message
 from lakequeue.receiving import Receiver, Request
 from lakequeue.sending import Sender
@@ -86,7 +87,8 @@ class Queue:
         self._attributes = QueueAttributes.from_wire(row.attributes)
         self._shards = shards
         self._sender = Sender(shards, self.now_micros)
-        self._receiver = Receiver(row, shards, self.now_micros)
+        self._mover = Mover(owner, row, shards)
+        self._receiver = Receiver(row, shards, self._mover, self.now_micros)
         self._settler = Settler(row, shards)
 
     @property
@@ -473,18 +475,24 @@ class Queue:
     @property
     def arn(self) -> str:
         """Name of the queue in policies and listings of SQS."""
-        return f"arn:lakequeue:sqs:{self.region}:000000000000:{self.name}"
+        return redrive.arn(self.region, self.name)
 
     def set_attributes(self, **changes: Any) -> None:
         """Changes attributes; they hold from this commit on, in every process (QUE-25).
 
         Raises:
             InvalidAttributeName, InvalidAttributeValue: see ``QueueAttributes``; nothing is changed.
+            InvalidParameterValue: a redrive policy is malformed (DLQ-2), or names a queue that is of another
+                kind (DLQ-3) or does not allow it (DLQ-6).
+            QueueDoesNotExist: the dead-letter queue does not exist.
         """
         with self.service():
+            changes = redrive.located(changes, self.region)
 
             def change(row: QueueRow) -> QueueRow:
                 changed = QueueAttributes.from_wire(row.attributes).with_changes(**changes)
+                if {"redrive_policy", "RedrivePolicy"} & changes.keys():
+                    self.owner.check_redrive(self.region, self.name, changed)
                 # every shard must have seen the last change: what that forgot stays forgotten (RWD-8, RET-6)
                 self._adopt(row)
                 self.finish()

@@ -53,20 +53,22 @@ def received_message(
     row: Mapping[str, Any], span: ClaimedSpan, handle: str, names: Sequence[str], sequence: str | None
 ) -> Message:
     """A message as its receiver gets it; ``names`` filters its attributes (MSA-4)."""
-    trace = row["trace_header"]
+    system = {"AWSTraceHeader": row["trace_header"]}
+    if row["source_receive_count"] is not None:
+        system["DeadLetterQueueSourceArn"] = row["source_queue"]
     return Message(
         message_id=row["message_id"],
         receipt_handle=handle,
         body=row["body"],
         receive_count=span.receive_count,
-        sent_at=row["sent_at"],
+        sent_at=row["first_sent_at"] or row["sent_at"],
         first_received_at=from_micros(span.first_received_at),
         message_attributes=select_attributes(_attributes(row), names),
         group_id=row["group_id"],
         dedup_id=row["dedup_id"],
         sequence_number=sequence,
         sender_id=row["sender_id"],
-        system_attributes={} if trace is None else {"AWSTraceHeader": trace},
+        system_attributes={name: value for name, value in system.items() if value is not None},
     )
 
 

@@ -14,6 +14,7 @@ from lakequeue import handles
 from lakequeue.clock import from_micros
 from lakequeue.errors import LakeQueueError, OverLimit
 from lakequeue.message import Message
+from lakequeue.moving import Mover
 from lakequeue.received import received_message
 from lakequeue.sequence import sequence_number
 from lakequeue.shard import Claim, ClaimResult
@@ -42,9 +43,12 @@ class Request:
 class Receiver:
     """Receives from all shards of a queue, beginning with each in turn. Thread-safe."""
 
-    def __init__(self, row: QueueRow, shards: Sequence[ShardService], now: Callable[[], int]) -> None:
+    def __init__(
+        self, row: QueueRow, shards: Sequence[ShardService], mover: Mover, now: Callable[[], int]
+    ) -> None:
         self._row = row
         self._shards = shards
+        self._mover = mover
         self._now = now
         self._turn = itertools.count()
         self._fifo = row.attributes.get("FifoQueue") == "true"
@@ -65,7 +69,7 @@ class Receiver:
         for shard in self._in_turn(attempt_id):
             try:
                 command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
-                result = shard.command([command], self._now)[0]
+                result = self._mover.claim(shard, command)
             except LakeQueueError:
                 if parts:  # claimed already: to raise would hide them from everybody
                     break

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from lakequeue import redrive
 from lakequeue.attributes import QueueAttributes, check_tags
 from lakequeue.clock import Clock, SystemClock, from_micros, to_micros
 from lakequeue.errors import (
@@ -27,6 +28,7 @@ from lakequeue.errors import (
 )
 from lakequeue.names import new_key, validate_name
 from lakequeue.queue import Queue
+from lakequeue.redrive import Place
 from lakequeue.shard import Head
 from lakequeue.shard_service import ShardService
 from lakequeue.storage import layout
@@ -121,12 +123,13 @@ class LakeQueue:
         Raises:
             InvalidParameterValue: the name breaks the rule.
             InvalidAttributeName, InvalidAttributeValue: an attribute is unknown or out of range.
+            InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
             QueueNameExists: the name is taken by a queue that differs (QUE-15), or taken at all (QUE-16).
             QueueDeletedRecently: the profile wants a pause after a deletion (QUE-14).
             QueueClientError: the root holds something else, or cannot be written.
         """
         profile_name = attributes.pop("profile", None) or attributes.pop("Profile", None)
-        given = dict(attributes) | ({"fifo": fifo} if fifo else {})
+        given = redrive.located(attributes, self.region) | ({"fifo": fifo} if fifo else {})
         wanted = QueueAttributes.create(**({"profile_name": profile_name} if profile_name else {}), **given)
         rules = wanted.profile_rules
         validate_name(name, rules, wanted.fifo)
@@ -135,6 +138,7 @@ class LakeQueue:
         tags = check_tags(tags or {})
         with coded_for(rules.name), self.storage_errors(), self._store.lock:
             self._store.catalog.prepare()
+            self.check_redrive(self.region, name, wanted)
             for attempt in range(ATTEMPTS):
                 row = self._store.catalog.live(self.region, name)
                 # of the snapshot that knows no such queue; what comes next loads newer ones
@@ -248,6 +252,16 @@ class LakeQueue:
         with self.storage_errors(), self._store.lock:
             return list(self._store.catalog.rows())
 
+    def live_key(self, place: Place) -> str | None:
+        """Key of the living queue of a region and name, as of now."""
+        with self._store.lock:
+            row = self._store.catalog.live(place.region, place.name)
+        return None if row is None else row.key
+
+    def shards(self, row: QueueRow) -> list[ShardService]:
+        """What this process does with the shards of a queue."""
+        return self._store.shards(row)
+
     def open(self, row: QueueRow) -> Queue:
         """The queue of a row, of whatever region."""
         return self._queue(row)
@@ -304,6 +318,28 @@ class LakeQueue:
             self.update(row, lambda newest: attrs.evolve(newest, deleted_at=now))
         except QueueDoesNotExist:  # another process was faster
             return
+
+    def check_redrive(self, region: str, name: str, attributes: QueueAttributes) -> None:
+        """Raises what a queue's redrive policy is refused with (DLQ-2, DLQ-3, DLQ-6)."""
+        policy, given = attributes.redrive, attributes.redrive_policy
+        if policy is None:
+            return
+        place = redrive.place(policy.dead_letter_queue)
+        if place is None or place.region != region:
+            raise redrive.refused("RedrivePolicy", given, "The dead-letter queue must be of the same region.")
+        if place.name == name:
+            raise redrive.refused("RedrivePolicy", given, "A queue cannot be its own dead-letter queue.")
+        with self._store.lock:
+            row = self._store.catalog.live(*place)
+        if row is None:
+            raise QueueDoesNotExist(f"The dead-letter queue {place.name} does not exist.")
+        target = QueueAttributes.from_wire(row.attributes)
+        if target.fifo != attributes.fifo:
+            kind = "FIFO" if attributes.fifo else "standard"
+            reason = f"The dead-letter queue of a {kind} queue must be a {kind} queue too."
+            raise redrive.refused("RedrivePolicy", given, reason)
+        if not target.redrive_allow.allows(redrive.arn(region, name)):
+            raise redrive.refused("RedrivePolicy", given, f"Queue {place.name} does not allow it.")
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:

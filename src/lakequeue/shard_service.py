@@ -135,7 +135,7 @@ class ShardService:
         with self._send_lock, ExitStack() as alone:
             answers, appended = self._append_in_turn(sends, alone)
             if appended is not None and appended.closed_segment:
-                self._tidy(sends[0])
+                self._tidy(sends[0].now(), sends[0].attributes.fifo)
             return answers
 
     def _append_in_turn(
@@ -223,15 +223,20 @@ class ShardService:
             return None
         return self.look(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
 
-    def _tidy(self, last: _Send) -> None:
+    def _tidy(self, now: int, fifo: bool) -> None:
         try:
             floor = self._committed_floor()
             appender = self._open_appender()
-            tidy(appender.table, self.shard, floor, last.now() - WINDOW if last.attributes.fifo else None)
+            tidy(appender.table, self.shard, floor, now - WINDOW if fifo else None)
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
             self._appender = None
+
+    def tidy(self, now: int, fifo: bool) -> None:
+        """Joins small files after a segment was closed by somebody who did not send through here."""
+        with self._send_lock:
+            self._tidy(now, fifo)
 
     def compact(self, now: int, fifo: bool) -> Tidied:
         """Drops what lies below the floor, and joins small files, of the log.

@@ -43,12 +43,15 @@ MESSAGES: Mapping[str, str] = {
     "message_attributes": _ATTRIBUTE_VALUES,
     "delay_seconds": "DOUBLE",
     "dedup_id": "STRING",
+    "source_queue": "STRING",
+    "first_sent_at": "TIMESTAMP",
     "sequence_number": "STRING",
     "shard": "INT",
     "offset": "BIGINT",
 }
 """``state`` is Active, Inactive, Delayed, Deleted or Expired. ``visible_at`` and ``receive_count`` are NULL
-for the last two; ``age`` is in seconds since the message was sent; standard queues have no sequence numbers."""
+for the last two; ``age`` is in seconds since the message was sent; standard queues have no sequence numbers.
+What is on its way to another queue counts as Inactive."""
 
 HISTORY: Mapping[str, str] = {name: type_ for name, type_ in MESSAGES.items() if name not in _OF_RUNS}
 """Deleted messages that can be rewound now."""
@@ -83,7 +86,6 @@ _RUNS = {
     "attempt_id": "STRING",
     "attempted_at": "TIMESTAMP",
     "attempt_place": "INT",
-    "expires_at": "TIMESTAMP",
     "move_number": "BIGINT",
     "target_key": "STRING",
     "settled_at": "TIMESTAMP",
@@ -106,7 +108,6 @@ _RUN_FIELDS = (
     "receive_count",
     "visible_at",
     "first_received_at",
-    "expires_at",
 )
 _RUN = f"STRUCT<{', '.join(f'{name}: {_RUNS[name]}' for name in _RUN_FIELDS)}>"
 _MESSAGE_FIELDS = (
@@ -215,7 +216,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
                         WHEN coalesce(delay_seconds, head.delay) > 0
                         THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
                     END) AS available_at,
-                    coalesce(run.expires_at, {_later("sent_at", "head.retention")}) AS gone_at
+                    {_later("coalesce(first_sent_at, sent_at)", "head.retention")} AS gone_at
                 FROM ({_with_runs(root, queue)}) AS message
                 JOIN ({_heads(root, queue)}) AS head ON message.shard = head.shard
                 WHERE `offset` >= head.purged_offset

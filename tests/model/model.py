@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from lakequeue.shard import DeadLetters
+
 SECOND = 1_000_000
 TWELVE_HOURS = 43_200 * SECOND
 
@@ -44,6 +46,8 @@ class Row(NamedTuple):
     sent_at: int
     delay: int = 0
     group: str = ""
+    count: int = 0  # of a dead letter: how often it was received where it comes from
+    first_sent_at: int | None = None  # of a dead letter on a standard queue
 
 
 class ListLog:
@@ -78,6 +82,12 @@ class ListLog:
         if delay is None:
             delay = row.delay
         return row.sent_at + delay if delay else 0
+
+    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
+        for offset in range(first, last + 1):
+            row = self.rows[offset]
+            if row.count:
+                yield DeadLetters(offset, offset, row.count, row.first_sent_at)
 
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, list[int]]]:
         """A few messages at a time, so that most groups come several times."""

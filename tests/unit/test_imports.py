@@ -15,13 +15,28 @@ PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "lakequeue"
 
 ROOMS = [
-    ("vocabulary", {"errors", "profiles", "attributes", "names", "message", "handles", "sequence", "clock"}),
+    (
+        "vocabulary",
+        {"errors", "profiles", "attributes", "names", "message", "handles", "sequence", "clock", "redrive"},
+    ),
     ("shard", {"shard", "renewal"}),
     ("storage", {"storage"}),
     ("shard service", {"group_commit", "shard_service"}),
     (
         "service",
-        {"service", "queue", "lease", "compaction", "views", "received", "receiving", "sending", "settling", ""},
+        {
+            "service",
+            "queue",
+            "lease",
+            "compaction",
+            "views",
+            "received",
+            "receiving",
+            "sending",
+            "settling",
+            "moving",
+            "",
+        },
     ),
     ("framework", {"consumer", "spark"}),
     ("entries", {"cli", "demo", "jobs", "__main__"}),

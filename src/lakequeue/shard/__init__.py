@@ -15,6 +15,10 @@ from lakequeue.shard.commands import (
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
+    Move,
+    MoveBack,
+    Moved,
+    Outgoing,
     Purge,
     Result,
     Rewind,
@@ -22,7 +26,7 @@ from lakequeue.shard.commands import (
     SetAttributes,
 )
 from lakequeue.shard.machine import ShardMachine
-from lakequeue.shard.runs import IN_FLIGHT, READY, SETTLED, Head, Log, Run
+from lakequeue.shard.runs import IN_FLIGHT, READY, SETTLED, DeadLetters, Head, Log, Run
 
 __all__ = [
     "IN_FLIGHT",
@@ -35,6 +39,7 @@ __all__ = [
     "Close",
     "Command",
     "Counts",
+    "DeadLetters",
     "Decision",
     "Delete",
     "Expire",
@@ -44,6 +49,10 @@ __all__ = [
     "LeaseExtend",
     "LeaseRelease",
     "Log",
+    "Move",
+    "MoveBack",
+    "Moved",
+    "Outgoing",
     "Purge",
     "Result",
     "Rewind",

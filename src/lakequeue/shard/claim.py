@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from lakequeue.errors import OverLimit
-from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult
+from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult, Spans
+from lakequeue.shard.moving import MOVED_AT_ONCE, dead, set_aside
 from lakequeue.shard.runs import IN_FLIGHT, Run
 from lakequeue.shard.spans import SpanSet
 from lakequeue.shard.state import ShardState
@@ -28,13 +31,16 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if attempt_id is not None and attempt_lives(state, attempt_id):
         return _repeat(state, attempt_id, state.now + timeout)
     count = _allowed(state, command)
+    picked = pick(state, count)
+    met = _met_dead(state, command, picked, count)
+    if met is not None:
+        return met
+    order: Spans = ()
+    spans = picked
     if state.attributes.fifo:
-        order = state.groups.pick(count)
+        order = picked
         # the places of an attempt must outlive the process, so there each stretch is a run of its own
         spans = order if attempt_id is not None else list(SpanSet(sorted(order)))
-    else:
-        state.look_for(count)
-        order, spans = [], state.available.take(count)
     if attempt_id is not None and spans:
         state.forget_attempt(attempt_id)
         state.attempts[attempt_id] = list(spans)
@@ -60,6 +66,49 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if state.attributes.fifo:
         state.groups.placed()
     return _result(state, claimed, state.now + timeout, command.lease_id, order), bool(claimed)
+
+
+def pick(state: ShardState, count: int) -> list[tuple[int, int]]:
+    """Take up to `count` messages off the available ones, as ranges in the order of delivery."""
+    if state.attributes.fifo:
+        return state.groups.pick(count)
+    state.look_for(count)
+    return state.available.take(count)
+
+
+def _put_back(state: ShardState, spans: Spans) -> None:
+    for first, last in spans:
+        state.available.add(first, last)
+    if state.attributes.fifo:
+        state.groups.placed()
+
+
+def _met_dead(state: ShardState, command: Claim, picked: Spans, count: int) -> tuple[ClaimResult, bool] | None:
+    """What a claim answers that picked messages which must go to the dead-letter queue first (DLQ-2).
+
+    Nothing is handed out before they are gone, so that none of their groups is served past them (DLQ-10).
+    """
+    policy = state.attributes.redrive
+    if policy is None or not dead(state, picked):
+        return None
+    result = ClaimResult((), state.now, state.now, command.lease_id)
+    queue = policy.dead_letter_queue
+    if queue not in command.dead_letter_keys:
+        _put_back(state, picked)
+        return attrs.evolve(result, unresolved=queue), False
+    key = command.dead_letter_keys[queue]
+    if key is None:
+        return None
+    _put_back(state, picked)
+    free = not state.moving.size
+    if free:
+        picked = pick(state, max(count, MOVED_AT_ONCE))
+        found = [(run.first, run.last) for run in dead(state, picked)]
+        _put_back(state, picked)
+        for span in found:
+            state.available.discard(*span)
+        set_aside(state, state.take(sorted(found)), key)
+    return attrs.evolve(result, moving=True), free
 
 
 def attempt_lives(state: ShardState, attempt_id: str) -> bool:
@@ -101,7 +150,7 @@ def _result(
         ClaimedSpan(run.first, run.last, run.receive_count, run.first_received_at or 0)
         for run in sorted(runs, key=lambda run: run.first)
     )
-    return ClaimResult(spans, state.now, visible_at, lease_id, tuple(order))
+    return ClaimResult(spans, state.now, visible_at, lease_id, tuple(order), moving=state.moving.size > 0)
 
 
 def _joined(runs: Sequence[Run]) -> list[Run]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -19,7 +19,8 @@ class Claim:
 
     `visibility_timeout` None stands for the queue's (RCV-5). `at_limit` says what a full shard answers:
     OverLimit, an empty result, or what the type of the queue prescribes (INF-3, INF-4). A claim that
-    repeats a live `attempt_id` answers what that one got (ATT-3); on FIFO shards only.
+    repeats a live `attempt_id` answers what that one got (ATT-3); on FIFO shards only. `dead_letter_keys` tells
+    the keys of dead-letter queues by their ARNs; None for one that is not there, whose letters stay.
     """
 
     max_messages: int
@@ -27,6 +28,7 @@ class Claim:
     lease_id: str
     at_limit: Literal["error", "empty", "default"] = "default"
     attempt_id: str | None = None
+    dead_letter_keys: Mapping[str, str | None] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -72,6 +74,31 @@ class LeaseRelease:
 
     lease_id: str
     spans: Spans
+
+
+@attrs.frozen
+class Move:
+    """Begin to move the visible messages of `spans` to another queue; the answer is how many that are.
+
+    None while an earlier move is unfinished. They arrive as if sent there for the first time (DLQ-8).
+    """
+
+    spans: Spans
+    target_key: str
+
+
+@attrs.frozen
+class Moved:
+    """Remove what a move has brought to its target; the answer is how many messages that were."""
+
+    number: int
+
+
+@attrs.frozen
+class MoveBack:
+    """Make visible again what a move could not bring away; the answer is how many messages that were."""
+
+    number: int
 
 
 @attrs.frozen
@@ -126,6 +153,9 @@ Command = (
     | LeaseDelete
     | LeaseExtend
     | LeaseRelease
+    | Move
+    | Moved
+    | MoveBack
     | Purge
     | Rewind
     | SetAttributes
@@ -150,7 +180,9 @@ class ClaimResult:
     """What a claim took, lowest offset first; no spans when nothing was available (RCV-14).
 
     `lease_id` is that of the claim, or of an earlier one that it repeats. `order` holds the same offsets as
-    ranges in the order of delivery on FIFO shards, where that differs (FIF-5); elsewhere it is empty.
+    ranges in the order of delivery on FIFO shards, where that differs (FIF-5); elsewhere it is empty. Before a
+    claim hands out anything, messages that were received too often have to go: `moving` says that a move is to
+    be finished, `unresolved` names the dead-letter queue whose key is wanted; claim again after that.
     """
 
     spans: tuple[ClaimedSpan, ...]
@@ -158,11 +190,25 @@ class ClaimResult:
     visible_at: int
     lease_id: str
     order: Spans = ()
+    moving: bool = False
+    unresolved: str | None = None
 
     @property
     def message_count(self) -> int:
         """Messages claimed."""
         return sum(span.last - span.first + 1 for span in self.spans)
+
+
+@attrs.frozen
+class Outgoing:
+    """A move that is not finished: ranges `(first, last, receive_count)`, lowest first.
+
+    A count of 0 means a redrive, which forgets where and how often the message was received.
+    """
+
+    number: int
+    target_key: str
+    parts: tuple[tuple[int, int, int], ...]
 
 
 @attrs.frozen

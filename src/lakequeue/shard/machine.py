@@ -7,7 +7,7 @@ lives as long as its commits succeed; after a failed one it is thrown away and b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import attrs
@@ -21,7 +21,7 @@ from lakequeue.errors import (
     QueueServiceError,
     UnsupportedOperation,
 )
-from lakequeue.shard import settle
+from lakequeue.shard import moving, settle
 from lakequeue.shard.claim import attempt_lives, claim
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -35,13 +35,17 @@ from lakequeue.shard.commands import (
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
+    Move,
+    MoveBack,
+    Moved,
+    Outgoing,
     Purge,
     Result,
     Rewind,
     Rewrite,
     SetAttributes,
 )
-from lakequeue.shard.runs import IN_FLIGHT, Head, Log, Run
+from lakequeue.shard.runs import IN_FLIGHT, MOVING, Head, Log, Run
 from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * 1_000_000  # PUR-2
@@ -142,9 +146,20 @@ class ShardMachine:
         state = self._state
         state.advance(now)
         state.look_at_all()
-        visible, in_flight = state.available.size, state.in_flight
+        visible, in_flight = state.available.size, state.in_flight + state.moving.size
         delayed = state.stored - visible - in_flight
         return Counts(visible, in_flight, delayed, state.history.size, state.lowest)
+
+    def outgoing(self) -> Outgoing | None:
+        """The move to another queue that is not finished, if there is one."""
+        runs = self._state.moving_runs()
+        if not runs:
+            return None
+        return Outgoing(
+            runs[0].move_number or 0,
+            runs[0].target_key or "",
+            tuple((run.first, run.last, run.receive_count) for run in runs),
+        )
 
     def stored(self, now: int) -> int:
         """Messages neither deleted nor expired (STA-10, QUE-21)."""
@@ -160,10 +175,8 @@ class ShardMachine:
         state = self._state
         state.advance(now)
         instant = state.next_arrival()
-        if state.lowest is not None and (state.room == 0 or (self.fifo and instant is not None)):
-            expiry = state.log.sent_at(state.lowest) + state.attributes.retention_micros
-            return expiry if instant is None else min(instant, expiry)
-        return instant
+        expiry = state.next_expiry() if state.room == 0 or (self.fifo and instant is not None) else None
+        return min((known for known in (instant, expiry) if known is not None), default=None)
 
     def attempt_lives(self, attempt_id: str, now: int) -> bool:
         """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
@@ -193,12 +206,16 @@ class ShardMachine:
         state = self._state
         state.advance(now)
         found: list[tuple[Run, str]] = []
-        fresh = Run(state.head.head_offset, state.log.end - 1)
-        for run in [*islice(state.runs, limit), *([fresh] if fresh.size > 0 else [])]:
+        head = state.head.head_offset
+        fresh = state.fresh(head, min(head + limit, state.log.end) - 1)
+        for run in chain(islice(state.runs, limit), fresh):
             left = limit - sum(part.size for part, _ in found)
             if left <= 0:
                 break
             part = run._replace(last=min(run.last, run.first + left - 1))
+            if part.state == MOVING:
+                found.append((part, "in_flight"))
+                continue
             if part.visible_at is not None:
                 hidden = part.visible_at > state.now
                 found.append((part, "in_flight" if hidden and part.state == IN_FLIGHT else "visible"))
@@ -308,6 +325,9 @@ _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     LeaseDelete: settle.lease_delete,
     LeaseExtend: settle.lease_extend,
     LeaseRelease: settle.lease_release,
+    Move: moving.move,
+    Moved: moving.moved,
+    MoveBack: moving.move_back,
     Purge: purge,
     Rewind: rewind,
     SetAttributes: set_attributes,

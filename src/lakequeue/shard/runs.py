@@ -14,6 +14,7 @@ import attrs
 READY = "ready"
 IN_FLIGHT = "in_flight"
 SETTLED = "settled"
+MOVING = "moving"
 
 
 class Run(NamedTuple):
@@ -23,7 +24,8 @@ class Run(NamedTuple):
     when the log says so. A `ready` run with a `lease_id` was handed back by the holder of that lease
     (VIS-4); an `in_flight` run whose `visible_at` has passed may be claimed again, but its lease stays
     the latest one until then (RCP-8). A `settled` run lies in the history: deleted messages that a rewind may
-    bring back; nothing else is kept of them, so that neighbours are one run.
+    bring back; nothing else is kept of them, so that neighbours are one run. A `moving` run is on its way to
+    another queue: nobody holds it any more, and whoever finds it finishes the move.
     """
 
     first: int
@@ -37,7 +39,6 @@ class Run(NamedTuple):
     attempt_id: str | None = None
     attempted_at: int | None = None
     attempt_place: int | None = None  # rank of the run in the answer to its attempt
-    expires_at: int | None = None
     move_number: int | None = None
     target_key: str | None = None
     settled_at: int | None = None
@@ -74,6 +75,16 @@ class Head:
     attributes_version: int = 0
 
 
+class DeadLetters(NamedTuple):
+    """Messages that were received too often in another queue: what they bring from there (DLQ-4, RET-7)."""
+
+    first: int
+    last: int
+    receive_count: int
+    first_sent_at: int | None
+    """Where retention counts from, if not from the instant that they came."""
+
+
 class Log(Protocol):
     """What the rules need to know of a shard's messages; it only ever grows at its end."""
 
@@ -93,6 +104,9 @@ class Log(Protocol):
         `available_at` is 0 for messages without a delay, else the instant sent plus the delay: each
         message's own, or `delay` for all.
         """
+
+    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
+        """Those in a range, in order."""
 
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
         """Offsets by message group in ascending ranges; a group may come again with higher offsets."""

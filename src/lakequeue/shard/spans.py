@@ -69,6 +69,14 @@ class SpanSet:
         self.size -= removed
         return removed
 
+    def take_within(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Remove what lies in a range, and return it as ranges."""
+        end = self.end_of(first - 1)
+        found = [] if end is None or end < first else [(first, min(end, last))]
+        found += [(start, min(self._spans[start], last)) for start in self._spans.irange(first, last)]
+        self.discard(first, last)
+        return found
+
     def take(self, count: int) -> list[tuple[int, int]]:
         """Remove up to `count` offsets, the lowest first, and return them as ranges."""
         taken = []

@@ -16,7 +16,7 @@ import attrs
 from lakequeue.attributes import QueueAttributes
 from lakequeue.shard.groups import Groups
 from lakequeue.shard.runmap import RunMap
-from lakequeue.shard.runs import IN_FLIGHT, READY, SETTLED, Head, Log, Run
+from lakequeue.shard.runs import IN_FLIGHT, MOVING, READY, SETTLED, Head, Log, Run
 from lakequeue.shard.spans import SpanSet
 
 _CHUNK = 4096  # fresh messages asked of the log at a time, so that a small claim reads little of it
@@ -36,6 +36,9 @@ class ShardState:
         self.expired = 0  # messages that retention removed since the last commit, from the history too
         self.scanned = 0
         self._groups: Groups | None = None
+        # dead letters by the instant that their retention counts from: (instant, first, last)
+        self._aging: list[tuple[int, int, int]] = []
+        self._aging_to = head.floor_offset
         self._index(RunMap(runs))
 
     @property
@@ -65,7 +68,11 @@ class ShardState:
         available: list[tuple[int, int]] = []
         coming: list[tuple[int, int, int]] = []
         never_received: list[Run] = []
+        moving: list[tuple[int, int]] = []
         for run in runs:
+            if run.state == MOVING:
+                moving.append((run.first, run.last))
+                continue
             if run.attempt_id is not None:
                 self.attempts.setdefault(run.attempt_id, []).append((run.first, run.last))
             if run.visible_at is None:
@@ -78,6 +85,7 @@ class ShardState:
                     self.in_flight += run.size
         heapq.heapify(coming)
         self.available = SpanSet(available)
+        self.moving = SpanSet(moving)
         self._coming = coming
         self._heap_limit = 2 * len(coming) + _STALE
         for run in never_received:
@@ -103,7 +111,7 @@ class ShardState:
     def _arrive(self, first: int, last: int) -> None:
         """Make available what is due in a range that an entry of the heap named."""
         for run in self.runs.overlapping(first, last):
-            if run.visible_at is None or run.visible_at <= self.now:
+            if run.state != MOVING and (run.visible_at is None or run.visible_at <= self.now):
                 added = self.available.add(max(run.first, first), min(run.last, last))
                 if run.state == IN_FLIGHT:
                     self.in_flight -= added
@@ -123,12 +131,41 @@ class ShardState:
         before = self.stored + self.history.size
         if lowest is not None and lowest < below:
             self._forget(below)
+        for overdue in self._overdue():
+            self._drop(*overdue)
         first = self.history.first
         if first is not None:
             rewindable = self.log.first_sent_at_or_after(self.earliest_rewind)
             if first < rewindable:
                 self.history.cut(first, rewindable - 1)
         self.expired += before - self.stored - self.history.size
+
+    def _overdue(self) -> Iterator[tuple[int, int]]:
+        """Ranges of dead letters that are past retention since they were first sent (RET-7)."""
+        end = self.log.end
+        if self._aging_to < end:
+            for letters in self.log.dead_letters(self._aging_to, end - 1):
+                if letters.first_sent_at is not None:
+                    heapq.heappush(self._aging, (letters.first_sent_at, letters.first, letters.last))
+            self._aging_to = end
+        horizon = self.now - self.attributes.retention_micros
+        while self._aging and self._aging[0][0] <= horizon:
+            _, first, last = heapq.heappop(self._aging)
+            yield first, last
+
+    def next_expiry(self) -> int | None:
+        """Instant at which the next stored message expires."""
+        lowest = self.lowest
+        if lowest is None:
+            return None
+        since = self.log.sent_at(lowest)
+        while self._aging:
+            first_sent_at, first, last = self._aging[0]
+            if self.stored_from(first) <= last:
+                since = min(since, first_sent_at)
+                break
+            heapq.heappop(self._aging)
+        return since + self.attributes.retention_micros
 
     @property
     def earliest_rewind(self) -> int:
@@ -172,7 +209,8 @@ class ShardState:
         while self._coming:
             instant, first, last = self._coming[0]
             if last >= self.head.head_offset or any(
-                run.visible_at is None or run.visible_at == instant for run in self.runs.overlapping(first, last)
+                run.state != MOVING and (run.visible_at is None or run.visible_at == instant)
+                for run in self.runs.overlapping(first, last)
             ):
                 return instant
             heapq.heappop(self._coming)
@@ -254,34 +292,51 @@ class ShardState:
         """
         taken: list[Run] = []
         for first, last in spans:
+            taken.extend(self.known(first, last))
             head = self.head.head_offset
-            known = list(self.runs.pieces(first, min(last, head - 1))) if first < head else []
             if last >= head:
                 self._pass(max(first, head))
-                known.append(Run(max(first, head), last))
                 self.head = attrs.evolve(self.head, head_offset=last + 1)
-            taken.extend(known)
         return taken
+
+    def known(self, first: int, last: int) -> Iterator[Run]:
+        """The runs of stored messages, of fresh ones too."""
+        head = self.head.head_offset
+        if first < head:
+            yield from self.runs.pieces(first, min(last, head - 1))
+        if last >= head:
+            yield from self.fresh(max(first, head), last)
 
     def _pass(self, offset: int) -> None:
         """Let the head pass the fresh messages below an offset."""
         head = self.head.head_offset
         if offset > head:
-            self.runs.put(Run(head, offset - 1))
+            for run in self.fresh(head, offset - 1):
+                self.runs.put(run)
             self.head = attrs.evolve(self.head, head_offset=offset)
+
+    def fresh(self, first: int, last: int) -> Iterator[Run]:
+        """Runs of messages that were never received here; dead letters bring their receive count (DLQ-4)."""
+        for letters in self.log.dead_letters(first, last):
+            if first < letters.first:
+                yield Run(first, letters.first - 1)
+            yield Run(letters.first, letters.last, receive_count=letters.receive_count)
+            first = letters.last + 1
+        if first <= last:
+            yield Run(first, last)
 
     def stamp(self, offset: int) -> None:
         """Count a visible message as visible from now on: its group has just been served (FIF-14)."""
         if offset >= self.head.head_offset:
             self._pass(offset)
             self.head = attrs.evolve(self.head, head_offset=offset + 1)
-        run = self.runs.at(offset) or Run(offset, offset)
+        run = self.runs.at(offset) or next(self.fresh(offset, offset))
         self.runs.put(run._replace(first=offset, last=offset, visible_at=self.now))
 
     def change_delay(self) -> None:
         """Judge messages that were never received by the queue's new delay (DLY-10); for FIFO queues."""
         for run in list(self.runs):
-            if run.receive_count == 0 and run.visible_at is not None:
+            if run.received_at is None and run.visible_at is not None:
                 self.runs.put(run._replace(visible_at=None))
         self._index(self.runs)
 
@@ -310,17 +365,27 @@ class ShardState:
     def hand_back(self, run: Run) -> None:
         """Make a run visible now; lease and receive count stay with it (VIS-4, VIS-16)."""
         self.leave(run)
-        self.set_runs([_unattempted(run)._replace(state=READY, visible_at=self.now)])
+        back = run._replace(state=READY, visible_at=self.now, move_number=None, target_key=None)
+        self.set_runs([_unattempted(back)])
+
+    def set_aside(self, run: Run) -> None:
+        """Give messages that are known to be neither available nor in flight a `moving` run."""
+        self.runs.put(run)
+        self.moving.add(run.first, run.last)
+
+    def moving_runs(self) -> list[Run]:
+        """The runs that are on their way to another queue; they are of one move."""
+        return [run for first, last in self.moving for run in self.runs.pieces(first, last)]
 
     def remove(self, run: Run) -> None:
         """Delete a run, or part of one (DEL-3), into the history if that is kept (RWD-4).
 
-        `serve_groups` must follow.
+        One that moved elsewhere was not deleted, so it has no history. `serve_groups` must follow.
         """
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)
-        if self.attributes.rewind_micros:
+        if self.attributes.rewind_micros and run.state != MOVING:
             first = max(run.first, self.log.first_sent_at_or_after(self.earliest_rewind))
             if first <= run.last:
                 self.history.put(Run(first, run.last, SETTLED))
@@ -354,6 +419,7 @@ class ShardState:
     def leave(self, run: Run) -> None:
         """End the state that a run, or part of one, is in; an attempt that it belongs to is over (ATT-5)."""
         self.available.discard(run.first, run.last)
+        self.moving.discard(run.first, run.last)
         if self.live(run):
             self.in_flight -= run.size
         if run.attempt_id is not None:
@@ -380,12 +446,26 @@ class ShardState:
                 if self.live(run):
                     self.in_flight -= run.size
             self.runs.cut(first, below - 1)
+            self.moving.discard(first, below - 1)
         lowest = next(iter(self.available), None)
         if lowest is not None and lowest[0] < below:
             self.available.discard(lowest[0], below - 1)
         if self._groups is not None:
             self._groups.removed(0, below - 1)
             self._groups.serve(behind=False)
+
+    def _drop(self, first: int, last: int) -> None:
+        """Remove messages anywhere in the shard, the history included."""
+        head = self.head.head_offset
+        if last >= head:
+            self.look_up_to(last + 1)
+            self._pass(max(first, head))
+            self.head = attrs.evolve(self.head, head_offset=last + 1)
+        for run in list(self.runs.pieces(first, last)):
+            self.leave(run)
+        self.available.discard(first, last)
+        self.runs.cut(first, last)
+        self.history.cut(first, last)
 
 
 def _unattempted(run: Run) -> Run:

@@ -40,10 +40,45 @@ class Appended:
 
 
 @attrs.frozen
-class _Segment:
+class Segment:
+    """A segment that takes small appends."""
+
     base: int
     opened_at: int
     commits: int
+
+
+@attrs.frozen
+class Place:
+    """Where messages go in the log of a shard, from offset ``first`` on."""
+
+    shard: int
+    segment: Segment
+    first: int
+    sent_at: int
+    closes: bool
+    """Whether the segment before is closed by this, so that its files may be merged."""
+
+    def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
+        """Rows of ``messages`` from their columns, the same in each, that do not follow from the place."""
+        count, base = len(cells), self.segment.base
+        placed: dict[str, list[Any]] = {
+            "shard": [self.shard] * count,
+            "base_offset": [base] * count,
+            "opened_at": [self.segment.opened_at] * count,
+            "position": list(range(self.first - base, self.first - base + count)),
+            "sent_at": [self.sent_at] * count,
+        }
+        columns = placed | {name: [cell[name] for cell in cells] for name in cells[0]}
+        arrays = [
+            pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+            for field in layout.MESSAGES
+        ]
+        return pa.Table.from_arrays(arrays, schema=layout.MESSAGES)
+
+    def ids(self, count: int) -> dict[str, int]:
+        """Application ids of the commit that appends so many."""
+        return {layout.send_id(self.shard): self.first + count, layout.clock_id(self.shard): self.sent_at}
 
 
 class Appender:
@@ -52,7 +87,7 @@ class Appender:
     def __init__(self, table: Table, shard: int) -> None:
         self.table = table
         self._shard = shard
-        self._open: _Segment | None = None
+        self._open: Segment | None = None
         self._window: DedupWindow | None = None
         self.last_sent_at = 0
         self._load()
@@ -89,30 +124,37 @@ class Appender:
         Raises:
             QueueDoesNotExist: the log was closed, as the queue was deleted.
         """
-        self.check_open()
-        first = self.end
-        sent_at = max(now, self.last_sent_at)
-        opens = self._opens(now)
-        segment = _Segment(first, sent_at, 0) if opens or self._open is None else self._open
-        rows = _rows(messages, self._shard, segment, first, sent_at)
-        ids = {
-            layout.send_id(self._shard): first + len(messages),
-            layout.clock_id(self._shard): sent_at,
-        }
+        place = self.place(now)
+        segment, first, sent_at = place.segment, place.first, place.sent_at
+        rows = place.rows([_cells(message) for message in messages])
+        ids = place.ids(len(messages))
         if not self._commit(lambda token: self.table.append(rows, ids, token), attributes_version):
             return None
         if self._window is not None:
             by_group = self._window.by_group
             keys = [dedup_key(message.entry.group_id, message.entry.dedup_id, by_group) for message in messages]
             self._window.add(first, keys, sent_at)
-        closed = segment is not self._open and self._open is not None
         if self.table.version == self._version + 1:
             self._version += 1
             self._send_version, self.last_sent_at = first + len(messages), sent_at
             self._open = attrs.evolve(segment, commits=segment.commits + 1)
         else:
             self._load()
-        return Appended(first, rows, closed)
+        return Appended(first, rows, place.closes)
+
+    def place(self, now: int) -> Place:
+        """Where messages go that are appended at an instant to the loaded snapshot.
+
+        Raises:
+            QueueDoesNotExist: the log was closed, as the queue was deleted.
+        """
+        self.check_open()
+        first, sent_at = self.end, max(now, self.last_sent_at)
+        segment = self._open
+        if segment is None or self._opens(now):
+            segment = Segment(first, sent_at, 0)
+        closes = segment is not self._open and self._open is not None
+        return Place(self._shard, segment, first, sent_at, closes)
 
     def mark(self, *, close: bool = False, attributes_version: int | None = None) -> bool:
         """Makes an empty commit that every append on an older snapshot loses to.
@@ -172,33 +214,20 @@ class Appender:
             self._open = None
         else:
             commits = sum(file.base == last.base for file in files)
-            self._open = _Segment(last.base, last.opened_at, commits)
+            self._open = Segment(last.base, last.opened_at, commits)
 
 
-def _rows(messages: Sequence[NewMessage], shard: int, segment: _Segment, first: int, sent_at: int) -> pa.Table:
-    count = len(messages)
-    entries = [message.entry for message in messages]
-    columns: dict[str, list[Any]] = {
-        "shard": [shard] * count,
-        "base_offset": [segment.base] * count,
-        "opened_at": [segment.opened_at] * count,
-        "position": list(range(first - segment.base, first - segment.base + count)),
-        "message_id": [message.message_id for message in messages],
-        "body": [entry.body for entry in entries],
-        "message_attributes": [_attribute_items(entry) for entry in entries],
-        "group_id": [entry.group_id for entry in entries],
-        "dedup_id": [entry.dedup_id for entry in entries],
-        "trace_header": [entry.system_attributes.get("AWSTraceHeader") for entry in entries],
-        "sent_at": [sent_at] * count,
-        "delay_seconds": [
-            None if entry.delay_micros is None else entry.delay_micros / _SECOND for entry in entries
-        ],
+def _cells(message: NewMessage) -> dict[str, Any]:
+    entry = message.entry
+    return {
+        "message_id": message.message_id,
+        "body": entry.body,
+        "message_attributes": _attribute_items(entry),
+        "group_id": entry.group_id,
+        "dedup_id": entry.dedup_id,
+        "trace_header": entry.system_attributes.get("AWSTraceHeader"),
+        "delay_seconds": None if entry.delay_micros is None else entry.delay_micros / _SECOND,
     }
-    arrays = [
-        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
-        for field in layout.MESSAGES
-    ]
-    return pa.Table.from_arrays(arrays, schema=layout.MESSAGES)
 
 
 def _attribute_items(entry: ValidEntry) -> list[tuple[str, dict[str, Any]]]:

@@ -145,12 +145,12 @@ def _sent_after(table: Table, shard: int, first: int, horizon: int, by_group: bo
         if file.last >= first
         and (file.opened_at > horizon if file.bulk else ends.get(file.base, horizon + 1) > horizon)
     ]
-    tables = table.read([file.path for file in recent], [*_KEY, "sent_at", "origin"])
+    tables = table.read([file.path for file in recent], [*_KEY, "sent_at", "source_queue"])
     parts = []
     for file, rows in zip(recent, tables, strict=True):
         sent_at = pc.fill_null(rows["sent_at"].cast(pa.int64()), file.opened_at)
         offset = pa.array(np.arange(file.first, file.last + 1), pa.int64())
         counts = pc.and_(pc.greater(sent_at, horizon), pc.greater_equal(offset, first))
         part = pa.table([_keys(rows, by_group), sent_at, offset], schema=_SENT)
-        parts.append(part.filter(pc.and_(counts, pc.is_null(rows["origin"]))))
+        parts.append(part.filter(pc.and_(counts, pc.is_null(rows["source_queue"]))))
     return pa.concat_tables([_SENT.empty_table(), *parts])

@@ -143,11 +143,10 @@ class Catalog:
     def _read(self, table: Table) -> list[QueueRow]:
         parts = table.read(table.files()["path"].to_pylist())
         rows = [row for part in parts for row in _plain(part)]
-        newer = max((row["layout_version"] for row in rows), default=0)
-        if newer > layout.LAYOUT_VERSION:
+        for version in {row["layout_version"] for row in rows} - {layout.LAYOUT_VERSION}:
             raise QueueClientError(
-                f"{self.root} has layout version {newer}, this lakequeue knows {layout.LAYOUT_VERSION}: "
-                "install a newer one"
+                f"{self.root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}: "
+                f"install {'a newer' if version > layout.LAYOUT_VERSION else 'an older'} one"
             )
         return [QueueRow(**row) for row in rows]
 

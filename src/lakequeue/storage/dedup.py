@@ -64,7 +64,7 @@ class DedupWindow:
         for file in sorted(files, key=lambda file: file.first, reverse=True):
             if file.last < self.end:
                 break
-            rows = table.read([file.path], ["sent_at", "group_id", "dedup_id", "origin"])[0]
+            rows = table.read([file.path], ["sent_at", "group_id", "dedup_id", "source_queue"])[0]
             recent.append((file, rows))
             if _instants(file, rows)[0] <= now - WINDOW:
                 break
@@ -75,7 +75,7 @@ class DedupWindow:
     def _add_rows(self, file: LogFile, rows: pa.Table, horizon: int) -> None:
         sent = _instants(file, rows)
         begin = max(self.end - file.first, int(np.searchsorted(sent, horizon, side="right")))
-        ids = pc.if_else(pc.is_null(rows["origin"]), rows["dedup_id"], None)  # moved messages do not count
+        ids = pc.if_else(pc.is_null(rows["source_queue"]), rows["dedup_id"], None)  # moved messages do not count
         keys: list[Key | None] = ids.slice(begin).to_pylist()
         if self.by_group:
             groups = rows["group_id"].slice(begin).to_pylist()

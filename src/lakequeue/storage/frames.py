@@ -30,8 +30,6 @@ from lakequeue.storage.waiting import Manifest
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_ORIGIN = "struct<queue:string,message_id:string,sent_at:timestamp>"
-
 
 def spark_uri(path: str) -> str:
     """A path that means the same to Spark whatever its default file system is."""
@@ -226,5 +224,7 @@ def _rows(df: DataFrame, send_id: str) -> DataFrame:
         null("sent_at", "timestamp"),
         "delay_seconds",
         F.lit(send_id).alias("send_id"),
-        null("origin", _ORIGIN),
+        null("source_queue", "string"),
+        null("source_receive_count", "int"),
+        null("first_sent_at", "timestamp"),
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import attrs
 import pyarrow as pa
 
-LAYOUT_VERSION = 1
-"""Written into every row of ``queues``; a reader refuses a larger one."""
+LAYOUT_VERSION = 2
+"""Written into every row of ``queues``; a reader refuses any other."""
 
 CLOSED = 2**62
 """A ``send-<shard>`` version at or above this says that the shard takes no more messages."""
@@ -18,7 +18,6 @@ CLOSED = 2**62
 INSTANT = pa.timestamp("us", "UTC")
 
 ATTRIBUTE_VALUE = pa.struct([("type", pa.string()), ("string_value", pa.string()), ("binary_value", pa.binary())])
-ORIGIN = pa.struct([("queue", pa.string()), ("message_id", pa.string()), ("sent_at", INSTANT)])
 
 QUEUES = pa.schema(
     [
@@ -53,7 +52,11 @@ MESSAGES = pa.schema(
         ("sent_at", INSTANT),
         ("delay_seconds", pa.float64()),
         ("send_id", pa.string()),
-        ("origin", ORIGIN),
+        # Of moved messages: the ARN of the queue that they come from. Of those that came as dead letters, also how
+        # often they were received there, and on standard queues when they were first sent (DLQ-4, RET-7).
+        ("source_queue", pa.string()),
+        ("source_receive_count", pa.int32()),
+        ("first_sent_at", INSTANT),
     ]
 )
 MESSAGE_PARTITIONS = ["shard", "base_offset", "opened_at"]
@@ -73,7 +76,6 @@ RECEIPTS = pa.schema(
         ("attempt_id", pa.string()),
         ("attempted_at", INSTANT),
         ("attempt_place", pa.int32()),
-        ("expires_at", INSTANT),
         ("move_number", pa.int64()),
         ("target_key", pa.string()),
         ("settled_at", INSTANT),
@@ -145,8 +147,8 @@ STATS_KEPT = Kept(file_hours=24, log_minutes=10)
 
 QUEUES_PROPERTIES = QUEUES_KEPT.properties
 MESSAGES_PROPERTIES = MESSAGES_KEPT.properties | {
-    # statistics on bodies would fill the log; these three are what readers skip by
-    "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds",
+    # statistics on bodies would fill the log; these four are what readers skip by
+    "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds,source_receive_count",
 }
 RECEIPTS_PROPERTIES = RECEIPTS_KEPT.properties | {"delta.dataSkippingStatsColumns": "first_offset,last_offset"}
 STATS_PROPERTIES = STATS_KEPT.properties | {"delta.dataSkippingStatsColumns": "minute"}
@@ -195,6 +197,11 @@ def stats_id(key: str) -> str:
 
 STATS_FILES_ID = "stats-files"
 """On ``stats``: version, how often files were joined."""
+
+
+def move_id(source_key: str, shard: int) -> str:
+    """Version: number of the last move from a shard of another queue that was appended here."""
+    return f"move-{source_key}-{shard}"
 
 
 def bulk_id(send_id: str) -> str:

@@ -24,8 +24,8 @@ _SPARE_FILES = 3
 _LOOK_EVERY = 16
 """Merges between two looks at whether the ledger wants compaction."""
 
-_RUN_COLUMNS = layout.RECEIPTS.names[2:17]
-_HEAD_COLUMNS = layout.RECEIPTS.names[17:]
+_RUN_COLUMNS = layout.RECEIPTS.names[2:16]
+_HEAD_COLUMNS = layout.RECEIPTS.names[16:]
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, cast
 
 import attrs
@@ -13,20 +14,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.shard import DeadLetters
 from lakequeue.storage import layout
 from lakequeue.storage.engine import Table
 
 Integers = npt.NDArray[np.int64]
+_KEPT = ["sent_at", "delay_seconds", "group_id", "source_receive_count", "first_sent_at"]
 _SECOND = 1_000_000
 
 
 class Columns(NamedTuple):
-    """What is kept of a file's messages: instants of sending and delays (µs), and groups as numbers of names."""
+    """What is kept of a file's messages: instants and delays (µs), groups as numbers of names, and of dead
+    letters their receive count, 0 for others, and when they were first sent, if that differs."""
 
     sent_at: Integers
     delay: Integers
     group: Integers
     names: list[str]
+    source_receive_count: Integers
+    first_sent_at: Integers
 
 
 @attrs.frozen
@@ -44,6 +50,8 @@ class LogFile:
     """All of it was sent at ``opened_at``."""
     delayed: bool
     """It may hold messages with a delay."""
+    dead_letters: bool
+    """It may hold messages that were received too often in another queue."""
 
 
 class ShardLog:
@@ -126,6 +134,18 @@ class ShardLog:
         if begin <= last:
             yield begin, last, 0
 
+    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
+        for file in self.overlapping(first, last):
+            if not file.dead_letters:
+                continue
+            low, high = max(first, file.first), min(last, file.last)
+            columns, part = self._columns(file), slice(low - file.first, high - file.first + 1)
+            count, sent = columns.source_receive_count[part], columns.first_sent_at[part]
+            changes = np.flatnonzero((np.diff(count) != 0) | (np.diff(sent) != 0)) + 1
+            for start, stop in pairwise([0, *changes.tolist(), len(count)]):
+                if count[start]:
+                    yield DeadLetters(low + start, low + stop - 1, int(count[start]), int(sent[start]) or None)
+
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
         pending = deque(spans)
         while pending:
@@ -177,7 +197,7 @@ class LogReader:
     def _columns(self, file: LogFile) -> Columns:
         known = self._known.get(file.path)
         if known is None:
-            rows = self.table.read([file.path], ["sent_at", "delay_seconds", "group_id"])[0]
+            rows = self.table.read([file.path], _KEPT)[0]
             sent = rows["sent_at"].cast(pa.int64())
             sent = pc.fill_null(sent, file.opened_at).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
@@ -187,6 +207,8 @@ class LogReader:
                 np.rint(delay * _SECOND).astype(np.int64),
                 group.indices.to_numpy(),
                 group.dictionary.to_pylist(),
+                pc.fill_null(rows["source_receive_count"].cast(pa.int64()), 0).to_numpy(),
+                pc.fill_null(rows["first_sent_at"].cast(pa.int64()), 0).to_numpy(),
             )
         return known
 
@@ -205,6 +227,7 @@ def log_files(table: Table, shard: int) -> list[LogFile]:
         files["rows"],
         files["null_count.sent_at"],
         files["max.delay_seconds"],
+        files["null_count.source_receive_count"],
     ]
     return [
         LogFile(
@@ -216,8 +239,9 @@ def log_files(table: Table, shard: int) -> list[LogFile]:
             size=size,
             bulk=nulls == rows,
             delayed=delay is None or delay > 0,
+            dead_letters=no_count != rows,
         )
-        for path, base, opened_at, low, high, size, rows, nulls, delay in zip(
+        for path, base, opened_at, low, high, size, rows, nulls, delay, no_count in zip(
             *(column.to_pylist() for column in columns), strict=True
         )
     ]

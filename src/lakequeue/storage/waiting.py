@@ -235,7 +235,7 @@ def _statistics(
     # sent_at: NULL throughout, it is the opening of the segment
     nulls["sent_at"] = footer.num_rows
     columns = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
-    for name in ("position", "delay_seconds"):
+    for name in ("position", "delay_seconds", "source_receive_count"):
         groups = [footer.row_group(g).column(columns[name]).statistics for g in range(footer.num_row_groups)]
         if any(group is None or not group.has_null_count for group in groups):
             continue

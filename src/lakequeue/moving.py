@@ -1,0 +1,120 @@
+"""Moving messages to other queues: dead letters when a claim meets them, redrives when they are asked for.
+
+Each move is three commits: the shard marks the messages as moving, the other queue's log takes them, the shard
+lets them go. It may end anywhere between them, and whoever comes upon it goes on (DLQ-2, DLQ-8).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from lakequeue import redrive
+from lakequeue.sending import shard_of_group
+from lakequeue.shard import Claim, MoveBack, Moved, Outgoing, Result
+from lakequeue.shard_service import ShardService
+from lakequeue.storage import layout
+from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.moving import Cells, Source, arrived, deliver
+
+if TYPE_CHECKING:
+    from lakequeue.service import LakeQueue
+
+_CARRIED = (
+    *("message_id", "body", "message_attributes", "group_id", "dedup_id"),
+    *("sender_id", "trace_header"),
+)
+"""Columns that a message keeps wherever it goes (DLQ-4)."""
+
+
+class Mover:
+    """Moves messages from the shards of one queue. Thread-safe."""
+
+    def __init__(self, owner: LakeQueue, row: QueueRow, shards: Sequence[ShardService]) -> None:
+        self._owner = owner
+        self._row = row
+        self._shards = shards
+        self._keys: dict[str, str] = {}  # of dead-letter queues by their ARN, until one is found gone
+        self._finishing = threading.Lock()
+
+    def claim(self, shard: ShardService, command: Claim) -> Result:
+        """A claim, after what it met was moved that had been received too often."""
+        missing: dict[str, str | None] = {}
+        while True:
+            asked = attrs.evolve(command, dead_letter_keys=self._keys | missing)
+            [result] = shard.command([asked], self._owner.micros)
+            if result.error is not None:
+                return result
+            queue = result.value.unresolved
+            if queue is not None:
+                place = redrive.place(queue)
+                key = None if place is None else self._owner.live_key(place)
+                if key is None:
+                    missing[queue] = None
+                else:
+                    self._keys[queue] = key
+                continue
+            if not result.value.moving:
+                return result
+            self.finish(shard)
+            if result.value.spans:
+                return result
+
+    def finish(self, shard: ShardService) -> None:
+        """Ends the move of a shard that is under way, if there is one."""
+        with self._finishing:  # the second thread of a process finds nothing left to do
+            move = shard.look(lambda machine: machine.outgoing())
+            if move is None:
+                return
+            target = self._owner.row(move.target_key)
+            gone = target is None or target.deleted_at is not None or not self._bring(shard, move, target)
+            if gone:
+                self._keys = {queue: key for queue, key in self._keys.items() if key != move.target_key}
+            [result] = shard.command([(MoveBack if gone else Moved)(move.number)], self._owner.micros)
+            if result.error is not None:
+                raise result.error
+
+    def finish_all(self) -> None:
+        """The same for every shard."""
+        for shard in self._shards:
+            self.finish(shard)
+
+    def _bring(self, shard: ShardService, move: Outgoing, target: QueueRow) -> bool:
+        """Has the messages in the log of the target; False if that was deleted."""
+        table = self._owner.engine.open(layout.messages_path(self._owner.root, target.key))
+        source = Source(self._row.key, shard.shard, move.number)
+        if arrived(table, source):
+            return True
+        fifo = target.attributes.get("FifoQueue") == "true"
+        messages: dict[int, list[Cells]] = {}
+        for first, last, count in move.parts:
+            for row in shard.messages(first, last):
+                if row is not None:  # else it expired meanwhile
+                    group = row["group_id"] or ""
+                    index = shard_of_group(group, target.shards) if fifo else move.number % target.shards
+                    messages.setdefault(index, []).append(self._cells(row, count, fifo))
+        if not messages:
+            return True
+        closed = deliver(table, source, messages, self._owner.micros)
+        if closed is None:
+            return False
+        shards = self._owner.shards(target)
+        for index in closed:
+            shards[index].tidy(self._owner.micros(), fifo)
+        for index in messages:
+            shards[index].wake()
+        return True
+
+    def _cells(self, row: dict[str, Any], count: int, fifo: bool) -> Cells:
+        # a redrive, which has no count, is a fresh start; retention of dead letters goes on on standard queues
+        first_sent_at: datetime | None = row["first_sent_at"] or row["sent_at"]
+        return {name: row[name] for name in _CARRIED} | {
+            "delay_seconds": None if fifo else 0.0,
+            "source_queue": redrive.arn(self._row.region, self._row.name),
+            "source_receive_count": count or None,
+            "first_sent_at": first_sent_at if count and not fifo else None,
+        }

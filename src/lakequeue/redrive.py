@@ -1,0 +1,174 @@
+"""Redrive policies: which queue takes what was received too often, and who may send it there (DLQ-2, DLQ-6).
+
+On the wire both policies are JSON that names queues by ARN. Here a queue is named by its name; `located` makes
+the ARNs of a region out of names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import attrs
+
+from lakequeue.errors import InvalidParameterValue
+
+MOST_RECEIVES = 1_000
+MOST_SOURCES = 10
+_PERMISSIONS = ("allowAll", "denyAll", "byQueue")
+
+
+class Place(NamedTuple):
+    """What an ARN names: a queue by region and name."""
+
+    region: str
+    name: str
+
+
+@attrs.frozen
+class RedrivePolicy:
+    """Move a message at the receive that would exceed `max_receive_count`, a whole number of 1 to 1,000 (DLQ-2).
+
+    `dead_letter_queue` is a name or an ARN.
+    """
+
+    dead_letter_queue: str
+    max_receive_count: int
+
+    def wire(self) -> str:
+        """The policy as JSON."""
+        return json.dumps(
+            {"deadLetterTargetArn": self.dead_letter_queue, "maxReceiveCount": self.max_receive_count}
+        )
+
+
+@attrs.frozen
+class RedriveAllowPolicy:
+    """Which queues may name this one as their dead-letter queue (DLQ-6).
+
+    `permission` is ``allowAll``, ``denyAll`` or ``byQueue``; the last one takes up to ten `source_queues`, names
+    or ARNs.
+    """
+
+    permission: Literal["allowAll", "denyAll", "byQueue"]
+    source_queues: Sequence[str] = ()
+
+    def wire(self) -> str:
+        """The policy as JSON."""
+        policy: dict[str, Any] = {"redrivePermission": self.permission}
+        if self.source_queues:
+            policy["sourceQueueArns"] = list(self.source_queues)
+        return json.dumps(policy)
+
+    def allows(self, source_arn: str) -> bool:
+        """Whether a queue may use this one."""
+        return self.permission == "allowAll" or source_arn in self.source_queues
+
+
+def arn(region: str, name: str) -> str:
+    """Name of a queue in policies and listings of SQS."""
+    return f"arn:lakequeue:sqs:{region}:000000000000:{name}"
+
+
+def place(text: str) -> Place | None:
+    """What an ARN of a queue names, whatever its partition and account; None if it is none."""
+    parts = text.split(":")
+    if len(parts) == 6 and parts[0] == "arn" and parts[2] == "sqs" and parts[3] and parts[5]:
+        return Place(parts[3], parts[5])
+    return None
+
+
+def redrive_policy(given: Any) -> RedrivePolicy | None:
+    """A policy given as such, as a mapping or as JSON; None or an empty text means none (DLQ-9).
+
+    Raises:
+        InvalidParameterValue: it is malformed, or the maximum is not a whole number of 1 to 1,000.
+    """
+    if given is None or given == "":
+        return None
+    target: Any
+    most: Any
+    if isinstance(given, RedrivePolicy):
+        target, most = given.dead_letter_queue, given.max_receive_count
+    else:
+        fields = _fields(given, "RedrivePolicy", ("deadLetterTargetArn", "maxReceiveCount"))
+        target, most = fields.get("deadLetterTargetArn"), fields.get("maxReceiveCount")
+    if not isinstance(target, str) or not target:
+        raise refused("RedrivePolicy", given, "It must name deadLetterTargetArn.")
+    if isinstance(most, str) and most.isascii() and most.isdigit():
+        most = int(most)
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_RECEIVES:
+        raise refused(
+            "RedrivePolicy",
+            given,
+            f"Invalid value for maxReceiveCount: {most}, valid values are from 1 to {MOST_RECEIVES} both "
+            "inclusive.",
+        )
+    return RedrivePolicy(target, most)
+
+
+def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
+    """A policy given as such, as a mapping or as JSON; None or an empty text means none: all are allowed.
+
+    Raises:
+        InvalidParameterValue: it is malformed, names over ten queues, or names queues without ``byQueue``.
+    """
+    if given is None or given == "":
+        return None
+    name = "RedriveAllowPolicy"
+    permission: Any
+    if isinstance(given, RedriveAllowPolicy):
+        permission, sources = given.permission, given.source_queues
+    else:
+        fields = _fields(given, name, ("redrivePermission", "sourceQueueArns"))
+        permission, sources = fields.get("redrivePermission"), fields.get("sourceQueueArns", ())
+    if permission not in _PERMISSIONS:
+        raise refused(name, given, f"redrivePermission must be one of {', '.join(_PERMISSIONS)}.")
+    if isinstance(sources, str) or not all(isinstance(source, str) and source for source in sources):
+        raise refused(name, given, "sourceQueueArns must be a list of ARNs.")
+    if (permission == "byQueue") != bool(sources):
+        raise refused(name, given, "sourceQueueArns goes with redrivePermission byQueue, and only with that.")
+    if len(sources) > MOST_SOURCES:
+        raise refused(name, given, f"sourceQueueArns may name {MOST_SOURCES} queues, not {len(sources)}.")
+    return RedriveAllowPolicy(permission, tuple(sources))
+
+
+def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
+    """Attributes as given, but policies as JSON in which every queue has an ARN; plain names are of `region`."""
+    found = dict(given)
+    for name in ("redrive_policy", "RedrivePolicy"):
+        policy = redrive_policy(found.get(name))
+        if policy is not None:
+            found[name] = attrs.evolve(policy, dead_letter_queue=_located(policy.dead_letter_queue, region)).wire()
+    for name in ("redrive_allow_policy", "RedriveAllowPolicy"):
+        allowed = redrive_allow_policy(found.get(name))
+        if allowed is not None:
+            sources = tuple(_located(source, region) for source in allowed.source_queues)
+            found[name] = attrs.evolve(allowed, source_queues=sources).wire()
+    return found
+
+
+def refused(attribute: str, given: Any, reason: str) -> InvalidParameterValue:
+    """The refusal of a policy."""
+    shown = given.wire() if isinstance(given, (RedrivePolicy, RedriveAllowPolicy)) else given
+    return InvalidParameterValue(f"Value {shown} for parameter {attribute} is invalid. Reason: {reason}")
+
+
+def _located(queue: str, region: str) -> str:
+    return arn(*(place(queue) or Place(region, queue)))
+
+
+def _fields(given: Any, attribute: str, known: Sequence[str]) -> Mapping[str, Any]:
+    fields = given
+    if isinstance(given, str):
+        try:
+            fields = json.loads(given)
+        except (ValueError, RecursionError):
+            raise refused(attribute, given, "It is not JSON.") from None
+    if not isinstance(fields, Mapping):
+        raise refused(attribute, given, "It is not a JSON object.")
+    for name in fields:
+        if name not in known:
+            raise refused(attribute, given, f"It has no member {name}.")
+    return fields

@@ -1,0 +1,73 @@
+"""Moving messages to another queue: what was received too often to the dead-letter queue (DLQ-2), and redrives.
+
+A move takes three commits, and whoever finds one unfinished goes on with it: the messages become `moving` here,
+they are appended at the target, they are removed here. One move of a shard is under way at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from lakequeue.shard.commands import Move, MoveBack, Moved, Spans
+from lakequeue.shard.runs import MOVING, Run
+from lakequeue.shard.state import ShardState
+
+MOVED_AT_ONCE = 1_000
+"""Messages that a claim moves at most; it also looks that far for more of them, once it has met one."""
+
+
+def dead(state: ShardState, spans: Spans) -> list[Run]:
+    """The first of the messages in `spans` that were received as often as the policy allows."""
+    policy = state.attributes.redrive
+    found: list[Run] = []
+    left = MOVED_AT_ONCE
+    if policy is None:
+        return found
+    for first, last in spans:
+        for run in state.known(first, last):
+            if run.receive_count >= policy.max_receive_count and left > 0:
+                found.append(run._replace(last=min(run.last, run.first + left - 1)))
+                left -= found[-1].size
+    return found
+
+
+def set_aside(state: ShardState, runs: Sequence[Run], target_key: str) -> None:
+    """Begin a move of messages that are known to be neither available nor in flight."""
+    number = state.head.move_number + 1
+    state.head = attrs.evolve(state.head, move_number=number)
+    for run in runs:
+        aside = Run(run.first, run.last, MOVING, receive_count=run.receive_count)
+        state.set_aside(aside._replace(move_number=number, target_key=target_key))
+
+
+def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
+    """Begin a redrive of what is visible of the spans (DLQ-8)."""
+    if state.moving.size:
+        return None, False
+    state.look_up_to(1 + max((last for _, last in command.spans), default=-1))
+    found = [part for span in sorted(command.spans) for part in state.available.take_within(*span)]
+    set_aside(state, [run._replace(receive_count=0) for run in state.take(found)], command.target_key)
+    return sum(last - first + 1 for first, last in found), bool(found)
+
+
+def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
+    """Remove what arrived at the target; its message groups go on behind those that wait (DLQ-10)."""
+    runs = _of(state, command.number)
+    for run in runs:
+        state.remove(run)
+    state.serve_groups()
+    return sum(run.size for run in runs), bool(runs)
+
+
+def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
+    """Give up a move whose target is gone."""
+    runs = _of(state, command.number)
+    for run in runs:
+        state.hand_back(run)
+    return sum(run.size for run in runs), bool(runs)
+
+
+def _of(state: ShardState, number: int) -> list[Run]:
+    return [run for run in state.moving_runs() if run.move_number == number]
