@@ -19,6 +19,7 @@ from lakequeue.message import (
 )
 from lakequeue.queue import Queue
 from lakequeue.received import PeekedMessage, QueueCounts
+from lakequeue.redrive import RedriveAllowPolicy, RedrivePolicy
 from lakequeue.service import LakeQueue
 from lakequeue.shard import LeaseCounts
 
@@ -38,6 +39,8 @@ __all__ = [
     "PeekedMessage",
     "Queue",
     "QueueCounts",
+    "RedriveAllowPolicy",
+    "RedrivePolicy",
     "SendEntry",
     "SendResult",
     "SystemClock",

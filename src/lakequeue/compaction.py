@@ -110,6 +110,8 @@ def compact_queue(queue: Queue) -> tuple[CompactionSummary, list[stats.StatsRow]
         with summary.step("compaction"), queue.service():
             with summary.step("finishing a change of attributes"):
                 queue.finish()
+            with summary.step("finishing a move"):
+                queue.finish_moves()
             for shard in queue.shards:
                 _compact_shard(queue, shard, summary)
             _sweep(queue, summary)

@@ -577,6 +577,18 @@ class Queue:
             self._reload()  # raises if the queue was deleted
             return compact_queue(self)[0]
 
+    def dead_letter_sources(self) -> list[Queue]:
+        """The queues of the region whose redrive policies name this one (DLQ-7)."""
+        with self.service():
+            self._reload()
+            return [queue for queue in self.owner.list_all() if queue.dead_letter_queue == self.arn]
+
+    @property
+    def dead_letter_queue(self) -> str | None:
+        """ARN of the queue that takes what was received too often (DLQ-2)."""
+        policy = self._attributes.redrive
+        return None if policy is None else policy.dead_letter_queue
+
     def tags(self) -> dict[str, str]:
         """The queue's tags (QUE-28)."""
         with self.service():
@@ -600,6 +612,10 @@ class Queue:
             )
 
     # --- inside the package
+
+    def finish_moves(self) -> None:
+        """Ends the moves to other queues that a killed process began (DLQ-2)."""
+        self._mover.finish_all()
 
     @property
     def shards(self) -> list[ShardService]:

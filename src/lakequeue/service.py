@@ -183,17 +183,12 @@ class LakeQueue:
             raise InvalidParameterValue(
                 f"Value {limit} for parameter MaxResults is invalid. Reason: Must be between 1 and {MAX_LISTED}."
             )
-        with self.storage_errors(), self._store.lock:
-            rows = [
-                row
-                for row in self._store.catalog.rows()
-                if row.deleted_at is None
-                and row.region == self.region
-                and row.name.startswith(prefix)
-                and (after is None or row.name > after)
-            ]
-            rows.sort(key=lambda row: row.name)
-            return [self._queue(row) for row in rows[: limit or MAX_LISTED]]
+        queues = [
+            queue
+            for queue in self.list_all()
+            if queue.name.startswith(prefix) and (after is None or queue.name > after)
+        ]
+        return queues[: limit or MAX_LISTED]
 
     def delete_queue(self, name: str) -> None:
         """Deletes a queue with everything in it (QUE-13, QUE-14).
@@ -265,6 +260,11 @@ class LakeQueue:
     def open(self, row: QueueRow) -> Queue:
         """The queue of a row, of whatever region."""
         return self._queue(row)
+
+    def list_all(self) -> list[Queue]:
+        """Every living queue of the region, by name."""
+        rows = [row for row in self.rows() if row.deleted_at is None and row.region == self.region]
+        return [self._queue(row) for row in sorted(rows, key=lambda row: row.name)]
 
     def forget(self, row: QueueRow) -> None:
         """Removes the row of a deleted queue."""

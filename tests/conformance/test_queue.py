@@ -1017,6 +1017,7 @@ class Refused:
         self.full, self.open, self.strict = (self.lq.queue(name) for name in ("full", "open", "strict"))
 
 
+ELSEWHERE = '{"deadLetterTargetArn": "nowhere", "maxReceiveCount": 5}'
 REFUSALS = {
     "no such queue": ("QueueDoesNotExist", lambda r: r.lq.queue("none")),
     "deleting no queue": ("QueueDoesNotExist", lambda r: r.lq.delete_queue("none")),
@@ -1032,7 +1033,8 @@ REFUSALS = {
     "bad attribute": ("InvalidAttributeValue", lambda r: r.lq.create_queue("new", visibility_timeout=43_201)),
     "unknown profile": ("InvalidAttributeValue", lambda r: r.lq.create_queue("new", profile="rabbit")),
     "bad tag": ("InvalidParameterValue", lambda r: r.lq.create_queue("new", tags={"": "x"})),
-    "later feature": ("UnsupportedOperation", lambda r: r.lq.create_queue("new", redrive_allow_policy="denyAll")),
+    "redrive policy": ("InvalidParameterValue", lambda r: r.lq.create_queue("new", redrive_policy="{}")),
+    "no dead-letter queue": ("QueueDoesNotExist", lambda r: r.queue.set_attributes(redrive_policy=ELSEWHERE)),
     "rewind without a history": ("UnsupportedOperation", lambda r: r.open.rewind(r.lq.clock.now())),
     "page of none": ("InvalidParameterValue", lambda r: r.lq.list_queues(limit=0)),
     "page too long": ("InvalidParameterValue", lambda r: r.lq.list_queues(limit=1_001)),

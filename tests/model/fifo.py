@@ -16,7 +16,7 @@ class FifoModel(Model):
     at_limit = "empty"  # INF-4
 
     def send(self, row: Row) -> None:
-        self.messages.append(Message(row.sent_at, self.settings.delay, row.group))
+        self.messages.append(Message(row.sent_at, self.settings.delay, row.group, count=row.count))
 
     # groups
 
@@ -69,11 +69,20 @@ class FifoModel(Model):
     # commands
 
     def claim(
-        self, count: int, timeout: int | None, lease: str, at_limit: str, attempt: str | None = None
+        self,
+        count: int,
+        timeout: int | None,
+        lease: str,
+        at_limit: str,
+        attempt: str | None = None,
+        keys: dict[str, str | None] | None = None,
     ) -> Claimed:
         if attempt is not None and self.attempt_lives(attempt):
             return self.repeat(attempt, timeout)
         count = self.allowed(count, at_limit)
+        dead = self.meet_dead(count, lease, keys or {})
+        if dead is not None:
+            return dead
         offsets = self.deliverable()[:count]
         if attempt is not None and offsets:
             self.forget(attempt)
@@ -85,6 +94,12 @@ class FifoModel(Model):
     def delete(self, offset: int, lease: str) -> bool:
         before = self.heads()
         answer = super().delete(offset, lease)
+        self.stamp(before)
+        return answer
+
+    def moved(self, number: int) -> int:
+        before = self.heads()
+        answer = super().moved(number)
         self.stamp(before)
         return answer
 
@@ -100,7 +115,7 @@ class FifoModel(Model):
         if adopted and changed:
             for message in self.messages:
                 message.delay = settings.delay
-                if message.count == 0:
+                if message.received_at is None:
                     message.hidden_until = None
         return adopted
 
@@ -126,7 +141,7 @@ class FifoModel(Model):
 
     def repeat(self, attempt: str, timeout: int | None) -> Claimed:
         places = self.attempt(attempt)
-        claimed = Claimed(places[0][1].lease or "", self.until(timeout), [])
+        claimed = Claimed(places[0][1].lease or "", self.until(timeout), [], bool(self.moving()))
         for offset, message in places:
             message.hidden_until = claimed.hidden_until
             message.received_at = self.now
@@ -165,7 +180,7 @@ class FifoModel(Model):
         """Nothing more can be had before the instant that was told, and something happens then."""
         events = set()
         for message, state in zip(self.messages, self.states(), strict=True):
-            if state not in ("Deleted", "Expired", "Purged"):
+            if state not in ("Deleted", "Expired", "Purged", "Moved"):
                 events.add(message.sent_at + self.settings.retention)
             if state == "Delayed":
                 events.add(message.sent_at + message.delay)

@@ -15,11 +15,14 @@ from lakequeue.shard import DeadLetters
 SECOND = 1_000_000
 TWELVE_HOURS = 43_200 * SECOND
 
-FRESH, READY, IN_FLIGHT = "fresh", "ready", "in_flight"
-DELETED, EXPIRED, PURGED = "deleted", "expired", "purged"
-GONE = (DELETED, EXPIRED, PURGED)
+MOVED_AT_ONCE = 1_000
+DEAD_LETTER_QUEUE = "arn:lakequeue:sqs:local:000000000000:dead"
 
-# STA-13, with what the rules above the requirements add; queues without dead letters.
+FRESH, READY, IN_FLIGHT, MOVING = "fresh", "ready", "in_flight", "moving"
+DELETED, EXPIRED, PURGED, MOVED = "deleted", "expired", "purged", "moved"
+GONE = (DELETED, EXPIRED, PURGED, MOVED)
+
+# STA-13, with what the rules above the requirements add. A dead letter is moving, then moved.
 LEGAL = {
     ("Delayed", "Active"),
     ("Delayed", "Expired"),
@@ -33,6 +36,12 @@ LEGAL = {
     ("Inactive", "Deleted"),
     ("Inactive", "Expired"),
     ("Inactive", "Purged"),
+    ("Active", "Moving"),  # to a dead-letter queue, or back from one
+    ("Moving", "Moved"),
+    ("Moving", "Active"),  # the other queue is gone
+    ("Moving", "Expired"),
+    ("Moving", "Purged"),
+    ("Moved", "Expired"),
     ("Deleted", "Expired"),
     ("Deleted", "Active"),  # these three only what a rewind may bring back
     ("Deleted", "Delayed"),  # by the delay of a FIFO queue
@@ -118,6 +127,7 @@ class Settings:
     visibility_timeout: int = 30 * SECOND
     retention: int = 60 * SECOND
     rewind_range: int = 0
+    max_receives: int | None = None
     version: int = 1
 
     @property
@@ -143,12 +153,14 @@ class Message:
     attempted_at: int | None = None
     attempt_place: int | None = None
     rewindable: bool = False  # deleted, and kept for a rewind
+    first_sent_at: int | None = None
+    move_number: int | None = None
 
     def state(self, now: int) -> str:
         """The state under its name in the requirements."""
-        if self.status in GONE:
+        if self.status in GONE or self.status == MOVING:
             return self.status.capitalize()
-        if self.count == 0:
+        if self.received_at is None:
             delayed = self.hidden_until is None and self.delay and now < self.sent_at + self.delay
             return "Delayed" if delayed else "Active"
         return "Inactive" if self.status == IN_FLIGHT and now < (self.hidden_until or 0) else "Active"
@@ -160,6 +172,8 @@ class Claimed(NamedTuple):
     lease: str
     hidden_until: int
     messages: list[tuple[int, int, int]]
+    moving: bool = False
+    unresolved: str | None = None
 
 
 @dataclass
@@ -175,13 +189,16 @@ class Model:
     purged_at: int | None = None
     closed: bool = False
     expired: int = 0  # messages that age took since the last commit
+    move_number: int = 0
 
     def copy(self) -> Model:
         """An independent copy."""
         return replace(self, messages=[Message(**vars(message)) for message in self.messages])
 
     def send(self, row: Row) -> None:
-        self.messages.append(Message(*row))
+        self.messages.append(
+            Message(row.sent_at, row.delay, row.group, count=row.count, first_sent_at=row.first_sent_at)
+        )
 
     # time
 
@@ -194,16 +211,21 @@ class Model:
     def expire(self) -> None:
         before = self.kept()
         for offset, message in enumerate(self.messages):
-            if self.now - message.sent_at >= self.settings.retention:
+            if self.now - self.born(message) >= self.settings.retention:
                 if message.status not in GONE:
                     self.expired += 1
-                    self.head = max(self.head, offset + 1)
+                    self.pass_head(offset + 1)
                 if message.status != PURGED:
                     message.status = EXPIRED
             if message.rewindable and (message.status == EXPIRED or message.sent_at < self.earliest()):
                 message.rewindable = False
                 self.expired += 1
         self.check_transitions(before)
+
+    @staticmethod
+    def born(message: Message) -> int:
+        """Instant that retention counts from (RET-7)."""
+        return message.sent_at if message.first_sent_at is None else message.first_sent_at
 
     def earliest(self) -> int:
         """Instant before which a rewind cannot begin."""
@@ -220,7 +242,7 @@ class Model:
             assert old == new or (old, new) in LEGAL, (old, new)
             assert not message.rewindable or (new == "Deleted" and self.settings.rewind > 0)
             if (old, new) == ("Active", "Delayed"):
-                assert self.settings.fifo and message.count == 0
+                assert self.settings.fifo and message.received_at is None
             if old == "Deleted" and new in ("Active", "Delayed"):
                 assert command == "rewind" and was_rewindable
                 assert new == "Active" or self.settings.fifo
@@ -263,9 +285,9 @@ class Model:
                 instants.append(message.sent_at + message.delay)
             if state == "Inactive":
                 instants.append(message.hidden_until or 0)
-        oldest = self.oldest()
-        if self.full() and oldest is not None:
-            instants.append(self.messages[oldest].sent_at + self.settings.retention)
+        if self.full():
+            stored = [message for message in self.messages if message.status not in GONE]
+            instants += [self.born(message) + self.settings.retention for message in stored]
         return min(instants, default=None)
 
     # commands
@@ -284,11 +306,76 @@ class Model:
         return answer
 
     def claim(
-        self, count: int, timeout: int | None, lease: str, at_limit: str, attempt: str | None = None
+        self,
+        count: int,
+        timeout: int | None,
+        lease: str,
+        at_limit: str,
+        attempt: str | None = None,
+        keys: dict[str, str | None] | None = None,
     ) -> Claimed:
         count = self.allowed(count, at_limit)
-        offsets = [offset for offset, state in enumerate(self.states()) if state == "Active"]
-        return self.receive(offsets[:count], timeout, lease)
+        dead = self.meet_dead(count, lease, keys or {})
+        return dead or self.receive(self.deliverable()[:count], timeout, lease)
+
+    def deliverable(self) -> list[int]:
+        """What a claim without limits would deliver, in this order."""
+        return [offset for offset, state in enumerate(self.states()) if state == "Active"]
+
+    def moving(self) -> list[Message]:
+        return [message for message in self.messages if message.status == MOVING]
+
+    def dead(self, count: int) -> list[int]:
+        """Those of the next messages that were received often enough (DLQ-2)."""
+        most = self.settings.max_receives
+        offsets = self.deliverable()[:count]
+        return [offset for offset in offsets if most is not None and self.messages[offset].count >= most]
+
+    def meet_dead(self, count: int, lease: str, keys: dict[str, str | None]) -> Claimed | None:
+        """The answer of a claim that has to move something first; None if it may deliver."""
+        if not self.dead(count):
+            return None
+        if DEAD_LETTER_QUEUE not in keys:
+            return Claimed(lease, self.now, [], bool(self.moving()), DEAD_LETTER_QUEUE)
+        if keys[DEAD_LETTER_QUEUE] is None:
+            return None
+        if not self.moving():
+            self.begin_move(self.dead(max(count, MOVED_AT_ONCE))[:MOVED_AT_ONCE])
+        return Claimed(lease, self.now, [], True)
+
+    def begin_move(self, offsets: list[int], count: int | None = None) -> None:
+        if offsets:
+            self.move_number += 1
+            self.pass_head(max(offsets) + 1)
+        for offset in offsets:
+            old = self.messages[offset]
+            kept = old.count if count is None else count
+            self.messages[offset] = replace(
+                Message(old.sent_at, old.delay, old.group, status=MOVING, count=kept),
+                first_sent_at=old.first_sent_at,
+                move_number=self.move_number,
+            )
+
+    def move(self, spans: list[tuple[int, int]]) -> int | None:
+        if self.moving():
+            return None
+        wanted = {offset for first, last in spans for offset in range(first, last + 1)}
+        offsets = [offset for offset, state in enumerate(self.states()) if state == "Active" and offset in wanted]
+        self.begin_move(offsets, 0)
+        return len(offsets)
+
+    def moved(self, number: int) -> int:
+        moved = [message for message in self.moving() if message.move_number == number]
+        for message in moved:
+            message.status = MOVED
+        return len(moved)
+
+    def move_back(self, number: int) -> int:
+        back = [message for message in self.moving() if message.move_number == number]
+        for message in back:
+            message.move_number = None
+            self.hand_back(message)
+        return len(back)
 
     def allowed(self, count: int, at_limit: str) -> int:
         """How many of `count` messages the cap leaves room for."""
@@ -302,7 +389,7 @@ class Model:
         return self.now + (self.settings.visibility_timeout if timeout is None else timeout)
 
     def receive(self, offsets: list[int], timeout: int | None, lease: str) -> Claimed:
-        claimed = Claimed(lease, self.until(timeout), [])
+        claimed = Claimed(lease, self.until(timeout), [], bool(self.moving()))
         for offset in offsets:
             message = self.messages[offset]
             message.status = IN_FLIGHT
@@ -449,7 +536,8 @@ class Model:
         for offset in rewound:
             old = self.messages[offset]
             # as sent just now, but for the instant
-            self.messages[offset] = Message(old.sent_at, old.delay, old.group, status=READY)
+            again = Message(old.sent_at, old.delay, old.group, status=READY, first_sent_at=old.first_sent_at)
+            self.messages[offset] = again
         return len(rewound)
 
     def tell_expired(self) -> int:

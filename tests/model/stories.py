@@ -25,6 +25,9 @@ from lakequeue.shard import (
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
+    Move,
+    MoveBack,
+    Moved,
     Purge,
     Result,
     Rewind,
@@ -35,9 +38,22 @@ from lakequeue.shard import (
 )
 
 from . import fifo
+from . import model as naive
 from .fifo import FifoModel
 from .fifo import model as new_model
-from .model import DELETED, FRESH, GONE, IN_FLIGHT, SECOND, ListLog, Message, Model, Row, Settings
+from .model import (
+    DEAD_LETTER_QUEUE,
+    DELETED,
+    FRESH,
+    GONE,
+    IN_FLIGHT,
+    SECOND,
+    ListLog,
+    Message,
+    Model,
+    Row,
+    Settings,
+)
 
 JUMPS = (
     *(0, 0, 0, 1, SECOND - 1, SECOND, 2 * SECOND, 5 * SECOND, 5 * SECOND, 10 * SECOND, 10 * SECOND),
@@ -49,17 +65,25 @@ DELAYS = (0, 0, 0, 5 * SECOND, 10 * SECOND, 45 * SECOND)
 RETENTIONS = (345_600 * SECOND, 60 * SECOND, 150 * SECOND, 86_400 * SECOND)
 REWINDS = (345_600 * SECOND, 60 * SECOND, 0, 345_600 * SECOND, 10 * SECOND, 0, 3_600 * SECOND, 150 * SECOND)
 CAPS = (None, None, 2, 4)
+RECEIVES = (None, None, 1, 2, 3)
+KEYS: tuple[dict[str, str | None], ...] = (
+    *({DEAD_LETTER_QUEUE: "dead"},) * 5,
+    {},
+    {DEAD_LETTER_QUEUE: None},
+)
 ATTEMPTS = (None, "x", None, "y", "x")
 OPERATIONS = (
     *("send",) * 5,
     *("claim",) * 6,
     *("delete",) * 4,
-    "consume",
+    *("consume",) * 2,
     *("change",) * 3,
     "lease_delete",
     *("lease_extend",) * 2,
     "lease_release",
     *("rewind",) * 3,
+    *("end_move",) * 2,
+    "move",
     "purge",
     "set_attributes",
     "expire",
@@ -74,6 +98,9 @@ def wire(settings: Settings) -> dict[str, str]:
     given["message_retention_period"] = settings.retention / SECOND
     given["rewind_range"] = settings.rewind / SECOND
     given["profile_strict"] = False
+    if settings.max_receives is not None:
+        policy = {"deadLetterTargetArn": DEAD_LETTER_QUEUE, "maxReceiveCount": settings.max_receives}
+        given["redrive_policy"] = policy
     if settings.cap is not None:
         given["max_inflight_messages"] = settings.cap
     if settings.fifo:
@@ -135,24 +162,50 @@ class Play:
             if self.fifo:
                 # one group for all, or each message its own
                 group = self.groups[(b if c % 3 == 0 else (b >> i) ^ c) % len(self.groups)]
-                self.append(0, group)
+                self.append(0, group, letter=c % 5 == 4)
             else:
-                self.append(DELAYS[(b if i < 3 else c) % len(DELAYS)])
+                self.append(DELAYS[(b if i < 3 else c) % len(DELAYS)], letter=(c + i) % 5 == 4)
 
-    def append(self, delay: int, group: str = "") -> None:
+    def append(self, delay: int, group: str = "", letter: bool = False) -> None:
         sent_at = max(self.clock, self.log[-1].sent_at if self.log else 0)
-        self.log.append(Row(sent_at, delay, group))
+        if letter:
+            age = JUMPS[len(self.log) % 15]
+            self.log.append(Row(sent_at, 0, group, len(self.log) % 3 + 1, None if self.fifo else sent_at - age))
+        else:
+            self.log.append(Row(sent_at, delay, group))
 
     def claim(self, a: int, b: int, c: int) -> None:
         timeout = None if b % 4 == 0 else TIMEOUTS[b % len(TIMEOUTS)]
         attempt = ATTEMPTS[c // 3 % len(ATTEMPTS)] if self.fifo else None
-        self.ask(a % 7 + 1, timeout, ("default", "error", "empty")[c % 3], attempt)
+        keys = KEYS[(a + b + c) % len(KEYS)]
+        self.ask(a % 7 + 1, timeout, ("default", "error", "empty")[c % 3], attempt, keys)
 
-    def ask(self, count: int, timeout: int | None, at_limit: Any = "default", attempt: str | None = None) -> None:
+    def ask(
+        self,
+        count: int,
+        timeout: int | None,
+        at_limit: Any = "default",
+        attempt: str | None = None,
+        keys: dict[str, str | None] = KEYS[0],
+    ) -> None:
         self.names += 1
         lease = f"lease-{self.names}"
-        command = Claim(count, timeout, lease, at_limit, attempt)
-        self.add(command, "claim", count, timeout, lease, at_limit, attempt)
+        command = Claim(count, timeout, lease, at_limit, attempt, keys)
+        self.add(command, "claim", count, timeout, lease, at_limit, attempt, keys)
+
+    def move(self, a: int, b: int, c: int) -> None:
+        first = a % (len(self.log) + 1)
+        spans = [(first, first + b % 4), (first + 2, first + c % 8)]
+        spans = [(low, high) for low, high in spans if low <= high]
+        self.add(Move(spans, "elsewhere"), "move", spans)
+
+    def end_move(self, a: int, b: int, c: int) -> None:
+        """The last move arrived or was given up; now and then somebody comes late with the one before."""
+        number = self.model.move_number - (b % 8 == 7)
+        if a % 4 == 3:
+            self.add(MoveBack(number), "move_back", number)
+        else:
+            self.add(Moved(number), "moved", number)
 
     def receipt(self, a: int, b: int) -> tuple[int, str]:
         if not self.receipts or b % 16 == 15:
@@ -197,6 +250,8 @@ class Play:
         lease, spans = f"lease-{self.names}", [(0, len(self.log))]
         kept = [c % (len(self.log) + 1)]
         self.add(LeaseDelete(lease, spans, kept), "lease_delete", lease, spans, kept)
+        if b % 2:
+            self.rewind(a, b, c)
 
     def lease_extend(self, a: int, b: int, c: int) -> None:
         lease, spans = self.lease(a, b)
@@ -208,7 +263,7 @@ class Play:
         self.add(LeaseRelease(lease, spans), "lease_release", lease, spans)
 
     def purge(self, a: int, b: int, c: int) -> None:
-        if a % 4 == 3:
+        if a % 3 == 2:
             self.add(Purge("orders"), "purge")
 
     def set_attributes(self, a: int, b: int, c: int) -> None:
@@ -220,6 +275,7 @@ class Play:
             visibility_timeout=TIMEOUTS[b % 4],
             retention=RETENTIONS[c % len(RETENTIONS)],
             rewind_range=self.rewind_range(b, c),
+            max_receives=RECEIVES[(a + b) % len(RECEIVES)],
             version=self.model.settings.version + (b % 5 > 0),
         )
         self.add(SetAttributes(wire(new), new.version), "set_attributes", new)
@@ -242,7 +298,7 @@ class Play:
             offsets = offsets or list(range(len(self.log)))
             to = self.log[offsets[-1 - b % min(4, len(offsets))]].sent_at
         else:
-            to = now if a % 8 == 7 else now - self.model.settings.rewind
+            to = now - self.model.settings.rewind if a % 16 == 6 else now
         to += (0, 0, 0, 0, 1, -1)[c % 6]
         self.add(Rewind(to), "rewind", to)
 
@@ -330,7 +386,7 @@ class Play:
             assert expected[1] in result.error.message
         elif isinstance(result.value, ClaimResult):
             claim = result.value
-            told = (claim.lease_id, claim.visible_at, self.delivered(claim))
+            told = (claim.lease_id, claim.visible_at, self.delivered(claim), claim.moving, claim.unresolved)
             assert told == expected
             assert claim.received_at == self.model.now
         elif isinstance(result.value, LeaseCounts):
@@ -420,7 +476,7 @@ class Play:
         states = model.states()
         assert attrs.astuple(machine.counts(self.clock)) == (
             states.count("Active"),
-            states.count("Inactive"),
+            states.count("Inactive") + states.count("Moving"),
             states.count("Delayed"),
             len(model.rewindable()),
             model.oldest(),
@@ -435,7 +491,7 @@ class Play:
             for run, state in machine.peek(self.clock, 5)
             for offset in range(run.first, run.last + 1)
         ]
-        shown = {"Active": "visible", "Inactive": "in_flight", "Delayed": "delayed"}
+        shown = {"Active": "visible", "Inactive": "in_flight", "Moving": "in_flight", "Delayed": "delayed"}
         states = [(offset, shown.get(state)) for offset, state in enumerate(model.states())]
         assert peeked == [(offset, state) for offset, state in states if state is not None][:5]
 
@@ -476,6 +532,9 @@ def small_steps() -> Iterator[None]:
         mock.patch.multiple(state, _MANY=1, _STALE=1, _CHUNK=1),
         mock.patch("lakequeue.shard.groups.LOOK_AHEAD", 2),
         mock.patch.object(fifo, "LOOK_AHEAD", 2),
+        mock.patch("lakequeue.shard.moving.MOVED_AT_ONCE", 2),
+        mock.patch("lakequeue.shard.claim.MOVED_AT_ONCE", 2),
+        mock.patch.object(naive, "MOVED_AT_ONCE", 2),
     ):
         yield
 
@@ -489,6 +548,7 @@ def story(seed: int, fifo: bool, length: int = 40) -> tuple[list[bytes], Setting
         "cap": source.choice(CAPS),
         "retention": source.choice(RETENTIONS),
         "rewind_range": source.choice(REWINDS),
+        "max_receives": source.choice(RECEIVES),
     }
     if fifo:
         settings |= {"fifo": True, "delay": source.choice(DELAYS)}

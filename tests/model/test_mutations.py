@@ -9,7 +9,21 @@ import attrs
 import pytest
 
 from lakequeue.attributes import QueueAttributes
-from lakequeue.shard import READY, SETTLED, ClaimResult, Head, Rewind, Run, ShardMachine, claim, machine, settle
+from lakequeue.redrive import RedrivePolicy
+from lakequeue.shard import (
+    READY,
+    SETTLED,
+    ClaimResult,
+    Head,
+    Rewind,
+    Run,
+    ShardMachine,
+    claim,
+    machine,
+    moving,
+    settle,
+)
+from lakequeue.shard.commands import Spans
 from lakequeue.shard.groups import Groups, _Line, _Part
 from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.state import ShardState
@@ -319,6 +333,53 @@ def floor_without_history(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardState, "current_head", floor)
 
 
+def dead_letters_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(claim, "dead", lambda state, spans: [])
+
+
+def dead_letters_are_delivered_once_more(patch: pytest.MonkeyPatch) -> None:
+    policy = RedrivePolicy("arn:lakequeue:sqs:local:000000000000:dead", 3)
+    patch.setattr(QueueAttributes, "redrive", property(lambda self: self.redrive_policy and policy))
+
+
+def messages_beside_dead_letters_are_taken_along(patch: pytest.MonkeyPatch) -> None:
+    def everything(state: ShardState, spans: Spans) -> list[Run]:
+        runs = [run for span in spans for run in state.known(*span)]
+        return runs if moving.dead(state, spans) else []
+
+    patch.setattr(claim, "dead", everything)
+
+
+def moved_messages_can_be_rewound(patch: pytest.MonkeyPatch) -> None:
+    remove = ShardState.remove
+    patch.setattr(ShardState, "remove", lambda self, run: remove(self, run._replace(state=READY)))
+
+
+def any_number_ends_a_move(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(moving, "_of", lambda state, number: state.moving_runs())
+
+
+def redrives_keep_the_receive_count(patch: pytest.MonkeyPatch) -> None:
+    take = ShardState.take
+
+    def counted(self: ShardState, spans: Any) -> list[Run]:
+        return [run._replace(receive_count=run.receive_count + 1) for run in take(self, spans)]
+
+    patch.setattr(ShardState, "take", counted)
+
+
+def dead_letters_live_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardState, "_overdue", lambda self: iter(()))
+
+
+def dead_letters_come_uncounted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardState, "fresh", lambda self, first, last: iter([Run(first, last)] if first <= last else []))
+
+
+def moves_that_ended_serve_no_group(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Groups, "removed", lambda self, first, last: None)
+
+
 MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     any_lease_settles,
     ended_receipts_settle_on_strict_queues,
@@ -333,6 +394,16 @@ MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     deleted_rows_left_in_the_table,
     equal_neighbours_not_joined,
     receipts_strict_everywhere,
+]
+MOVE_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    dead_letters_stay,
+    dead_letters_are_delivered_once_more,
+    messages_beside_dead_letters_are_taken_along,
+    moved_messages_can_be_rewound,
+    any_number_ends_a_move,
+    redrives_keep_the_receive_count,
+    dead_letters_live_anew,
+    dead_letters_come_uncounted,
 ]
 REWIND_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     no_history,
@@ -374,6 +445,9 @@ FIFO_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     rewound_messages_keep_their_lease,
     rewound_messages_escape_the_delay,
     rewound_messages_stay_outside_their_groups,
+    dead_letters_stay,
+    dead_letters_come_uncounted,
+    moves_that_ended_serve_no_group,
 ]
 
 
@@ -390,6 +464,15 @@ def first_difference(fifo: bool) -> int | None:
 @pytest.mark.spec("DEL-8", "RCP-6", "RCP-7", "RCV-3", "DLY-1", "RET-1", "INF-11", "VIS-9", "PUR-2", "STA-13")
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_missing_rule_is_noticed(
+    mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch)
+    assert first_difference(fifo=False) is not None
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-4", "RET-7", "STA-13")
+@pytest.mark.parametrize("mutation", MOVE_MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_missing_rule_of_moving_is_noticed(
     mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutation(monkeypatch)

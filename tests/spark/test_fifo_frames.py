@@ -236,7 +236,7 @@ def test_messages_that_were_moved_here_hold_no_id(spark: SparkSession, queue: Qu
     now = queue.owner.clock.now()
     row = table.read(table.files()["path"].to_pylist())[0].to_pylist()[0] | {
         "shard": 0, "base_offset": 1, "opened_at": now, "message_id": "moved", "dedup_id": "m",
-        "origin": {"queue": "q", "message_id": "m", "sent_at": now},
+        "source_queue": "q",
     }  # fmt: skip
     table.append(pa.Table.from_pylist([row], schema=layout.MESSAGES), {layout.send_id(0): 2}, "move")
     assert queue.send_dataframe(frame(spark, ("g", "s", "no"), ("g", "m", "yes"))) == 1

@@ -23,7 +23,6 @@ from lakequeue.errors import (
     InvalidAttributeValue,
     InvalidParameterValue,
     MissingParameter,
-    UnsupportedOperation,
 )
 
 PROFILES = ["lake", "sqs", "sqs-2018", "cmq"]
@@ -413,20 +412,6 @@ def test_fifo_queues_are_compared_by_what_is_given_of_them():
         "ContentBasedDeduplication"
     ]
     assert attributes.differences({"fifo": False}) == ["FifoQueue"]
-
-
-@pytest.mark.spec("ERR-6")
-@pytest.mark.parametrize(
-    "later",
-    [
-        {"redrive_policy": {"deadLetterTargetArn": "x"}},
-        {"redrive_allow_policy": "denyAll"},
-    ],
-)
-def test_what_is_not_built_yet_says_so(later):
-    for call in (create, fifo, create().with_changes, fifo().with_changes):
-        with pytest.raises(UnsupportedOperation):
-            call(**later)
 
 
 @pytest.mark.spec("PRF-7", "RWD-1", "RWD-2", "RWD-3", "QUE-22")

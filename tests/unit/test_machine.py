@@ -18,6 +18,7 @@ from lakequeue.shard import (
     ClaimedSpan,
     Close,
     Counts,
+    DeadLetters,
     Decision,
     Delete,
     Expire,
@@ -52,6 +53,9 @@ class FakeLog:
 
     def first_sent_at_or_after(self, instant: int) -> int:
         return next((offset for offset, at in enumerate(self.sent) if at >= instant), self.end)
+
+    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
+        return iter(())
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         for offset in range(first, last + 1):

@@ -91,7 +91,7 @@ def _met_dead(state: ShardState, command: Claim, picked: Spans, count: int) -> t
     policy = state.attributes.redrive
     if policy is None or not dead(state, picked):
         return None
-    result = ClaimResult((), state.now, state.now, command.lease_id)
+    result = ClaimResult((), state.now, state.now, command.lease_id, moving=state.moving.size > 0)
     queue = policy.dead_letter_queue
     if queue not in command.dead_letter_keys:
         _put_back(state, picked)

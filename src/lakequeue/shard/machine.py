@@ -175,7 +175,8 @@ class ShardMachine:
         state = self._state
         state.advance(now)
         instant = state.next_arrival()
-        expiry = state.next_expiry() if state.room == 0 or (self.fifo and instant is not None) else None
+        blocking = self.fifo and (instant is not None or state.moving.size > 0)
+        expiry = state.next_expiry() if state.room == 0 or blocking else None
         return min((known for known in (instant, expiry) if known is not None), default=None)
 
     def attempt_lives(self, attempt_id: str, now: int) -> bool:
