@@ -29,7 +29,6 @@ from lakequeue.errors import (
     QueueClientError,
     QueueDoesNotExist,
     QueueServiceError,
-    UnsupportedOperation,
     coded_for,
 )
 from lakequeue.lease import Lease
@@ -45,7 +44,7 @@ from lakequeue.message import (
     validate_batch,
     validate_entry,
 )
-from lakequeue.received import PeekedMessage, QueueCounts, peeked_message
+from lakequeue.received import PeekedMessage, QueueCounts
 from lakequeue.receiving import Receiver, Request
 from lakequeue.sending import Sender
 from lakequeue.settling import Maker, Settler, change_to
@@ -538,25 +537,27 @@ class Queue:
     def peek(self, where: str | None = None, limit: int = 10) -> list[PeekedMessage]:
         """Looks at the oldest messages without receiving them; nothing changes.
 
+        Args:
+            where: a condition in SQL (DuckDB's, without a JVM) on ``message_id``, ``body``, ``state``,
+                ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id`` and
+                ``message_attributes`` (a map from names to texts; binary values in base64). NULL is not true.
+                All messages are gone through, oldest first, until ``limit`` are found.
+            limit: at most so many.
+
         Raises:
-            InvalidParameterValue: ``limit`` is below 1.
-            UnsupportedOperation: ``where`` is not supported yet.
+            InvalidParameterValue: ``limit`` is below 1, or ``where`` is no such condition.
         """
-        if where is not None:
-            raise UnsupportedOperation("peek does not take a predicate yet.")
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise _below_one("limit", limit)
-        found: list[PeekedMessage] = []
+        from lakequeue import looking
+
         with self.service():
-            for shard in self._shards:
-                states = shard.look(lambda machine: machine.peek(self.now_micros(), limit - len(found)))
-                for run, state in states:
-                    for row in shard.messages(run.first, run.last):
-                        if row is not None:
-                            found.append(peeked_message(row, state, run))
-                if len(found) >= limit:
-                    break
-        return found[:limit]
+            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+                raise _below_one("limit", limit)
+            predicate = None
+            if where is not None:
+                from lakequeue.predicate import Predicate
+
+                predicate = Predicate(where, looking.SCHEMA)
+            return looking.look(self._shards, self.now_micros, predicate, limit)
 
     def compact(self) -> CompactionSummary:
         """Frees what the queue no longer needs, in one pass; changes no answer.

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import attrs
+import pyarrow as pa
 
 from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, RequestThrottled
@@ -431,14 +432,39 @@ class ShardService:
         with self._ledger_lock:
             return self._open_reader().refresh()
 
+    def rows(self, first: int, last: int) -> tuple[int, pa.Table]:
+        """The next messages of a range as a table, as many as one reading gives, and the offset of the first.
+
+        What is gone from the log is passed over, so the first may lie behind ``last``; then there are no rows.
+
+        Raises:
+            QueueClientError: a message is missing that nothing removed.
+        """
+        try:
+            found = self._from_log(lambda bodies, reader: bodies.rows(reader.table, reader.log, first, last))
+        except Exception:  # as in `messages`
+            found = None
+        if found is None:
+            self.log()
+            found = self._from_log(lambda bodies, reader: bodies.rows(reader.table, reader.log, first, last))
+        if found is not None:
+            return first, found
+        gone_below = self.look(lambda machine: machine.head.floor_offset)
+        if first >= gone_below:
+            raise QueueClientError(f"{self._messages} lacks offset {first} of shard {self.shard}")
+        return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
+
     def _read(self, first: int, last: int) -> list[dict[str, Any] | None]:
+        return self._from_log(lambda bodies, reader: bodies.read(reader.table, reader.log, first, last))
+
+    def _from_log(self, question: Callable[[Bodies, LogReader], _T]) -> _T:
         reader = self._reader
         if reader is None:
             with self._ledger_lock:
                 reader = self._open_reader()
         # not under the lock of the ledger: there the receivers of one commit would wait for the next one to end
         with self._body_lock:
-            return self._bodies.read(reader.table, reader.log, first, last)
+            return question(self._bodies, reader)
 
     # --- waiting
 

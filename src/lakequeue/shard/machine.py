@@ -185,16 +185,16 @@ class ShardMachine:
         self._state.advance(now)
         return self._state.expired_below()
 
-    def peek(self, now: int, limit: int) -> list[tuple[Run, str]]:
-        """The oldest stored messages as parts of runs with their state, lowest offset first.
+    def peek(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, str]]:
+        """The oldest stored messages from an offset on, as parts of runs with their state, lowest offset first.
 
         The state is `visible`, `in_flight` or `delayed`; messages never looked at count as ready runs.
         """
         state = self._state
         state.advance(now)
         found: list[tuple[Run, str]] = []
-        fresh = Run(state.head.head_offset, state.log.end - 1)
-        for run in [*islice(state.runs, limit), *([fresh] if fresh.size > 0 else [])]:
+        fresh = Run(max(start, state.head.head_offset), state.log.end - 1)
+        for run in [*islice(state.runs.pieces_from(start), limit), *([fresh] if fresh.size > 0 else [])]:
             left = limit - sum(part.size for part, _ in found)
             if left <= 0:
                 break
