@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.received import PeekedMessage, peeked_message
+from lakequeue.received import PeekedMessage, QueueCounts, peeked_message
 from lakequeue.shard import Run
-from lakequeue.shard_service import Now, ShardService
+from lakequeue.shard_service import Now, ShardService, ShardStanding
 from lakequeue.storage import layout
 
 if TYPE_CHECKING:
     from lakequeue.predicate import Predicate
+    from lakequeue.queue import Queue
 
 ROWS = 4096
 """Messages of a batch at most."""
@@ -74,6 +75,54 @@ def batches(shard: ShardService, now: Now, rows: int = ROWS) -> Iterator[Batch]:
         for offsets, table in _read(shard, [run for run, _ in runs]):
             yield Batch(shard, instant, runs, offsets, table)
         start = runs[-1][0].last + 1
+
+
+@attrs.frozen
+class Standing:
+    """How a queue stands at an instant."""
+
+    at: int
+    """Microseconds since the epoch."""
+    counts: QueueCounts
+    sent: int
+    """Messages that were ever sent."""
+
+    @classmethod
+    def of(cls, shards: Iterable[ShardStanding], at: int) -> Standing:
+        """The whole of its shards."""
+        parts = list(shards)
+        oldest = min((part.oldest_sent_at for part in parts if part.oldest_sent_at is not None), default=None)
+        counts = QueueCounts(
+            sum(part.counts.visible for part in parts),
+            sum(part.counts.in_flight for part in parts),
+            sum(part.counts.delayed for part in parts),
+            sum(part.counts.rewindable for part in parts),
+            None if oldest is None else max(0, at - oldest) / 1_000_000,
+        )
+        return cls(at, counts, sum(part.sent for part in parts))
+
+    @property
+    def stored(self) -> int:
+        return self.counts.visible + self.counts.in_flight + self.counts.delayed
+
+    def rates_since(self, before: Standing) -> tuple[float | None, float | None]:
+        """Messages sent and consumed per second since an earlier look; None if no time has passed.
+
+        Consumed is what was sent and is not stored any more: deleted, but also expired or purged. What a rewind
+        brings back counts against it, so it may be negative.
+        """
+        seconds = (self.at - before.at) / 1_000_000
+        if seconds <= 0:
+            return None, None
+        sent = self.sent - before.sent
+        return sent / seconds, (sent - (self.stored - before.stored)) / seconds
+
+
+def standing(queue: Queue) -> Standing:
+    """How a queue stands now; exact at one snapshot per shard."""
+    with queue.service():
+        now = queue.now_micros()
+        return Standing.of([shard.stands(now) for shard in queue.shards], now)
 
 
 def look(shards: Sequence[ShardService], now: Now, predicate: Predicate | None, limit: int) -> list[PeekedMessage]:

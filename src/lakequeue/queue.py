@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
-from lakequeue import handles
+from lakequeue import handles, looking
 from lakequeue.attributes import (
     ATTRIBUTE_NAMES,
     HIDDEN,
@@ -522,17 +522,7 @@ class Queue:
 
         A shard with more than about 200,000 runs (scattered receipts) becomes slow.
         """
-        with self.service():
-            now = self.now_micros()
-            parts = [shard.counts(now) for shard in self._shards]
-            oldest = min((sent_at for _, sent_at in parts if sent_at is not None), default=None)
-            return QueueCounts(
-                sum(counts.visible for counts, _ in parts),
-                sum(counts.in_flight for counts, _ in parts),
-                sum(counts.delayed for counts, _ in parts),
-                sum(counts.rewindable for counts, _ in parts),
-                None if oldest is None else max(0, now - oldest) / 1_000_000,
-            )
+        return looking.standing(self).counts
 
     def peek(self, where: str | None = None, limit: int = 10) -> list[PeekedMessage]:
         """Looks at the oldest messages without receiving them; nothing changes.
@@ -547,8 +537,6 @@ class Queue:
         Raises:
             InvalidParameterValue: ``limit`` is below 1, or ``where`` is no such condition.
         """
-        from lakequeue import looking
-
         with self.service():
             if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
                 raise _below_one("limit", limit)

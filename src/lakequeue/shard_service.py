@@ -74,6 +74,22 @@ class Placed(NamedTuple):
     message_id: str
 
 
+class ShardStanding(NamedTuple):
+    """How a shard stands at an instant, all from one snapshot."""
+
+    counts: Counts
+    oldest_sent_at: int | None
+    """Instant at which the oldest stored message was sent."""
+    sent: int
+    """Messages that were ever sent."""
+
+    @classmethod
+    def of(cls, machine: ShardMachine, now: int) -> ShardStanding:
+        counts = machine.counts(now)
+        oldest = counts.oldest_offset
+        return cls(counts, None if oldest is None else machine.log.sent_at(oldest), machine.log.end)
+
+
 Sent = list[Placed | None]
 """A place for each message of a send; None for those that the cap on stored messages refused."""
 
@@ -279,9 +295,9 @@ class ShardService:
             self.wake()
         return results
 
-    def counts(self, now: int) -> tuple[Counts, int | None]:
-        """Fresh counts, and the instant at which the oldest message was sent."""
-        return self.look(lambda machine: _counts(machine, now))
+    def stands(self, now: int) -> ShardStanding:
+        """Fresh counts."""
+        return self.look(lambda machine: ShardStanding.of(machine, now))
 
     def next_event(self, now: int) -> int | None:
         """When a claim may find more than now, as far as this process knows."""
@@ -521,9 +537,3 @@ def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:
         isinstance(command, Claim) and result.error is None and result.value.message_count < command.max_messages
         for command, result in zip(commands, results, strict=True)
     )
-
-
-def _counts(machine: ShardMachine, now: int) -> tuple[Counts, int | None]:
-    counts = machine.counts(now)
-    oldest = counts.oldest_offset
-    return counts, None if oldest is None else machine.log.sent_at(oldest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from deltalake import DeltaTable
 
@@ -146,3 +148,22 @@ def test_a_deleted_queue_cannot_be_looked_at(bench: Bench):
     for where in (None, "true"):
         with pytest.raises(errors.QueueDoesNotExist):
             queue.peek(where)
+
+
+@point_only
+@pytest.mark.spec("RWD-4")
+def test_rates_follow_from_the_counts_of_two_looks(bench: Bench, clock: ManualClock):
+    queue = bench.create(shards=2, rewind_range=3600)
+    queue.send("before")
+    first = looking.standing(queue)
+    assert looking.standing(queue).rates_since(first) == (None, None)
+    for number in range(6):
+        queue.send(str(number))
+    queue.delete_batch([message.receipt_handle for message in queue.receive(4)])
+    clock.advance(2)
+    second = looking.standing(bench.queue())
+    assert (second.sent, second.stored, second.counts) == (7, 3, queue.counts())
+    assert second.rates_since(first) == (3.0, 2.0)
+    queue.rewind(clock.now() - timedelta(seconds=2))
+    clock.advance(1)
+    assert looking.standing(bench.queue()).rates_since(second) == (0.0, -4.0)
