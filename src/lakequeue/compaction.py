@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from lakequeue.errors import QueueClientError, QueueDoesNotExist
+from lakequeue.looking import standing
 from lakequeue.shard import Expire
 from lakequeue.shard_service import ShardService
 from lakequeue.storage import layout, stats, sweep
@@ -151,13 +152,13 @@ def _sweep(queue: Queue, summary: CompactionSummary) -> None:
 
 
 def _stood(queue: Queue) -> stats.StatsRow:
-    counts = queue.counts()
+    stands = standing(queue)
     return stats.StatsRow(
         queue=queue.name,
         region=queue.region,
         key=queue.key,
-        sent=sum(shard.log().end for shard in queue.shards),
-        **attrs.asdict(counts),
+        sent=stands.sent,
+        **attrs.asdict(stands.counts),
     )
 
 

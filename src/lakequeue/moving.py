@@ -7,21 +7,22 @@ lets them go. It may end anywhere between them, and whoever comes upon it goes o
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from lakequeue import redrive
+from lakequeue import looking, redrive
 from lakequeue.sending import shard_of_group
-from lakequeue.shard import Claim, MoveBack, Moved, Outgoing, Result
+from lakequeue.shard import Claim, Move, MoveBack, Moved, Outgoing, Result
 from lakequeue.shard_service import ShardService
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.moving import Cells, Source, arrived, deliver
 
 if TYPE_CHECKING:
+    from lakequeue.predicate import Predicate
     from lakequeue.service import LakeQueue
 
 _CARRIED = (
@@ -29,6 +30,9 @@ _CARRIED = (
     *("sender_id", "trace_header"),
 )
 """Columns that a message keeps wherever it goes (DLQ-4)."""
+
+
+Progress = Callable[[int], None]
 
 
 class Mover:
@@ -51,8 +55,7 @@ class Mover:
                 return result
             queue = result.value.unresolved
             if queue is not None:
-                place = redrive.place(queue)
-                key = None if place is None else self._owner.live_key(place)
+                key = self._key(queue)
                 if key is None:
                     missing[queue] = None
                 else:
@@ -64,12 +67,58 @@ class Mover:
             if result.value.spans:
                 return result
 
-    def finish(self, shard: ShardService) -> None:
-        """Ends the move of a shard that is under way, if there is one."""
+    def redrive(self, most: int | None, predicate: Predicate | None, progress: Progress) -> int:
+        """Moves visible messages back to where they come from; how many (DLQ-8)."""
+        moved = 0
+        for shard in self._shards:
+            self.finish(shard)
+            for batch in looking.batches(shard, self._owner.micros):
+                left = None if most is None else most - moved
+                for key, offsets in self._homes(batch, predicate, left).items():
+                    moved += self._move(shard, _spans(offsets), key)
+                    progress(moved)
+                if moved == most:
+                    return moved
+        return moved
+
+    def _homes(self, batch: looking.Batch, predicate: Predicate | None, most: int | None) -> dict[str, list[int]]:
+        """Offsets of those messages of a batch that can go back, by the key of their queue."""
+        rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
+        sources = batch.rows["source_queue"].to_pylist()
+        states = [batch.runs[number][1] for number in batch.run_numbers]
+        homes: dict[str, list[int]] = {}
+        keys: dict[str, str | None] = {}
+        for row in map(int, rows):
+            source = sources[row]
+            if most == 0 or source is None or states[row] != "visible":
+                continue
+            if source not in keys:
+                keys[source] = self._key(source)
+            key = keys[source]
+            if key is not None:
+                homes.setdefault(key, []).append(int(batch.offsets[row]))
+                most = None if most is None else most - 1
+        return homes
+
+    def _move(self, shard: ShardService, spans: list[tuple[int, int]], key: str) -> int:
+        while True:
+            [result] = shard.command([Move(spans, key)], self._owner.micros)
+            if result.error is not None:
+                raise result.error
+            done = self.finish(shard)
+            if result.value is not None:  # else another move was in the way
+                return done if result.value else 0
+
+    def _key(self, queue: str) -> str | None:
+        place = redrive.place(queue)
+        return None if place is None else self._owner.live_key(place)
+
+    def finish(self, shard: ShardService) -> int:
+        """Ends the move of a shard that is under way, if there is one; how many messages it moved."""
         with self._finishing:  # the second thread of a process finds nothing left to do
             move = shard.look(lambda machine: machine.outgoing())
             if move is None:
-                return
+                return 0
             target = self._owner.row(move.target_key)
             gone = target is None or target.deleted_at is not None or not self._bring(shard, move, target)
             if gone:
@@ -77,6 +126,7 @@ class Mover:
             [result] = shard.command([(MoveBack if gone else Moved)(move.number)], self._owner.micros)
             if result.error is not None:
                 raise result.error
+            return 0 if gone else sum(last - first + 1 for first, last, _ in move.parts)
 
     def finish_all(self) -> None:
         """The same for every shard."""
@@ -118,3 +168,14 @@ class Mover:
             "source_receive_count": count or None,
             "first_sent_at": first_sent_at if count and not fifo else None,
         }
+
+
+def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending offsets as ranges."""
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and found[-1][1] + 1 == offset:
+            found[-1] = (found[-1][0], offset)
+        else:
+            found.append((offset, offset))
+    return found

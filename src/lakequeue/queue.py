@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
-from lakequeue import handles, redrive
+from lakequeue import handles, looking, redrive
 from lakequeue.attributes import (
     ATTRIBUTE_NAMES,
     HIDDEN,
@@ -29,7 +29,6 @@ from lakequeue.errors import (
     QueueClientError,
     QueueDoesNotExist,
     QueueServiceError,
-    UnsupportedOperation,
     coded_for,
 )
 from lakequeue.lease import Lease
@@ -46,7 +45,7 @@ from lakequeue.message import (
     validate_entry,
 )
 from lakequeue.moving import Mover
-from lakequeue.received import PeekedMessage, QueueCounts, peeked_message
+from lakequeue.received import PeekedMessage, QueueCounts
 from lakequeue.receiving import Receiver, Request
 from lakequeue.sending import Sender
 from lakequeue.settling import Maker, Settler, change_to
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from lakequeue.compaction import CompactionSummary
+    from lakequeue.predicate import Predicate
     from lakequeue.service import LakeQueue
     from lakequeue.storage import bulk
 
@@ -386,8 +386,7 @@ class Queue:
         ``Lease.messages`` is their DataFrame. Only the cap on messages in flight limits the number.
         """
         with self.service():
-            if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
-                raise _below_one("max_messages", max_messages)
+            _check_whole("max_messages", max_messages)
             timeout = None if visibility_timeout is None else self._visibility(visibility_timeout)
             lease_id = handles.new_lease_id()
             parts, refusal = self._receiver.claim(max_messages, timeout, lease_id)
@@ -531,40 +530,48 @@ class Queue:
 
         A shard with more than about 200,000 runs (scattered receipts) becomes slow.
         """
-        with self.service():
-            now = self.now_micros()
-            parts = [shard.counts(now) for shard in self._shards]
-            oldest = min((sent_at for _, sent_at in parts if sent_at is not None), default=None)
-            return QueueCounts(
-                sum(counts.visible for counts, _ in parts),
-                sum(counts.in_flight for counts, _ in parts),
-                sum(counts.delayed for counts, _ in parts),
-                sum(counts.rewindable for counts, _ in parts),
-                None if oldest is None else max(0, now - oldest) / 1_000_000,
-            )
+        return looking.standing(self).counts
 
     def peek(self, where: str | None = None, limit: int = 10) -> list[PeekedMessage]:
         """Looks at the oldest messages without receiving them; nothing changes.
 
+        Args:
+            where: a condition in SQL (DuckDB's, without a JVM) on ``message_id``, ``body``, ``state``,
+                ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
+                ``source_queue`` (its name) and ``message_attributes`` (a map from names to texts; binary values in
+                base64). NULL is not true.
+                All messages are gone through, oldest first, until ``limit`` are found.
+            limit: at most so many.
+
         Raises:
-            InvalidParameterValue: ``limit`` is below 1.
-            UnsupportedOperation: ``where`` is not supported yet.
+            InvalidParameterValue: ``limit`` is below 1, or ``where`` is no such condition.
         """
-        if where is not None:
-            raise UnsupportedOperation("peek does not take a predicate yet.")
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise _below_one("limit", limit)
-        found: list[PeekedMessage] = []
         with self.service():
-            for shard in self._shards:
-                states = shard.look(lambda machine: machine.peek(self.now_micros(), limit - len(found)))
-                for run, state in states:
-                    for row in shard.messages(run.first, run.last):
-                        if row is not None:
-                            found.append(peeked_message(row, state, run))
-                if len(found) >= limit:
-                    break
-        return found[:limit]
+            _check_whole("limit", limit)
+            return looking.look(self._shards, self.now_micros, _predicate(where), limit)
+
+    def redrive(
+        self,
+        max_messages: int | None = None,
+        where: str | None = None,
+        progress: Callable[[int], None] = lambda moved: None,
+    ) -> int:
+        """Moves messages of a dead-letter queue back to the queues that they come from; returns how many (DLQ-8).
+
+        They are there as if sent now: never received, with their age beginning anew. Visible messages are moved,
+        oldest first; those whose queue is gone, and those that no move brought here, stay.
+
+        Args:
+            max_messages: at most so many; None moves all.
+            where: which of them, a condition in SQL as for ``peek``.
+            progress: called with the number of messages moved so far.
+
+        Raises:
+            InvalidParameterValue: ``max_messages`` is below 1, or ``where`` is no condition; nothing was moved.
+        """
+        with self.service():
+            _check_whole("max_messages", 1 if max_messages is None else max_messages)
+            return self._mover.redrive(max_messages, _predicate(where), progress)
 
     def compact(self) -> CompactionSummary:
         """Frees what the queue no longer needs, in one pass; changes no answer.
@@ -704,10 +711,19 @@ class Queue:
             raise
 
 
-def _below_one(parameter: str, value: object) -> QueueServiceError:
-    return InvalidParameterValue(
-        f"Value {value} for parameter {parameter} is invalid. Reason: Must be a whole number of at least 1."
-    )
+def _check_whole(parameter: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidParameterValue(
+            f"Value {value} for parameter {parameter} is invalid. Reason: Must be a whole number of at least 1."
+        )
+
+
+def _predicate(where: str | None) -> Predicate | None:
+    if where is None:
+        return None
+    from lakequeue.predicate import Predicate
+
+    return Predicate(where, looking.SCHEMA)
 
 
 def _selected(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

@@ -37,6 +37,8 @@ class PeekedMessage:
     visible_at: datetime | None
     message_attributes: dict[str, AttributeValue]
     group_id: str | None = None
+    source_queue: str | None = None
+    """Name of the queue that a move brought it from (DLQ-4)."""
 
 
 def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
@@ -83,4 +85,5 @@ def peeked_message(row: Mapping[str, Any], state: str, run: Run) -> PeekedMessag
         None if run.visible_at is None else from_micros(run.visible_at),
         _attributes(row),
         row["group_id"],
+        None if row["source_queue"] is None else row["source_queue"].rpartition(":")[2],
     )

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import attrs
+import pyarrow as pa
 
 from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, RequestThrottled
@@ -71,6 +72,22 @@ class Placed(NamedTuple):
 
     offset: int
     message_id: str
+
+
+class ShardStanding(NamedTuple):
+    """How a shard stands at an instant, all from one snapshot."""
+
+    counts: Counts
+    oldest_sent_at: int | None
+    """Instant at which the oldest stored message was sent."""
+    sent: int
+    """Messages that were ever sent."""
+
+    @classmethod
+    def of(cls, machine: ShardMachine, now: int) -> ShardStanding:
+        counts = machine.counts(now)
+        oldest = counts.oldest_offset
+        return cls(counts, None if oldest is None else machine.log.sent_at(oldest), machine.log.end)
 
 
 Sent = list[Placed | None]
@@ -283,9 +300,9 @@ class ShardService:
             self.wake()
         return results
 
-    def counts(self, now: int) -> tuple[Counts, int | None]:
-        """Fresh counts, and the instant at which the oldest message was sent."""
-        return self.look(lambda machine: _counts(machine, now))
+    def stands(self, now: int) -> ShardStanding:
+        """Fresh counts."""
+        return self.look(lambda machine: ShardStanding.of(machine, now))
 
     def next_event(self, now: int) -> int | None:
         """When a claim may find more than now, as far as this process knows."""
@@ -436,14 +453,39 @@ class ShardService:
         with self._ledger_lock:
             return self._open_reader().refresh()
 
+    def rows(self, first: int, last: int) -> tuple[int, pa.Table]:
+        """The next messages of a range as a table, as many as one reading gives, and the offset of the first.
+
+        What is gone from the log is passed over, so the first may lie behind ``last``; then there are no rows.
+
+        Raises:
+            QueueClientError: a message is missing that nothing removed.
+        """
+        try:
+            found = self._from_log(lambda bodies, reader: bodies.rows(reader.table, reader.log, first, last))
+        except Exception:  # as in `messages`
+            found = None
+        if found is None:
+            self.log()
+            found = self._from_log(lambda bodies, reader: bodies.rows(reader.table, reader.log, first, last))
+        if found is not None:
+            return first, found
+        gone_below = self.look(lambda machine: machine.head.floor_offset)
+        if first >= gone_below:
+            raise QueueClientError(f"{self._messages} lacks offset {first} of shard {self.shard}")
+        return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
+
     def _read(self, first: int, last: int) -> list[dict[str, Any] | None]:
+        return self._from_log(lambda bodies, reader: bodies.read(reader.table, reader.log, first, last))
+
+    def _from_log(self, question: Callable[[Bodies, LogReader], _T]) -> _T:
         reader = self._reader
         if reader is None:
             with self._ledger_lock:
                 reader = self._open_reader()
         # not under the lock of the ledger: there the receivers of one commit would wait for the next one to end
         with self._body_lock:
-            return self._bodies.read(reader.table, reader.log, first, last)
+            return question(self._bodies, reader)
 
     # --- waiting
 
@@ -500,9 +542,3 @@ def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:
         isinstance(command, Claim) and result.error is None and result.value.message_count < command.max_messages
         for command, result in zip(commands, results, strict=True)
     )
-
-
-def _counts(machine: ShardMachine, now: int) -> tuple[Counts, int | None]:
-    counts = machine.counts(now)
-    oldest = counts.oldest_offset
-    return counts, None if oldest is None else machine.log.sent_at(oldest)

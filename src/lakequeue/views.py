@@ -118,6 +118,9 @@ _MESSAGE_FIELDS = (
     "dedup_id",
     "sent_at",
     "delay_seconds",
+    "source_queue",
+    "source_receive_count",
+    "first_sent_at",
 )
 
 
@@ -193,10 +196,12 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
     return f"""
         SELECT {_names(queue)}, message_id, state, group_id, sent_at,
             CASE WHEN {kept} THEN coalesce(available_at, sent_at) END AS visible_at,
-            CASE WHEN {kept} THEN coalesce(run.receive_count, 0) END AS receive_count,
+            CASE WHEN {kept} THEN coalesce(run.receive_count, source_receive_count, 0) END AS receive_count,
             run.first_received_at,
             (unix_micros(instant) - unix_micros(sent_at)) / 1e6D AS age,
-            body, message_attributes, delay_seconds, dedup_id, {number} AS sequence_number, shard, `offset`,
+            body, message_attributes, delay_seconds, dedup_id,
+            substring_index(source_queue, ':', -1) AS source_queue, first_sent_at,
+            {number} AS sequence_number, shard, `offset`,
             coalesce(state = 'Deleted' AND run.settled AND sent_at >= rewindable_from, false) AS rewindable
         FROM (
             SELECT *,
@@ -204,6 +209,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
                     WHEN gone_at <= instant THEN 'Expired'
                     WHEN run IS NULL AND `offset` < head_offset THEN 'Deleted'
                     WHEN run.settled THEN 'Deleted'
+                    WHEN run.state = 'moving' THEN 'Inactive'
                     WHEN available_at IS NULL OR available_at <= instant THEN 'Active'
                     WHEN run.state = 'in_flight' THEN 'Inactive'
                     ELSE 'Delayed'
@@ -227,7 +233,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
 def _with_runs(root: str, queue: QueueRow) -> str:
     fields = ", ".join(_MESSAGE_FIELDS)
-    types = MESSAGES
+    types = {"source_receive_count": "INT", **MESSAGES}
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
     sent_at = fields.replace("sent_at", "coalesce(sent_at, opened_at) AS sent_at")

@@ -284,8 +284,6 @@ def test_a_refusal_carries_its_fields_and_the_code_of_its_profile(lq):
 @pytest.mark.spec("QUE-2", "NAM-4")
 def test_what_is_not_built_yet_says_so(lq):
     queue = lq.create_queue("orders")
-    with pytest.raises(errors.UnsupportedOperation):
-        queue.peek(where="body = 'A'")
     with pytest.raises(errors.InvalidAttributeName):
         queue.set_attributes(fifo=True)
     with pytest.raises(errors.InvalidParameterValue):

@@ -315,6 +315,7 @@ def test_peek_changes_nothing(run, ask, queue, root):
     seen = ask("peek", "orders", "--limit", 2)
     assert [(m["body"], m["state"]) for m in seen] == [("a", "in_flight"), ("b", "visible")]
     assert "in_flight" in run("peek", "orders").stdout
+    assert [m["body"] for m in ask("peek", "orders", "--where", "state = 'visible' AND body <> 'b'")] == ["c"]
     assert commits(root) == before
 
 
@@ -493,6 +494,7 @@ def test_what_fifo_queues_refuse(run, root, fifo, args, code):
         (["delete", "orders", HANDLE], "ReceiptHandleIsInvalid"),
         (["change-visibility", "orders", HANDLE, "1"], "ReceiptHandleIsInvalid"),
         (["peek", "orders", "--limit", "0"], "InvalidParameterValue"),
+        (["peek", "orders", "--where", "nope = 1"], "InvalidParameterValue"),
     ],
 )
 def test_refusals_exit_with_1_name_the_code_and_change_nothing(run, queue, root, args, code):

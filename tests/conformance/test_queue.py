@@ -1081,6 +1081,7 @@ REFUSALS = {
     "set fixed": ("InvalidAttributeName", lambda r: r.open.set_attributes(profile="lake")),
     "get unknown": ("InvalidAttributeName", lambda r: r.open.attributes(["Colour"])),
     "peek at none": ("InvalidParameterValue", lambda r: r.open.peek(limit=0)),
+    "peek by a statement": ("InvalidParameterValue", lambda r: r.open.peek("true; DROP TABLE messages")),
     "tag too long": ("InvalidParameterValue", lambda r: r.open.set_tags({"k": "v" * 257})),
 }
 

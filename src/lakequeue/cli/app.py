@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli import messages, queues, spark
+from lakequeue.cli import messages, queues, spark, watch
 from lakequeue.cli.frame import USAGE, Commands, Session
 
 app = typer.Typer(
@@ -58,6 +58,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "tag": queues.tag,
         "untag": queues.untag,
         "counts": queues.counts,
+        "watch": watch.watch,
         "rewind": queues.rewind,
         "purge": queues.purge,
         "compact": queues.compact,

@@ -54,6 +54,10 @@ class Session:
         """Prints a result: the document with ``--json``, else the text for people."""
         write(_json(document, indent=2) if self.json else text)
 
+    def line(self, document: object) -> None:
+        """Prints one of several results as a line of JSON."""
+        write(_json(document))
+
     def note(self, text: str) -> None:
         """Tells people, not programs, something on standard error."""
         if not self.json:

@@ -141,11 +141,19 @@ def change_visibility(
 def peek(
     ctx: typer.Context,
     queue: Name,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SQL", help="Only messages for which this is true, as in \"state = 'visible' AND age > 60\"."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(metavar="N", help="At most so many messages.")] = 10,
 ) -> None:
     """Look at the oldest messages without receiving them."""
     session: Session = ctx.obj
-    messages = session.lake().queue(queue).peek(limit=limit)
+    source = session.lake().queue(queue)
+    with render.spinner("looking"):
+        messages = source.peek(where, limit)
     columns = ["message", "state", "received", "sent", "visible at", "body"]
     rows = [
         [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)] for m in messages

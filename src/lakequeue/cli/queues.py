@@ -14,7 +14,7 @@ from lakequeue.cli.frame import Session, usage
 from lakequeue.errors import InvalidAttributeName, QueueClientError, QueueDoesNotExist
 
 if TYPE_CHECKING:
-    from lakequeue import Queue
+    from lakequeue import LakeQueue, Queue
 
 Name = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 VisibilityTimeout = Annotated[
@@ -85,7 +85,7 @@ def list_(
 ) -> None:
     """List the queues by name."""
     session: Session = ctx.obj
-    found = list(_queues(session, prefix, limit, after))
+    found = list(listed(session.lake(), prefix, limit, after))
     session.answer(
         [render.queue_document(queue) for queue in found],
         render.table(["queue", "created"], [[queue.name, queue.created_at] for queue in found]),
@@ -154,7 +154,7 @@ def counts(
     if queue is not None:
         counted.append(render.counts_document(queue, session.lake().queue(queue).counts()))
     else:
-        queues = list(_queues(session))
+        queues = list(listed(session.lake()))
         with render.progress("counting", len(queues)) as advance:
             for each in queues:
                 advance(1, each.name)
@@ -295,13 +295,12 @@ def _snake_case_names() -> set[str]:
     return {field.name for field in attrs.fields(QueueAttributes)}
 
 
-def _queues(
-    session: Session, prefix: str = "", limit: int | None = None, after: str | None = None
+def listed(
+    lake: LakeQueue, prefix: str = "", limit: int | None = None, after: str | None = None
 ) -> Iterator[Queue]:
     """Queues by name, however many: the API lists them a page at a time."""
     from lakequeue import service
 
-    lake = session.lake()
     page = lake.list_queues(prefix, limit, after)
     yield from page
     while limit is None and len(page) == service.MAX_LISTED:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
     from lakequeue import (
         AttributeValue,
@@ -192,19 +193,24 @@ def preview(text: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> str:
+    return rendered(drawn(columns, rows, title))
+
+
+def drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
     """A table; columns that hold only numbers are set to the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     rows = [list(row) for row in rows]
-    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for index, name in enumerate(columns):
-        numeric = bool(rows) and all(_is_number(row[index]) for row in rows)
-        drawn.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+        cells = [row[index] for row in rows if row[index] is not None]
+        numeric = bool(cells) and all(map(_is_number, cells))
+        made.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(_cell(value)) for value in row))
-    return rendered(drawn)
+        made.add_row(*(Text(_cell(value)) for value in row))
+    return made
 
 
 def rendered(content: RenderableType) -> str:

@@ -199,17 +199,17 @@ class ShardMachine:
         self._state.advance(now)
         return self._state.expired_below()
 
-    def peek(self, now: int, limit: int) -> list[tuple[Run, str]]:
-        """The oldest stored messages as parts of runs with their state, lowest offset first.
+    def peek(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, str]]:
+        """The oldest stored messages from an offset on, as parts of runs with their state, lowest offset first.
 
         The state is `visible`, `in_flight` or `delayed`; messages never looked at count as ready runs.
         """
         state = self._state
         state.advance(now)
         found: list[tuple[Run, str]] = []
-        head = state.head.head_offset
-        fresh = state.fresh(head, min(head + limit, state.log.end) - 1)
-        for run in chain(islice(state.runs, limit), fresh):
+        unseen = max(start, state.head.head_offset)
+        fresh = state.fresh(unseen, min(unseen + limit, state.log.end) - 1)
+        for run in chain(islice(state.runs.pieces_from(start), limit), fresh):
             left = limit - sum(part.size for part, _ in found)
             if left <= 0:
                 break

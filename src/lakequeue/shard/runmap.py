@@ -60,6 +60,14 @@ class RunMap:
             else:
                 yield run._replace(first=max(run.first, first), last=min(run.last, last))
 
+    def pieces_from(self, first: int) -> Iterator[Run]:
+        """The parts of runs from an offset on, in order; looks no further than it is gone through."""
+        run = self.at(first)
+        if run is not None:
+            yield run._replace(first=first)
+        for key in self._runs.irange(minimum=first, inclusive=(run is None, True)):
+            yield self._runs[key]
+
     def cut(self, first: int, last: int) -> None:
         """Remove a range, splitting the runs at its ends."""
         for run in self.overlapping(first, last):

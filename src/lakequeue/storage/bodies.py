@@ -52,18 +52,18 @@ class Bodies:
     def read(self, table: Table, log: ShardLog, first: int, last: int) -> list[dict[str, Any] | None]:
         """Messages ``first..last`` as column -> value; None where the log holds it no more."""
         messages: list[dict[str, Any] | None] = []
-        offset = first
-        while offset <= last:
-            found = self._known(offset) or self._fetch(table, log, offset, last)
-            if found is None:
-                messages.append(None)
-                offset += 1
-                continue
-            start, chunk = found
-            part = chunk.slice(offset - start, last - offset + 1).to_pylist()
-            messages += part
-            offset += len(part)
+        while (offset := first + len(messages)) <= last:
+            rows = self.rows(table, log, offset, last)
+            messages += [None] if rows is None else rows.to_pylist()
         return messages
+
+    def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
+        """Messages from ``first`` on, to ``last`` as far as one reading goes; None if the log lacks ``first``."""
+        found = self._known(first) or self._fetch(table, log, first, last)
+        if found is None:
+            return None
+        start, chunk = found
+        return chunk.slice(first - start, last - first + 1)
 
     def _known(self, offset: int) -> tuple[int, pa.Table] | None:
         index = self._chunks.bisect_right(offset) - 1

@@ -1,0 +1,127 @@
+"""The command that keeps looking at how the queues stand."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lakequeue.cli import render
+from lakequeue.cli.frame import Session, usage
+from lakequeue.cli.queues import listed
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lakequeue import LakeQueue, Queue
+    from lakequeue.looking import Standing
+
+_COLUMNS = {
+    "queue": "queue",
+    "visible": "visible",
+    "in flight": "in_flight",
+    "delayed": "delayed",
+    "rewindable": "rewindable",
+    "sent/s": "sent_per_second",
+    "consumed/s": "consumed_per_second",
+}
+
+
+def watch(
+    ctx: typer.Context,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...", help="All if none is given.")] = None,
+    prefix: Annotated[str, typer.Option(help="Only names that begin so.")] = "",
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time between two looks.")] = 2,
+    count: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after so many looks.")] = None,
+) -> None:
+    """Watch depth, age and rates of queues until Ctrl-C; with --json a line per look."""
+    session: Session = ctx.obj
+    if queues and prefix:
+        usage("give either names of queues or --prefix")
+    lake = session.lake()
+    for name in queues or ():
+        lake.queue(name)  # a wrong name is refused now; one that is deleted later only leaves the table
+    watcher = _Watcher(lake, set(queues or ()), prefix)
+    try:
+        with lake.clock.participant(), _shown(session) as show:
+            show(watcher.look())
+            done = 1
+            while count is None or done < count:
+                lake.clock.wait(watcher.looked_at + timedelta(seconds=every), threading.Event())
+                show(watcher.look())
+                done += 1
+    except KeyboardInterrupt:  # the way to end it
+        return
+
+
+class _Watcher:
+    """Looks at queues again and again, and knows how each stood the last time."""
+
+    def __init__(self, lake: LakeQueue, names: set[str], prefix: str) -> None:
+        self._lake = lake
+        self._names = names
+        self._prefix = prefix
+        self._before: dict[str, Standing] = {}
+
+    def look(self) -> dict[str, Any]:
+        """How the queues that there are now stand, and how fast that changed since the last look."""
+        self.looked_at: datetime = self._lake.clock.now()
+        now: dict[str, Standing] = {}
+        rows = []
+        for queue in listed(self._lake, self._prefix):
+            if self._names and queue.name not in self._names:
+                continue
+            try:
+                rows.append(self._row(queue, now))
+            except QueueDoesNotExist:  # deleted since it was listed
+                continue
+            except LakeQueueError as error:
+                rows.append({"queue": queue.name, "error": " ".join(str(error).split())})
+        self._before = now
+        return {"at": self.looked_at, "queues": rows}
+
+    def _row(self, queue: Queue, now: dict[str, Standing]) -> dict[str, Any]:
+        from lakequeue.looking import standing
+
+        stands = now[queue.key] = standing(queue)
+        before = self._before.get(queue.key)
+        sent, consumed = stands.rates_since(before) if before is not None else (None, None)
+        rates = {"sent_per_second": _rounded(sent), "consumed_per_second": _rounded(consumed)}
+        return render.counts_document(queue.name, stands.counts) | rates | {"error": None}
+
+
+@contextmanager
+def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """How to show a look: a line of JSON, a table in the place of the last one, or one below the other."""
+    if session.json:
+        yield session.line
+        return
+    if not sys.stdout.isatty():
+        yield lambda look: session.answer(look, f"{render.instant(look['at'])}\n{render.rendered(_table(look))}\n")
+        return
+    from rich.live import Live
+
+    with Live(console=render.console(), auto_refresh=False) as live:
+        yield lambda look: live.update(_table(look), refresh=True)
+
+
+def _table(look: dict[str, Any]) -> Table:
+    failed = any(row["error"] for row in look["queues"])
+    return render.drawn(
+        [*_COLUMNS, "oldest message", *(["error"] if failed else [])],
+        [
+            [*(row.get(name) for name in _COLUMNS.values()), render.age(row.get("oldest_age")), *errors]
+            for row in look["queues"]
+            for errors in [[row["error"]] if failed else []]
+        ],
+    )
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 2)

@@ -1,0 +1,169 @@
+"""Looking at messages by a condition: through the logs of both engines, however many there are."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from deltalake import DeltaTable
+
+from conformance.bench import Bench, point_only
+from lakequeue import Queue, SendEntry, errors, looking
+from lakequeue.shard_service import ShardService
+from lakequeue.storage import layout
+from lakequeue.testing import ManualClock
+
+
+def found(queue: Queue, where: str, limit: int = 100) -> list[str]:
+    return [message.body for message in queue.peek(where, limit)]
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "ROWS", 3)
+
+
+@pytest.mark.spec("QUE-23", "STA-6", "DLT-3")
+def test_a_condition_sees_what_a_peek_shows(bench: Bench, clock: ManualClock):
+    queue = bench.create(delay=5)
+    queue.send("received", delay=0, attributes={"customer": "Ada", "price": 12.5})
+    clock.advance(2)
+    queue.send("waiting", delay=0, attributes={"customer": "Grace", "key": b"\x00\xff"}, group_id="tag")
+    queue.send("delayed")
+    queue.receive()
+    before = bench.versions()
+    other = bench.queue()
+    for where, bodies in {
+        "state = 'in_flight' AND receive_count = 1": ["received"],
+        "state = 'visible' AND receive_count = 0": ["waiting"],
+        "state = 'delayed' AND visible_at = '2026-01-01 00:00:07'": ["delayed"],
+        "visible_at IS NULL": ["waiting"],
+        "visible_at = '2026-01-01T00:00:32Z'": ["received"],
+        "sent_at <= '2026-01-01 00:00:01'": ["received"],
+        "age >= 2": ["received"],
+        "age = 0": ["waiting", "delayed"],
+        "message_attributes['customer'] = 'Ada'": ["received"],
+        "message_attributes['price']::DOUBLE > 12": ["received"],
+        "message_attributes['key'] = 'AP8='": ["waiting"],
+        "message_attributes['customer'] IS NULL": ["delayed"],
+        "group_id = 'tag' AND dedup_id IS NULL": ["waiting"],
+        "body LIKE '%e%'": ["received", "delayed"],
+        "false": [],
+        "true": ["received", "waiting", "delayed"],
+    }.items():
+        assert (where, found(other, where)) == (where, bodies)
+    [message] = other.peek(f"message_id = '{other.peek()[1].message_id}'")
+    assert message == other.peek()[1]
+    assert bench.versions() == before
+
+
+@point_only
+def test_all_messages_are_gone_through_and_no_further_than_needed(bench: Bench, clock, small_batches, monkeypatch):
+    queue = bench.create()
+    queue.send_batch([SendEntry(str(number), delay=60 if number % 4 == 2 else None) for number in range(30)])
+    received = queue.receive(12)
+    queue.delete_batch([message.receipt_handle for message in received[::2]])
+    queue.send("30")
+    left = [str(n) for n in range(31) if str(n) not in {m.body for m in received[::2]}]
+    assert found(bench.queue(), "true") == [m.body for m in bench.queue().peek(limit=100)] == left
+    assert found(bench.queue(), "body::INT % 7 = 6") == ["6", "20", "27"]
+    assert found(bench.queue(), "state = 'delayed'", 3) == ["2", "6", "10"]
+    assert found(bench.queue(), "state = 'in_flight'") == [message.body for message in received[1::2]]
+    read: list[int] = []
+    rows = ShardService.rows
+    monkeypatch.setattr(
+        ShardService, "rows", lambda self, first, last: read.append(last) or rows(self, first, last)
+    )
+    assert found(bench.queue(), "body::INT >= 6", 1) == ["6"]
+    assert max(read) < 10
+
+
+@point_only
+def test_a_batch_holds_a_bounded_number_of_bytes(bench: Bench, monkeypatch):
+    monkeypatch.setattr(looking, "BYTES", 2_000)
+    queue = bench.create()
+    for number in range(6):
+        queue.send(f"{number}" * 1_000)
+    sizes = [len(batch.offsets) for batch in looking.batches(queue.shards[0], queue.now_micros)]
+    assert sum(sizes) == 6 and max(sizes) <= 2
+    assert [body[0] for body in found(queue, "length(body) = 1000")] == list("012345")
+
+
+@point_only
+def test_messages_of_all_shards_come_oldest_first(bench: Bench, clock: ManualClock, small_batches):
+    queue = bench.create(shards=3)
+    for number in range(12):
+        queue.send(str(number))
+        clock.advance(1)
+    assert found(bench.queue(), "body::INT % 2 = 0") == ["0", "2", "4", "6", "8", "10"]
+    assert found(bench.queue(), "age <= 6", 3) == ["6", "7", "8"]
+    assert [message.body for message in bench.queue().peek(limit=5)] == ["0", "1", "2", "3", "4"]
+
+
+@point_only
+@pytest.mark.spec("DDP-12")
+def test_groups_and_deduplication_ids_of_fifo_queues_can_be_asked_for(bench: Bench):
+    queue = bench.create("orders.fifo", fifo=True)
+    for number, group in enumerate("abab"):
+        queue.send(str(number), group_id=group, dedup_id=f"d{number}")
+    queue.receive()
+    assert found(bench.queue("orders.fifo"), "group_id = 'b'") == ["1", "3"]
+    assert found(bench.queue("orders.fifo"), "dedup_id = 'd2' OR state = 'in_flight'") == ["0", "2"]
+
+
+@point_only
+@pytest.mark.spec("RET-9", "STA-5")
+def test_what_expires_or_is_dropped_meanwhile_is_passed_over(bench: Bench, clock: ManualClock, small_batches):
+    queue = bench.create(message_retention_period=60)
+    for number in range(8):
+        queue.send(str(number))
+        clock.advance(10)
+    assert found(bench.queue(), "true") == ["3", "4", "5", "6", "7"]
+    batches = looking.batches(queue.shards[0], queue.now_micros, 3)
+    assert [message["body"] for message in next(batches).rows.to_pylist()] == ["3", "4", "5"]
+    clock.advance(100)
+    assert list(batches) == []
+
+
+@point_only
+def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(bench: Bench):
+    queue = bench.create()
+    queue.send_batch([SendEntry(text) for text in "abcd"])
+    other = bench.queue()
+    queue.purge()
+    queue.compact()
+    shard = other.shards[0]
+    first, rows = shard.rows(0, 3)
+    assert (first, len(rows)) == (4, 0)
+    with pytest.raises(errors.QueueClientError, match="lacks offset 7"):
+        shard.rows(7, 8)
+    assert DeltaTable(layout.messages_path(queue.owner.root, queue.key)).to_pyarrow_table().num_rows == 0
+
+
+@point_only
+@pytest.mark.spec("QUE-13")
+def test_a_deleted_queue_cannot_be_looked_at(bench: Bench):
+    queue = bench.create()
+    bench.open().delete_queue("orders")
+    for where in (None, "true"):
+        with pytest.raises(errors.QueueDoesNotExist):
+            queue.peek(where)
+
+
+@point_only
+@pytest.mark.spec("RWD-4")
+def test_rates_follow_from_the_counts_of_two_looks(bench: Bench, clock: ManualClock):
+    queue = bench.create(shards=2, rewind_range=3600)
+    queue.send("before")
+    first = looking.standing(queue)
+    assert looking.standing(queue).rates_since(first) == (None, None)
+    for number in range(6):
+        queue.send(str(number))
+    queue.delete_batch([message.receipt_handle for message in queue.receive(4)])
+    clock.advance(2)
+    second = looking.standing(bench.queue())
+    assert (second.sent, second.stored, second.counts) == (7, 3, queue.counts())
+    assert second.rates_since(first) == (3.0, 2.0)
+    queue.rewind(clock.now() - timedelta(seconds=2))
+    clock.advance(1)
+    assert looking.standing(bench.queue()).rates_since(second) == (0.0, -4.0)
