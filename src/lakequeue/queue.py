@@ -707,7 +707,9 @@ class Queue:
             with coded_for(self._attributes.profile), self.owner.storage_errors():
                 yield
         except QueueDoesNotExist:
-            self.owner.finish_deletion(self)
+            # the error may speak of another queue: this one is being deleted only if its log says so
+            if any(shard.log().closed for shard in self._shards):
+                self.owner.finish_deletion(self)
             raise
 
 

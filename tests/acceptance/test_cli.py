@@ -101,6 +101,26 @@ def test_create_send_receive_delete(run):
     assert "orders" not in run("list").stdout
 
 
+@pytest.mark.spec("DLQ-2", "DLQ-8")
+def test_dead_letters_move_away_and_back(run, ask):
+    run("create", "failed")
+    run("create", "orders", "--dead-letter-queue", "failed", "--max-receive-count", 1)
+    policy = json.loads(ask("show", "orders")["attributes"]["RedrivePolicy"])
+    assert policy == {"deadLetterTargetArn": "arn:lakequeue:sqs:local:000000000000:failed", "maxReceiveCount": 1}
+    ask("send", "orders", "-", input="one\ntwo\nthree\n")
+    run("receive", "orders", "--max", 3, "--visibility-timeout", 0)
+    assert ask("receive", "orders", "--max", 3) == []
+    assert ask("counts", "failed")["visible"] == 3
+    assert run("redrive", "failed", "--where", "body = 'two'").stdout == "1 message of failed moved back\n"
+    assert ask("redrive", "failed", "--max", 1) == {"queue": "failed", "messages": 1}
+    assert (ask("counts", "orders")["visible"], ask("counts", "failed")["visible"]) == (2, 1)
+    assert run("set", "orders", "--max-receive-count", 5).exit_code == 2
+    wrong = run("set", "orders", "--dead-letter-queue", "nowhere", "--max-receive-count", 5)
+    assert wrong.exit_code == 1 and "QueueDoesNotExist" in wrong.stderr
+    run("set", "orders", "-a", "redrive_policy=")
+    assert "RedrivePolicy" not in ask("show", "orders")["attributes"]
+
+
 @pytest.mark.spec("RWD-9", "RWD-4")
 def test_rewind_to_an_instant_or_so_many_seconds_back(run, ask):
     run("create", "orders", "-a", "rewind_range=3600")

@@ -77,6 +77,18 @@ def test_the_counts_around_a_rewind_are_those_of_the_table() -> None:
     assert told == {name: [counts.visible, counts.in_flight, counts.rewindable] for name, counts in shown.items()}
 
 
+@pytest.mark.spec("DLQ-2", "DLQ-8")
+def test_the_counts_around_dead_letters_are_those_of_the_table() -> None:
+    text = README.split("\n### Dead letters\n")[1].split("\n### ")[0]
+    opening, *_ = blocks("python")
+    names = run([opening, *re.findall(r"```python\n(.*?)```", text, re.DOTALL)])
+    told = {name: [int(cell) for cell in cells] for name, *cells in rows(text)}
+    shown = {name: names[name] for name in ("before", "after", "redriven")}
+    assert told == {
+        name: [invoices.visible, failed.visible, failed.in_flight] for name, (invoices, failed) in shown.items()
+    }
+
+
 @pytest.mark.spec("RCV-9")
 def test_receive_takes_no_group() -> None:
     with pytest.raises(TypeError):

@@ -60,6 +60,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "counts": queues.counts,
         "watch": watch.watch,
         "rewind": queues.rewind,
+        "redrive": queues.redrive,
         "purge": queues.purge,
         "compact": queues.compact,
         "delete-queue": queues.delete_queue,

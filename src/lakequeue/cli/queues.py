@@ -24,6 +24,10 @@ Retention = Annotated[float | None, typer.Option(metavar="SECONDS", help="How lo
 Delay = Annotated[float | None, typer.Option(metavar="SECONDS", help="How long a new message stays hidden.")]
 Wait = Annotated[float | None, typer.Option(metavar="SECONDS", help="How long a receive waits for messages.")]
 MaxSize = Annotated[int | None, typer.Option(metavar="BYTES", help="Largest message.")]
+DeadLetterQueue = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Queue that takes what was received too often.")
+]
+MaxReceiveCount = Annotated[int | None, typer.Option(metavar="N", help="Receives before that, 1 to 1,000.")]
 Attributes = Annotated[
     list[str] | None,
     typer.Option(
@@ -59,12 +63,15 @@ def create(
     delay: Delay = None,
     wait: Wait = None,
     max_size: MaxSize = None,
+    dead_letter_queue: DeadLetterQueue = None,
+    max_receive_count: MaxReceiveCount = None,
     attribute: Attributes = None,
     tag: Tags = None,
 ) -> None:
     """Create a queue, and the root if it is missing."""
     session: Session = ctx.obj
     given = _given(visibility_timeout, retention, delay, wait, max_size, attribute)
+    given = _merged(given, _redrive_policy(dead_letter_queue, max_receive_count))
     own = {
         "profile": profile,
         "fifo": fifo or None,
@@ -112,11 +119,14 @@ def set_(
     delay: Delay = None,
     wait: Wait = None,
     max_size: MaxSize = None,
+    dead_letter_queue: DeadLetterQueue = None,
+    max_receive_count: MaxReceiveCount = None,
     attribute: Attributes = None,
 ) -> None:
     """Change attributes of a queue."""
     session: Session = ctx.obj
     changes = _given(visibility_timeout, retention, delay, wait, max_size, attribute)
+    changes = _merged(changes, _redrive_policy(dead_letter_queue, max_receive_count))
     if not changes:
         usage("nothing to set: name at least one attribute")
     changed = session.lake().queue(queue)
@@ -187,6 +197,31 @@ def rewind(
     count = lake.queue(queue).rewind(instant)
     document = {"queue": queue, "rewound_to": instant, "messages": count}
     session.answer(document, f"{render.count(count, 'message')} of {queue} visible again")
+
+
+def redrive(
+    ctx: typer.Context,
+    queue: Name,
+    max_messages: Annotated[
+        int | None, typer.Option("--max", metavar="N", help="At most so many; all if not given.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Only messages that the condition is true for, as for peek.")
+    ] = None,
+) -> None:
+    """Move messages of a dead-letter queue back to the queues that they come from."""
+    session: Session = ctx.obj
+    letters = session.lake().queue(queue)
+    with render.progress("redriving", max_messages) as advance:
+        done = 0
+
+        def tell(moved: int) -> None:
+            nonlocal done
+            advance(moved - done, render.count(moved, "message"))
+            done = moved
+
+        moved = letters.redrive(max_messages, where, tell)
+    session.answer({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} moved back")
 
 
 def purge(
@@ -278,6 +313,16 @@ def _given(
         "maximum_message_size": max_size,
     }
     return _merged(given, own)
+
+
+def _redrive_policy(dead_letter_queue: str | None, max_receive_count: int | None) -> dict[str, Any]:
+    if dead_letter_queue is None and max_receive_count is None:
+        return {}
+    if dead_letter_queue is None or max_receive_count is None:
+        usage("--dead-letter-queue and --max-receive-count go together")
+    from lakequeue.redrive import RedrivePolicy
+
+    return {"redrive_policy": RedrivePolicy(dead_letter_queue, max_receive_count)}
 
 
 def _merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
