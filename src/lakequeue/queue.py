@@ -533,6 +533,7 @@ class Queue:
                 sum(counts.delayed for counts, _ in parts),
                 sum(counts.rewindable for counts, _ in parts),
                 None if oldest is None else max(0, now - oldest) / 1_000_000,
+                sum(counts.held for counts, _ in parts),
             )
 
     def peek(self, where: str | None = None, limit: int = 10) -> list[PeekedMessage]:

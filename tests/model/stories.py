@@ -45,10 +45,11 @@ JUMPS = (
 )
 TIMEOUTS = (30 * SECOND, 10 * SECOND, 5 * SECOND, SECOND, 0, 3_600 * SECOND, 43_200 * SECOND)
 FIFO_JUMPS = (*JUMPS, 0, 0, SECOND, SECOND, 2 * SECOND, 240 * SECOND, 300 * SECOND - 1, 300 * SECOND)
-DELAYS = (0, 0, 0, 5 * SECOND, 10 * SECOND, 45 * SECOND)
+DELAYS = (0, 0, 0, 5 * SECOND, 10 * SECOND, 45 * SECOND, 100 * SECOND)  # the last outlives some retentions
 RETENTIONS = (345_600 * SECOND, 60 * SECOND, 150 * SECOND, 86_400 * SECOND)
 REWINDS = (345_600 * SECOND, 60 * SECOND, 0, 345_600 * SECOND, 10 * SECOND, 0, 3_600 * SECOND, 150 * SECOND)
 CAPS = (None, None, 2, 4)
+DELAYED_CAPS = (None, 1, None, 3, None, 2)
 ATTEMPTS = (None, "x", None, "y", "x")
 OPERATIONS = (
     *("send",) * 5,
@@ -74,8 +75,8 @@ def wire(settings: Settings) -> dict[str, str]:
     given["message_retention_period"] = settings.retention / SECOND
     given["rewind_range"] = settings.rewind / SECOND
     given["profile_strict"] = False
-    if settings.cap is not None:
-        given["max_inflight_messages"] = settings.cap
+    given["max_inflight_messages"] = settings.cap
+    given["max_delayed_messages"] = settings.delayed_cap
     if settings.fifo:
         given |= {"fifo": True, "content_based_deduplication": True, "delay": settings.delay / SECOND}
     return QueueAttributes.create("cmq" if settings.strict and not settings.fifo else "lake", **given).to_wire()
@@ -217,6 +218,7 @@ class Play:
             strict=self.model.settings.strict,
             delay=self.delay(a, c),
             cap=CAPS[a % len(CAPS)],
+            delayed_cap=DELAYED_CAPS[(a // 8 + c) % len(DELAYED_CAPS)],
             visibility_timeout=TIMEOUTS[b % 4],
             retention=RETENTIONS[c % len(RETENTIONS)],
             rewind_range=self.rewind_range(b, c),
@@ -243,6 +245,9 @@ class Play:
             to = self.log[offsets[-1 - b % min(4, len(offsets))]].sent_at
         else:
             to = now if a % 8 == 7 else now - self.model.settings.rewind
+            if a % 8 == 7:  # there should be something that was sent just now and is deleted
+                self.append(0, self.groups[0])
+                self.consume(6, b, c)
         to += (0, 0, 0, 0, 1, -1)[c % 6]
         self.add(Rewind(to), "rewind", to)
 
@@ -424,6 +429,7 @@ class Play:
             states.count("Delayed"),
             len(model.rewindable()),
             model.oldest(),
+            states.count("Held"),
         )
         told = machine.next_event(self.clock)
         if isinstance(model, FifoModel):
@@ -435,7 +441,7 @@ class Play:
             for run, state in machine.peek(self.clock, 5)
             for offset in range(run.first, run.last + 1)
         ]
-        shown = {"Active": "visible", "Inactive": "in_flight", "Delayed": "delayed"}
+        shown = {"Active": "visible", "Inactive": "in_flight", "Delayed": "delayed", "Held": "held"}
         states = [(offset, shown.get(state)) for offset, state in enumerate(model.states())]
         assert peeked == [(offset, state) for offset, state in states if state is not None][:5]
 
@@ -492,4 +498,6 @@ def story(seed: int, fifo: bool, length: int = 40) -> tuple[list[bytes], Setting
     }
     if fifo:
         settings |= {"fifo": True, "delay": source.choice(DELAYS)}
-    return steps, Settings(**settings, visibility_timeout=30 * SECOND), source.randint(1, 5)
+    groups = source.randint(1, 5)
+    settings["delayed_cap"] = source.choice(DELAYED_CAPS)
+    return steps, Settings(**settings, visibility_timeout=30 * SECOND), groups

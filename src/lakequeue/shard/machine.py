@@ -138,13 +138,13 @@ class ShardMachine:
         self._pending = False
 
     def counts(self, now: int) -> Counts:
-        """Messages by state (QUE-23, INF-1, DLY-12)."""
+        """Messages by state (QUE-23, INF-1, INF-9, DLY-12)."""
         state = self._state
         state.advance(now)
         state.look_at_all()
-        visible, in_flight = state.available.size, state.in_flight
-        delayed = state.stored - visible - in_flight
-        return Counts(visible, in_flight, delayed, state.history.size, state.lowest)
+        visible, in_flight, held = state.available.size, state.in_flight, state.log.end - state.scanned
+        delayed = state.stored - visible - in_flight - held
+        return Counts(visible, in_flight, delayed, state.history.size, state.lowest, held)
 
     def stored(self, now: int) -> int:
         """Messages neither deleted nor expired (STA-10, QUE-21)."""
@@ -155,15 +155,19 @@ class ShardMachine:
         """Earliest instant after `now` at which a claim may find more than it does now (LPL-4).
 
         That is the end of a visibility timeout or of a delay; and the expiry of the oldest message, while the
-        shard is at its cap, or is a FIFO shard with hidden messages, as those may block others (RET-10).
+        shard is at its cap, or is a FIFO shard with hidden messages, as those may block others (RET-10); and of
+        the oldest delayed one, while others are held behind it (INF-9).
         """
         state = self._state
         state.advance(now)
         instant = state.next_arrival()
+        expires = []
         if state.lowest is not None and (state.room == 0 or (self.fifo and instant is not None)):
-            expiry = state.log.sent_at(state.lowest) + state.attributes.retention_micros
-            return expiry if instant is None else min(instant, expiry)
-        return instant
+            expires.append(state.lowest)
+        if state.released < state.log.end:
+            expires.extend(first for first, _ in islice(state.delayed, 1))
+        instants = [state.log.sent_at(offset) + state.attributes.retention_micros for offset in expires]
+        return min(instants if instant is None else [*instants, instant], default=None)
 
     def attempt_lives(self, attempt_id: str, now: int) -> bool:
         """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
@@ -188,17 +192,21 @@ class ShardMachine:
     def peek(self, now: int, limit: int) -> list[tuple[Run, str]]:
         """The oldest stored messages as parts of runs with their state, lowest offset first.
 
-        The state is `visible`, `in_flight` or `delayed`; messages never looked at count as ready runs.
+        The state is `visible`, `in_flight`, `delayed` or `held`; messages never looked at count as ready runs.
         """
         state = self._state
         state.advance(now)
         found: list[tuple[Run, str]] = []
-        fresh = Run(state.head.head_offset, state.log.end - 1)
-        for run in [*islice(state.runs, limit), *([fresh] if fresh.size > 0 else [])]:
+        fresh = Run(state.head.head_offset, state.released - 1)
+        held = Run(state.released, state.log.end - 1)
+        for run in [*islice(state.runs, limit), *(run for run in (fresh, held) if run.size > 0)]:
             left = limit - sum(part.size for part, _ in found)
             if left <= 0:
                 break
             part = run._replace(last=min(run.last, run.first + left - 1))
+            if run is held:
+                found.append((part, "held"))
+                continue
             if part.visible_at is not None:
                 hidden = part.visible_at > state.now
                 found.append((part, "in_flight" if hidden and part.state == IN_FLIGHT else "visible"))
@@ -270,11 +278,14 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
     """Adopt newer attributes at once (QUE-25); what the old retention had expired stays gone (RET-6)."""
     if command.version <= state.head.attributes_version:
         return False, False
-    delay = state.delay
+    delay, cap = state.delay, state.attributes.delayed_limit
+    state.keep_released()
     state.attributes = QueueAttributes.from_wire(command.attributes)
     state.head = attrs.evolve(state.head, attributes=dict(command.attributes), attributes_version=command.version)
     if state.delay != delay:
         state.change_delay()
+    elif state.attributes.delayed_limit != cap:
+        state.change_cap()
     if not state.attributes.rewind_micros:
         state.forget_history()
     state.expire()
