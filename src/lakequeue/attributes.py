@@ -231,6 +231,11 @@ class QueueAttributes:
         return None if self.max_inflight_messages is None else self.max_inflight_messages // self.shards
 
     @property
+    def delayed_limit(self) -> int | None:
+        """Delayed messages in one shard from which on new ones are held (INF-8), divided likewise."""
+        return None if self.max_delayed_messages is None else self.max_delayed_messages // self.shards
+
+    @property
     def stored_limit(self) -> int | None:
         """Undeleted messages that one shard may hold (QUE-21), divided likewise."""
         return None if self.max_stored_messages is None else self.max_stored_messages // self.shards

@@ -98,12 +98,13 @@ class Standing:
             sum(part.counts.delayed for part in parts),
             sum(part.counts.rewindable for part in parts),
             None if oldest is None else max(0, at - oldest) / 1_000_000,
+            sum(part.counts.held for part in parts),
         )
         return cls(at, counts, sum(part.sent for part in parts))
 
     @property
     def stored(self) -> int:
-        return self.counts.visible + self.counts.in_flight + self.counts.delayed
+        return self.counts.visible + self.counts.in_flight + self.counts.delayed + self.counts.held
 
     def rates_since(self, before: Standing) -> tuple[float | None, float | None]:
         """Messages sent and consumed per second since an earlier look; None if no time has passed.

@@ -15,13 +15,17 @@ from lakequeue.shard import ClaimedSpan, Run
 
 @attrs.frozen
 class QueueCounts:
-    """Messages of a queue by what may be done with them; ``oldest_age`` in seconds or None."""
+    """Messages of a queue by what may be done with them; ``oldest_age`` in seconds or None.
+
+    ``held``: sent while as many were delayed as may be, and not counted as such until there are fewer.
+    """
 
     visible: int
     in_flight: int
     delayed: int
     rewindable: int
     oldest_age: float | None
+    held: int = 0
 
 
 @attrs.frozen
@@ -31,7 +35,7 @@ class PeekedMessage:
     message_id: str
     body: str
     state: str
-    """``visible``, ``in_flight`` or ``delayed``."""
+    """``visible``, ``in_flight``, ``delayed`` or ``held``."""
     receive_count: int
     sent_at: datetime
     visible_at: datetime | None

@@ -49,9 +49,9 @@ MESSAGES: Mapping[str, str] = {
     "shard": "INT",
     "offset": "BIGINT",
 }
-"""``state`` is Active, Inactive, Delayed, Deleted or Expired. ``visible_at`` and ``receive_count`` are NULL
-for the last two; ``age`` is in seconds since the message was sent; standard queues have no sequence numbers.
-What is on its way to another queue counts as Inactive."""
+"""``state`` is Active, Inactive, Delayed, Held, Deleted or Expired. ``visible_at`` is NULL for the last three,
+``receive_count`` for the last two; ``age`` is in seconds since the message was sent; standard queues have no
+sequence numbers. What is on its way to another queue counts as Inactive."""
 
 HISTORY: Mapping[str, str] = {name: type_ for name, type_ in MESSAGES.items() if name not in _OF_RUNS}
 """Deleted messages that can be rewound now."""
@@ -67,6 +67,7 @@ QUEUES: Mapping[str, str] = {
     "visible": "BIGINT",
     "in_flight": "BIGINT",
     "delayed": "BIGINT",
+    "held": "BIGINT",
     "rewindable": "BIGINT",
     "oldest_age": "DOUBLE",
 }
@@ -97,6 +98,7 @@ _RUNS = {
     "history_since": "TIMESTAMP",
     "closed": "BOOLEAN",
     "committed_at": "TIMESTAMP",
+    "released_offset": "BIGINT",
 }
 RECEIPTS: Mapping[str, str] = {"queue": "STRING", "region": "STRING"} | _RUNS
 """The row of ``first_offset`` -1 and ``state`` head is a shard's head."""
@@ -124,10 +126,23 @@ _MESSAGE_FIELDS = (
 )
 
 
+def _later(instant: str, seconds: str) -> str:
+    return f"timestamp_micros(unix_micros({instant}) + CAST(round({seconds} * 1e6D) AS BIGINT))"
+
+
+_RELEASED = "'Active', 'Inactive', 'Delayed'"
+_AVAILABLE_AT = f"""coalesce(run.visible_at, CASE
+    WHEN coalesce(delay_seconds, head.delay) > 0 THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
+END)"""
+_GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
+
+
 def register_views(
     spark: SparkSession, root: str, queues: Sequence[QueueRow], now: datetime | None = None
 ) -> None:
     """Creates or replaces the four views in a session (DLT-5).
+
+    A queue that gets a cap on delayed messages later shows held ones as such once the views are made anew.
 
     Args:
         spark: the session, with Delta's extension and catalog.
@@ -162,14 +177,15 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
     return f"""
         SELECT {_names(queue)}, created_at, modified_at,
             map_filter(attributes, (name, value) -> name NOT IN ({hidden})) AS attributes, tags, shards,
-            visible, in_flight, delayed, rewindable, oldest_age
+            visible, in_flight, delayed, held, rewindable, oldest_age
         FROM {_table(layout.queues_path(root))}
         CROSS JOIN (
             SELECT count_if(state = 'Active') AS visible,
                 count_if(state = 'Inactive') AS in_flight,
                 count_if(state = 'Delayed') AS delayed,
+                count_if(state = 'Held') AS held,
                 count_if(rewindable) AS rewindable,
-                max(CASE WHEN state IN ('Active', 'Inactive', 'Delayed') THEN age END) AS oldest_age
+                max(CASE WHEN state IN ({_RELEASED}, 'Held') THEN age END) AS oldest_age
             FROM ({_judged(root, queue, now)})
         )
         WHERE key = {_text(queue.key)}
@@ -191,12 +207,13 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
     messages and runs together, in chunks of offsets, so that neither a join by ranges nor a single task has to
     look at everything.
     """
-    kept = "state IN ('Active', 'Inactive', 'Delayed')"
     number = SEQUENCE_NUMBER if queue.attributes.get("FifoQueue") == "true" else "CAST(NULL AS STRING)"
     return f"""
         SELECT {_names(queue)}, message_id, state, group_id, sent_at,
-            CASE WHEN {kept} THEN coalesce(available_at, sent_at) END AS visible_at,
-            CASE WHEN {kept} THEN coalesce(run.receive_count, source_receive_count, 0) END AS receive_count,
+            CASE WHEN state IN ({_RELEASED}) THEN coalesce(available_at, sent_at) END AS visible_at,
+            CASE
+                WHEN state IN ({_RELEASED}, 'Held') THEN coalesce(run.receive_count, source_receive_count, 0)
+            END AS receive_count,
             run.first_received_at,
             (unix_micros(instant) - unix_micros(sent_at)) / 1e6D AS age,
             body, message_attributes, delay_seconds, dedup_id,
@@ -210,28 +227,55 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
                     WHEN run IS NULL AND `offset` < head_offset THEN 'Deleted'
                     WHEN run.settled THEN 'Deleted'
                     WHEN run.state = 'moving' THEN 'Inactive'
+                    WHEN run IS NULL AND `offset` >= held_from THEN 'Held'
                     WHEN available_at IS NULL OR available_at <= instant THEN 'Active'
                     WHEN run.state = 'in_flight' THEN 'Inactive'
                     ELSE 'Delayed'
                 END AS state
             FROM (
-                SELECT /*+ BROADCAST(head) */ message.*, head.head_offset,
-                    greatest({now}, head.committed_at) AS instant,
-                    {_later(f"greatest({now}, head.committed_at)", "-head.rewind")} AS rewindable_from,
-                    coalesce(run.visible_at, CASE
-                        WHEN coalesce(delay_seconds, head.delay) > 0
-                        THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
-                    END) AS available_at,
-                    {_later("coalesce(first_sent_at, sent_at)", "head.retention")} AS gone_at
+                SELECT /*+ BROADCAST(head) */ message.*, head.head_offset, head.held_from, head.instant,
+                    {_later("head.instant", "-head.rewind")} AS rewindable_from,
+                    {_AVAILABLE_AT} AS available_at,
+                    {_GONE_AT} AS gone_at
                 FROM ({_with_runs(root, queue)}) AS message
-                JOIN ({_heads(root, queue)}) AS head ON message.shard = head.shard
+                JOIN ({_heads_with_held(root, queue, now)}) AS head ON message.shard = head.shard
                 WHERE `offset` >= head.purged_offset
             )
         )
     """
 
 
-def _with_runs(root: str, queue: QueueRow) -> str:
+def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
+    """The heads with the offset from which on messages are held, NULL where none are (INF-9).
+
+    That is behind the message that fills the cap on delayed ones. Finding it takes a second look at the messages
+    with delays, so it is only in the text of queues that had a cap when the views were made.
+    """
+    heads = _heads(root, queue, now)
+    if "MaxDelayedMessages" not in queue.attributes:
+        return f"SELECT *, CAST(NULL AS BIGINT) AS held_from FROM ({heads})"
+    return f"""
+        SELECT head.*,
+            CASE WHEN last_delayed IS NOT NULL THEN greatest(last_delayed + 1, released_offset) END AS held_from
+        FROM ({heads}) AS head
+        LEFT JOIN (
+            SELECT shard, `offset` AS last_delayed
+            FROM (
+                SELECT /*+ BROADCAST(head) */ message.shard, `offset`, head.delayed_limit,
+                    row_number() OVER (PARTITION BY message.shard ORDER BY `offset`) AS place
+                FROM ({_with_runs(root, queue, "delay_seconds IS NULL OR delay_seconds > 0")}) AS message
+                JOIN ({heads}) AS head ON message.shard = head.shard
+                WHERE `offset` >= head.purged_offset AND {_GONE_AT} > instant
+                    AND {_AVAILABLE_AT} > instant AND run.visible_at IS NULL
+                    AND (run.state = 'ready' OR `offset` >= head.head_offset)
+            )
+            WHERE place = delayed_limit
+        ) AS filled ON head.shard = filled.shard
+    """
+
+
+def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
+    """Messages with the run that each lies in, if any; `only` leaves others unread."""
     fields = ", ".join(_MESSAGE_FIELDS)
     types = {"source_receive_count": "INT", **MESSAGES}
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
@@ -248,6 +292,7 @@ def _with_runs(root: str, queue: QueueRow) -> str:
                 SELECT shard, base_offset + position AS `offset`, true AS is_message, {sent_at},
                     CAST(NULL AS {_RUN}) AS begun
                 FROM {_table(layout.messages_path(root, queue.key))}
+                WHERE {only}
                 UNION ALL
                 SELECT shard, greatest(first_offset, chunk * {_CHUNK}) AS `offset`, false AS is_message,
                     {no_fields}, named_struct({run}) AS begun
@@ -260,19 +305,17 @@ def _with_runs(root: str, queue: QueueRow) -> str:
     """
 
 
-def _heads(root: str, queue: QueueRow) -> str:
+def _heads(root: str, queue: QueueRow, now: str) -> str:
     return f"""
-        SELECT shard, head_offset, purged_offset, committed_at,
+        SELECT shard, head_offset, purged_offset, greatest({now}, committed_at) AS instant,
+            coalesce(released_offset, 0) AS released_offset,
+            CAST(try_element_at(attributes, 'MaxDelayedMessages') AS BIGINT) DIV {queue.shards} AS delayed_limit,
             CAST(try_element_at(attributes, 'MessageRetentionPeriod') AS DOUBLE) AS retention,
             CAST(try_element_at(attributes, 'DelaySeconds') AS DOUBLE) AS delay,
             CAST(try_element_at(attributes, 'RewindSeconds') AS DOUBLE) AS rewind
         FROM {_table(layout.receipts_path(root, queue.key))}
         WHERE first_offset = {layout.HEAD_OFFSET} AND NOT settled
     """
-
-
-def _later(instant: str, seconds: str) -> str:
-    return f"timestamp_micros(unix_micros({instant}) + CAST(round({seconds} * 1e6D) AS BIGINT))"
 
 
 def _names(queue: QueueRow) -> str:

@@ -204,6 +204,18 @@ def test_counts_of_all_queues(queue, root, ask):
     assert states == [("bills", 1, 0, 0), ("orders", 0, 1, 1)]
 
 
+@pytest.mark.spec("INF-9")
+def test_held_messages_are_counted_where_there_are_any(run, ask):
+    run("create", "orders", "-a", "max_delayed_messages=1")
+    ask("send", "orders", "late", "--delay", 600)
+    assert ask("counts", "orders")["held"] == 0 and "held" not in run("counts").stdout
+    ask("send", "orders", "next")
+    assert ask("counts", "orders")["held"] == 1
+    table = run("counts").stdout
+    assert "held" in table and table.split("\n")[-2].split()[:6] == ["orders", "0", "0", "1", "1", "0"]
+    assert [message["state"] for message in ask("peek", "orders")] == ["delayed", "held"]
+
+
 @pytest.mark.spec("PUR-1")
 @pytest.mark.parametrize("answer", ["n\n", ""])
 def test_purge_asks_and_does_nothing_without_a_yes(run, queue, answer):

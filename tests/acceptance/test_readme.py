@@ -152,6 +152,7 @@ def test_profiles_are_told_as_they_are() -> None:
     assert told == {
         "entries in a batch": [number(p.max_batch) for p in profiles],
         "messages in flight": [number(p.max_inflight_messages.default) for p in profiles],
+        "delayed messages": [number(p.max_delayed_messages.default) for p in profiles],
         "largest message (bytes)": [number(p.maximum_message_size.high) for p in profiles],
         "delay (s)": [span(p.delay.low, p.delay.high) for p in profiles],
         "wait of a receive (s)": [span(p.receive_wait_time.low, p.receive_wait_time.high) for p in profiles],

@@ -122,7 +122,11 @@ def _purge(play: Play, queue: Queue, draw: random.Random) -> Any:
 
 def _set(play: Play, queue: Queue, draw: random.Random) -> Any:
     retention = draw.choice([600, 900, 5_000])
-    return queue.set_attributes(message_retention_period=retention, rewind_range=draw.choice([0, 300, 600, 600]))
+    return queue.set_attributes(
+        message_retention_period=retention,
+        rewind_range=draw.choice([0, 300, 600, 600]),
+        max_delayed_messages=draw.choice([None, 1, 3]),
+    )
 
 
 def _look(play: Play, queue: Queue, draw: random.Random) -> Any:

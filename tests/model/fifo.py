@@ -16,7 +16,7 @@ class FifoModel(Model):
     at_limit = "empty"  # INF-4
 
     def send(self, row: Row) -> None:
-        self.messages.append(Message(row.sent_at, self.settings.delay, row.group, count=row.count))
+        self.accept(Message(row.sent_at, self.settings.delay, row.group, count=row.count))
 
     # groups
 

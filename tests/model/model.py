@@ -27,6 +27,10 @@ LEGAL = {
     ("Delayed", "Active"),
     ("Delayed", "Expired"),
     ("Delayed", "Purged"),
+    ("Held", "Active"),
+    ("Held", "Delayed"),
+    ("Held", "Expired"),
+    ("Held", "Purged"),
     ("Active", "Delayed"),  # by a longer delay of a FIFO queue
     ("Active", "Inactive"),
     ("Active", "Deleted"),
@@ -124,6 +128,7 @@ class Settings:
     strict: bool = False
     cap: int | None = None
     delay: int = 0  # of the queue; only FIFO queues use it here
+    delayed_cap: int | None = None
     visibility_timeout: int = 30 * SECOND
     retention: int = 60 * SECOND
     rewind_range: int = 0
@@ -155,11 +160,14 @@ class Message:
     rewindable: bool = False  # deleted, and kept for a rewind
     first_sent_at: int | None = None
     move_number: int | None = None
+    held: bool = False
 
     def state(self, now: int) -> str:
         """The state under its name in the requirements."""
         if self.status in GONE or self.status == MOVING:
             return self.status.capitalize()
+        if self.held:
+            return "Held"
         if self.received_at is None:
             delayed = self.hidden_until is None and self.delay and now < self.sent_at + self.delay
             return "Delayed" if delayed else "Active"
@@ -196,9 +204,21 @@ class Model:
         return replace(self, messages=[Message(**vars(message)) for message in self.messages])
 
     def send(self, row: Row) -> None:
-        self.messages.append(
-            Message(row.sent_at, row.delay, row.group, count=row.count, first_sent_at=row.first_sent_at)
-        )
+        self.accept(Message(row.sent_at, row.delay, row.group, count=row.count, first_sent_at=row.first_sent_at))
+
+    def accept(self, message: Message) -> None:
+        """Put a message behind all others; it is held unless `release` finds otherwise (INF-9)."""
+        message.held = True
+        self.messages.append(message)
+
+    def release(self) -> None:
+        """Let go of what is held, in the order of sending, as long as fewer than the cap are delayed (INF-9)."""
+        cap = self.settings.delayed_cap
+        for message in self.messages:
+            if message.held and message.status not in GONE:
+                if cap is not None and self.states().count("Delayed") >= cap:
+                    break
+                message.held = False
 
     # time
 
@@ -207,6 +227,9 @@ class Model:
         self.now = max(self.now, now)
         self.check_transitions(before)
         self.expire()
+        before = self.kept()
+        self.release()
+        self.check_transitions(before)
 
     def expire(self) -> None:
         before = self.kept()
@@ -288,6 +311,9 @@ class Model:
         if self.full():
             stored = [message for message in self.messages if message.status not in GONE]
             instants += [self.born(message) + self.settings.retention for message in stored]
+        if "Held" in self.states():
+            oldest = self.states().index("Delayed")
+            instants.append(self.messages[oldest].sent_at + self.settings.retention)
         return min(instants, default=None)
 
     # commands
@@ -299,6 +325,7 @@ class Model:
             if self.closed:
                 raise Refused("QueueDoesNotExist")
             answer = getattr(self, name)(*arguments)
+            self.release()
         except Refused as refused:
             answer = refused.args
             assert self.kept() == before

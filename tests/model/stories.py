@@ -61,7 +61,7 @@ JUMPS = (
 )
 TIMEOUTS = (30 * SECOND, 10 * SECOND, 5 * SECOND, SECOND, 0, 3_600 * SECOND, 43_200 * SECOND)
 FIFO_JUMPS = (*JUMPS, 0, 0, SECOND, SECOND, 2 * SECOND, 240 * SECOND, 300 * SECOND - 1, 300 * SECOND)
-DELAYS = (0, 0, 0, 5 * SECOND, 10 * SECOND, 45 * SECOND)
+DELAYS = (0, 0, 0, 5 * SECOND, 10 * SECOND, 45 * SECOND, 100 * SECOND)  # the last outlives some retentions
 RETENTIONS = (345_600 * SECOND, 60 * SECOND, 150 * SECOND, 86_400 * SECOND)
 REWINDS = (345_600 * SECOND, 60 * SECOND, 0, 345_600 * SECOND, 10 * SECOND, 0, 3_600 * SECOND, 150 * SECOND)
 CAPS = (None, None, 2, 4)
@@ -71,6 +71,7 @@ KEYS: tuple[dict[str, str | None], ...] = (
     {},
     {DEAD_LETTER_QUEUE: None},
 )
+DELAYED_CAPS = (None, 1, None, 3, None, 2)
 ATTEMPTS = (None, "x", None, "y", "x")
 OPERATIONS = (
     *("send",) * 5,
@@ -101,8 +102,8 @@ def wire(settings: Settings) -> dict[str, str]:
     if settings.max_receives is not None:
         policy = {"deadLetterTargetArn": DEAD_LETTER_QUEUE, "maxReceiveCount": settings.max_receives}
         given["redrive_policy"] = policy
-    if settings.cap is not None:
-        given["max_inflight_messages"] = settings.cap
+    given["max_inflight_messages"] = settings.cap
+    given["max_delayed_messages"] = settings.delayed_cap
     if settings.fifo:
         given |= {"fifo": True, "content_based_deduplication": True, "delay": settings.delay / SECOND}
     return QueueAttributes.create("cmq" if settings.strict and not settings.fifo else "lake", **given).to_wire()
@@ -117,6 +118,8 @@ class Play:
     def __init__(self, settings: Settings, tell: Callable[[str], None], groups: int = 1) -> None:
         self.tell = tell
         self.groups = "ABCDEFGH"[:groups]
+        # dead letters that expire while held are gone once they are released, which the model does not know
+        self.aged_letters = settings.delayed_cap is None and settings.max_receives is not None
         self.clock = 1_000 * SECOND
         self.log: list[Row] = []
         self.model = new_model(settings)
@@ -170,7 +173,8 @@ class Play:
         sent_at = max(self.clock, self.log[-1].sent_at if self.log else 0)
         if letter:
             age = JUMPS[len(self.log) % 15]
-            self.log.append(Row(sent_at, 0, group, len(self.log) % 3 + 1, None if self.fifo else sent_at - age))
+            first_sent_at = sent_at - age if self.aged_letters and not self.fifo else None
+            self.log.append(Row(sent_at, 0, group, len(self.log) % 3 + 1, first_sent_at))
         else:
             self.log.append(Row(sent_at, delay, group))
 
@@ -272,6 +276,7 @@ class Play:
             strict=self.model.settings.strict,
             delay=self.delay(a, c),
             cap=CAPS[a % len(CAPS)],
+            delayed_cap=None if self.aged_letters else DELAYED_CAPS[(a // 8 + c) % len(DELAYED_CAPS)],
             visibility_timeout=TIMEOUTS[b % 4],
             retention=RETENTIONS[c % len(RETENTIONS)],
             rewind_range=self.rewind_range(b, c),
@@ -480,6 +485,7 @@ class Play:
             states.count("Delayed"),
             len(model.rewindable()),
             model.oldest(),
+            states.count("Held"),
         )
         told = machine.next_event(self.clock)
         if isinstance(model, FifoModel):
@@ -491,7 +497,8 @@ class Play:
             for run, state in machine.peek(self.clock, 5)
             for offset in range(run.first, run.last + 1)
         ]
-        shown = {"Active": "visible", "Inactive": "in_flight", "Moving": "in_flight", "Delayed": "delayed"}
+        shown = {"Active": "visible", "Inactive": "in_flight", "Delayed": "delayed", "Held": "held"}
+        shown["Moving"] = "in_flight"
         states = [(offset, shown.get(state)) for offset, state in enumerate(model.states())]
         assert peeked == [(offset, state) for offset, state in states if state is not None][:5]
 
@@ -552,4 +559,6 @@ def story(seed: int, fifo: bool, length: int = 40) -> tuple[list[bytes], Setting
     }
     if fifo:
         settings |= {"fifo": True, "delay": source.choice(DELAYS)}
-    return steps, Settings(**settings, visibility_timeout=30 * SECOND), source.randint(1, 5)
+    groups = source.randint(1, 5)
+    settings["delayed_cap"] = source.choice(DELAYED_CAPS)
+    return steps, Settings(**settings, visibility_timeout=30 * SECOND), groups

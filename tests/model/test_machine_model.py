@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
 
 from .model import Settings
-from .stories import CAPS, DELAYS, RETENTIONS, REWINDS, play, small_steps, story
+from .stories import CAPS, DELAYED_CAPS, DELAYS, RETENTIONS, REWINDS, play, small_steps, story
 
 EXAMPLES = int(os.environ.get("LAKEQUEUE_MODEL_EXAMPLES", "2000"))
 SECONDS = float(os.environ.get("LAKEQUEUE_MODEL_SECONDS", "60"))
@@ -22,6 +22,7 @@ STANDARD = st.builds(
     Settings,
     strict=st.booleans(),
     cap=st.sampled_from(CAPS),
+    delayed_cap=st.sampled_from(DELAYED_CAPS),
     retention=st.sampled_from(RETENTIONS),
     rewind_range=st.sampled_from(REWINDS),
 )
@@ -30,6 +31,7 @@ FIFO = st.builds(
     fifo=st.just(True),
     strict=st.just(True),
     cap=st.sampled_from(CAPS),
+    delayed_cap=st.sampled_from(DELAYED_CAPS),
     delay=st.sampled_from(DELAYS),
     retention=st.sampled_from(RETENTIONS),
     rewind_range=st.sampled_from(REWINDS),

@@ -54,7 +54,11 @@ def visibility_timeout_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def delay_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShardState, "_scan", lambda self, first, last: self.available.add(first, last))
+    def visible_at_once(self: ShardState, first: int, last: int) -> int:
+        self.available.add(first, last)
+        return last + 1
+
+    patch.setattr(ShardState, "_scan", visible_at_once)
 
 
 def retention_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -89,6 +93,44 @@ def clock_may_go_back(patch: pytest.MonkeyPatch) -> None:
         advance(self, now)
 
     patch.setattr(ShardState, "advance", jump)
+
+
+def nothing_is_held(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardState, "_held_from", lambda self, cap, start, end, instant: end)
+
+
+def one_more_may_be_delayed(patch: pytest.MonkeyPatch) -> None:
+    held_from = ShardState._held_from
+    patch.setattr(ShardState, "_held_from", lambda self, cap, *span: held_from(self, cap + 1, *span))
+
+
+def only_delayed_messages_are_held(patch: pytest.MonkeyPatch) -> None:
+    held_from = ShardState._held_from
+
+    def or_end(self: ShardState, cap: int, start: int, end: int, instant: int) -> int:
+        return held_from(self, cap, start, end, instant) if instant > self.now else end
+
+    patch.setattr(ShardState, "_held_from", or_end)
+
+
+def what_is_released_is_held_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardState, "keep_released", lambda self: None)
+
+
+def a_new_cap_does_not_count(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardState, "change_cap", lambda self: None)
+
+
+def what_is_gone_still_counts_as_delayed(patch: pytest.MonkeyPatch) -> None:
+    forget = ShardState._forget
+
+    def remember(self: ShardState, below: int) -> None:
+        gone = [span for span in self.delayed if span[0] < below]
+        forget(self, below)
+        for span in gone:
+            self.delayed.add(*span)
+
+    patch.setattr(ShardState, "_forget", remember)
 
 
 def deleted_rows_left_in_the_table(patch: pytest.MonkeyPatch) -> None:
@@ -405,6 +447,15 @@ MOVE_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     dead_letters_live_anew,
     dead_letters_come_uncounted,
 ]
+HELD_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    nothing_is_held,
+    one_more_may_be_delayed,
+    only_delayed_messages_are_held,
+    what_is_released_is_held_again,
+    a_new_cap_does_not_count,
+    what_is_gone_still_counts_as_delayed,
+    expiry_wakes_nobody,
+]
 REWIND_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     no_history,
     history_kept_when_disabled,
@@ -448,6 +499,8 @@ FIFO_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     dead_letters_stay,
     dead_letters_come_uncounted,
     moves_that_ended_serve_no_group,
+    nothing_is_held,
+    what_is_released_is_held_again,
 ]
 
 
@@ -473,6 +526,15 @@ def test_a_missing_rule_is_noticed(
 @pytest.mark.spec("DLQ-2", "DLQ-4", "RET-7", "STA-13")
 @pytest.mark.parametrize("mutation", MOVE_MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_missing_rule_of_moving_is_noticed(
+    mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch)
+    assert first_difference(fifo=False) is not None
+
+
+@pytest.mark.spec("INF-8", "INF-9", "STA-13")
+@pytest.mark.parametrize("mutation", HELD_MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_missing_rule_of_holding_is_noticed(
     mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutation(monkeypatch)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from lakequeue import handles
+from lakequeue import LakeQueue, handles
 from lakequeue.errors import InvalidMessageContents, InvalidParameterValue
 from lakequeue.sequence import sequence_number
 from lakequeue.storage import frames, layout, lease_frame, row_rules, waiting
 from lakequeue.storage.engine import DataFile, Table
 from lakequeue.storage.point import PointEngine
+from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -231,3 +232,19 @@ def test_a_lease_reads_only_its_files_and_shows_no_other_key(spark: SparkSession
     assert "receipt_handle" not in executed and "message_id" not in executed
     assert lease.count() == spans[1].last_position + 1
     assert "secret" not in lease._jdf.queryExecution().toString()
+
+
+@pytest.mark.spec("INF-9", "DLY-9")
+def test_messages_of_a_bulk_send_are_held_like_others(spark: SparkSession, tmp_path: Path) -> None:
+    clock = ManualClock()
+    queue = LakeQueue(str(tmp_path / "root"), spark=spark, clock=clock).create_queue(
+        "orders", max_delayed_messages=30
+    )
+    queue.send("late", delay=20)
+    df = spark.range(100).selectExpr("CAST(id AS STRING) AS body", "IF(id < 50, 10, 0) AS delay_seconds")
+    assert queue.send_dataframe(df.coalesce(1)) == 100
+    counts = queue.counts()
+    assert (counts.visible, counts.delayed, counts.held) == (0, 30, 71)
+    clock.advance(10)
+    counts = queue.counts()
+    assert (counts.visible, counts.delayed, counts.held) == (100, 1, 0)

@@ -129,6 +129,38 @@ def test_fifo_messages_are_shown_with_numbers_and_a_head_that_moved_up_in_its_st
     assert (row.visible, row.in_flight, row.delayed) == (counts.visible, counts.in_flight, counts.delayed)
 
 
+@pytest.mark.spec("DLT-5", "INF-9", "STA-13")
+def test_held_messages_are_shown_as_such_and_agree_with_the_counts(
+    spark: SparkSession, lq: LakeQueue, clock: ManualClock
+) -> None:
+    fifo = lq.create_queue("orders.fifo", fifo=True, delay=5, max_delayed_messages=2)
+    shards = lq.create_queue("shards", shards=2, max_delayed_messages=3, rewind_range=300)
+    chance = random.Random(5)
+    for number in range(30):
+        fifo.send(f"fifo {number}", group_id=chance.choice("ABC"), dedup_id=str(number))
+        shards.send(f"shards {number}", delay=chance.choice([0, 0, 3, 8, 20]))
+        clock.advance(chance.randint(0, 1))
+        if number == 15:
+            fifo.set_attributes(delay=40)  # what is left becomes delayed, but nothing held
+        for each in (fifo, shards):
+            for message in each.receive(chance.randint(0, 2) or 1, visibility_timeout=chance.choice([2, 30])):
+                if chance.random() < 0.5:
+                    each.delete(message.receipt_handle)
+    lq.register_views(spark, now=clock.now())
+    for row in spark.table("queues").collect():
+        counts = lq.queue(row.queue).counts()
+        told = (counts.visible, counts.in_flight, counts.delayed, counts.held, counts.oldest_age)
+        assert (row.visible, row.in_flight, row.delayed, row.held, row.oldest_age) == told
+        assert row.delayed and row.held
+    peeked = {m.body: m.state for each in (fifo, shards) for m in each.peek(limit=100)}
+    names = {"visible": "Active", "in_flight": "Inactive", "delayed": "Delayed", "held": "Held"}
+    rows = spark.sql("SELECT * FROM messages WHERE state NOT IN ('Deleted', 'Expired')").collect()
+    assert {row.body: row.state for row in rows} == {body: names[state] for body, state in peeked.items()}
+    assert {(row.visible_at, row.receive_count) for row in rows if row.state == "Held"} == {(None, 0)}
+    shards.set_attributes(max_delayed_messages=None)  # the views ask the shards for the cap
+    assert "Held" not in states(spark, "queue = 'shards'").values()
+
+
 @pytest.mark.spec("PUR-1")
 def test_what_was_purged_is_not_shown_and_each_query_sees_the_newest(
     spark: SparkSession, lq: LakeQueue, clock: ManualClock

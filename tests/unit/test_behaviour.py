@@ -16,6 +16,7 @@ TOLD_ONLY = {
     "DEL-8": "README: the newest handle always deletes",
     "QTA-10": "README: stored messages are not limited",
     "DLY-6": "README: no topics, so no delays on them",
+    "DLQ-11": "README: do without dead letters where no message may be skipped",
     "FIF-2": "README: between groups there is no order",
     "FIF-17": "README: clients that buffer",
     "HBN-13": "README: pushed messages",

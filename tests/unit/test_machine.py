@@ -712,3 +712,108 @@ def test_a_hundred_and_twenty_thousand_runs_in_flight_slow_nothing_down() -> Non
         machine.counts(S)
     assert time.process_time() - started < 2.5
     assert machine.counts(S).in_flight == count
+
+
+# -- too many delayed messages ----------------------------------------------------------------------------
+
+
+def looked(q: Shard, at: float) -> tuple[int, int, int, int]:
+    """Visible, in flight, delayed, held."""
+    return (*q.counts(at), q.machine.counts(int(at * S)).held)
+
+
+def set_cap(q: Shard, at: float, cap: int | None, version: int = 2, **more: Any) -> Any:
+    wire = QueueAttributes.create(max_delayed_messages=cap, **more).to_wire()
+    return q.ask(at, SetAttributes(wire, version))
+
+
+@pytest.mark.spec("INF-8", "INF-9", "DLY-5", "QTA-5", "DLY-11", "LPL-4", "STA-13")
+def test_what_is_sent_while_too_many_are_delayed_is_held_until_fewer_are() -> None:
+    q = shard(delays=[10, 10, 0], sent=[0, 0, 0], max_delayed_messages=2)
+    assert q.receive(1, 10) == "" and not q.last.commit
+    assert looked(q, 1) == (0, 0, 2, 1)
+    assert [state for _, state in q.machine.peek(S, 10)] == ["delayed", "delayed", "held"]
+    assert q.machine.next_event(S) == 10 * S
+    assert q.receive(9.999999, 10) == ""
+    assert q.receive(10, 10) == "0 1 2"
+
+
+@pytest.mark.spec("INF-9", "DLY-11")
+def test_held_messages_are_released_in_the_order_of_sending_with_what_is_left_of_their_delays() -> None:
+    q = shard(sent=[0, 0, 1, 1, 1, 2], delays=[10, 20, 5, 30, 0, 0], max_delayed_messages=2)
+    assert looked(q, 2) == (0, 0, 2, 4)
+    assert looked(q, 7) == (0, 0, 2, 4)  # the third would be visible by now
+    assert q.receive(10, 10) == "0 2"
+    assert looked(q, 10) == (0, 2, 2, 2)  # the fourth took the place
+    assert q.receive(20, 10) == "1 4 5"
+    assert looked(q, 20) == (0, 5, 1, 0)
+
+
+@pytest.mark.spec("INF-9", "STA-1")
+def test_messages_sent_before_the_cap_was_reached_are_received_as_ever() -> None:
+    q = shard(delays=[0, 10, 0, 10, 0], sent=[0] * 5, max_delayed_messages=2)
+    assert q.receive(0, 10) == "0 2"
+    assert looked(q, 0) == (0, 2, 2, 1)
+    assert q.machine.head.head_offset == 3
+
+
+@pytest.mark.spec("INF-9")
+def test_a_lower_cap_holds_nothing_that_was_released() -> None:
+    q = shard(delays=[10, 20, 30, 0, 0], sent=[0] * 5, max_delayed_messages=4)
+    assert looked(q, 0) == (2, 0, 3, 0)
+    set_cap(q, 0, 1)
+    log = FakeLog([0] * 5 + [1], [10, 20, 30, 0, 0, 0])
+    q.machine.log = log
+    assert looked(q, 1) == (2, 0, 3, 1)
+    again = Shard(ShardMachine(q.machine.head, q.machine.runs, log))
+    assert looked(again, 1) == (2, 0, 3, 1)
+    assert looked(again, 20) == (4, 0, 1, 1)
+    assert again.receive(30, 10) == "0 1 2 3 4 5"
+
+
+@pytest.mark.spec("INF-9")
+def test_a_higher_cap_or_none_releases_and_a_first_one_leaves_what_is_there() -> None:
+    q = shard(delays=[10, 10, 10, 0], sent=[0] * 4, max_delayed_messages=1)
+    assert looked(q, 0) == (0, 0, 1, 3)
+    set_cap(q, 0, 3)
+    assert looked(q, 0) == (0, 0, 3, 1)
+    set_cap(q, 0, None, version=3)
+    assert looked(q, 0) == (1, 0, 3, 0)
+    set_cap(q, 0, 1, version=4)
+    assert looked(q, 0) == (1, 0, 3, 0)
+    q.machine.log = FakeLog([0] * 4 + [1], [10, 10, 10, 0, 0])
+    assert looked(q, 1) == (1, 0, 3, 1)
+
+
+@pytest.mark.spec("INF-9", "PUR-1", "PUR-3", "RET-2")
+def test_held_messages_are_purged_and_expire() -> None:
+    q = shard(delays=[10, 0, 0], sent=[0] * 3, max_delayed_messages=1)
+    q.ask(1, Purge("orders"))
+    assert looked(q, 1) == (0, 0, 0, 0) and q.machine.stored(S) == 0
+    q.machine.log = FakeLog([0] * 3 + [2, 2], [10, 0, 0, 20, 0])
+    assert looked(q, 2) == (0, 0, 1, 1)
+
+    old = shard(
+        delays=[900, 0, 0],
+        sent=[0, 0, 50],
+        max_delayed_messages=1,
+        message_retention_period=60,
+        profile_strict=False,
+    )
+    assert looked(old, 59) == (0, 0, 1, 2)
+    assert old.machine.next_event(59 * S) == 60 * S
+    assert looked(old, 60) == (1, 0, 0, 0)  # only the last is young enough, and nothing is delayed any more
+
+
+@pytest.mark.spec("INF-8")
+def test_the_cap_is_divided_among_the_shards_and_rounded_down() -> None:
+    q = shard(5, delays=[10] * 5, max_delayed_messages=5, shards=2)
+    assert looked(q, 0) == (0, 0, 2, 3)
+
+
+@pytest.mark.spec("PER-5", "INF-8")
+def test_20_000_messages_are_delayed_and_the_next_is_held() -> None:
+    q = shard(sent=[0] * 20_002, delays=[60] * 20_000, profile_name="cmq")
+    assert looked(q, 0) == (0, 0, 20_000, 2)
+    assert q.receive(59, 10) == ""
+    assert looked(q, 60) == (20_002, 0, 0, 0)

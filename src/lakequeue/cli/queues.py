@@ -173,10 +173,13 @@ def counts(
                 except QueueDoesNotExist:  # deleted since it was listed
                     continue
     columns = ["queue", "visible", "in_flight", "delayed", "rewindable"]
+    if any(each["held"] for each in counted):  # few queues ever have any
+        columns.insert(4, "held")
     rows = [[*(each[name] for name in columns), render.age(each["oldest_age"])] for each in counted]
+    titles = [name.replace("_", " ") for name in columns]
     session.answer(
         counted if queue is None else counted[0],
-        render.table(["queue", "visible", "in flight", "delayed", "rewindable", "oldest message"], rows),
+        render.table([*titles, "oldest message"], rows),
     )
 
 
@@ -234,7 +237,7 @@ def purge(
     purged = session.lake().queue(queue)
     if not yes:
         now = purged.counts()
-        number = now.visible + now.in_flight + now.delayed
+        number = now.visible + now.in_flight + now.delayed + now.held
         typer.confirm(f"Remove {render.count(number, 'message')} from {queue}?", abort=True, err=True)
     purged.purge()
     session.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")

@@ -62,6 +62,7 @@ def counts_document(name: str, counts: QueueCounts) -> dict[str, Any]:
         "delayed": counts.delayed,
         "rewindable": counts.rewindable,
         "oldest_age": counts.oldest_age,
+        "held": counts.held,
     }
 
 

@@ -257,3 +257,4 @@ class Counts:
     delayed: int
     rewindable: int = 0
     oldest_offset: int | None = None
+    held: int = 0

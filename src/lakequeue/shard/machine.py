@@ -142,13 +142,14 @@ class ShardMachine:
         self._pending = False
 
     def counts(self, now: int) -> Counts:
-        """Messages by state (QUE-23, INF-1, DLY-12)."""
+        """Messages by state (QUE-23, INF-1, INF-9, DLY-12)."""
         state = self._state
         state.advance(now)
         state.look_at_all()
         visible, in_flight = state.available.size, state.in_flight + state.moving.size
-        delayed = state.stored - visible - in_flight
-        return Counts(visible, in_flight, delayed, state.history.size, state.lowest)
+        held = state.log.end - state.scanned
+        delayed = state.stored - visible - in_flight - held
+        return Counts(visible, in_flight, delayed, state.history.size, state.lowest, held)
 
     def outgoing(self) -> Outgoing | None:
         """The move to another queue that is not finished, if there is one."""
@@ -170,14 +171,18 @@ class ShardMachine:
         """Earliest instant after `now` at which a claim may find more than it does now (LPL-4).
 
         That is the end of a visibility timeout or of a delay; and the expiry of the oldest message, while the
-        shard is at its cap, or is a FIFO shard with hidden messages, as those may block others (RET-10).
+        shard is at its cap, or is a FIFO shard with hidden messages, as those may block others (RET-10); and of
+        the oldest delayed one, while others are held behind it (INF-9).
         """
         state = self._state
         state.advance(now)
         instant = state.next_arrival()
         blocking = self.fifo and (instant is not None or state.moving.size > 0)
-        expiry = state.next_expiry() if state.room == 0 or blocking else None
-        return min((known for known in (instant, expiry) if known is not None), default=None)
+        instants = [instant, state.next_expiry() if state.room == 0 or blocking else None]
+        if state.released < state.log.end:
+            oldest = next(first for first, _ in state.delayed)
+            instants.append(state.log.sent_at(oldest) + state.attributes.retention_micros)
+        return min((known for known in instants if known is not None), default=None)
 
     def attempt_lives(self, attempt_id: str, now: int) -> bool:
         """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
@@ -202,20 +207,25 @@ class ShardMachine:
     def peek(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, str]]:
         """The oldest stored messages from an offset on, as parts of runs with their state, lowest offset first.
 
-        The state is `visible`, `in_flight` or `delayed`; messages never looked at count as ready runs.
+        The state is `visible`, `in_flight`, `delayed` or `held`; messages never looked at count as ready runs.
         """
         state = self._state
         state.advance(now)
         found: list[tuple[Run, str]] = []
-        unseen = max(start, state.head.head_offset)
-        fresh = state.fresh(unseen, min(unseen + limit, state.log.end) - 1)
-        for run in chain(islice(state.runs.pieces_from(start), limit), fresh):
+        unseen, released = max(start, state.head.head_offset), state.released
+        held_from = max(unseen, released)
+        fresh = state.fresh(unseen, min(unseen + limit, released) - 1)
+        held = state.fresh(held_from, min(held_from + limit, state.log.end) - 1)
+        for run in chain(islice(state.runs.pieces_from(start), limit), fresh, held):
             left = limit - sum(part.size for part, _ in found)
             if left <= 0:
                 break
             part = run._replace(last=min(run.last, run.first + left - 1))
             if part.state == MOVING:
                 found.append((part, "in_flight"))
+                continue
+            if part.first >= released:
+                found.append((part, "held"))
                 continue
             if part.visible_at is not None:
                 hidden = part.visible_at > state.now
@@ -288,11 +298,14 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
     """Adopt newer attributes at once (QUE-25); what the old retention had expired stays gone (RET-6)."""
     if command.version <= state.head.attributes_version:
         return False, False
-    delay = state.delay
+    delay, cap = state.delay, state.attributes.delayed_limit
+    state.keep_released()
     state.attributes = QueueAttributes.from_wire(command.attributes)
     state.head = attrs.evolve(state.head, attributes=dict(command.attributes), attributes_version=command.version)
     if state.delay != delay:
         state.change_delay()
+    elif state.attributes.delayed_limit != cap:
+        state.change_cap()
     if not state.attributes.rewind_micros:
         state.forget_history()
     state.expire()

@@ -58,7 +58,8 @@ class Head:
     """The one row of a shard that is not a run: the fence, the marks, and a copy of the attributes.
 
     Messages below `floor_offset` are gone; from `head_offset` on none was looked at yet; in between, a
-    message without a run is deleted. `attributes` holds wire names and string values.
+    message without a run is deleted. Those below `released_offset` are not held, whatever the cap on delayed
+    ones is now (INF-9). `attributes` holds wire names and string values.
     """
 
     shard: int
@@ -73,6 +74,7 @@ class Head:
     committed_at: int = 0
     attributes: dict[str, str] = attrs.field(factory=dict)
     attributes_version: int = 0
+    released_offset: int = 0
 
 
 class DeadLetters(NamedTuple):

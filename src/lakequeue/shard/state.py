@@ -4,6 +4,10 @@ A message is in flight, delayed or available. The available ones are kept as ran
 others a heap holds `(instant, first, last)`. Entries are never taken out when a message changes before
 its instant: what they point at is checked against the runs when the instant comes. So extending a lease of
 a million messages costs one entry, and nothing is ever scanned per command.
+
+With a cap on delayed messages the last ones of the log may be held (INF-9). Which, follows from the instant
+alone: those behind the one that fills the cap, as delays end in any order, but none begins after the send. So
+they are simply not looked at yet, and `released_offset` is needed only where the cap or the delays change.
 """
 
 from __future__ import annotations
@@ -64,6 +68,7 @@ class ShardState:
         self.attempts: dict[str, list[tuple[int, int]]] = {}
         self._groups = None
         self.in_flight = 0
+        self.delayed = SpanSet()  # never received, looked at, and their delay is not over; only with a cap on them
         self.scanned = self.head.head_offset
         available: list[tuple[int, int]] = []
         coming: list[tuple[int, int, int]] = []
@@ -103,6 +108,8 @@ class ShardState:
                 self._index(self.runs)
                 break
             _, first, last = heapq.heappop(self._coming)
+            if self.delayed.size:
+                self.delayed.discard(first, last)
             self._arrive(first, last)
         if len(self._coming) > self._heap_limit:
             self._index(self.runs)
@@ -131,8 +138,10 @@ class ShardState:
         before = self.stored + self.history.size
         if lowest is not None and lowest < below:
             self._forget(below)
-        for overdue in self._overdue():
-            self._drop(*overdue)
+        overdue = list(self._overdue())
+        for letters in overdue:
+            if not self._drop(*letters[1:]):
+                heapq.heappush(self._aging, letters)  # goes once it is not held any more
         first = self.history.first
         if first is not None:
             rewindable = self.log.first_sent_at_or_after(self.earliest_rewind)
@@ -140,8 +149,8 @@ class ShardState:
                 self.history.cut(first, rewindable - 1)
         self.expired += before - self.stored - self.history.size
 
-    def _overdue(self) -> Iterator[tuple[int, int]]:
-        """Ranges of dead letters that are past retention since they were first sent (RET-7)."""
+    def _overdue(self) -> Iterator[tuple[int, int, int]]:
+        """Dead letters that are past retention since they were first sent (RET-7): the instant, and ranges."""
         end = self.log.end
         if self._aging_to < end:
             for letters in self.log.dead_letters(self._aging_to, end - 1):
@@ -150,8 +159,7 @@ class ShardState:
             self._aging_to = end
         horizon = self.now - self.attributes.retention_micros
         while self._aging and self._aging[0][0] <= horizon:
-            _, first, last = heapq.heappop(self._aging)
-            yield first, last
+            yield heapq.heappop(self._aging)
 
     def next_expiry(self) -> int | None:
         """Instant at which the next stored message expires."""
@@ -194,6 +202,14 @@ class ShardState:
         cap = self.attributes.inflight_limit
         return None if cap is None else max(0, cap - self.in_flight)
 
+    @property
+    def released(self) -> int:
+        """Offset from which on messages are held: accepted, but neither visible nor delayed (INF-9)."""
+        if self.attributes.delayed_limit is None:
+            return self.log.end
+        self.look_at_all()
+        return self.scanned
+
     def live(self, run: Run) -> bool:
         """Whether the receipt of a run still hides it."""
         return run.state == IN_FLIGHT and run.visible_at is not None and run.visible_at > self.now
@@ -223,12 +239,13 @@ class ShardState:
         chunk = _CHUNK
         while self.available.size < count and self.scanned < self.log.end:
             chunk = max(chunk * 2, count - self.available.size)
-            self.look_up_to(self.scanned + chunk)
+            if not self.look_up_to(self.scanned + chunk):
+                break
 
     def look_before(self, place: tuple[int, int] | None) -> bool:
         """Look at some fresh messages if the next could be served before `place`: (visible since, offset).
 
-        False: it could not, or is not visible yet, and then neither are those after it.
+        False: it could not, or is not visible yet or held, and then so are those after it.
         """
         if self.scanned >= self.log.end:
             return False
@@ -237,21 +254,22 @@ class ShardState:
             return False
         # twice as many each time, so that a long backlog of one group is passed in few steps
         count = max(_CHUNK, self.scanned - self.head.head_offset)
-        self.look_up_to(self.scanned + count)
-        return True
+        return self.look_up_to(self.scanned + count)
 
     def look_at_all(self) -> None:
-        """Look at every fresh message."""
+        """Look at every fresh message that is not held."""
         self.look_up_to(self.log.end)
 
-    def look_up_to(self, end: int) -> None:
-        """Look at the fresh messages below an offset, as far as there are any."""
-        end = min(end, self.log.end)
-        if self.scanned < end:
-            first, self.scanned = self.scanned, end
-            self._scan(first, end - 1)
-            if self._groups is not None:
-                self._groups.add([(first, end - 1)])
+    def look_up_to(self, end: int) -> bool:
+        """Look at the fresh messages below an offset that are not held; whether there were any."""
+        first, end = self.scanned, min(end, self.log.end)
+        cap = self.attributes.delayed_limit
+        if first >= end or (cap is not None and self._held_from(cap, first, end, 0) == first):
+            return False
+        self.scanned = self._scan(first, end - 1)
+        if self._groups is not None:
+            self._groups.add([(first, self.scanned - 1)])
+        return True
 
     def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """What the log says of messages that were never received, see `Log.spans`."""
@@ -271,13 +289,30 @@ class ShardState:
         first = self.runs.first_from(offset)
         return self.head.head_offset if first is None else first
 
-    def _scan(self, first: int, last: int) -> None:
+    def _scan(self, first: int, last: int) -> int:
+        """Take messages into the indexes that were never received; the offset from which on they are held."""
+        cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
-            if instant <= self.now:
-                self.available.add(start, end)
-            else:
-                heapq.heappush(self._coming, (instant, start, end))
+            stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)
+            if start < stop and instant <= self.now:
+                self.available.add(start, stop - 1)
+            elif start < stop:
+                heapq.heappush(self._coming, (instant, start, stop - 1))
                 self._heap_limit += 2
+                if cap is not None:
+                    self.delayed.add(start, stop - 1)
+            if stop <= end:
+                return stop
+        return last + 1
+
+    def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
+        """First offset that is held of those that become available at an instant, `end` if none is.
+
+        Everything before `start` was looked at: a message is released once fewer of those are delayed than may be.
+        """
+        room = max(0, cap - self.delayed.size)
+        reached = start + room if instant > self.now else end if room else start
+        return min(end, max(reached, self.head.head_offset, self.head.released_offset))
 
     # -- transitions --------------------------------------------------------------------------------------
 
@@ -317,6 +352,8 @@ class ShardState:
 
     def fresh(self, first: int, last: int) -> Iterator[Run]:
         """Runs of messages that were never received here; dead letters bring their receive count (DLQ-4)."""
+        if first > last:
+            return
         for letters in self.log.dead_letters(first, last):
             if first < letters.first:
                 yield Run(first, letters.first - 1)
@@ -332,6 +369,14 @@ class ShardState:
             self.head = attrs.evolve(self.head, head_offset=offset + 1)
         run = self.runs.at(offset) or next(self.fresh(offset, offset))
         self.runs.put(run._replace(first=offset, last=offset, visible_at=self.now))
+
+    def keep_released(self) -> None:
+        """Note what is not held now, before something changes that would hold it again (INF-9)."""
+        self.head = attrs.evolve(self.head, released_offset=self.released)
+
+    def change_cap(self) -> None:
+        """Judge what is delayed by a new cap, or count it from now on."""
+        self._index(self.runs)
 
     def change_delay(self) -> None:
         """Judge messages that were never received by the queue's new delay (DLY-10); for FIFO queues."""
@@ -410,6 +455,8 @@ class ShardState:
         """Bring back what was deleted from an offset on, as if never received; how many that are (RWD-20)."""
         again = list(self.history.pieces(first, self.log.end))
         self.history.cut(first, self.log.end)
+        if again:
+            self.keep_released()
         for run in again:
             self.runs.put(Run(run.first, run.last))
         if again:
@@ -440,6 +487,7 @@ class ShardState:
         """Remove every message below an offset, and move the head there."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
+        self.delayed.discard(0, below - 1)
         first = self.runs.first
         if first is not None and first < below:
             for run in list(self.runs.pieces(first, below - 1)):
@@ -454,18 +502,22 @@ class ShardState:
             self._groups.removed(0, below - 1)
             self._groups.serve(behind=False)
 
-    def _drop(self, first: int, last: int) -> None:
-        """Remove messages anywhere in the shard, the history included."""
+    def _drop(self, first: int, last: int) -> bool:
+        """Remove messages anywhere in the shard, the history included; False if they are held."""
         head = self.head.head_offset
         if last >= head:
             self.look_up_to(last + 1)
+            if self.scanned <= last:
+                return False
             self._pass(max(first, head))
             self.head = attrs.evolve(self.head, head_offset=last + 1)
         for run in list(self.runs.pieces(first, last)):
             self.leave(run)
         self.available.discard(first, last)
+        self.delayed.discard(first, last)
         self.runs.cut(first, last)
         self.history.cut(first, last)
+        return True
 
 
 def _unattempted(run: Run) -> Run:

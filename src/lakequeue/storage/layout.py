@@ -90,6 +90,7 @@ RECEIPTS = pa.schema(
         ("committed_at", INSTANT),
         ("attributes", pa.map_(pa.string(), pa.string())),
         ("attributes_version", pa.int64()),
+        ("released_offset", pa.int64()),
     ]
 )
 RECEIPT_PARTITIONS = ["shard", "settled"]
@@ -107,6 +108,7 @@ STATS = pa.schema(
         ("rewindable", pa.int64()),
         ("oldest_age", pa.float64()),
         ("sent", pa.int64()),
+        ("held", pa.int64()),
     ]
 )
 STATS_PARTITIONS = ["day"]

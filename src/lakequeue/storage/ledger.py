@@ -238,4 +238,5 @@ def _head(row: dict[str, Any], shard: int) -> Head:
         committed_at=micros("committed_at") or 0,
         attributes=dict(row["attributes"] or []),
         attributes_version=row["attributes_version"],
+        released_offset=row["released_offset"] or 0,
     )

@@ -34,6 +34,7 @@ class StatsRow:
     """Seconds."""
     sent: int
     """Messages that were ever sent."""
+    held: int = 0
 
 
 def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
