@@ -31,6 +31,7 @@ ROOMS = [
             "received",
             "receiving",
             "looking",
+            "plotting",
             "sending",
             "settling",
             "",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli import messages, queues, spark, watch
+from lakequeue.cli import messages, plot, queues, spark, watch
 from lakequeue.cli.frame import USAGE, Commands, Session
 
 app = typer.Typer(
@@ -59,6 +59,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "untag": queues.untag,
         "counts": queues.counts,
         "watch": watch.watch,
+        "plot": plot.plot,
         "rewind": queues.rewind,
         "purge": queues.purge,
         "compact": queues.compact,
