@@ -72,7 +72,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "change-visibility": messages.change_visibility,
         "peek": messages.peek,
     },
-    "With Spark": {"sql": spark.sql, "demo": spark.demo},
+    "With Spark": {"sql": spark.sql, "views": spark.views, "demo": spark.demo},
 }
 for _panel, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():
