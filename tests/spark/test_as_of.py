@@ -14,8 +14,6 @@ from lakequeue.storage import layout, past, sweep
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def lq(tmp_path: Path) -> LakeQueue:
@@ -35,6 +33,7 @@ def shown(spark: SparkSession) -> set[tuple[str, str, str]]:
     }
 
 
+@pytest.mark.spark
 @pytest.mark.spec("DLT-5", "DLT-3")
 def test_views_show_the_tables_as_of_an_instant(spark: SparkSession, lq: LakeQueue) -> None:
     queue = lq.create_queue("orders", visibility_timeout=600)
