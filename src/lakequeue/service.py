@@ -200,19 +200,41 @@ class LakeQueue:
         with self.storage_errors():
             self.finish_deletion(queue)
 
-    def register_views(self, spark: SparkSession, now: datetime | None = None) -> None:
-        """Makes the temporary views ``queues``, ``messages`` and ``receipts`` in a session.
+    def register_views(
+        self, spark: SparkSession, now: datetime | None = None, as_of: datetime | None = None
+    ) -> None:
+        """Makes the temporary views ``queues``, ``messages``, ``receipts`` and ``history`` in a session.
 
         Args:
             spark: the session.
-            now: the instant that states are judged at; None is the time of each query.
-        """
-        from lakequeue.views import register_views
+            now: the instant that states are judged at; None is ``as_of``, or else the time of each query.
+            as_of: an aware instant by the machine's clock: show the tables as they were then. Ten minutes back
+                are always kept, of queues that rest more.
 
+        Raises:
+            QueueClientError: the log of a table no longer reaches back to ``as_of``.
+            InvalidParameterValue: ``as_of`` is no aware instant.
+        """
+        for statement in self.view_statements(now, as_of):
+            spark.sql(statement)
+
+    def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
+        """The SQL of these views, for sessions that are not Python's; needs no JVM."""
+        from lakequeue.views import view_statements
+
+        try:
+            then = None if as_of is None else to_micros(as_of)
+        except (AttributeError, TypeError, ValueError):
+            raise InvalidParameterValue(
+                f"Value {as_of} for parameter as_of is invalid. Reason: Must be an instant with a time zone."
+            ) from None
         with self.storage_errors():
-            with self._store.lock:
-                rows = [row for row in self._store.catalog.rows() if row.deleted_at is None]
-            register_views(spark, self.root, rows, now)
+            rows = [
+                row
+                for row in self.rows()
+                if row.deleted_at is None or (then is not None and row.created_at <= then < row.deleted_at)
+            ]
+            return view_statements(self.root, rows, now, as_of)
 
     def compact(self, progress: Progress | None = None) -> list[CompactionSummary]:
         """Frees what the queues of the root, of all regions, no longer need; changes no answer.

@@ -10,17 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from lakequeue.attributes import HIDDEN
-from lakequeue.clock import to_micros
-from lakequeue.storage import layout
+from lakequeue.clock import from_micros, to_micros
+from lakequeue.storage import layout, past
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.frames import quoted, spark_uri
 from lakequeue.storage.lease_frame import SEQUENCE_NUMBER
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _CHUNK = 100_000
 """Offsets that one task matches with their runs."""
@@ -137,19 +133,26 @@ END)"""
 _GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
 
 
-def register_views(
-    spark: SparkSession, root: str, queues: Sequence[QueueRow], now: datetime | None = None
-) -> None:
-    """Creates or replaces the four views in a session (DLT-5).
+def view_statements(
+    root: str, queues: Sequence[QueueRow], now: datetime | None = None, as_of: datetime | None = None
+) -> list[str]:
+    """The SQL that creates or replaces the four views, for a session with Delta's extension and catalog (DLT-5).
 
     A queue that gets a cap on delayed messages later shows held ones as such once the views are made anew.
 
     Args:
-        spark: the session, with Delta's extension and catalog.
         root: where the queues are.
         queues: the queues to show; their secrets are not looked at.
-        now: the instant that states are judged at; None is the time of each query.
+        now: the instant that states are judged at; None is ``as_of``, or else the time of each query.
+        as_of: read the versions of the tables that were in force then; queues made later are left out.
+
+    Raises:
+        QueueClientError: the log of a table no longer reaches back to ``as_of``.
     """
+    now = now or as_of
+    versions = {} if as_of is None else _versions(root, queues, as_of)
+    if as_of is not None:
+        queues = [queue for queue in queues if layout.receipts_path(root, queue.key) in versions]
     instant = "current_timestamp()" if now is None else f"timestamp_micros({to_micros(now)})"
     branches: dict[str, tuple[Mapping[str, str], Callable[[QueueRow], str]]] = {
         "messages": (MESSAGES, lambda queue: _messages(root, queue, instant)),
@@ -157,9 +160,27 @@ def register_views(
         "history": (HISTORY, lambda queue: _history(root, queue, instant)),
         "queues": (QUEUES, lambda queue: _queue(root, queue, instant)),
     }
+    statements = []
     for view, (columns, branch) in branches.items():
         text = " UNION ALL ".join(branch(queue) for queue in queues) or _nothing(columns)
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {text}")
+        for path, version in versions.items():  # tables are named by nothing else
+            text = text.replace(_table(path), f"{_table(path)} VERSION AS OF {version}")
+        statements.append(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {text}")
+    return statements
+
+
+def _versions(root: str, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
+    """By path, the versions that were in force at an instant, of the tables that were there."""
+    found: dict[str, int] = {}
+    for queue in queues:
+        if from_micros(queue.created_at) <= as_of:
+            tables = [layout.messages_path(root, queue.key), layout.receipts_path(root, queue.key)]
+            numbers = [past.version_at(path, to_micros(as_of)) for path in tables]
+            if None not in numbers:  # else it was just being made
+                found |= {path: number for path, number in zip(tables, numbers, strict=True) if number is not None}
+    catalog = layout.queues_path(root)
+    number = past.version_at(catalog, to_micros(as_of)) if found else None
+    return found if number is None else found | {catalog: number}
 
 
 def _nothing(columns: Mapping[str, str]) -> str:

@@ -351,6 +351,15 @@ def test_peek_changes_nothing(run, ask, queue, root):
     assert commits(root) == before
 
 
+def test_the_sql_of_the_views_is_printed_without_a_jvm(run, ask, queue):
+    printed = run("views").stdout
+    assert printed.count("CREATE OR REPLACE TEMPORARY VIEW") == printed.count(";\n") == 4
+    assert f"/q/{queue.key}/receipts`" in printed and "VERSION AS OF" not in printed
+    then = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}"
+    assert all("VERSION AS OF" in statement for statement in ask("views", "--as-of", then))
+    assert run("views", "--as-of", "yesterday").exit_code == 2
+
+
 def test_control_characters_of_a_body_do_not_reach_a_terminal(run, queue):
     queue.send("a\x9b31mb\x85\nc")
     for command in (["peek", "orders"], ["receive", "orders"]):

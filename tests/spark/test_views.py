@@ -292,6 +292,7 @@ def test_a_root_without_queues_has_empty_views_of_the_same_schema(
     full = {
         view: spark.table(view).schema.simpleString() for view in ("messages", "receipts", "history", "queues")
     }
-    views.register_views(spark, str(tmp_path / "empty"), [])
+    for statement in views.view_statements(str(tmp_path / "empty"), []):
+        spark.sql(statement)
     assert {view: spark.table(view).schema.simpleString() for view in full} == full
     assert all(spark.table(view).isEmpty() for view in full)

@@ -34,6 +34,7 @@ ROOMS = [
             "received",
             "receiving",
             "looking",
+            "plotting",
             "sending",
             "settling",
             "moving",

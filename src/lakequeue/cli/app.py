@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli import messages, queues, spark, watch
+from lakequeue.cli import messages, plot, queues, spark, watch
 from lakequeue.cli.frame import USAGE, Commands, Session
 
 app = typer.Typer(
@@ -59,6 +59,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "untag": queues.untag,
         "counts": queues.counts,
         "watch": watch.watch,
+        "plot": plot.plot,
         "rewind": queues.rewind,
         "redrive": queues.redrive,
         "purge": queues.purge,
@@ -72,7 +73,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "change-visibility": messages.change_visibility,
         "peek": messages.peek,
     },
-    "With Spark": {"sql": spark.sql, "demo": spark.demo},
+    "With Spark": {"sql": spark.sql, "views": spark.views, "demo": spark.demo},
 }
 for _panel, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():

@@ -196,7 +196,7 @@ def rewind(
     if (to is None) == (ago is None):
         usage("give either an INSTANT or --ago SECONDS")
     lake = session.lake()
-    instant = lake.clock.now() - timedelta(seconds=ago) if ago is not None else _instant(to or "")
+    instant = lake.clock.now() - timedelta(seconds=ago) if ago is not None else parsed_instant(to or "")
     count = lake.queue(queue).rewind(instant)
     document = {"queue": queue, "rewound_to": instant, "messages": count}
     session.answer(document, f"{render.count(count, 'message')} of {queue} visible again")
@@ -265,7 +265,8 @@ def compact(
         )
 
 
-def _instant(text: str) -> datetime:
+def parsed_instant(text: str) -> datetime:
+    """An instant of the command line."""
     try:
         # Python 3.10 knows no Z
         instant = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))

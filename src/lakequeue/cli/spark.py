@@ -10,6 +10,7 @@ import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.frame import DONE, Session, usage
+from lakequeue.cli.queues import parsed_instant
 from lakequeue.errors import QueueClientError
 
 if TYPE_CHECKING:
@@ -17,13 +18,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+AsOf = Annotated[
+    str | None,
+    typer.Option(metavar="INSTANT", help="As they were then, as in 2026-01-31T08:00Z; minutes back at most."),
+]
+
+
 def sql(
     ctx: typer.Context,
     query: Annotated[str, typer.Argument(help="Spark SQL over the views queues, messages and receipts.")],
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show at most so many rows.")] = 1_000,
+    as_of: AsOf = None,
 ) -> None:
     """Ask the queues' tables in SQL."""
     session: Session = ctx.obj
+    then = None if as_of is None else parsed_instant(as_of)
     session.lake().list_queues(limit=1)  # a wrong root is known before Spark has started
     from lakequeue.spark.session import build_session
 
@@ -33,12 +42,19 @@ def sql(
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         spark.sparkContext.setLogLevel("OFF")
     with render.spinner("running the query"):
-        session.lake(spark).register_views(spark)
+        session.lake(spark).register_views(spark, as_of=then)
         found = _rows(spark, query, limit + 1)
     rows = found.slice(0, limit).to_pylist(maps_as_pydicts="lossy")
     session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows]))
     if found.num_rows > limit:
         typer.echo(f"only the first {render.count(limit, 'row')}; --limit shows more", err=True)
+
+
+def views(ctx: typer.Context, as_of: AsOf = None) -> None:
+    """Print the SQL that creates the views, for spark-sql and other sessions; starts no JVM."""
+    session: Session = ctx.obj
+    statements = session.lake().view_statements(as_of=None if as_of is None else parsed_instant(as_of))
+    session.answer(statements, "\n".join(f"{statement};" for statement in statements))
 
 
 def demo(

@@ -110,6 +110,17 @@ class ShardLog:
                     return file.first + int(np.searchsorted(sent, instant))
         return self.files[stop].first if stop < len(self.files) else self.end
 
+    @property
+    def begin(self) -> int:
+        """Everything below was dropped."""
+        return self.files[0].first if self.files else self.end
+
+    def until(self, instant: int, reached: int) -> ShardLog:
+        """The log as it was at an instant, when it was known to reach up to an offset at or above ``begin``."""
+        end = max(reached, self.first_sent_at_or_after(instant + 1))
+        files = [file for file in self.files if file.first < end]
+        return ShardLog(files, end, False, self.version, self._columns)
+
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         if delay == 0:
             yield first, last, 0

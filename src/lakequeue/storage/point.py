@@ -29,9 +29,9 @@ _LOST = ("oncurrent", "conflict", "deleted data", "Invalid table version", "alre
 class PointTable:
     """One handle of one Delta table. ``engine.Table`` says what each method promises."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, version: int | None = None) -> None:
         self.path = path
-        self._table = DeltaTable(path)
+        self._table = DeltaTable(path, version)
         self._partitions: list[str] = self._table.metadata().partition_columns
         self._schema = pa.schema(self._table.schema())
         self._fields = [f for f in self._schema if f.name not in self._partitions]

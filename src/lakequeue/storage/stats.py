@@ -54,6 +54,25 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
     return 0
 
 
+def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
+    """The rows of a queue with their minutes as instants, from an instant on, in order."""
+    path = layout.stats_path(root)
+    if not engine.exists(path):
+        return []
+    table = engine.open(path)
+    files = table.files()
+    day = pa.scalar(since, layout.INSTANT).as_py().strftime("%Y-%m-%d")
+    paths = files.filter(pc.greater_equal(files["partition.day"], day))["path"].to_pylist()
+    found: list[tuple[int, StatsRow]] = []
+    for part in table.read(paths):
+        wanted = pc.and_(pc.equal(part["key"], key), pc.greater_equal(part["minute"].cast(pa.int64()), since))
+        rows = part.filter(wanted)
+        minutes = rows["minute"].cast(pa.int64()).to_pylist()
+        names = [field.name for field in attrs.fields(StatsRow)]
+        found += zip(minutes, (StatsRow(**row) for row in rows.select(names).to_pylist()), strict=True)
+    return sorted(found, key=lambda row: row[0])
+
+
 def sweep(engine: Engine, root: str) -> Freed:
     """Joins the small files of each day; removes files and log entries that nobody needs."""
     table = _open(engine, root)

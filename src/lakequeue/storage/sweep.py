@@ -73,6 +73,12 @@ def trim_log(table_path: str, kept_seconds: float) -> Freed:
     return remove(table_path, [f"_delta_log/{info.base_name}" for number, _, info in entries if number < oldest])
 
 
+def readable_from(table_path: str) -> int:
+    """The lowest version that the log still tells as a whole: the first one, or that of a checkpoint."""
+    # a commit is told by those before it, down to a checkpoint
+    return min(number for number, kind, _ in _log(table_path) if kind == "checkpoint" or number == 0)
+
+
 def forget_manifests(messages_path: str, before: int) -> Freed:
     """Removes manifests of bulk sends that were written before an instant.
 

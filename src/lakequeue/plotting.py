@@ -1,0 +1,168 @@
+"""How a queue stood over time, as points and as a picture.
+
+Three sources, each reaching further back than the next: the ``stats`` table, to which the compactor adds a row per
+minute; the versions of the ledger that its log still keeps, some minutes, so that there is something to see before
+any compaction; and the present.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakequeue.clock import from_micros, to_micros
+from lakequeue.errors import QueueClientError
+from lakequeue.looking import Standing, standing
+from lakequeue.received import QueueCounts
+from lakequeue.shard import ShardMachine
+from lakequeue.shard_service import ShardStanding
+from lakequeue.storage import layout, past, stats
+from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.log import ShardLog
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from lakequeue.queue import Queue
+
+MOST = 50
+"""Versions of the ledger that are opened, and instants between them that are looked at."""
+
+
+def points(queue: Queue, since: datetime) -> list[Standing]:
+    """How a queue stood from an instant on, oldest first; the last point is the present.
+
+    Commits nothing and needs no JVM.
+    """
+    with queue.service():
+        present = standing(queue)
+        begin = to_micros(since)
+        recent = [point for point in _from_versions(queue, begin, present.at) if point.at < present.at]
+        before = recent[0].at if recent else present.at
+        lq = queue.owner
+        rows = stats.read(lq.engine, lq.root, queue.key, begin)
+        return [*(_of_row(minute, row) for minute, row in rows if minute < before), *recent, present]
+
+
+def draw(name: str, shown: Sequence[Standing], path: Path) -> None:
+    """Draws points as a picture of the kind that the file's suffix names.
+
+    Raises:
+        QueueClientError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+    except ImportError as error:
+        raise QueueClientError("drawing needs matplotlib: pip install 'lakequeue[plot]'") from error
+    figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")  # its canvas is Agg, no display is looked for
+    depth, age = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    at = [from_micros(point.at) for point in shown]
+    marker = {"linewidth": 1.5, "marker": "o" if len(shown) < 200 else "", "markersize": 3}
+    depth.fill_between(at, [point.counts.visible for point in shown], color="tab:blue", alpha=0.15, linewidth=0)
+    for label, colour in (("visible", "tab:blue"), ("in flight", "tab:orange"), ("delayed", "tab:green")):
+        values = [getattr(point.counts, label.replace(" ", "_")) for point in shown]
+        depth.plot(at, values, label=label, color=colour, **marker)
+    depth.set_ylabel("messages")
+    depth.yaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+    depth.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    depth.set_title(f"Queue {name}, until {at[-1]:%Y-%m-%d %H:%M:%S} UTC", loc="left")
+    ages = [point.counts.oldest_age or 0 for point in shown]
+    unit, seconds = next((unit for unit in _UNITS if max(ages) >= 2 * unit[1]), _UNITS[-1])
+    age.plot(at, [value / seconds for value in ages], label="oldest message", color="tab:red", **marker)
+    age.set_ylabel(f"age ({unit})")
+    locator = AutoDateLocator()
+    age.xaxis.set_major_locator(locator)
+    age.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    age.set_xlabel("time (UTC)")
+    if at[0] == at[-1]:
+        age.set_xlim(at[0] - _AROUND, at[0] + _AROUND)
+    for axes in (depth, age):
+        _furnish(axes)
+    figure.savefig(path)
+
+
+_AROUND = timedelta(minutes=5)
+_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
+
+
+def _furnish(axes: Axes) -> None:
+    axes.set_ylim(0, max(1, axes.dataLim.y1 * 1.08))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 0.98), frameon=False, ncols=3)  # above, not in the way
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _of_row(minute: int, row: stats.StatsRow) -> Standing:
+    counts = QueueCounts(row.visible, row.in_flight, row.delayed, row.rewindable, row.oldest_age)
+    return Standing(minute, counts, row.sent)
+
+
+def _from_versions(queue: Queue, since: int, now: int) -> list[Standing]:
+    """What those versions of the ledger tell that its log still keeps, with the messages sent by then."""
+    states = list(_states(queue, since))
+    begins = [state.begin for state in states]
+    begin = max(since, begins[0]) if begins else now
+    found = {state.begin: state for state in states if state.begin >= since}
+    for instant in range(begin, now, max(1, (now - begin) // MOST)):
+        index = bisect_right(begins, instant) - 1
+        # between two versions only if no other lies between them
+        if index + 1 == len(states) or states[index + 1].number == states[index].number + 1:
+            found[instant] = states[index]
+    return [
+        Standing.of(state.at(instant), instant) for instant, state in sorted(found.items(), key=lambda i: i[0])
+    ]
+
+
+def _states(queue: Queue, since: int) -> Iterator[_State]:
+    path = layout.receipts_path(queue.owner.root, queue.key)
+    logs = [shard.log() for shard in queue.shards]
+    written = past.versions(path, first=1)  # the table is created empty
+    for version in _some(written, since):
+        with suppress(OSError):  # trimmed since, or one whose files are gone though its log is there
+            state = _State(path, version.number, logs)
+            if state.known:
+                yield state
+
+
+def _some(versions: Sequence[past.Version], since: int) -> list[past.Version]:
+    """As many as may be opened: all, or those that were in force at instants with even distances."""
+    at = [version.committed_at for version in versions]
+    versions = versions[max(0, bisect_right(at, since) - 1) :]
+    if len(versions) <= MOST:
+        return list(versions)
+    at = [version.committed_at for version in versions]
+    begin, end = at[0], at[-1]
+    chosen = {bisect_right(at, begin + (end - begin) * step // (MOST - 1)) - 1 for step in range(MOST)}
+    return [versions[index] for index in sorted(chosen)]
+
+
+class _State:
+    """A version of the ledger of all shards."""
+
+    def __init__(self, path: str, number: int, logs: Sequence[ShardLog]) -> None:
+        self.number = number
+        table = past.opened(path, number)
+        self._shards = [(*Ledger(table, shard).load(), log) for shard, log in enumerate(logs)]
+        self.begin = max(head.committed_at for head, *_ in self._shards)
+
+    @property
+    def known(self) -> bool:
+        """Whether nothing was dropped from the logs that was stored then."""
+        return all(
+            min([head.head_offset, *(run.first for run in runs)]) >= log.begin
+            for head, runs, _, log in self._shards
+        )
+
+    def at(self, instant: int) -> list[ShardStanding]:
+        """How the shards stood at an instant while it was in force."""
+        return [
+            ShardStanding.of(machine, instant)
+            for head, runs, history, log in self._shards
+            for machine in [ShardMachine(head, runs, log.until(instant, head.head_offset), history)]
+        ]

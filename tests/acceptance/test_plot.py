@@ -1,0 +1,217 @@
+"""How a queue stood over time, told by statistics, versions of the ledger and the present; and its picture."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import attrs
+import pytest
+from typer.testing import CliRunner, Result
+
+from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry, plotting, service
+from lakequeue.cli import app
+from lakequeue.clock import to_micros
+from lakequeue.looking import Standing
+from lakequeue.storage import layout, past
+from lakequeue.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
+    return LakeQueue(str(tmp_path / "root"), clock=clock)
+
+
+@pytest.fixture
+def begin(clock: ManualClock) -> datetime:
+    return clock.now()
+
+
+def worked_on(queue: Queue, clock: ManualClock) -> dict[int, Standing]:
+    """Sends, receives and deletes; how the queue stood after each."""
+    stood = {}
+
+    def note() -> None:
+        stood[to_micros(clock.now())] = Standing(to_micros(clock.now()), queue.counts(), len(sent))
+        clock.advance(7)
+
+    sent: list[str] = []
+    for number in range(6):
+        for text in "ab":
+            sent.append(queue.send(f"{text}{number}", delay=20 if number == 2 else None).message_id)
+            note()
+        received = queue.receive(3, visibility_timeout=12)
+        note()
+        if received:
+            queue.delete_batch([message.receipt_handle for message in received[:2]])
+            note()
+    return stood
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_before_any_compaction_the_versions_of_the_ledger_tell(lq, clock, begin, shards):
+    queue = lq.create_queue("orders", shards=shards, rewind_range=3600)
+    stood = worked_on(queue, clock)
+    points = plotting.points(queue, begin)
+    assert [point.at for point in points] == sorted({point.at for point in points})
+    assert points[-1] == Standing(to_micros(clock.now()), queue.counts(), 12)
+    told = {point.at: point for point in points}
+    assert {at: told[at] for at in stood if at in told} == {at: stood[at] for at in stood if at in told}
+    assert len(stood.keys() & told.keys()) > 10
+    # between two commits: what was sent since, and timeouts that ended
+    between = [point for point in points if point.at not in stood]
+    assert len(between) > 20 and {point.counts.in_flight for point in between} >= {0, 1}
+    assert any(point.sent > 0 for point in between)
+
+
+def test_only_what_lies_in_the_span_is_told(lq, clock, begin):
+    queue = lq.create_queue("orders")
+    worked_on(queue, clock)
+    since = clock.now() - timedelta(seconds=60)
+    points = plotting.points(queue, since)
+    assert len(points) > 10 and points[0].at >= to_micros(since) and points[-1].at == to_micros(clock.now())
+    assert [point.at for point in plotting.points(queue, clock.now())] == [to_micros(clock.now())]
+
+
+def test_a_bounded_number_of_versions_is_opened(lq, clock, begin, monkeypatch):
+    queue = lq.create_queue("orders")
+    stood = worked_on(queue, clock)
+    opened: list[int] = []
+    open_ = past.opened
+    monkeypatch.setattr(past, "opened", lambda path, version: opened.append(version) or open_(path, version))
+    monkeypatch.setattr(plotting, "MOST", 4)
+    points = plotting.points(queue, begin)
+    assert 2 <= len(set(opened)) == len(opened) <= 4
+    assert len(points) <= 9
+    told = {point.at: point for point in points}
+    assert all(told[at] == stood[at] for at in stood.keys() & told.keys())
+
+
+def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin, monkeypatch):
+    for kept in ("MESSAGES_KEPT", "RECEIPTS_KEPT"):
+        monkeypatch.setattr(layout, kept, layout.Kept(0, 0))
+    queue, other = lq.create_queue("orders"), lq.create_queue("others")
+    other.send("not mine")
+    counted = []
+    for number in range(3):
+        queue.send(str(number))
+        queue.receive(visibility_timeout=10)
+        clock.advance(60)
+        lq.compact()
+        counted.append(Standing(to_micros(clock.now()), queue.counts(), number + 1))
+    clock.advance(30)
+    points = plotting.points(queue, begin)
+    assert points[0] == counted[0]
+    assert points[1].at == counted[1].at and points[1].counts.in_flight == 1  # the last version, right after it
+    assert points[-1].counts == attrs.evolve(counted[2].counts, oldest_age=210.0)
+    assert plotting.points(queue, begin + timedelta(seconds=61))[0] == points[1]
+    service._stores.clear()
+    shutil.rmtree(layout.stats_path(lq.root))
+    assert plotting.points(lq.queue("orders"), begin)[0] == points[1]
+
+
+def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begin, monkeypatch):
+    monkeypatch.setattr(layout, "MESSAGES_KEPT", layout.Kept(0, 0))
+    queue = lq.create_queue("orders")
+    worked_on(queue, clock)
+    queue.purge()
+    purged = to_micros(clock.now())
+    clock.advance(10)
+    queue.compact()
+    queue.send("last")
+    clock.advance(10)
+    points = plotting.points(queue, begin)
+    assert points and points[0].at >= purged
+    assert {point.counts.visible for point in points} == {0, 1}
+
+
+def test_a_queue_of_which_nothing_is_known_has_its_present(lq, clock):
+    queue = lq.create_queue("orders")
+    assert plotting.points(queue, clock.now() - timedelta(hours=1)) == [
+        Standing(to_micros(clock.now()), QueueCounts(0, 0, 0, 0, None), 0)
+    ]
+
+
+# --- the command
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.chdir(tmp_path)
+    queue = LakeQueue("root").create_queue("orders")
+    queue.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("c", delay=60)])
+    queue.receive()
+    return lambda *args: CliRunner().invoke(app, ["--root", "root", *args])
+
+
+def test_the_command_draws_a_picture(run):
+    done = run("plot", "orders", "--out", "orders.png")
+    assert done.exit_code == 0 and done.stdout.startswith("drew ") and "orders.png" in done.stdout
+    picture = Path("orders.png").read_bytes()
+    assert picture.startswith(b"\x89PNG\r\n") and len(picture) > 10_000
+    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+    assert (width, height) == (1200, 720)
+
+
+def test_the_picture_shows_every_series_with_units(run):
+    run("plot", "orders", "--out", "orders.svg", "--hours", "1")
+    drawing = Path("orders.svg").read_text()
+    for text in (
+        "visible",
+        "in flight",
+        "delayed",
+        "oldest message",
+        "age (seconds)",
+        "time (UTC)",
+        "Queue orders",
+    ):
+        assert f"<!-- {text}" in drawing
+
+
+def test_json_tells_the_points(run):
+    done = run("--json", "plot", "orders", "--since", "2026-01-01T00:00Z")
+    points = json.loads(done.stdout)
+    assert points[-1].pop("oldest_age") > 0 and points[-1].pop("at") > points[0]["at"]
+    assert points[-1] == {
+        "sent": 3,
+        "queue": "orders",
+        "visible": 1,
+        "in_flight": 1,
+        "delayed": 1,
+        "rewindable": 0,
+    }
+    assert [path.name for path in Path().iterdir()] == ["root"]
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (["orders"], 2),
+        (["orders", "--out", "orders.gif"], 2),
+        (["orders", "--out", "orders.png", "--since", "yesterday"], 2),
+        (["nope", "--out", "nope.png"], 1),
+        (["orders", "--out", "no/such/folder.png"], 3),
+    ],
+)
+def test_a_wrong_option_or_name_is_refused_in_a_line(run, args, status):
+    done = run("plot", *args)
+    assert done.exit_code == status and done.stderr.count("\n") == 1
+    assert [path.name for path in Path().iterdir()] == ["root"]
+
+
+def test_without_matplotlib_it_says_how_to_install_it(run, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = run("plot", "orders", "--out", "orders.png")
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1) and "pip install 'lakequeue[plot]'" in done.stderr
+    assert run("--json", "plot", "orders").exit_code == 0

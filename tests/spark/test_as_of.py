@@ -1,0 +1,81 @@
+"""SQL over the tables as they were at an instant."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakequeue import LakeQueue, errors
+from lakequeue.storage import layout, past, sweep
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def lq(tmp_path: Path) -> LakeQueue:
+    return LakeQueue(str(tmp_path / "it's a `root`"))
+
+
+def last_commit(lq: LakeQueue, key: str) -> datetime:
+    """When the newest version of a queue's tables was committed, by the machine's clock."""
+    paths = [layout.messages_path(lq.root, key), layout.receipts_path(lq.root, key)]
+    micros = max(past.versions(path)[-1].committed_at for path in paths)
+    return datetime.fromtimestamp(micros / 1e6, timezone.utc)
+
+
+def shown(spark: SparkSession) -> set[tuple[str, str, str]]:
+    return {
+        (row.queue, row.body, row.state) for row in spark.sql("SELECT queue, body, state FROM messages").collect()
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.spec("DLT-5", "DLT-3")
+def test_views_show_the_tables_as_of_an_instant(spark: SparkSession, lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders", visibility_timeout=600)
+    empty = datetime.now(timezone.utc)
+    queue.send("a")
+    queue.send("b")
+    sent = last_commit(lq, queue.key)
+    [message] = queue.receive()
+    received = last_commit(lq, queue.key)
+    queue.delete(message.receipt_handle)
+    queue.send("c")
+    lq.create_queue("later").send("elsewhere")
+    lq.delete_queue("orders")
+
+    def at(instant: datetime) -> set[tuple[str, str, str]]:
+        lq.register_views(spark, as_of=instant)
+        return shown(spark)
+
+    assert at(empty - timedelta(days=1)) == set()
+    assert at(empty) == set()
+    assert at(sent) == {("orders", "a", "Active"), ("orders", "b", "Active")}
+    assert at(received) == {("orders", "a", "Inactive"), ("orders", "b", "Active")}
+    [row] = spark.sql("SELECT queue, visible, in_flight FROM queues").collect()
+    assert tuple(row) == ("orders", 1, 1)
+    lq.register_views(spark, now=received + timedelta(seconds=601), as_of=received)
+    assert ("orders", "a", "Active") in shown(spark)
+    lq.register_views(spark)
+    assert shown(spark) == {("later", "elsewhere", "Active")}
+
+
+def test_what_the_log_no_longer_tells_is_an_error_that_says_how_far_it_reaches(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders")
+    queue.send("a")
+    early = last_commit(lq, queue.key)
+    for _ in range(2):
+        queue.receive(visibility_timeout=0)
+    path = layout.receipts_path(lq.root, queue.key)
+    lq.engine.open(path).trim(0)
+    sweep.trim_log(path, 0)
+    with pytest.raises(errors.QueueClientError, match="is known back to .*, and not as of"):
+        lq.view_statements(as_of=early)
+    assert len(lq.view_statements(as_of=last_commit(lq, queue.key))) == 4
+    for wrong in (datetime(2026, 1, 1), "yesterday"):
+        with pytest.raises(errors.InvalidParameterValue, match="as_of"):
+            lq.view_statements(as_of=wrong)  # type: ignore[arg-type]
