@@ -72,6 +72,7 @@ def test_each_look_is_a_line_of_json(lq: LakeQueue, orders: Queue) -> None:
         "visible": 1,
         "in_flight": 1,
         "delayed": 1,
+        "held": 0,
         "rewindable": 0,
         "sent_per_second": None,
         "consumed_per_second": None,
