@@ -10,7 +10,7 @@ import attrs
 
 from lakequeue.clock import from_micros
 from lakequeue.message import AttributeValue, Message, select_attributes
-from lakequeue.shard import ClaimedSpan, Run
+from lakequeue.shard import ClaimedSpan, ClaimResult, Run
 
 
 @attrs.frozen
@@ -50,7 +50,12 @@ def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
 
 
 def received_message(
-    row: Mapping[str, Any], span: ClaimedSpan, handle: str, names: Sequence[str], sequence: str | None
+    row: Mapping[str, Any],
+    claimed: ClaimResult,
+    span: ClaimedSpan,
+    handle: str,
+    names: Sequence[str],
+    sequence: str | None,
 ) -> Message:
     """A message as its receiver gets it; ``names`` filters its attributes (MSA-4)."""
     trace = row["trace_header"]
@@ -67,6 +72,8 @@ def received_message(
         sequence_number=sequence,
         sender_id=row["sender_id"],
         system_attributes={} if trace is None else {"AWSTraceHeader": trace},
+        received_at=from_micros(claimed.received_at),
+        visible_at=from_micros(claimed.visible_at),
     )
 
 

@@ -21,9 +21,21 @@ ROOMS = [
     ("shard service", {"group_commit", "shard_service"}),
     (
         "service",
-        {"service", "queue", "lease", "compaction", "views", "received", "receiving", "sending", "settling", ""},
+        {
+            "service",
+            "queue",
+            "lease",
+            "compaction",
+            "views",
+            "received",
+            "receiving",
+            "sending",
+            "settling",
+            "heartbeat",
+            "",
+        },
     ),
-    ("framework", {"consumer", "spark"}),
+    ("framework", {"consumer", "handling", "spark"}),
     ("entries", {"cli", "demo", "jobs", "__main__"}),
 ]
 """From the bottom to the top; a room knows those below it. The module "" is the package itself."""
