@@ -290,7 +290,7 @@ class Crew:
                 _log.warning("handing back %s messages failed: %s", len(part), error)
             else:
                 for failure in result.failed:
-                    _log.warning("%s: handing it back failed: %s", part[int(failure.id)], failure.message)
+                    _log.warning("%s: handing it back failed: %s", part[int(failure.id)], failure.code)
 
     def _forget(self, jobs: Iterable[_Job]) -> None:
         with self._lock:
@@ -313,7 +313,7 @@ class Crew:
             return [Verdict.FAILED] * len(wanted)
         verdicts = [Verdict.EXTENDED] * len(wanted)
         for failure in result.failed:
-            _log.warning("extending a message of %s failed: %s", self._queue.name, failure.message)
+            _log.warning("extending a message of %s failed: %s", self._queue.name, failure.code)
             if failure.code == QueueDoesNotExist.code:
                 self._broken(QueueDoesNotExist(failure.message))
             verdicts[int(failure.id)] = _verdict(failure)
