@@ -358,10 +358,7 @@ class Crew:
 
 def _hold(message: Message, now: int) -> Hold:
     assert message.received_at is not None and message.visible_at is not None
-    hold = Hold.fresh(to_micros(message.received_at), to_micros(message.visible_at))
-    # the queue may go by a clock that is ahead of this one; by this one the receipt began now, at the latest
-    ahead = max(0, hold.received_at - now)
-    return Hold.fresh(hold.received_at - ahead, hold.visible_at - ahead)
+    return Hold.fresh(to_micros(message.received_at), to_micros(message.visible_at), now)
 
 
 def _verdict(failure: BatchFailure) -> Verdict:

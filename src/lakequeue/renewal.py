@@ -45,9 +45,17 @@ class Hold:
     exhausted: bool = False
 
     @classmethod
-    def fresh(cls, received_at: int, visible_at: int) -> Hold:
-        """A receipt that was not extended yet."""
-        return cls(received_at, visible_at, visible_at - received_at)
+    def fresh(cls, received_at: int, visible_at: int, now: int | None = None) -> Hold:
+        """A receipt that was not extended yet.
+
+        Args:
+            received_at: when it began, by the queue's clock.
+            visible_at: when it ends, by the queue's clock.
+            now: the present by the holder's clock, if that may be behind: by it the receipt began now, at the
+                latest.
+        """
+        ahead = 0 if now is None else max(0, received_at - now)
+        return cls(received_at - ahead, visible_at - ahead, visible_at - received_at)
 
     @property
     def looked_at(self) -> int:

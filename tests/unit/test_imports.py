@@ -21,21 +21,10 @@ ROOMS = [
     ("shard service", {"group_commit", "shard_service"}),
     (
         "service",
-        {
-            "service",
-            "queue",
-            "lease",
-            "compaction",
-            "views",
-            "received",
-            "receiving",
-            "sending",
-            "settling",
-            "heartbeat",
-            "",
-        },
+        {"service", "queue", "lease", "compaction", "views", "received", "receiving", "sending", "settling"}
+        | {"heartbeat"},
     ),
-    ("framework", {"consumer", "handling", "spark"}),
+    ("framework", {"consumer", "handling", "spark", ""}),
     ("entries", {"cli", "demo", "jobs", "__main__"}),
 ]
 """From the bottom to the top; a room knows those below it. The module "" is the package itself."""
