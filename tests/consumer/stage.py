@@ -108,10 +108,12 @@ class Stage:
         """Runs a consumer in a thread of its own; stops it at the end."""
         running = Running(self.clock, consumer, options)
         self.clock.advance(0)
-        yield running
-        if running.thread.is_alive():
-            consumer.stop(timeout=0)
-            running.join()
+        try:
+            yield running
+        finally:
+            if running.thread.is_alive():
+                consumer.stop(timeout=0)
+                running.join()
 
     def visible(self) -> list[str]:
         """What another consumer could have now, without touching it."""
