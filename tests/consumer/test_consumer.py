@@ -129,7 +129,7 @@ def test_a_queue_that_allows_no_zero_gets_failed_messages_after_a_second(make: C
 # --- concurrency
 
 
-@pytest.mark.spec("HBN-18")
+@pytest.mark.spec("HBN-18", "HNS-20")
 @pytest.mark.parametrize(("concurrency", "largest"), [(3, 3), (25, 10)])
 def test_a_receive_asks_for_no_more_than_may_be_active(
     make: Callable[..., Stage], concurrency: int, largest: int
