@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Generic, TypeVar
@@ -15,6 +16,10 @@ from lakequeue.clock import MICROS, Clock, from_micros, to_micros
 from lakequeue.renewal import Hold, Renewal
 
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
+
+_IN_TURN = 4
+"""So many batches are extended one after another."""
+_AT_ONCE = 32
 
 _log = logging.getLogger("lakequeue")
 
@@ -107,8 +112,14 @@ class Heart(Generic[Key]):
         with self._lock:
             now = self._now()
             due = [key for key, at in self._looks() if at <= now]
-        for start in range(0, len(due), self._batch or len(due) or 1):
-            self._renew(due[start : start + (self._batch or len(due))])
+        size = self._batch or len(due) or 1
+        batches = [due[start : start + size] for start in range(0, len(due), size)]
+        if len(batches) <= _IN_TURN:
+            for batch in batches:
+                self._renew(batch)
+        else:  # at once: they share commits, and none is late because of the others
+            with ThreadPoolExecutor(min(len(batches), _AT_ONCE)) as pool:
+                list(pool.map(self._renew, batches))
         with self._lock:
             return min((from_micros(at) for _, at in self._looks()), default=_NEVER)
 

@@ -140,6 +140,9 @@ def the_last_extension_is_not_refused(make: Make) -> None:
 
 # --- mutations
 
+_beating: list[Heart[str]] = []
+"""Those that a mutation kept from stopping."""
+
 
 def never_drops(patch: Patch) -> None:
     patch.setattr(Heart, "drop", lambda self, key: self.look(key))
@@ -147,7 +150,7 @@ def never_drops(patch: Patch) -> None:
 
 def never_stops(patch: Patch) -> None:
     never_drops(patch)
-    patch.setattr(Heart, "stop", lambda self: None)
+    patch.setattr(Heart, "stop", _beating.append)
 
 
 def never_beats(patch: Patch) -> None:
@@ -218,6 +221,9 @@ def test_a_guarantee_holds(scenario: Callable[[Make], None], mutation: Any, make
 def test_a_guarantee_falls_with_its_safeguard(
     scenario: Callable[[Make], None], mutation: Callable[[Patch], None], make: Make, monkeypatch: Patch
 ) -> None:
-    mutation(monkeypatch)
-    with pytest.raises(AssertionError):
-        scenario(make)
+    with monkeypatch.context() as patch:
+        mutation(patch)
+        with pytest.raises(AssertionError):
+            scenario(make)
+    while _beating:
+        _beating.pop().stop()

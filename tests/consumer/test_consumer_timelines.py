@@ -14,12 +14,14 @@ from lakequeue import (
     ComputedRenewal,
     Context,
     HeartbeatRenewal,
+    LakeQueue,
     Message,
     NoRenewal,
     Outcome,
     QueueClientError,
     RequestThrottled,
 )
+from lakequeue.testing import ManualClock
 
 
 def _seconds(duration: float) -> timedelta:
@@ -275,6 +277,30 @@ def test_extensions_that_are_due_together_go_in_batches(
         stage.clock.advance(1)
         assert stage.queue.changes("late") == [(35, 30)]
         assert {body for body, _ in stage.queue.calls[-1].asked} == {"late"}
+
+
+@pytest.mark.spec("HBN-11")
+def test_many_batches_go_at_once(make: Callable[..., Stage]) -> None:
+    stage = make(profile="sqs")
+    for ten in range(6):
+        stage.send(*(f"{ten}{number}" for number in range(10)))
+    with stage.running(stage.consumer(sleeper(27), concurrency=60)):
+        stage.clock.advance(26)
+        assert sorted(stage.queue.changes()) == [(25, 30)] * 60
+        assert [len(call.asked) for call in stage.queue.calls if call.verb == "change"] == [10] * 6
+        stage.clock.advance(30)
+    assert len(stage.queue.deletes()) == 60
+
+
+@pytest.mark.spec("HNS-12", "HBN-6")
+def test_a_clock_that_is_behind_the_queues_extends_by_its_own(stage: Stage) -> None:
+    ahead = LakeQueue(stage.lq.root, clock=ManualClock(stage.clock.now() + _seconds(5))).queue("orders")
+    ahead.send("from the future")
+    ahead.delete(ahead.receive()[0].receipt_handle)  # from now on the queue's time is that of its clock
+    stage.send("A")
+    with stage.running(stage.consumer(sleeper(40), concurrency=1)):
+        stage.clock.advance(41)
+    assert stage.queue.changes() == [(25, 30)]  # others, whose clocks are right, would take it at 30 of this one
 
 
 @pytest.mark.spec("HBN-8")
