@@ -205,6 +205,7 @@ class Crew:
                 except BaseException as error:  # no handler's: those end in `_handle`
                     _log.exception("the consumer of %s failed", self._queue.name)
                     self._broken(error)
+                    self._forget(batch)
 
     def _run_in_turn(self, jobs: Sequence[_Job]) -> None:
         for index, job in enumerate(jobs):
@@ -217,7 +218,7 @@ class Crew:
                 continue  # took too long for a stop
             hold = self._heart.drop(job.handle)
             if job.context.lost:
-                _log.warning("%s: done, but its receipt was lost", job)
+                _log.warning("%s: its receipt was lost while its handler ran", job)
                 return self._return(jobs[index:], at_once=False)
             if outcome is Outcome.SUCCESS and self._delete(job):
                 self._forget([job])
@@ -235,8 +236,9 @@ class Crew:
             if not isinstance(outcome, Outcome):
                 raise TypeError(f"a handler returns an Outcome or None, not {outcome!r}")
             return outcome
-        except Exception:
-            _log.exception("%s: the handler failed", job)
+        except Exception as error:
+            if not (isinstance(error, LeaseLost) and job.context.lost):  # it ended because it was told to
+                _log.exception("%s: the handler failed", job)
             return Outcome.FAILED
         except BaseException as error:  # meant for the process: stop in order
             self._broken(error)

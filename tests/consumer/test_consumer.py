@@ -280,7 +280,9 @@ def test_a_group_is_not_continued_behind_a_message_that_was_lost(fifo: Stage) ->
 
 @pytest.mark.spec("HBN-20", "HNS-13", "RCP-6")
 @pytest.mark.parametrize("policy", [HeartbeatRenewal(30, 5, 1), ComputedRenewal(30)])
-def test_a_lost_receipt_is_told_to_the_handler_and_ends_its_renewal(stage: Stage, policy: Any) -> None:
+def test_a_lost_receipt_is_told_to_the_handler_and_ends_its_renewal(
+    stage: Stage, policy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     stage.send("A")
     told = []
 
@@ -298,6 +300,7 @@ def test_a_lost_receipt_is_told_to_the_handler_and_ends_its_renewal(stage: Stage
     assert told == [20 if isinstance(policy, ComputedRenewal) else 25]
     assert len(stage.queue.changes()) == 1
     assert stage.other.counts().in_flight == 1  # with the other one
+    assert "was lost while" in caplog.text and "the handler failed" not in caplog.text
 
 
 @pytest.mark.spec("HBN-20")
@@ -549,3 +552,21 @@ def test_the_default_options(stage: Stage) -> None:
     assert len(most) == 12
     first = stage.queue.receives()[0]
     assert (first["max_messages"], first["visibility_timeout"], first["wait_time"]) == (10, 30, 20)
+
+
+def test_a_fault_of_the_framework_ends_the_consumer_instead_of_hanging_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.send("A")
+    fault = TypeError("a fault of this package")
+
+    def fail(self: object, job: object) -> bool:
+        raise fault
+
+    monkeypatch.setattr("lakequeue.handling.Crew._delete", fail)
+    with stage.running(stage.consumer(sleeper(0)), until_empty=True) as running:
+        assert running.join() is fault
+    monkeypatch.setattr("lakequeue.heartbeat.Heart.beat", lambda self: fail(self, None))
+    with stage.running(stage.consumer(sleeper(0))) as running:
+        assert running.join() is fault
+    assert "the heartbeat ended" in caplog.text
