@@ -157,8 +157,9 @@ class Message:
     sequence_number: str | None = None
     sender_id: str | None = None
     system_attributes: dict[str, str] = attrs.field(factory=dict)
-    received_at: datetime | None = None
-    visible_at: datetime | None = None
+    # not part of what a message is: a repeated receive answers the same message, hidden anew (ATT-3)
+    received_at: datetime | None = attrs.field(default=None, eq=False)
+    visible_at: datetime | None = attrs.field(default=None, eq=False)
 
     @property
     def md5_of_body(self) -> str:
