@@ -6,7 +6,9 @@
 from lakequeue import errors
 from lakequeue.clock import Clock, SystemClock
 from lakequeue.compaction import CompactionSummary
+from lakequeue.consumer import Consumer
 from lakequeue.errors import *  # noqa: F403
+from lakequeue.handling import Context, Outcome
 from lakequeue.lease import Lease
 from lakequeue.message import (
     AttributeValue,
@@ -20,6 +22,7 @@ from lakequeue.message import (
 from lakequeue.queue import Queue
 from lakequeue.received import PeekedMessage, QueueCounts
 from lakequeue.redrive import RedriveAllowPolicy, RedrivePolicy
+from lakequeue.renewal import ComputedRenewal, HeartbeatRenewal, NoRenewal
 from lakequeue.service import LakeQueue
 from lakequeue.shard import LeaseCounts
 
@@ -32,10 +35,16 @@ __all__ = [
     "BatchSuccess",
     "Clock",
     "CompactionSummary",
+    "ComputedRenewal",
+    "Consumer",
+    "Context",
+    "HeartbeatRenewal",
     "LakeQueue",
     "Lease",
     "LeaseCounts",
     "Message",
+    "NoRenewal",
+    "Outcome",
     "PeekedMessage",
     "Queue",
     "QueueCounts",

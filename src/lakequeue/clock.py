@@ -48,6 +48,11 @@ def duration_micros(duration: Duration) -> int:
         raise ValueError(f"not a finite duration: {duration!r}") from None
 
 
+def seconds(micros: int) -> int | float:
+    """Seconds as people write them: whole ones as an int."""
+    return micros // MICROS if micros % MICROS == 0 else micros / MICROS
+
+
 class Clock(Protocol):
     """Source of time and of the waits that users see."""
 
@@ -63,8 +68,13 @@ class Clock(Protocol):
         """Like `wait`, for a task; `wake` belongs to the running loop."""
         ...
 
-    def participant(self) -> AbstractContextManager[None]:
-        """Marks the thread or task inside as one that a manual clock lets come to rest before it moves."""
+    def participant(self, *, late: bool = False) -> AbstractContextManager[None]:
+        """Marks the thread or task inside as one that a manual clock lets come to rest before it moves.
+
+        Args:
+            late: for threads; at an instant at which several waits end, this thread's end after the others have
+                come to rest again (HBN-10).
+        """
         ...
 
 
@@ -88,7 +98,7 @@ class SystemClock:
                 continue
 
     @contextmanager
-    def participant(self) -> Iterator[None]:
+    def participant(self, *, late: bool = False) -> Iterator[None]:
         yield
 
     def _left(self, until: datetime) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -11,8 +14,17 @@ import attrs
 
 from lakequeue import handles
 from lakequeue.attributes import check_visibility_timeout
-from lakequeue.clock import Duration, from_micros
-from lakequeue.errors import InvalidParameterValue, LeaseLost
+from lakequeue.clock import Duration, duration_micros, from_micros, seconds
+from lakequeue.errors import (
+    InvalidParameterValue,
+    LeaseLost,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+    RequestThrottled,
+)
+from lakequeue.heartbeat import Heart, Verdict
+from lakequeue.renewal import Hold, Renewal
 from lakequeue.shard import (
     ClaimResult,
     Command,
@@ -27,11 +39,13 @@ from lakequeue.storage.layout import messages_path
 from lakequeue.storage.log import ShardLog
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from lakequeue.queue import Queue
 
 Spans = list[tuple[int, int]]
+
+_log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
@@ -60,6 +74,9 @@ class Lease:
         self._lease_id = lease_id
         self._parts = [_Part(shard, claimed) for shard, claimed in parts]
         self._visible_at = min(part.claimed.visible_at for part in self._parts)
+        received_at = min(part.claimed.received_at for part in self._parts)
+        self._claimed = Hold.fresh(received_at, self._visible_at, queue.now_micros())
+        self._heart: Heart[str] | None = None
 
     @property
     def message_count(self) -> int:
@@ -101,9 +118,84 @@ class Lease:
             InvalidParameterValue: out of range, or more than 12 h in all (VIS-9).
             LeaseLost: nothing of the lease is held any more.
         """
+        now = self._queue.now_micros()
+        counts = self._extend(visibility_timeout)
+        heart, hold = self._heart, self._heart and self._heart.look(self._lease_id)
+        if heart and hold:
+            timeout = check_visibility_timeout(self._queue.rules, visibility_timeout)
+            heart.keep({self._lease_id: hold.extended(now, timeout)})
+        return counts
+
+    @contextmanager
+    def keep_alive(self, policy: Renewal) -> Iterator[Lease]:
+        """Extends the lease in the background for as long as the block runs, or until it is settled in it.
+
+        Extensions are one commit per shard by the point engine, so they are made in time however busy Spark is.
+        Once the lease is lost, the Spark jobs that the block has started in its thread are cancelled.
+
+        Args:
+            policy: `HeartbeatRenewal` or `ComputedRenewal`; the lease takes the place of the message, and its
+                own timeout that of the queue.
+
+        Raises:
+            LeaseLost: at the end of the block, if nothing of the lease is held any more.
+            QueueDoesNotExist: at the end of the block, if the queue was deleted.
+        """
+        if self._heart is not None:
+            raise RuntimeError("the lease is being kept already")
+        trouble: list[BaseException] = []
+        with _cancellable(self._queue.owner.spark) as cancel:
+
+            def extend(wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
+                [(_, timeout)] = wanted
+                try:
+                    self._extend(seconds(timeout))
+                except QueueDoesNotExist as error:
+                    trouble.append(error)
+                except (LeaseLost, InvalidParameterValue):
+                    pass
+                except (QueueServiceError, QueueClientError) as error:
+                    _log.warning("extending a lease of %s failed: %s", self._queue.name, error)
+                    return [Verdict.FAILED]
+                else:
+                    return [Verdict.EXTENDED]
+                return [Verdict.LOST]
+
+            def broken(error: BaseException) -> None:
+                trouble.append(error)
+                cancel()
+
+            heart = Heart(
+                self._queue.owner.clock,
+                policy,
+                extend,
+                lambda _: broken(LeaseLost(0, self.message_count)),
+                broken,
+            )
+            heart.start()
+            heart.keep({self._lease_id: self._hold(policy)})
+            self._heart = heart
+            try:
+                yield self
+            except Exception as error:
+                if trouble:
+                    raise trouble[0] from error
+                raise
+            finally:
+                self._heart = None
+                heart.stop()
+        if trouble:
+            raise trouble[0]
+
+    def _hold(self, policy: Renewal) -> Hold:
+        own = policy.receive_timeout
+        timeout = self._claimed.timeout if own is None else duration_micros(own)
+        return attrs.evolve(self._claimed, visible_at=self._visible_at, timeout=timeout)
+
+    def _extend(self, visibility_timeout: Duration) -> LeaseCounts:
         timeout = check_visibility_timeout(self._queue.rules, visibility_timeout)
         visible_at = self._queue.now_micros() + timeout
-        counts = self._settle(lambda part: LeaseExtend(self._lease_id, part.spans, timeout))
+        counts = self._command(lambda part: LeaseExtend(self._lease_id, part.spans, timeout))
         self._visible_at = visible_at
         return counts
 
@@ -146,6 +238,17 @@ class Lease:
         )
 
     def _settle(self, command: Any) -> LeaseCounts:
+        """Ends the lease, and its heartbeat with it, unless it fails in a way that is worth another try."""
+        heart = self._heart
+        hold = heart.drop(self._lease_id) if heart else None
+        try:
+            return self._command(command)
+        except (RequestThrottled, QueueClientError):
+            if heart and hold:
+                heart.keep({self._lease_id: hold})
+            raise
+
+    def _command(self, command: Any) -> LeaseCounts:
         done = lost = 0
         with self._queue.service():
             for part in self._parts:
@@ -179,3 +282,18 @@ def _texts(failed: DataFrame | Iterable[str]) -> Iterable[str]:
     if select is None:
         return failed
     return [row["receipt_handle"] for row in select("receipt_handle").toLocalIterator()]
+
+
+@contextmanager
+def _cancellable(spark: SparkSession | None) -> Iterator[Callable[[], None]]:
+    """Answers what cancels the Spark jobs that this thread starts in the block."""
+    if spark is None:
+        yield lambda: None
+        return
+    # a tag, and no job group: a thread has one group, which may be the user's
+    context, tag = spark.sparkContext, f"lakequeue-{uuid.uuid4()}"
+    context.addJobTag(tag)
+    try:
+        yield lambda: context.cancelJobsWithTag(tag)
+    finally:
+        context.removeJobTag(tag)

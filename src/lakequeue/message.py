@@ -139,7 +139,11 @@ class BatchResult:
 
 @attrs.frozen(kw_only=True)
 class Message:
-    """A received message; the digests are computed when asked for (RCV-10)."""
+    """A received message; the digests are computed when asked for (RCV-10).
+
+    Attributes:
+        received_at, visible_at: when this receipt began, and when it ends unless extended, by the queue's clock.
+    """
 
     message_id: str
     receipt_handle: str
@@ -153,6 +157,9 @@ class Message:
     sequence_number: str | None = None
     sender_id: str | None = None
     system_attributes: dict[str, str] = attrs.field(factory=dict)
+    # not part of what a message is: a repeated receive answers the same message, hidden anew (ATT-3)
+    received_at: datetime | None = attrs.field(default=None, eq=False)
+    visible_at: datetime | None = attrs.field(default=None, eq=False)
 
     @property
     def md5_of_body(self) -> str:

@@ -46,7 +46,7 @@ from lakequeue.message import (
 )
 from lakequeue.moving import Mover
 from lakequeue.received import PeekedMessage, QueueCounts
-from lakequeue.receiving import Receiver, Request
+from lakequeue.receiving import Interrupt, Receiver, Request
 from lakequeue.sending import Sender
 from lakequeue.settling import Maker, Settler, change_to
 from lakequeue.shard import (
@@ -210,6 +210,7 @@ class Queue:
         wait_time: Duration | None = None,
         attempt_id: str | None = None,
         attribute_names: Sequence[str] = ("All",),
+        interrupt: Interrupt | None = None,
     ) -> list[Message]:
         """Receives messages and hides them from others for the visibility timeout (RCV-3).
 
@@ -220,6 +221,7 @@ class Queue:
             attempt_id: on FIFO queues, a token of this receive: while its messages are hidden, at most for
                 300 s, the same id answers them again with the same handles, hidden anew (ATT-1, ATT-3).
             attribute_names: which message attributes to return (MSA-4).
+            interrupt: ends the wait early, once another thread sets it.
 
         Raises:
             OverLimit: a standard queue has as many messages in flight as it may (INF-3).
@@ -227,10 +229,11 @@ class Queue:
         """
         with self.service(), self.owner.clock.participant():
             _, request = self._validated(
-                lambda: self._request(max_messages, visibility_timeout, wait_time, attempt_id)
+                lambda: self._request(max_messages, visibility_timeout, wait_time, attempt_id, interrupt)
             )
             wake = threading.Event()
-            with self._waiting(request, wake.set):
+            woken = interrupt.waking(wake.set) if interrupt else nullcontext()
+            with self._waiting(request, wake.set), woken:
                 for step in self._receiver.polls(request, wake.clear, attribute_names):
                     if isinstance(step, list):
                         return step
@@ -276,11 +279,14 @@ class Queue:
         visibility_timeout: Duration | None,
         wait_time: Duration | None,
         attempt_id: str | None,
+        interrupt: Interrupt | None = None,
     ) -> Request:
         started = self.now_micros()
         check_wait(self._attributes, wait_time)
 
         def deadline() -> int:
+            if interrupt is not None and interrupt.is_set():
+                return started
             # a shard that answered knows the newest attributes; they may name another wait (QUE-25)
             if any(shard.attributes_version > self._row.attributes_version for shard in self._shards):
                 self._reload()

@@ -10,7 +10,7 @@ import attrs
 
 from lakequeue.clock import from_micros
 from lakequeue.message import AttributeValue, Message, select_attributes
-from lakequeue.shard import ClaimedSpan, Run
+from lakequeue.shard import ClaimedSpan, ClaimResult, Run
 
 
 @attrs.frozen
@@ -56,7 +56,12 @@ def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
 
 
 def received_message(
-    row: Mapping[str, Any], span: ClaimedSpan, handle: str, names: Sequence[str], sequence: str | None
+    row: Mapping[str, Any],
+    claimed: ClaimResult,
+    span: ClaimedSpan,
+    handle: str,
+    names: Sequence[str],
+    sequence: str | None,
 ) -> Message:
     """A message as its receiver gets it; ``names`` filters its attributes (MSA-4)."""
     system = {"AWSTraceHeader": row["trace_header"]}
@@ -75,6 +80,8 @@ def received_message(
         sequence_number=sequence,
         sender_id=row["sender_id"],
         system_attributes={name: value for name, value in system.items() if value is not None},
+        received_at=from_micros(claimed.received_at),
+        visible_at=from_micros(claimed.visible_at),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,28 @@ POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
 """Microseconds between two looks of a long poll for what other processes did (LPL-6)."""
 
 Parts = list[tuple[ShardService, ClaimResult]]
+
+
+class Interrupt(threading.Event):
+    """Set by another thread, it ends the wait of a receive: that looks once more and answers what it found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wakes: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        super().set()
+        for wake in list(self._wakes):
+            wake()
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Has ``wake`` called when it is set."""
+        self._wakes.append(wake)
+        try:
+            yield
+        finally:
+            self._wakes.remove(wake)
 
 
 @attrs.frozen
@@ -138,7 +161,7 @@ class Receiver:
     def _messages(self, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
         seal = handles.Seal(self._row.key, shard.shard, claimed.lease_id, self._row.handle_key)
         found = {
-            offset: received_message(row, span, seal.text(offset), names, self._sequence(shard, offset))
+            offset: received_message(row, claimed, span, seal.text(offset), names, self._sequence(shard, offset))
             for span in claimed.spans
             for offset, row in enumerate(shard.messages(span.first, span.last), span.first)
             if row is not None

@@ -303,6 +303,11 @@ class LakeQueue:
         """Removes files and log entries of the catalog that nobody needs."""
         return self._store.catalog.sweep()
 
+    @property
+    def spark(self) -> SparkSession | None:
+        """The session for DataFrame verbs, if there is one."""
+        return self._spark
+
     def require_spark(self, verb: str) -> SparkSession:
         """The session for a DataFrame verb; QueueClientError if there is none."""
         if self._spark is None:

@@ -28,6 +28,7 @@ class _Waiter:
     wake: threading.Event | asyncio.Event
     loop: asyncio.AbstractEventLoop | None
     stir: Callable[[], object]
+    late: bool = False
 
 
 class ManualClock:
@@ -46,10 +47,13 @@ class ManualClock:
         if start.tzinfo is None:
             raise ValueError("a clock starts at an aware instant")
         self._now = start.astimezone(timezone.utc)
+        self._late_now = self._now
+        """The time for late participants, whose turn at an instant comes when the others rest."""
         self._patience = patience
         self._changed = threading.Condition()
         self._waiters: list[_Waiter] = []
         self._busy: Counter[_Who] = Counter()
+        self._late: Counter[_Who] = Counter()
         self._advancing: Counter[_Who] = Counter()
         self._known_threads = set(threading.enumerate())
 
@@ -69,9 +73,10 @@ class ManualClock:
 
     def wait(self, until: datetime, wake: threading.Event) -> None:
         with self._changed:
-            waiter = _Waiter(_current(), until, wake, None, self._changed.notify_all)
+            who = _current()
+            waiter = _Waiter(who, until, wake, None, self._changed.notify_all, self._late[who] > 0)
             with self._waiting(waiter):
-                while self._now < until and not wake.is_set():
+                while not self._due(waiter) and not wake.is_set():
                     self._changed.wait(_POLL)
 
     async def wait_async(self, until: datetime, wake: asyncio.Event) -> None:
@@ -89,17 +94,20 @@ class ManualClock:
                     race.cancel()
 
     @contextmanager
-    def participant(self) -> Iterator[None]:
+    def participant(self, *, late: bool = False) -> Iterator[None]:
         who = _current()
         with self._changed:
             self._busy[who] += 1
+            self._late[who] += late
             self._changed.notify_all()
         try:
             yield
         finally:
             with self._changed:
                 self._busy[who] -= 1
+                self._late[who] -= late
                 self._busy += Counter()  # forgets those who left for good
+                self._late += Counter()
                 self._changed.notify_all()
 
     def advance(self, seconds: float | timedelta) -> None:
@@ -124,9 +132,10 @@ class ManualClock:
                 while self._now < target:
                     due = [w.until for w in self._waiters if w.loop is not loop or loop is None]
                     self._now = max(self._now, min([target, *due]))
-                    for waiter in self._waiters:
-                        if waiter.until <= self._now:
-                            waiter.stir()
+                    self._stir()
+                    self._rest(loop)
+                    self._late_now = self._now
+                    self._stir()
                     self._rest(loop)
             finally:
                 self._advancing[me] -= 1
@@ -157,6 +166,14 @@ class ManualClock:
                 self._waiters.remove(waiter)
                 self._changed.notify_all()
 
+    def _due(self, waiter: _Waiter) -> bool:
+        return waiter.until <= (self._late_now if waiter.late else self._now)
+
+    def _stir(self) -> None:
+        for waiter in self._waiters:
+            if self._due(waiter):
+                waiter.stir()
+
     def _rest(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Waits, in real time, for everybody except tasks of `loop`, which is blocked by this call."""
         self._until(lambda: not self._restless(loop), "everybody to come to rest")
@@ -164,7 +181,7 @@ class ManualClock:
     def _restless(self, loop: asyncio.AbstractEventLoop | None) -> list[_Who]:
         resting, restless = set(), []
         for waiter in self._waiters:
-            if self._now < waiter.until and not waiter.wake.is_set():
+            if not self._due(waiter) and not waiter.wake.is_set():
                 resting.add(waiter.who)
             elif loop is None or waiter.loop is not loop:
                 restless.append(waiter.who)

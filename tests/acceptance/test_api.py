@@ -289,3 +289,16 @@ def test_what_is_not_built_yet_says_so(lq):
     with pytest.raises(errors.InvalidParameterValue):
         lq.create_queue("orders.fifo")
     assert [q.name for q in lq.list_queues()] == ["orders"]
+
+
+@pytest.mark.spec("RCV-4")
+def test_a_message_says_when_its_receipt_began_and_ends(lq, clock):
+    queue = lq.create_queue("orders")
+    queue.send("A", delay=3)
+    clock.advance(5)
+    (m,) = queue.receive(visibility_timeout=40)
+    assert m.received_at == clock.now()
+    assert m.visible_at == clock.now() + timedelta(seconds=40)
+    clock.advance(40)
+    (again,) = queue.receive()
+    assert (again.received_at, again.first_received_at) == (m.visible_at, m.received_at)

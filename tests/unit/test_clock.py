@@ -263,3 +263,47 @@ def test_advance_inside_the_loop_is_seen_after_the_next_await():
         assert await woken == at(5)
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+@pytest.mark.spec("HBN-10", "LPL-6")
+def test_a_late_participant_comes_after_all_others_of_an_instant():
+    clock, seen = ManualClock(patience=5), []
+
+    def work(name, late):
+        with clock.participant(late=late):
+            for n in (1, 2):
+                clock.wait(at(n), threading.Event())
+                if not late:
+                    threading.Event().wait(0.02)
+                seen.append(name)
+
+    for name, late in (("late", True), ("other", False)):
+        in_thread(lambda name=name, late=late: work(name, late))
+        clock.wait_for_waiters(1 + len(seen))
+    clock.wait_for_waiters(2)
+    clock.advance(2)
+    assert seen == ["other", "late", "other", "late"]
+
+
+@pytest.mark.spec("HBN-10")
+def test_a_late_participant_that_is_woken_may_let_the_instant_pass_first():
+    clock, wake, seen = ManualClock(patience=5), threading.Event(), []
+
+    def late():
+        with clock.participant(late=True):
+            clock.wait(at(100), wake)
+            clock.wait(clock.now(), threading.Event())
+            seen.append("late")
+
+    def other():
+        with clock.participant():
+            clock.wait(at(1), threading.Event())
+            wake.set()
+            threading.Event().wait(0.02)
+            seen.append("other")
+
+    for work in (late, other):
+        in_thread(work)
+    clock.wait_for_waiters(2)
+    clock.advance(1)
+    assert seen == ["other", "late"]

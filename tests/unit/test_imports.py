@@ -25,23 +25,11 @@ ROOMS = [
     (
         "service",
         {
-            "service",
-            "queue",
-            "lease",
-            "compaction",
-            "views",
-            "predicate",
-            "received",
-            "receiving",
-            "looking",
-            "plotting",
-            "sending",
-            "settling",
-            "moving",
-            "",
+            *("service", "queue", "lease", "compaction", "views", "received", "receiving", "sending", "settling"),
+            *("moving", "looking", "predicate", "plotting", "heartbeat"),
         },
     ),
-    ("framework", {"consumer", "spark"}),
+    ("framework", {"consumer", "handling", "spark", ""}),
     ("entries", {"cli", "demo", "jobs", "__main__"}),
 ]
 """From the bottom to the top; a room knows those below it. The module "" is the package itself."""

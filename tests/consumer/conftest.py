@@ -1,0 +1,36 @@
+"""A queue under a manual clock, seen by a consumer and by somebody who looks on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from consumer.stage import Recorder, Stage
+from lakequeue import LakeQueue
+from lakequeue.testing import ManualClock
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Stage]:
+    """Makes a queue with the given attributes."""
+
+    def make(**attributes: object) -> Stage:
+        clock = ManualClock()
+        lq = LakeQueue(str(tmp_path / "root"), clock=clock)
+        queue = lq.create_queue("orders.fifo" if attributes.get("fifo") else "orders", **attributes)
+        return Stage(lq, clock, Recorder.of(queue), lq.queue(queue.name))
+
+    return make
+
+
+@pytest.fixture
+def stage(make: Callable[..., Stage]) -> Stage:
+    """A standard queue of the default profile; its visibility timeout is 120 s."""
+    return make(visibility_timeout=120)
+
+
+@pytest.fixture
+def fifo(make: Callable[..., Stage]) -> Stage:
+    return make(fifo=True)

@@ -1,0 +1,154 @@
+"""A consumer under a manual clock: its queue records every call, with the second at which it was made."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import attrs
+
+from lakequeue import BatchResult, Consumer, Context, LakeQueue, Message, Queue, SendEntry
+from lakequeue.clock import Duration
+from lakequeue.testing import ManualClock
+
+LONG_ENOUGH = 60
+"""Real seconds after which a consumer that does not end is reported."""
+
+
+class Call(NamedTuple):
+    """One call on the queue: seconds since the start, verb, and bodies with what was asked for them."""
+
+    at: float
+    verb: str
+    asked: Any
+
+
+class Recorder(Queue):
+    """A queue that takes down who extended, handed back, deleted and received what, and can be made to fail."""
+
+    @classmethod
+    def of(cls, queue: Queue) -> Recorder:
+        recorder = cls(queue.owner, queue._row, queue._shards)
+        recorder.began = queue.owner.clock.now()
+        recorder.calls = []
+        recorder.bodies = {}
+        recorder.before = lambda verb, bodies: None
+        return recorder
+
+    began: datetime
+    calls: list[Call]
+    bodies: dict[str, str]
+    before: Callable[[str, list[str]], None]
+    """Called with the verb and the bodies before each call; what it raises the call raises."""
+
+    def receive(self, *args: Any, **options: Any) -> list[Message]:
+        self._note("receive", options, [])
+        messages = super().receive(*args, **options)
+        self.bodies |= {message.receipt_handle: message.body for message in messages}
+        return messages
+
+    def delete(self, receipt_handle: str) -> None:
+        body = self.bodies[receipt_handle]
+        self._note("delete", body, [body])
+        super().delete(receipt_handle)
+
+    def change_visibility_batch(self, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
+        asked = [(self.bodies[handle], timeout) for handle, timeout in changes]
+        self._note("change", asked, [body for body, _ in asked])
+        return super().change_visibility_batch(changes)
+
+    def _note(self, verb: str, asked: Any, bodies: list[str]) -> None:
+        at = (self.owner.clock.now() - self.began).total_seconds()
+        self.calls.append(Call(at, verb, asked))
+        self.before(verb, bodies)
+
+    def changes(self, body: str | None = None) -> list[tuple[float, Any]]:
+        """(second, new timeout) of each change, of one message or of all."""
+        return [
+            (call.at, timeout)
+            for call in self.calls
+            if call.verb == "change"
+            for changed, timeout in call.asked
+            if body in (None, changed)
+        ]
+
+    def deletes(self) -> list[tuple[float, str]]:
+        return [(call.at, call.asked) for call in self.calls if call.verb == "delete"]
+
+    def receives(self) -> list[dict[str, Any]]:
+        return [call.asked for call in self.calls if call.verb == "receive"]
+
+
+@attrs.define
+class Stage:
+    """One queue, its consumer's view of it, and another consumer's."""
+
+    lq: LakeQueue
+    clock: ManualClock
+    queue: Recorder
+    other: Queue
+    """For looking on: nothing that it does is recorded."""
+
+    def send(self, *bodies: str) -> None:
+        """Sends messages; on a FIFO queue the letter that a body begins with is its group."""
+        fifo = self.queue.fifo
+        entries = [
+            SendEntry(body, group_id=body[0] if fifo else None, dedup_id=body if fifo else None) for body in bodies
+        ]
+        assert not self.queue.send_batch(entries).failed
+
+    def consumer(self, handler: Any, **options: Any) -> Consumer:
+        return Consumer(self.queue, handler, **options)
+
+    @contextmanager
+    def running(self, consumer: Consumer, **options: Any) -> Iterator[Running]:
+        """Runs a consumer in a thread of its own; stops it at the end."""
+        running = Running(self.clock, consumer, options)
+        self.clock.advance(0)
+        try:
+            yield running
+        finally:
+            if running.thread.is_alive():
+                consumer.stop(timeout=0)
+                running.join()
+
+    def visible(self) -> list[str]:
+        """What another consumer could have now, without touching it."""
+        return [message.body for message in self.other.peek(limit=1_000) if message.state == "visible"]
+
+
+class Running:
+    """A consumer that runs in a thread."""
+
+    def __init__(self, clock: ManualClock, consumer: Consumer, options: dict[str, Any]) -> None:
+        self.error: BaseException | None = None
+        self._clock = clock
+        self._consumer = consumer
+        self._options = options
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._consumer.run(**self._options)
+        except BaseException as error:
+            self.error = error
+
+    def join(self) -> BaseException | None:
+        """Waits for its end, without time passing; what `run` raised."""
+        self.thread.join(LONG_ENOUGH)
+        assert not self.thread.is_alive(), "the consumer goes on"
+        return self.error
+
+
+def sleeper(duration: float, result: Any = None) -> Callable[[Message, Context], Any]:
+    """A handler that takes so many seconds."""
+
+    def handle(message: Message, context: Context) -> Any:
+        context.sleep(duration)
+        return result
+
+    return handle

@@ -1,0 +1,572 @@
+"""What becomes of messages: outcomes of handlers, groups, stops, lost receipts, and bad input."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from consumer.stage import Stage, sleeper
+from lakequeue import (
+    ComputedRenewal,
+    Consumer,
+    Context,
+    HeartbeatRenewal,
+    InvalidOptions,
+    LeaseLost,
+    Message,
+    NoRenewal,
+    Outcome,
+    OverLimit,
+    QueueClientError,
+    QueueDoesNotExist,
+    RequestThrottled,
+)
+from lakequeue.testing import ManualClock
+
+HEARTBEAT, COMPUTED = HeartbeatRenewal(), ComputedRenewal(30)
+
+
+# --- outcomes
+
+
+@pytest.mark.spec("HBN-2", "DEL-6", "FIF-15")
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("result", [None, Outcome.SUCCESS])
+def test_a_queue_is_consumed_until_it_is_empty(make: Callable[..., Stage], fifo: bool, result: Any) -> None:
+    stage = make(fifo=fifo) if fifo else make()
+    bodies = [f"{group}{number}" for number in range(4) for group in "abc"]
+    stage.send(*bodies)
+    handled = []
+
+    def handle(message: Message, context: Context) -> Any:
+        assert context.message is message
+        handled.append(message.body)
+        return result
+
+    stage.consumer(handle, concurrency=5).run(until_empty=True)
+    assert sorted(handled) == sorted(bodies)
+    assert stage.other.counts().in_flight == 0
+    assert stage.clock.now() == ManualClock().now()  # nothing waited
+
+
+@pytest.mark.spec("HBN-3", "HBN-15", "HNS-14")
+@pytest.mark.parametrize(
+    ("policy", "option", "at"),
+    [
+        (HEARTBEAT, None, 30),
+        (HEARTBEAT, False, 30),
+        (HEARTBEAT, True, 5),
+        (COMPUTED, None, 5),
+        (COMPUTED, True, 5),
+        (COMPUTED, False, 30),
+    ],
+)
+@pytest.mark.parametrize("raises", [False, True])
+def test_when_a_failed_message_comes_again(
+    stage: Stage, policy: Any, option: bool | None, at: float, raises: bool
+) -> None:
+    stage.send("A")
+    begun = []
+
+    def handle(message: Message, context: Context) -> Outcome:
+        begun.append((stage.clock.now() - stage.queue.began).total_seconds())
+        if len(begun) == 2:
+            return Outcome.SUCCESS
+        context.sleep(5)
+        if raises:
+            raise ValueError("no")
+        return Outcome.FAILED
+
+    options = {"renewal": policy, "make_failed_messages_visible_immediately": option}
+    with stage.running(stage.consumer(handle, concurrency=1, **options)):
+        stage.clock.advance(40)
+    assert begun == [0, at]
+    assert stage.queue.deletes() == [(at, "A")]
+
+
+@pytest.mark.spec("HBN-15")
+@pytest.mark.parametrize("policy", [HEARTBEAT, COMPUTED, NoRenewal()])
+def test_a_handler_may_ask_for_a_retry_at_once(stage: Stage, policy: Any) -> None:
+    stage.send("A")
+    counts = []
+
+    def handle(message: Message, context: Context) -> Outcome:
+        counts.append(message.receive_count)
+        return Outcome.SUCCESS if len(counts) == 3 else Outcome.FAILED_RETRY_NOW
+
+    stage.consumer(handle, renewal=policy, make_failed_messages_visible_immediately=False).run(until_empty=True)
+    assert counts == [1, 2, 3]
+
+
+@pytest.mark.spec("HBN-3")
+def test_what_a_handler_raises_is_logged_and_harms_nothing_else(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.send("good", "bad", "odd", "good as well")
+
+    def handle(message: Message, context: Context) -> Any:
+        if message.body == "bad":
+            raise ZeroDivisionError("by a handler")
+        return True if message.body == "odd" else None
+
+    stage.consumer(handle, concurrency=2).run(until_empty=True)
+    assert sorted(body for _, body in stage.queue.deletes()) == ["good", "good as well"]
+    assert "by a handler" in caplog.text
+    assert "returns an Outcome or None, not True" in caplog.text
+
+
+def test_a_queue_that_allows_no_zero_gets_failed_messages_after_a_second(make: Callable[..., Stage]) -> None:
+    stage = make(profile="cmq")
+    stage.send("A")
+    with stage.running(stage.consumer(sleeper(0, Outcome.FAILED_RETRY_NOW), concurrency=1), until_empty=True):
+        stage.clock.advance(1)
+    assert stage.queue.changes()[0] == (0, 1)
+
+
+# --- concurrency
+
+
+@pytest.mark.spec("HBN-18", "HNS-20")
+@pytest.mark.parametrize(("concurrency", "largest"), [(3, 3), (25, 10)])
+def test_a_receive_asks_for_no_more_than_may_be_active(
+    make: Callable[..., Stage], concurrency: int, largest: int
+) -> None:
+    stage = make(profile="sqs")
+    for _ in range(3):
+        stage.send(*"0123456789")
+    running, most = [], []
+
+    def handle(message: Message, context: Context) -> None:
+        running.append(message)
+        most.append(len(running))
+        context.sleep(1)
+        running.remove(message)
+
+    with stage.running(stage.consumer(handle, concurrency=concurrency), until_empty=True):
+        stage.clock.advance(20)
+    asked = [call["max_messages"] for call in stage.queue.receives()]
+    assert asked[0] == largest and max(asked) <= largest
+    assert max(most) == concurrency
+    assert len(most) == 30
+
+
+@pytest.mark.spec("HBN-18", "HBN-17")
+def test_a_full_consumer_waits_for_an_end_instead_of_asking(stage: Stage) -> None:
+    stage.send("A", "B")
+    with stage.running(stage.consumer(sleeper(10), concurrency=1)):
+        stage.clock.advance(9)
+        assert [call["wait_time"] for call in stage.queue.receives()] == [20]
+        stage.clock.advance(1)
+        assert [call["max_messages"] for call in stage.queue.receives()] == [1, 1]
+
+
+def test_a_receive_that_does_not_wait_is_repeated_with_pauses(stage: Stage) -> None:
+    with stage.running(stage.consumer(sleeper(0), wait_time=0)):
+        stage.clock.advance(2)
+        assert 5 <= len(stage.queue.receives()) <= 12
+
+
+# --- groups
+
+
+@pytest.mark.spec("HBN-19", "FIF-3")
+def test_groups_go_in_parallel_and_their_messages_in_turn(fifo: Stage) -> None:
+    fifo.send("a1", "b1", "a2", "b2", "a3")
+    events: list[tuple[str, float, str]] = []
+
+    def handle(message: Message, context: Context) -> None:
+        def note(what: str) -> None:
+            events.append((what, (fifo.clock.now() - fifo.queue.began).total_seconds(), message.body))
+
+        note("begin")
+        context.sleep(2 if message.group_id == "a" else 1)
+        note("end")
+
+    with fifo.running(fifo.consumer(handle), until_empty=True):
+        fifo.clock.advance(10)
+    begun = {body: at for what, at, body in events if what == "begin"}
+    assert begun == {"a1": 0, "a2": 2, "a3": 4, "b1": 0, "b2": 1}
+    assert [body for _, body in fifo.queue.deletes() if body[0] == "a"] == ["a1", "a2", "a3"]
+
+
+@pytest.mark.spec("HBN-19", "HBN-1")
+def test_messages_that_wait_for_their_group_are_kept_too(fifo: Stage) -> None:
+    fifo.send("a1", "a2")
+    with fifo.running(fifo.consumer(sleeper(40)), until_empty=True):
+        fifo.clock.advance(100)
+    assert fifo.queue.changes("a1") == [(25, 30)]
+    assert fifo.queue.changes("a2") == [(25, 30), (50, 30), (75, 30)]
+    assert fifo.queue.deletes() == [(40, "a1"), (80, "a2")]
+
+
+@pytest.mark.spec("HBN-19", "FIF-1")
+@pytest.mark.parametrize(("at_once", "again"), [(False, 30), (True, 5)])
+def test_after_a_failure_the_rest_of_the_group_is_skipped(fifo: Stage, at_once: bool, again: float) -> None:
+    fifo.send("a1", "a2", "a3", "b1", "b2")
+    handled: list[tuple[float, str]] = []
+
+    def handle(message: Message, context: Context) -> Outcome:
+        handled.append(((fifo.clock.now() - fifo.queue.began).total_seconds(), message.body))
+        context.sleep(2.5 if message.group_id == "a" else 1)
+        first = message.receive_count == 1
+        return Outcome.FAILED if message.body == "a2" and first else Outcome.SUCCESS
+
+    option = {"make_failed_messages_visible_immediately": at_once}
+    with fifo.running(fifo.consumer(handle, **option)):
+        fifo.clock.advance(40)
+    assert [entry for entry in handled if entry[1][0] == "a"] == [
+        (0, "a1"),
+        (2.5, "a2"),
+        (again, "a2"),
+        (again + 2.5, "a3"),
+    ]
+    assert [body for _, body in fifo.queue.deletes()] == ["b1", "b2", "a1", "a2", "a3"] or at_once
+    assert fifo.other.counts().in_flight == 0
+
+
+@pytest.mark.spec("HBN-19", "FIF-9")
+def test_a_group_is_handed_back_in_its_order_whatever_the_batches(make: Callable[..., Stage]) -> None:
+    stage = make(fifo=True, profile="sqs")
+    bodies = [f"{group}{number}" for group, count in (("a", 8), ("b", 2), ("c", 5)) for number in range(count)]
+    stage.send(*bodies[:10])
+    stage.send(*bodies[10:])
+    waiting = [body for body in bodies if body[1] != "0"]
+    orders: list[str] = []
+    consumer = stage.consumer(sleeper(5, Outcome.FAILED_RETRY_NOW), concurrency=15)
+
+    def look(verb: str, asked: list[str]) -> None:
+        if verb == "change":
+            orders.extend(asked)
+            assert stage.other.receive(10, visibility_timeout=0) == []  # while the first of each is hidden
+
+    stage.queue.before = look
+    with stage.running(consumer):
+        consumer.stop()
+        stage.clock.advance(0)
+        assert orders == waiting[2:] + waiting[:2]  # ten and two
+        stage.queue.before = lambda verb, asked: None
+        stage.clock.advance(5)
+    again = [message.body for message in stage.other.receive(10) + stage.other.receive(10)]
+    assert [[body for body in again if body[0] == group] for group in "abc"] == [
+        bodies[:8],
+        bodies[8:10],
+        bodies[10:],
+    ]
+
+
+@pytest.mark.spec("HBN-19", "HBN-20")
+def test_a_group_is_not_continued_behind_a_message_that_was_lost(fifo: Stage) -> None:
+    fifo.send("a1", "a2")
+    handled = []
+
+    def handle(message: Message, context: Context) -> None:
+        handled.append(message.body)
+        context.sleep(35)  # longer than the timeout, which nobody extends
+
+    consumer = fifo.consumer(handle, renewal=HeartbeatRenewal(disable_extension=True))
+    with fifo.running(consumer):
+        fifo.clock.advance(20)
+        consumer.stop(timeout=100)
+        fifo.clock.advance(20)
+    assert handled == ["a1"]
+    assert fifo.visible() == ["a1", "a2"]
+
+
+# --- lost receipts
+
+
+@pytest.mark.spec("HBN-20", "HNS-13", "RCP-6")
+@pytest.mark.parametrize("policy", [HeartbeatRenewal(30, 5, 1), ComputedRenewal(30)])
+def test_a_lost_receipt_is_told_to_the_handler_and_ends_its_renewal(
+    stage: Stage, policy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.send("A")
+    told = []
+
+    def handle(message: Message, context: Context) -> None:
+        stage.other.change_visibility(message.receipt_handle, 0)  # as a purge of hands elsewhere would
+        [again] = stage.other.receive(visibility_timeout=500)
+        assert not context.lost
+        assert context.sleep(1_000) is False
+        told.append((stage.clock.now() - stage.queue.began).total_seconds())
+        assert context.lost and context.lost.is_set()
+        context.raise_if_lost()
+
+    with stage.running(stage.consumer(handle, concurrency=1, renewal=policy)):
+        stage.clock.advance(100)
+    assert told == [20 if isinstance(policy, ComputedRenewal) else 25]
+    assert len(stage.queue.changes()) == 1
+    assert stage.other.counts().in_flight == 1  # with the other one
+    assert "was lost while" in caplog.text and "the handler failed" not in caplog.text
+
+
+@pytest.mark.spec("HBN-20")
+def test_nothing_is_lost_before_it_is(stage: Stage) -> None:
+    stage.send("A")
+    results = []
+    stage.consumer(lambda _, context: results.append(context.raise_if_lost())).run(until_empty=True)
+    assert results == [None]
+    context = Context(Message.__new__(Message), stage.queue, lambda: None)
+    context.lost.set()
+    with pytest.raises(LeaseLost):
+        context.raise_if_lost()
+
+
+@pytest.mark.spec("HBN-20", "RCP-11")
+def test_a_message_that_its_handler_deleted_is_not_lost(stage: Stage) -> None:
+    stage.send("A")
+    lost = []
+
+    def handle(message: Message, context: Context) -> None:
+        stage.other.delete(message.receipt_handle)
+        lost.append(not context.sleep(60))
+
+    with stage.running(stage.consumer(handle, concurrency=1)) as running:
+        stage.clock.advance(61)
+    assert lost == [False]
+    assert stage.queue.changes() == [(25, 30)]  # and then it is known
+    assert running.error is None
+
+
+@pytest.mark.spec("HBN-20")
+def test_a_queue_deleted_under_a_running_consumer(stage: Stage) -> None:
+    stage.send("A")
+    lost = []
+
+    def handle(message: Message, context: Context) -> None:
+        lost.append(not context.sleep(100))
+
+    consumer = stage.consumer(handle, concurrency=1)  # full: only the heartbeat can notice
+    with stage.running(consumer) as running:
+        stage.clock.advance(1)
+        stage.lq.delete_queue("orders")
+        stage.clock.advance(24)
+        assert isinstance(running.join(), QueueDoesNotExist)
+    assert lost == [True]
+
+
+@pytest.mark.spec("HBN-20")
+def test_a_queue_deleted_under_a_consumer_that_asks(stage: Stage) -> None:
+    with stage.running(stage.consumer(sleeper(0))) as running:
+        stage.clock.advance(1)
+        stage.lq.delete_queue("orders")
+        stage.clock.advance(1)
+        assert isinstance(running.join(), QueueDoesNotExist)
+
+
+# --- stopping
+
+
+@pytest.mark.spec("HBN-1", "HBN-19")
+def test_a_stop_finishes_what_runs_and_hands_back_what_waits(fifo: Stage) -> None:
+    fifo.send("a1", "a2", "a3")
+    consumer = fifo.consumer(sleeper(10))
+    with fifo.running(consumer) as running:
+        fifo.clock.advance(5)
+        consumer.stop()
+        fifo.clock.advance(0)
+        assert fifo.queue.changes() == [(5, 0), (5, 0)]
+        assert fifo.queue.deletes() == []
+        fifo.clock.advance(5)
+        assert running.join() is None
+    assert fifo.queue.deletes() == [(10, "a1")]
+    assert [message.body for message in fifo.other.receive(10)] == ["a2", "a3"]
+
+
+@pytest.mark.spec("HBN-1")
+def test_a_stop_hands_back_what_does_not_end_in_time(stage: Stage) -> None:
+    stage.send("A")
+    lost = []
+
+    def handle(message: Message, context: Context) -> None:
+        lost.append(not context.sleep(1_000))
+
+    consumer = stage.consumer(handle)
+    with stage.running(consumer) as running:
+        stage.clock.advance(5)
+        consumer.stop(timeout=30)
+        stage.clock.advance(30)
+        assert running.join() is None
+    stage.clock.advance(0)
+    assert lost == [True]
+    assert stage.queue.changes() == [(25, 30), (35, 0)]  # kept until then
+    assert stage.queue.deletes() == []
+    assert stage.visible() == ["A"]
+
+
+def test_a_second_stop_may_shorten_the_first(stage: Stage) -> None:
+    stage.send("A")
+    consumer = stage.consumer(sleeper(1_000))
+    with stage.running(consumer) as running:
+        consumer.stop(timeout=500)
+        stage.clock.advance(5)
+        consumer.stop(timeout=0)
+        assert running.join() is None
+    assert stage.queue.changes() == [(5, 0)]
+
+
+def test_a_stop_ends_a_wait_for_messages_and_one_before_the_start_counts(stage: Stage) -> None:
+    consumer = stage.consumer(sleeper(0))
+    with stage.running(consumer) as running:
+        stage.clock.advance(1)
+        consumer.stop()
+        assert running.join() is None  # no time passed
+    consumer.stop()
+    consumer.run()
+    assert len(stage.queue.receives()) == 1
+    stage.send("A")
+    consumer.run(until_empty=True)  # and it may run again
+    assert stage.queue.deletes() == [(1, "A")]
+
+
+def test_a_consumer_runs_once_at_a_time(stage: Stage) -> None:
+    consumer = stage.consumer(sleeper(0))
+    with stage.running(consumer), pytest.raises(RuntimeError, match="running already"):
+        consumer.run()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_a_handler_that_ends_the_process_ends_the_consumer_in_order(fifo: Stage, error: BaseException) -> None:
+    fifo.send("a1", "a2", "b1")
+
+    def handle(message: Message, context: Context) -> None:
+        if message.body == "a1":
+            raise error
+        context.sleep(5)
+
+    with fifo.running(fifo.consumer(handle)) as running:
+        fifo.clock.advance(5)
+        assert running.join() is error
+    assert [body for _, body in fifo.queue.deletes()] == ["b1"]
+    assert fifo.visible() == ["a1", "a2"]
+
+
+def test_an_interrupt_of_the_runner_ends_it_in_order(stage: Stage) -> None:
+    stage.send("A")
+    stop = KeyboardInterrupt()
+
+    def interrupt(verb: str, bodies: list[str]) -> None:
+        if verb == "receive" and len(stage.queue.receives()) == 2:
+            raise stop
+
+    stage.queue.before = interrupt
+    with stage.running(stage.consumer(sleeper(5), concurrency=2)) as running:
+        stage.clock.advance(5)
+        assert running.join() is stop
+    assert stage.queue.deletes() == [(5, "A")]
+
+
+# --- storage and options
+
+
+def test_storage_that_fails_now_and_then_is_asked_again(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.send("A")
+    errors = [QueueClientError("no network"), RequestThrottled("busy"), OverLimit("full")]
+
+    def fail(verb: str, bodies: list[str]) -> None:
+        if verb == "receive" and errors:
+            raise errors.pop()
+
+    stage.queue.before = fail
+    with stage.running(stage.consumer(sleeper(0)), until_empty=True) as running:
+        stage.clock.advance(10)
+        assert running.join() is None
+    assert [body for _, body in stage.queue.deletes()] == ["A"]
+    assert "no network" in caplog.text and "busy" in caplog.text
+
+
+def test_storage_that_keeps_failing_ends_the_consumer(stage: Stage) -> None:
+    error = QueueClientError("no network")
+
+    def fail(verb: str, bodies: list[str]) -> None:
+        raise error
+
+    stage.queue.before = fail
+    with stage.running(stage.consumer(sleeper(0))) as running:
+        stage.clock.advance(60)
+        assert running.join() is error
+    assert len(stage.queue.receives()) == 6
+
+
+def test_a_delete_that_fails_is_repeated(stage: Stage) -> None:
+    stage.send("A")
+    errors = [RequestThrottled("busy"), QueueClientError("lost", outcome_unknown=True)]
+
+    def fail(verb: str, bodies: list[str]) -> None:
+        if verb == "delete" and errors:
+            raise errors.pop()
+
+    stage.queue.before = fail
+    with stage.running(stage.consumer(sleeper(0)), until_empty=True):
+        stage.clock.advance(5)
+    assert stage.queue.deletes() == [(0, "A"), (0.5, "A"), (1.5, "A")]
+    assert stage.other.counts().in_flight == 0
+
+
+@pytest.mark.spec("HBN-17", "HBN-11")
+def test_every_option_out_of_range_is_named(stage: Stage) -> None:
+    with pytest.raises(InvalidOptions) as refused:
+        Consumer(stage.queue, "handler", 0, "policy", "yes", 21)  # type: ignore[arg-type]
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == [
+        "handler",
+        "concurrency",
+        "renewal",
+        "make_failed_messages_visible_immediately",
+        "wait_time",
+    ]
+    assert "<= 20" in refused.value.problems[-1]
+
+
+@pytest.mark.spec("HBN-17", "HNS-11")
+def test_options_are_judged_by_the_queue_as_well(make: Callable[..., Stage]) -> None:
+    stage = make(profile="sqs")
+    for policy in (HeartbeatRenewal(30.5), ComputedRenewal(0.5)):
+        with pytest.raises(InvalidOptions, match="renewal: .*VisibilityTimeout"):
+            stage.consumer(sleeper(0), renewal=policy)
+    for concurrency in (True, 1.5, -1):
+        with pytest.raises(InvalidOptions, match="concurrency: must be a whole number of at least 1"):
+            stage.consumer(sleeper(0), concurrency=concurrency)
+    with pytest.raises((TypeError, ValueError)):
+        stage.consumer(sleeper(0)).stop(timeout="soon")  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("HBN-17")
+def test_the_default_options(stage: Stage) -> None:
+    stage.send(*(str(number) for number in range(12)))
+    most: list[int] = []
+    running = threading.Semaphore(10)
+
+    def handle(message: Message, context: Context) -> None:
+        assert running.acquire(blocking=False)
+        most.append(1)
+        context.sleep(1)
+        running.release()
+
+    with stage.running(stage.consumer(handle)):
+        stage.clock.advance(0.5)
+        assert len(most) == 10
+        stage.clock.advance(2)
+    assert len(most) == 12
+    first = stage.queue.receives()[0]
+    assert (first["max_messages"], first["visibility_timeout"], first["wait_time"]) == (10, 30, 20)
+
+
+def test_a_fault_of_the_framework_ends_the_consumer_instead_of_hanging_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.send("A")
+    fault = TypeError("a fault of this package")
+
+    def fail(self: object, job: object) -> bool:
+        raise fault
+
+    monkeypatch.setattr("lakequeue.handling.Crew._delete", fail)
+    with stage.running(stage.consumer(sleeper(0)), until_empty=True) as running:
+        assert running.join() is fault
+    monkeypatch.setattr("lakequeue.heartbeat.Heart.beat", lambda self: fail(self, None))
+    with stage.running(stage.consumer(sleeper(0))) as running:
+        assert running.join() is fault
+    assert "the heartbeat ended" in caplog.text
