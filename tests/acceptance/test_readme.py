@@ -122,7 +122,7 @@ def test_command_line_runs() -> None:
 
 @pytest.mark.spark
 @pytest.mark.spec("DLT-5")
-def test_spark_sql_opens_the_views(tmp_path: Path) -> None:
+def test_spark_sql_opens_the_views() -> None:
     LakeQueue("my-queues").create_queue("orders").send("a book")
     shutil.copytree(HERE / "conf", "conf")
     [script] = [block for block in blocks("shell") if "spark-sql" in block]
@@ -131,11 +131,11 @@ def test_spark_sql_opens_the_views(tmp_path: Path) -> None:
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     assert "orders\t1" in done.stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["conf", "my-queues", "views.sql"]
+    assert not Path("metastore_db").exists()
 
 
 def test_install_lines_stand_alone() -> None:
