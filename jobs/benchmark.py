@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import typer
-from benchmarks import bulk, fifo, point
+from benchmarks import bulk, fifo, point, upkeep
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
@@ -38,6 +38,9 @@ ROWS = {
     "mixed": bulk.mixed,
     "cli": point.cli,
     "extend": bulk.extend,
+    "heartbeat": upkeep.heartbeat,
+    "memory": upkeep.memory,
+    "steady": upkeep.steady,
 }
 
 

@@ -51,6 +51,9 @@ class Sizes:
     flow_rounds: int = 3
     cli_rounds: int = 5
     extend_rounds: int = 50
+    held: int = 1_000
+    minutes: int = 60
+    uses: int = 20
 
     def scaled(self, factor: float) -> Sizes:
         """For tests, which look at the table and not at the times."""
@@ -75,6 +78,8 @@ QUICK = Sizes(
     calls=1_024,
     flow_rounds=1,
     extend_rounds=20,
+    minutes=20,
+    uses=5,
 )
 
 

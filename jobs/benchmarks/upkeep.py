@@ -1,0 +1,123 @@
+"""Rows of what goes on in the background: heartbeats, memory of a large lease, a queue in use for an hour."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from benchmarks.harness import BODY, LONG, Bench, Figure
+from lakequeue import LakeQueue, SendEntry
+from lakequeue.testing import ManualClock
+
+_STEP = 10
+"""Simulated minutes in a row of the curve."""
+_MIB = 2**20
+
+
+def heartbeat(bench: Bench) -> Iterator[Figure]:
+    """One pass over messages in flight as a consumer makes it: in one call, or in many of ten at once."""
+    held = bench.sizes.held
+    for profile, size in ("lake", held), ("sqs", 10):
+        with bench.room() as room, ThreadPoolExecutor(32) as pool:
+            queue = LakeQueue(f"{room}/queues", engine="point").create_queue("held", profile=profile)
+            for _ in range(0, held, 10):
+                queue.send_batch([SendEntry(BODY)] * 10)
+            handles = [m.receipt_handle for _ in range(0, held, 10) for m in queue.receive(10, LONG)]
+            batches = [[(handle, 300) for handle in handles[at : at + size]] for at in range(0, held, size)]
+            times = []
+            for _ in bench.track(range(bench.sizes.extend_rounds), f"heartbeats, {profile}"):
+                started = time.perf_counter()
+                done = sum(len(result.successful) for result in pool.map(queue.change_visibility_batch, batches))
+                times.append(time.perf_counter() - started)
+                assert done == held
+        yield Figure(f"heartbeat pass over {held:,} in flight, batches of {size:,}", median(times), bound=1)
+
+
+def memory(bench: Bench) -> Iterator[Figure]:
+    """What this process grows by while it leases, reads and deletes; the JVM's heap is Spark's own matter."""
+    rows = bench.sizes.bulk_rows
+    with bench.room() as room:
+        queue = LakeQueue(f"{room}/queues", spark=bench.spark).create_queue("large")
+        queue.send_dataframe(bench.bodies(rows, 1024))
+        warm = queue.lease(10, 300)
+        assert warm is not None and warm.messages.count() == 10
+        with _grown() as grown:
+            lease = queue.lease(rows, 300)
+            assert lease is not None
+            lease.messages.agg({"body": "max"}).collect()
+            lease.extend(300)
+            lease.delete()
+    yield Figure(f"memory of the driver's Python for a lease of {rows:,}", grown[0], unit="MiB")
+
+
+def steady(bench: Bench) -> Iterator[Figure]:
+    """The curve of a queue in use, with a pass of the compactor each simulated minute; bare: the first minutes."""
+    clock = ManualClock()
+    with bench.room() as room:
+        root = f"{room}/queues"
+        queue = LakeQueue(root, clock=clock, engine="point").create_queue("busy", rewind_range=600)
+        first: float | None = None
+        times: list[float] = []
+        for minute in bench.track(range(1, bench.sizes.minutes + 1), "an hour of use"):
+            for _ in range(bench.sizes.uses):
+                started = time.perf_counter()
+                queue.send(BODY)
+                for message in queue.receive(10):
+                    queue.delete(message.receipt_handle)
+                times.append(time.perf_counter() - started)
+                clock.advance(60 / bench.sizes.uses)
+            _age(root, 60)  # files are removed by the machine's time
+            queue.owner.compact()
+            if minute % _STEP == 0 or minute == bench.sizes.minutes:
+                first = first or median(times)
+                data, log = _files(root)
+                name = f"send + receive + delete to minute {minute}: {data} files, {log} of logs"
+                yield Figure(name, median(times), first, bound=1.3)
+                times = []
+
+
+@contextmanager
+def _grown() -> Iterator[list[float]]:
+    """By how many MiB this process is larger at most while the block runs, looked at every 20 ms."""
+    grown, ended, before = [0.0], threading.Event(), _resident()
+
+    def look() -> None:
+        while not ended.wait(0.02):
+            grown[0] = max(grown[0], (_resident() - before) / _MIB)
+
+    looker = threading.Thread(target=look, daemon=True)
+    looker.start()
+    try:
+        yield grown
+    finally:
+        ended.set()
+        looker.join()
+
+
+def _resident() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _files(root: str) -> tuple[int, int]:
+    """Data files and log entries below a root."""
+    data = log = 0
+    for folder, _, names in os.walk(root):
+        if folder.endswith("_delta_log"):
+            log += len(names)
+        else:
+            data += sum(name.endswith(".parquet") for name in names)
+    return data, log
+
+
+def _age(root: str, seconds: float) -> None:
+    for folder, _, names in os.walk(root):
+        for path in [folder, *(os.path.join(folder, name) for name in names)]:
+            written = os.stat(path).st_mtime - seconds
+            os.utime(path, (written, written))
