@@ -559,7 +559,7 @@ class Queue:
         """Moves messages of a dead-letter queue back to the queues that they come from; returns how many (DLQ-8).
 
         They are there as if sent now: never received, with their age beginning anew. Visible messages are moved,
-        oldest first; those whose queue is gone, and those that no move brought here, stay.
+        oldest first; those whose queue is gone, and those that did not come as dead letters, stay.
 
         Args:
             max_messages: at most so many; None moves all.
@@ -707,7 +707,8 @@ class Queue:
             with coded_for(self._attributes.profile), self.owner.storage_errors():
                 yield
         except QueueDoesNotExist:
-            self.owner.finish_deletion(self)
+            if self._shards[0].closed():  # where a deletion begins; else the error speaks of another queue
+                self.owner.finish_deletion(self)
             raise
 
 
