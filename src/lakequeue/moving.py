@@ -167,11 +167,7 @@ class Mover:
             for row in shard.messages(first, last):
                 if row is not None:  # else it expired meanwhile
                     group = row["group_id"] or ""
-                    index = (
-                        shard_of_group(group, target.shards)
-                        if fifo
-                        else (shard.shard + move.number) % target.shards
-                    )
+                    index = shard_of_group(group, target.shards) if fifo else turn
                     messages.setdefault(index, []).append(self._cells(row, count, fifo))
         if not messages:
             return True

@@ -24,6 +24,7 @@ from lakequeue import (
     LakeQueue,
     QueueClientError,
     QueueServiceError,
+    RedrivePolicy,
     RequestThrottled,
     SendEntry,
     compaction,
@@ -172,6 +173,9 @@ def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
         "rewind": lambda: _rewind(lq),
         "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
         "compact": lambda: _compact(lq),
+        "take": lambda: _take(lq),
+        "redrive": lambda: _redrive(lq),
+        "policy": lambda: _set_policy(lq),
     }
     if verb == "compact":
         housekeeping.TIER_SEGMENTS = 3
@@ -222,6 +226,18 @@ def _receive(lq: LakeQueue) -> None:
 def _rewind(lq: LakeQueue) -> None:
     queue = lq.queue(QUEUE)
     queue.rewind(lq.clock.now() - timedelta(hours=1))
+
+
+def _take(lq: LakeQueue) -> None:
+    lq.queue(QUEUE).receive(10, visibility_timeout=0)
+
+
+def _redrive(lq: LakeQueue) -> None:
+    lq.queue("dead").redrive()
+
+
+def _set_policy(lq: LakeQueue) -> None:
+    lq.queue(QUEUE).set_attributes(redrive_policy=RedrivePolicy("other", 1), delay=50)
 
 
 def _die(number: int, moment: str, methods: list[tuple[Any, str]]) -> None:
