@@ -219,7 +219,7 @@ _FROM_LOG = pa.schema(
         layout.MESSAGES.field(name)
         for name in (
             *("message_id", "body", "message_attributes", "group_id", "dedup_id", "sent_at"),
-            "source_queue",
+            *("source_queue", "source_receive_count"),
         )
     ]
 )

@@ -6,12 +6,14 @@ lets them go. It may end anywhere between them, and whoever comes upon it goes o
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import pyarrow.compute as pc
 
 from lakequeue import looking, redrive
 from lakequeue.sending import shard_of_group
@@ -19,6 +21,7 @@ from lakequeue.shard import Claim, Move, MoveBack, Moved, Outgoing, Result
 from lakequeue.shard_service import ShardService
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.commit import first_line
 from lakequeue.storage.moving import Cells, Source, arrived, deliver
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ _CARRIED = (
 
 
 Progress = Callable[[int], None]
+
+_log = logging.getLogger("lakequeue")
 
 
 class Mover:
@@ -63,9 +68,14 @@ class Mover:
                 continue
             if not result.value.moving:
                 return result
-            self.finish(shard)
-            if result.value.spans:
-                return result
+            if not result.value.spans:
+                self.finish(shard)
+                continue
+            try:
+                self.finish(shard)
+            except Exception as error:  # claimed already: to raise would hide them from everybody
+                _log.warning("a move from %s is unfinished: %s", self._row.name, first_line(error))
+            return result
 
     def redrive(self, most: int | None, predicate: Predicate | None, progress: Progress) -> int:
         """Moves visible messages back to where they come from; how many (DLQ-8)."""
@@ -84,7 +94,9 @@ class Mover:
     def _homes(self, batch: looking.Batch, predicate: Predicate | None, most: int | None) -> dict[str, list[int]]:
         """Offsets of those messages of a batch that can go back, by the key of their queue."""
         rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
-        sources = batch.rows["source_queue"].to_pylist()
+        # what a redrive brought is at home
+        letters = pc.is_valid(batch.rows["source_receive_count"])
+        sources = pc.if_else(letters, batch.rows["source_queue"], None).to_pylist()
         states = [batch.runs[number][1] for number in batch.run_numbers]
         homes: dict[str, list[int]] = {}
         keys: dict[str, str | None] = {}
@@ -105,28 +117,37 @@ class Mover:
             [result] = shard.command([Move(spans, key)], self._owner.micros)
             if result.error is not None:
                 raise result.error
-            done = self.finish(shard)
+            self.finish(shard)
             if result.value is not None:  # else another move was in the way
-                return done if result.value else 0
+                # whoever ended it, they are there if the queue is
+                return 0 if self._target(key) is None else result.value
 
     def _key(self, queue: str) -> str | None:
         place = redrive.place(queue)
         return None if place is None else self._owner.live_key(place)
 
-    def finish(self, shard: ShardService) -> int:
-        """Ends the move of a shard that is under way, if there is one; how many messages it moved."""
+    def _target(self, key: str) -> QueueRow | None:
+        """The queue of a key, unless it was deleted."""
+        row = self._owner.row(key)
+        return None if row is None or row.deleted_at is not None else row
+
+    def finish(self, shard: ShardService) -> None:
+        """Ends the move of a shard that is under way, if there is one."""
         with self._finishing:  # the second thread of a process finds nothing left to do
             move = shard.look(lambda machine: machine.outgoing())
             if move is None:
-                return 0
-            target = self._owner.row(move.target_key)
-            gone = target is None or target.deleted_at is not None or not self._bring(shard, move, target)
-            if gone:
+                return
+            target = self._target(move.target_key)
+            if target is not None and not self._bring(shard, move, target):
+                # its log is closed: unless the catalog says so too, its letters would set out again and again
+                self._owner.finish_deletion(self._owner.open(target))
+                target = None
+            if target is None:
                 self._keys = {queue: key for queue, key in self._keys.items() if key != move.target_key}
-            [result] = shard.command([(MoveBack if gone else Moved)(move.number)], self._owner.micros)
+            end = MoveBack if target is None else Moved
+            [result] = shard.command([end(move.number)], self._owner.micros)
             if result.error is not None:
                 raise result.error
-            return 0 if gone else sum(last - first + 1 for first, last, _ in move.parts)
 
     def finish_all(self) -> None:
         """The same for every shard."""
@@ -140,12 +161,13 @@ class Mover:
         if arrived(table, source):
             return True
         fifo = target.attributes.get("FifoQueue") == "true"
+        turn = (shard.shard + move.number) % target.shards
         messages: dict[int, list[Cells]] = {}
         for first, last, count in move.parts:
             for row in shard.messages(first, last):
                 if row is not None:  # else it expired meanwhile
                     group = row["group_id"] or ""
-                    index = shard_of_group(group, target.shards) if fifo else move.number % target.shards
+                    index = shard_of_group(group, target.shards) if fifo else turn
                     messages.setdefault(index, []).append(self._cells(row, count, fifo))
         if not messages:
             return True

@@ -565,7 +565,7 @@ class Queue:
         """Moves messages of a dead-letter queue back to the queues that they come from; returns how many (DLQ-8).
 
         They are there as if sent now: never received, with their age beginning anew. Visible messages are moved,
-        oldest first; those whose queue is gone, and those that no move brought here, stay.
+        oldest first; those whose queue is gone, and those that did not come as dead letters, stay.
 
         Args:
             max_messages: at most so many; None moves all.
@@ -713,8 +713,7 @@ class Queue:
             with coded_for(self._attributes.profile), self.owner.storage_errors():
                 yield
         except QueueDoesNotExist:
-            # the error may speak of another queue: this one is being deleted only if its log says so
-            if any(shard.log().closed for shard in self._shards):
+            if self._shards[0].closed():  # where a deletion begins; else the error speaks of another queue
                 self.owner.finish_deletion(self)
             raise
 

@@ -138,13 +138,13 @@ class LakeQueue:
         tags = check_tags(tags or {})
         with coded_for(rules.name), self.storage_errors(), self._store.lock:
             self._store.catalog.prepare()
-            self.check_redrive(self.region, name, wanted)
             for attempt in range(ATTEMPTS):
                 row = self._store.catalog.live(self.region, name)
                 # of the snapshot that knows no such queue; what comes next loads newer ones
                 changes = self._store.catalog.changes(self.region, name)
                 if row is not None:
                     return self._existing(row, given, rules.existing_name == "error")
+                self.check_redrive(self.region, name, wanted)
                 self._check_cooldown(name, rules.recreate_cooldown)
                 row = self._new_row(name, wanted, tags)
                 self._make_tables(row)

@@ -148,6 +148,13 @@ class ShardService:
                 back_off(attempt)
         raise RequestThrottled("the log of the queue is too busy")
 
+    def closed(self) -> bool:
+        """Whether the log takes no more messages, as of now."""
+        with self._send_lock:
+            appender = self._open_appender()
+            appender.refresh()
+            return appender.closed
+
     def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
         with self._send_lock, ExitStack() as alone:
             answers, appended = self._append_in_turn(sends, alone)

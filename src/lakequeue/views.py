@@ -301,7 +301,8 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
     types = {"source_receive_count": "INT", **MESSAGES}
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
-    sent_at = fields.replace("sent_at", "coalesce(sent_at, opened_at) AS sent_at")
+    stamped = {"sent_at": "coalesce(sent_at, opened_at) AS sent_at"}
+    fields_of_messages = ", ".join(stamped.get(name, name) for name in _MESSAGE_FIELDS)
     return f"""
         SELECT shard, `offset`, {fields}, CASE WHEN last_run.last_offset >= `offset` THEN last_run END AS run
         FROM (
@@ -310,7 +311,7 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
                 ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
             ) AS last_run
             FROM (
-                SELECT shard, base_offset + position AS `offset`, true AS is_message, {sent_at},
+                SELECT shard, base_offset + position AS `offset`, true AS is_message, {fields_of_messages},
                     CAST(NULL AS {_RUN}) AS begun
                 FROM {_table(layout.messages_path(root, queue.key))}
                 WHERE {only}

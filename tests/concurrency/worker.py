@@ -4,6 +4,7 @@
 file STOP exists, resting for about PAUSE seconds now and then; writes what it is about to do, and what came
 of it, as JSON lines to LOG.
 ``worker.py consume ROOT NAME LOG STOP``: receives and deletes, in turn, whatever there is.
+``worker.py move ROOT NAME STOP``: receives without deleting, redrives and compacts at random.
 ``worker.py crash ROOT VERB NUMBER MOMENT``: runs a verb and kills itself right before or after that write to
 storage.
 """
@@ -24,6 +25,7 @@ from lakequeue import (
     LakeQueue,
     QueueClientError,
     QueueServiceError,
+    RedrivePolicy,
     RequestThrottled,
     SendEntry,
     compaction,
@@ -144,6 +146,24 @@ def consume(root: str, name: str, log: str, stop: str) -> None:
     diary.write("stopped")
 
 
+def move(root: str, name: str, stop: str) -> None:
+    append.SEGMENT_COMMITS = 4
+    housekeeping.TIER_SEGMENTS = 3
+    lq, chance = LakeQueue(root), random.Random(name)
+    queue, dead = lq.queue(QUEUE), lq.queue("dead")
+    while not os.path.exists(stop):
+        draw = chance.random()
+        try:
+            if draw < 0.6:
+                queue.receive(chance.randint(1, 30), visibility_timeout=0, wait_time=0)
+            elif draw < 0.95:
+                dead.redrive(chance.choice([None, 1, 5, 20]))
+            else:
+                lq.compact()
+        except (RequestThrottled, QueueClientError) as error:
+            print(error, file=sys.stderr, flush=True)
+
+
 def _record_claims() -> dict[str, tuple[int, int]]:
     """Lease id -> from when to when the shard's clock says that the messages are held."""
     claims: dict[str, tuple[int, int]] = {}
@@ -172,6 +192,9 @@ def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
         "rewind": lambda: _rewind(lq),
         "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
         "compact": lambda: _compact(lq),
+        "take": lambda: _take(lq),
+        "redrive": lambda: _redrive(lq),
+        "policy": lambda: _set_policy(lq),
     }
     if verb == "compact":
         housekeeping.TIER_SEGMENTS = 3
@@ -224,6 +247,18 @@ def _rewind(lq: LakeQueue) -> None:
     queue.rewind(lq.clock.now() - timedelta(hours=1))
 
 
+def _take(lq: LakeQueue) -> None:
+    lq.queue(QUEUE).receive(10, visibility_timeout=0)
+
+
+def _redrive(lq: LakeQueue) -> None:
+    lq.queue("dead").redrive()
+
+
+def _set_policy(lq: LakeQueue) -> None:
+    lq.queue(QUEUE).set_attributes(redrive_policy=RedrivePolicy("other", 1), delay=50)
+
+
 def _die(number: int, moment: str, methods: list[tuple[Any, str]]) -> None:
     seen = 0
 
@@ -246,4 +281,4 @@ def _die(number: int, moment: str, methods: list[tuple[Any, str]]) -> None:
 
 
 if __name__ == "__main__":
-    {"work": work, "consume": consume, "crash": crash}[sys.argv[1]](*sys.argv[2:])
+    {"work": work, "consume": consume, "move": move, "crash": crash}[sys.argv[1]](*sys.argv[2:])

@@ -110,7 +110,7 @@ def lease_frame(
         "message_id",
         "body",
         F.concat(plain, F.lit("-"), mac).alias("receipt_handle"),
-        F.coalesce("sent_at", "opened_at").alias("sent_at"),
+        F.coalesce("first_sent_at", "sent_at", "opened_at").alias("sent_at"),
         "message_attributes",
         "group_id",
         "delay_seconds",

@@ -1,0 +1,517 @@
+"""Moves between queues that end anywhere, and processes that get in each other's way while they move messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from concurrency.rig import apart, drain, log_rows, shard_of
+from concurrency.test_faults import Fault, killed
+from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
+from lakequeue.clock import SystemClock
+from lakequeue.moving import Mover
+from lakequeue.storage import layout
+from lakequeue.storage.engine import LostRace
+from lakequeue.storage.point import PointTable
+from lakequeue.testing import ManualClock
+
+WRITES = ("append", "merge", "replace", "add")
+MARK, APPEND, REMOVAL, END = 1, 2, 3, 4
+"""The writes of a move in their order, and the one after it."""
+
+
+class Killed(BaseException):
+    """The end of a process, for its other half in this one."""
+
+
+@attrs.frozen
+class Pair:
+    """A queue and its dead-letter queue, as one process has them."""
+
+    lq: LakeQueue
+    queue: Queue
+    dead: Queue
+
+    @classmethod
+    def of(cls, lq: LakeQueue) -> Pair:
+        return cls(lq, lq.queue("orders"), lq.queue("dead"))
+
+    @classmethod
+    def create(cls, lq: LakeQueue, *, shards: int = 1, dead_shards: int = 1, **attributes: Any) -> Pair:
+        dead = lq.create_queue("dead", shards=dead_shards)
+        policy = RedrivePolicy("dead", 1)
+        return cls(lq, lq.create_queue("orders", shards=shards, redrive_policy=policy, **attributes), dead)
+
+    def fail(self, *bodies: str) -> None:
+        """Sends messages that the next receive finds to be dead letters."""
+        self.queue.send_batch([SendEntry(body) for body in bodies])
+        assert set(bodies) <= set(received(self.queue))
+
+    def stored(self) -> tuple[list[str], list[str]]:
+        """Bodies in the two queues, as a process sees them that has just started."""
+        fresh = Pair.of(apart(self.lq.root, self.lq.clock, 1)[0])
+        return stored(fresh.queue), stored(fresh.dead)
+
+
+def received(queue: Queue) -> list[str]:
+    return [message.body for message in queue.receive(1_000, visibility_timeout=0, wait_time=0)]
+
+
+def stored(queue: Queue) -> list[str]:
+    return sorted(message.body for message in queue.peek(limit=1_000))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def stage(root: Path, clock: ManualClock) -> tuple[Pair, Pair]:
+    """One queue with two dead letters and a young message, in two processes."""
+    here, there = apart(root, clock)
+    mine = Pair.create(here)
+    mine.fail("a", "b")
+    mine.queue.send("c")
+    return mine, Pair.of(there)
+
+
+@pytest.fixture
+def two(tmp_path: Path, clock: ManualClock) -> tuple[Pair, Pair]:
+    return stage(tmp_path / "root", clock)
+
+
+@contextmanager
+def before_write(number: int, act: Callable[[], Any]) -> Iterator[None]:
+    """Has something happen right before a write, counted from 1."""
+    seen, patch = 0, pytest.MonkeyPatch()
+
+    def interrupted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(*args: Any, **more: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            if seen == number:
+                patch.undo()
+                act()
+            return original(*args, **more)
+
+        return method
+
+    for name in WRITES:
+        patch.setattr(PointTable, name, interrupted(getattr(PointTable, name)))
+    try:
+        yield
+    finally:
+        patch.undo()
+    assert seen >= number, "that write was not reached"
+
+
+@contextmanager
+def dying(number: int) -> Iterator[None]:
+    """A process that ends right before a write."""
+
+    def die() -> None:
+        raise Killed
+
+    with pytest.raises(Killed), before_write(number, die):
+        yield
+
+
+def letters(pair: Pair) -> None:
+    """Meets the dead letters, and takes the young message if it is the first to do so."""
+    pair.queue.receive(1_000, wait_time=0)
+
+
+def redrive(pair: Pair) -> None:
+    pair.dead.redrive()
+
+
+def compact(pair: Pair) -> None:
+    assert not any(summary.failures for summary in pair.lq.compact())
+
+
+TAKING_OVER = [letters, redrive, compact]
+takes_over = pytest.mark.parametrize("takes_over", TAKING_OVER)
+
+
+def long(*values: Any) -> Any:
+    """A case for the long form."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-8")
+@takes_over
+@pytest.mark.parametrize("step", [long(MARK), APPEND, REMOVAL, long(END)])
+def test_dead_letters_of_a_killed_process_are_in_one_queue_once(
+    two: tuple[Pair, Pair], step: int, takes_over: Callable[[Pair], None]
+) -> None:
+    mine, theirs = two
+    with dying(step):
+        letters(mine)
+    takes_over(theirs)
+    letters(theirs)
+    source, dead = theirs.stored()
+    assert Counter(source + dead) == Counter("abc")
+    if takes_over is not redrive or step in (MARK, APPEND):
+        assert (source, dead) == (["c"], ["a", "b"])
+    assert (stored(mine.queue), stored(mine.dead)) == (source, dead)
+    assert shard_of(theirs.queue).look(lambda machine: machine.outgoing()) is None
+
+
+@pytest.mark.spec("DLQ-8")
+@takes_over
+@pytest.mark.parametrize("step", [long(MARK), APPEND, REMOVAL])
+def test_a_redrive_of_a_killed_process_can_be_repeated(
+    two: tuple[Pair, Pair], step: int, takes_over: Callable[[Pair], None]
+) -> None:
+    mine, theirs = two
+    letters(mine)
+    assert theirs.stored() == (["c"], ["a", "b"])
+    with dying(step):
+        redrive(mine)
+    takes_over(theirs)
+    assert theirs.dead.redrive() in (0, 2)
+    source, dead = theirs.stored()
+    assert Counter(source + dead) == Counter("abc")
+    assert (source, dead) == (["a", "b", "c"], [])
+    assert theirs.dead.counts().in_flight == 0
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-8")
+@pytest.mark.parametrize("step", [long(MARK), APPEND, REMOVAL])
+@pytest.mark.parametrize("gets_ahead", TAKING_OVER)
+@pytest.mark.parametrize("verb", [letters, redrive])
+def test_a_process_that_overtakes_another_one_and_the_one_it_overtook_move_once(
+    two: tuple[Pair, Pair],
+    step: int,
+    gets_ahead: Callable[[Pair], None],
+    verb: Callable[[Pair], None],
+) -> None:
+    mine, theirs = two
+    if verb is redrive:
+        letters(mine)
+    with before_write(step, lambda: gets_ahead(theirs)):
+        verb(mine)
+    letters(theirs)
+    source, dead = mine.stored()
+    assert Counter(source + dead) == Counter("abc")
+    assert mine.dead.counts().in_flight == 0
+
+
+@pytest.mark.spec("DLQ-8")
+@pytest.mark.parametrize("step", [APPEND, REMOVAL])
+def test_a_redrive_counts_what_it_moved_although_another_process_ended_it(
+    two: tuple[Pair, Pair], step: int
+) -> None:
+    mine, theirs = two
+    received(mine.queue)
+    mine.fail("d", "e")  # and takes away c
+    letters(mine)
+    assert mine.stored() == ([], list("abcde"))
+    counted: list[int] = []
+    with before_write(step, lambda: compact(theirs)):
+        assert mine.dead.redrive(max_messages=3, progress=counted.append) == 3
+    assert counted == [3]
+    source, dead = mine.stored()
+    assert (source, dead) == (list("abc"), ["d", "e"])
+
+
+def go_on_for_long(pair: Pair) -> None:
+    """Ends the move that is under way, brings everything back, and moves it again, twice."""
+    for _ in range(2):
+        letters(pair)
+        pair.dead.redrive()
+        received(pair.queue)
+    letters(pair)
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-8")
+@pytest.mark.parametrize("step", [APPEND, REMOVAL])
+def test_a_process_that_slept_through_later_moves_moves_nothing_twice(two: tuple[Pair, Pair], step: int) -> None:
+    mine, theirs = two
+    with before_write(step, lambda: go_on_for_long(theirs)):
+        letters(mine)
+    assert mine.stored() == (["c"], ["a", "b"])
+    assert len(log_rows(theirs.dead)) == 2 + 2 + 2
+
+
+@pytest.mark.spec("DLQ-2")
+def test_a_process_that_slept_before_it_looked_at_the_target_moves_nothing_twice(
+    two: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = two
+    bring = Mover._bring
+
+    def late(self: Mover, *arguments: Any) -> bool:
+        monkeypatch.setattr(Mover, "_bring", bring)
+        go_on_for_long(theirs)
+        return bring(self, *arguments)
+
+    monkeypatch.setattr(Mover, "_bring", late)
+    letters(mine)
+    assert mine.stored() == (["c"], ["a", "b"])
+    assert len(log_rows(theirs.dead)) == 2 + 2 + 2
+
+
+@pytest.mark.spec("DLQ-2", "QUE-13")
+@pytest.mark.parametrize("step", [long(MARK), APPEND, REMOVAL])
+@pytest.mark.parametrize("again", [False, True])
+def test_messages_come_back_from_a_queue_that_is_deleted_under_a_move(
+    two: tuple[Pair, Pair], step: int, again: bool
+) -> None:
+    mine, theirs = two
+
+    def delete() -> None:
+        theirs.lq.delete_queue("dead")
+        if again:
+            theirs.lq.create_queue("dead")
+
+    with before_write(step, delete):
+        seen = received(mine.queue)
+    if step == REMOVAL:  # they had arrived, and were deleted with the queue
+        assert seen == ["c"] and stored(mine.queue) == ["c"]
+    elif again:
+        assert seen == ["c"]
+        assert mine.stored() == (["c"], ["a", "b"])
+    else:
+        assert sorted(seen) == sorted(received(theirs.queue)) == ["a", "b", "c"]
+        assert mine.queue.counts().visible == 3
+
+
+@pytest.mark.spec("DLQ-8", "QUE-13")
+@pytest.mark.parametrize("step", [long(MARK), APPEND])
+def test_a_redrive_to_a_queue_that_is_deleted_under_it_leaves_the_letters(
+    two: tuple[Pair, Pair], step: int
+) -> None:
+    mine, theirs = two
+    letters(mine)
+    with before_write(step, lambda: theirs.lq.delete_queue("orders")):
+        assert mine.dead.redrive() == 0
+    assert stored(mine.dead) == ["a", "b"]
+    assert mine.dead.counts().visible == 2
+
+
+@pytest.mark.spec("DLQ-2", "PUR-1")
+@pytest.mark.parametrize("step", [APPEND, REMOVAL])
+def test_a_purge_takes_what_a_killed_process_was_moving(
+    two: tuple[Pair, Pair], clock: ManualClock, step: int
+) -> None:
+    mine, theirs = two
+    with dying(step):
+        letters(mine)
+    theirs.queue.purge()
+    letters(theirs)
+    assert theirs.stored() == ([], [] if step == APPEND else ["a", "b"])
+    mine.fail("d")
+    letters(theirs)
+    assert mine.stored() == ([], ["d"] if step == APPEND else ["a", "b", "d"])
+
+
+@pytest.mark.spec("DLQ-2", "RET-7")
+def test_what_expires_while_it_is_on_its_way_arrives_nowhere(two: tuple[Pair, Pair], clock: ManualClock) -> None:
+    mine, theirs = two
+    with dying(APPEND):
+        letters(mine)
+    clock.advance(4 * 86_400)
+    compact(theirs)
+    letters(theirs)
+    assert theirs.stored() == ([], [])
+    mine.fail("d")
+    letters(theirs)
+    assert mine.stored() == ([], ["d"])
+
+
+@pytest.mark.spec("DLQ-2")
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [("merge", LostRace("answer lost")), ("append", OSError("post-commit work failed"))],
+)
+def test_a_step_that_landed_and_raised_counts_once(
+    two: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
+) -> None:
+    mine, _ = two
+    fault = Fault(method, error, landed=True, times=3).install(monkeypatch)
+    assert received(mine.queue) == ["c"]
+    assert fault.seen
+    monkeypatch.undo()
+    assert mine.stored() == (["c"], ["a", "b"])
+    redrive(mine)
+    assert mine.stored() == (["a", "b", "c"], [])
+
+
+@pytest.mark.spec("DLQ-2", "ERR-2")
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("verb", [letters, redrive])
+def test_an_append_whose_outcome_cannot_be_learned_is_ended_by_the_next(
+    two: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch, verb: Callable[[Pair], None], landed: bool
+) -> None:
+    mine, _ = two
+    if verb is redrive:
+        letters(mine)
+    with monkeypatch.context() as patch:
+        original = PointTable.append
+
+        def cut_off(*args: Any) -> None:
+            patch.setattr(PointTable, "refresh", unreachable)
+            if landed:
+                original(*args)
+            raise OSError("connection reset")
+
+        def unreachable(_: Any) -> None:
+            raise OSError("unreachable")
+
+        patch.setattr(PointTable, "append", cut_off)
+        with pytest.raises(QueueClientError) as caught:
+            verb(mine)
+    assert caught.value.outcome_unknown
+    verb(mine)
+    assert mine.stored() == ((["a", "b", "c"], []) if verb is redrive else (["c"], ["a", "b"]))
+
+
+@pytest.mark.spec("DLQ-2", "ERR-9", "RCV-3")
+@pytest.mark.parametrize("error", [LostRace("conflict"), OSError("no space left on device")], ids=type)
+def test_a_dead_letter_queue_that_cannot_be_written_hides_no_other_message(
+    two: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    mine, _ = two
+    monkeypatch.setattr("lakequeue.storage.moving.ATTEMPTS", 2)
+    monkeypatch.setattr("lakequeue.storage.commit._REPEATS", 2)
+    with monkeypatch.context() as patch:
+        Fault("append", error, times=10_000).install(patch)
+        with pytest.raises((RequestThrottled, QueueClientError)):  # the dead letters are on their way now
+            received(mine.queue)
+        assert [message.body for message in mine.queue.receive(10)] == ["c"]
+    assert mine.queue.counts().in_flight == 3
+    compact(mine)
+    assert mine.stored() == (["c"], ["a", "b"])
+    assert mine.queue.counts().in_flight == 1
+
+
+@pytest.mark.spec("DLQ-2")
+@pytest.mark.parametrize("shards", [(3, 2), long((3, 1)), long((2, 3))])
+def test_moves_from_and_to_several_shards_are_ended_each_by_itself(
+    tmp_path: Path, clock: ManualClock, shards: tuple[int, int]
+) -> None:
+    here, there = apart(tmp_path / "root", clock)
+    mine = Pair.create(here, shards=shards[0], dead_shards=shards[1])
+    theirs = Pair.of(there)
+    for body in "abcdef":
+        mine.queue.send(body)
+    received(mine.queue)
+    for step in (REMOVAL, APPEND):
+        with dying(step):
+            letters(mine)
+    redrive(theirs)
+    letters(theirs)
+    source, dead = theirs.stored()
+    assert Counter(source + dead) == Counter("abcdef")
+    redrive(theirs)
+    assert theirs.stored() == (list("abcdef"), [])
+
+
+@pytest.mark.spec("DLQ-10")
+@pytest.mark.parametrize("step", [APPEND, REMOVAL])
+def test_a_group_goes_on_once_somebody_ended_the_move_of_its_first_message(
+    tmp_path: Path, clock: ManualClock, step: int
+) -> None:
+    here, there = apart(tmp_path / "root", clock)
+    here.create_queue("dead.fifo", fifo=True)
+    queue = here.create_queue("orders.fifo", fifo=True, redrive_policy=RedrivePolicy("dead.fifo", 1))
+    other = there.queue("orders.fifo")
+    for body in ("A1", "A2", "B1"):
+        queue.send(body, group_id=body[0], dedup_id=body)
+    assert [m.body for m in queue.receive(1, visibility_timeout=0)] == ["A1"]
+    with dying(step):
+        queue.receive(10)
+    assert sorted(drain(other)) == ["A2", "B1"]
+    assert stored(there.queue("dead.fifo")) == ["A1"]
+
+
+class TestKilled:
+    """SIGKILL before each step; another process, which was there all the time, goes on."""
+
+    @pytest.mark.spec("DLQ-2", "QUE-33")
+    @pytest.mark.parametrize("before", [long(MARK), APPEND, REMOVAL, long(END)])
+    def test_a_receiver_that_meets_dead_letters(self, tmp_path: Path, before: int) -> None:
+        here, there = apart(tmp_path / "root", SystemClock())
+        mine, theirs = Pair.create(here), Pair.of(there)
+        mine.fail("a", "b")
+        mine.queue.send("c")
+        killed(tmp_path / "root", "take", before)
+        letters(theirs)
+        assert mine.stored() == (["c"], ["a", "b"])
+
+    @pytest.mark.spec("DLQ-8", "QUE-33")
+    @pytest.mark.parametrize("before", [long(MARK), APPEND, REMOVAL])
+    def test_a_redrive(self, tmp_path: Path, before: int) -> None:
+        here, there = apart(tmp_path / "root", SystemClock())
+        mine, theirs = Pair.create(here), Pair.of(there)
+        mine.fail("a", "b")
+        letters(mine)
+        killed(tmp_path / "root", "redrive", before)
+        assert theirs.dead.redrive() == (2 if before == MARK else 0)
+        assert mine.stored() == (["a", "b"], [])
+
+    @pytest.mark.spec("QUE-25", "DLQ-2", "DLQ-9")
+    @pytest.mark.parametrize("before", [long(1), 2, 4, long(6), 7])
+    def test_a_change_of_policy_over_several_shards(self, tmp_path: Path, before: int) -> None:
+        """The writes are the catalog's, then the ledger's and the log's of each shard."""
+        here, there = apart(tmp_path / "root", SystemClock())
+        mine = Pair.create(here, shards=3)
+        other = here.create_queue("other")
+        for body in "abcdef":
+            mine.queue.send(body)
+        assert sorted(received(mine.queue)) == list("abcdef")
+        killed(tmp_path / "root", "policy", before)
+        new = there.queue("orders")
+        assert new.attributes()["DelaySeconds"] == ("0" if before == 1 else "50")
+        assert new.dead_letter_queue == (mine.dead if before == 1 else other).arn
+        new.send("g")
+        counts = mine.queue.counts()
+        assert (counts.visible, counts.delayed) == ((7, 0) if before == 1 else (6, 1))
+        assert received(mine.queue) == (["g"] if before == 1 else [])
+        assert stored(mine.dead if before == 1 else other) == list("abcdef")
+        assert stored(other if before == 1 else mine.dead) == []
+
+    @pytest.mark.spec("QUE-25", "DLQ-2")
+    @pytest.mark.parametrize("before", [long(2), 4, long(6)])
+    def test_while_nobody_ended_a_change_of_policy_each_message_is_in_one_queue(
+        self, tmp_path: Path, before: int
+    ) -> None:
+        [here] = apart(tmp_path / "root", SystemClock(), 1)
+        mine = Pair.create(here, shards=3)
+        other = here.create_queue("other")
+        for body in "abcdef":
+            mine.queue.send(body)
+        received(mine.queue)
+        killed(tmp_path / "root", "policy", before)
+        assert received(mine.queue) == []  # an object from before the change, which brings no change to shards
+        assert sorted(stored(mine.dead) + stored(other)) == list("abcdef")
+        assert len(stored(other)) == (before - 2)
+        assert other.redrive() + mine.dead.redrive() == 6
+        assert stored(mine.queue) == list("abcdef")
+
+
+@pytest.mark.spec("DLQ-2")
+def test_each_move_of_a_shard_has_a_number_of_its_own(two: tuple[Pair, Pair]) -> None:
+    mine, theirs = two
+
+    def number() -> int:
+        target = mine.dead._shards[0]._open_appender()
+        target.refresh()
+        return target.table.transaction(layout.move_id(mine.queue.key, 0)) or 0
+
+    assert number() == 0
+    letters(mine)
+    assert number() == 1
+    redrive(theirs)
+    received(mine.queue)
+    redrive(theirs)  # finds nothing to move
+    letters(theirs)
+    assert number() == 2
+    assert shard_of(theirs.queue).look(lambda machine: machine.head.move_number) == 2

@@ -1,0 +1,115 @@
+"""Processes that move messages to and fro and are killed at any moment; every message stays in one queue, once."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+from concurrency.rig import log_rows
+from concurrency.test_faults import WORKER
+from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
+from lakequeue.shard import Outgoing
+
+SOAK_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
+
+
+@attrs.define
+class Movers:
+    """The processes, of which each life has a name of its own."""
+
+    root: Path
+    running: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
+    lives: int = 0
+
+    @property
+    def stop_file(self) -> Path:
+        return self.root.parent / "stop"
+
+    def start(self) -> None:
+        self.lives += 1
+        with open(self.root.parent / f"{self.lives}.stderr", "wb") as errors:
+            arguments = [sys.executable, str(WORKER), "move", str(self.root), f"life {self.lives}"]
+            self.running.append(subprocess.Popen([*arguments, str(self.stop_file)], stderr=errors))
+
+    def kill(self, chance: random.Random) -> None:
+        worker = self.running.pop(chance.randrange(len(self.running)))
+        assert worker.poll() is None, self.errors()
+        worker.kill()
+        worker.wait()
+
+    def errors(self) -> str:
+        return "".join(path.read_text(errors="replace")[-2_000:] for path in self.root.parent.glob("*.stderr"))
+
+
+@pytest.fixture
+def movers(tmp_path: Path) -> Iterator[Movers]:
+    movers = Movers(tmp_path / "root")
+    yield movers
+    for worker in movers.running:
+        worker.kill()
+        worker.wait()
+
+
+def unfinished(queue: Queue) -> list[Outgoing]:
+    moves = [shard.look(lambda machine: machine.outgoing()) for shard in queue.shards]
+    return [move for move in moves if move is not None]
+
+
+def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 1) -> None:
+    """Kills so many of them in the midst of work, until that left an unfinished move at least ``begun`` times."""
+    lq = LakeQueue(str(movers.root))
+    dead = lq.create_queue("dead", shards=2)
+    queue = lq.create_queue("orders", shards=2, redrive_policy=RedrivePolicy("dead", 2))
+    sent: list[str] = []
+    chance, until = random.Random(5), time.monotonic() + at_least
+    for _ in range(3):
+        movers.start()
+    killed = left = 0
+    deadline = time.monotonic() + at_least + 150
+    while killed < kills or left < begun or time.monotonic() < until:
+        assert time.monotonic() < deadline, (
+            f"does not get on: {killed} killed, {left} moves left\n{movers.errors()}"
+        )
+        if len(sent) < 100:
+            bodies = [f"{len(sent) + number:03}" for number in range(10)]
+            queue.send_batch([SendEntry(body) for body in bodies])
+            sent += bodies
+        rows = len(log_rows(dead))
+        while len(log_rows(dead)) == rows and time.monotonic() < deadline:  # they work
+            time.sleep(chance.uniform(0, 0.1))
+        movers.kill(chance)
+        killed += 1
+        left += bool(unfinished(queue) or unfinished(dead))
+        movers.start()
+    movers.stop_file.touch()
+    assert [worker.wait(120) for worker in movers.running] == [0] * len(movers.running), movers.errors()
+    movers.running.clear()
+
+    summaries = lq.compact()
+    assert not any(summary.failures for summary in summaries)
+    assert not unfinished(queue) and not unfinished(dead)
+    stored = [message.body for source in (queue, dead) for message in source.peek(limit=10_000)]
+    assert Counter(stored) == Counter(sent)
+    assert queue.counts().in_flight == dead.counts().in_flight == 0
+    print(f"{killed} killed, {left} of them left a move, {len(sent)} messages")
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-8", "QUE-33")
+def test_killed_movers_lose_and_double_nothing(movers: Movers) -> None:
+    move_and_kill(movers, kills=4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SOAK_SECONDS + 600)
+@pytest.mark.spec("DLQ-2", "DLQ-8", "QUE-33")
+def test_ten_minutes_of_killed_movers_lose_and_double_nothing(movers: Movers) -> None:
+    move_and_kill(movers, kills=20, at_least=SOAK_SECONDS, begun=5)

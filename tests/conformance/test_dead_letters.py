@@ -1,0 +1,205 @@
+"""Dead letters and redrives through the tables of both engines, and from one engine to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from conformance.bench import Bench
+from lakequeue import Queue, RedrivePolicy, SendEntry
+from lakequeue.moving import Mover
+from lakequeue.storage import append, housekeeping
+from lakequeue.testing import ManualClock
+
+HOUR = 3_600
+DAY = 86_400
+
+
+def create(bench: Bench, *names: str, **attributes) -> None:
+    """Queues of one kind; all but the first have that one as their dead-letter queue, after one receive."""
+    point = bench.open(engine="point")
+    first, *others = names
+    point.create_queue(first, fifo=first.endswith(".fifo"), **attributes)
+    for name in others:
+        policy = RedrivePolicy(first, 1)
+        point.create_queue(name, fifo=name.endswith(".fifo"), redrive_policy=policy, **attributes)
+
+
+def fail(bench: Bench, name: str, *bodies: str, **fields) -> None:
+    """Has messages that are due; through the point engine, which is fast."""
+    queue = bench.open(engine="point").queue(name)
+    groups = [{"group_id": body[0], "dedup_id": body} if queue.fifo else {} for body in bodies]
+    queue.send_batch([SendEntry(body, **group, **fields) for body, group in zip(bodies, groups, strict=True)])
+    if queue.fifo:
+        bodies = tuple({body[0]: body for body in reversed(bodies)}.values())  # the first of each group
+    received = queue.receive(len(bodies), visibility_timeout=0)
+    assert {message.body for message in received} == set(bodies)
+
+
+def stored(bench: Bench, name: str) -> list[str]:
+    return [message.body for message in bench.open(engine="point").queue(name).peek(limit=100)]
+
+
+def bodies(queue: Queue, count: int = 100) -> list[str]:
+    return [message.body for message in queue.receive(count, visibility_timeout=0)]
+
+
+@contextmanager
+def cut_short(patch: pytest.MonkeyPatch, before: str) -> Iterator[None]:
+    """A process that ends in a move, before the append or before the removal."""
+    bring = Mover._bring
+
+    def die(self: Mover, *arguments) -> bool:
+        if before == "removal":
+            bring(self, *arguments)
+        raise KeyboardInterrupt
+
+    with patch.context() as scope, pytest.raises(KeyboardInterrupt):
+        scope.setattr(Mover, "_bring", die)
+        yield
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-4", "DLQ-7", "QUE-23")
+def test_the_receive_that_would_exceed_the_maximum_moves_the_message(bench: Bench, clock: ManualClock):
+    create(bench, "dead")
+    point = bench.open(engine="point")
+    queue = point.create_queue("orders", redrive_policy=RedrivePolicy("dead", 2))
+    trace = {"AWSTraceHeader": "Root=1-5759e988-bd862e3fe1be46a994272793"}
+    sent = queue.send("a", attributes={"key": b"\x00\xff", "price": 12.5}, system_attributes=trace)
+    counts = [queue.receive(visibility_timeout=0)[0].receive_count for _ in range(2)]
+    clock.advance(60)
+    source = bench.queue()
+    assert (counts, source.receive(10)) == ([1, 2], [])
+    here = bench.queue("dead")
+    [letter] = here.receive(visibility_timeout=0)
+    assert (letter.message_id, letter.body, letter.receive_count) == (sent.message_id, "a", 3)
+    assert letter.message_attributes["key"].value == b"\x00\xff"
+    assert letter.message_attributes["price"].value == "12.5"
+    assert letter.system_attributes == trace | {"DeadLetterQueueSourceArn": source.arn}
+    assert letter.sent_at == clock.now() - timedelta(seconds=60)
+    assert [letter.receive_count for letter in here.receive()] == [4]
+    assert source.counts().visible == source.counts().in_flight == 0
+    assert [queue.name for queue in here.dead_letter_sources()] == ["orders"]
+
+
+@pytest.mark.spec("DLQ-10", "DDP-16")
+def test_a_fifo_queue_serves_the_group_on_and_asks_no_deduplication_window(bench: Bench, clock: ManualClock):
+    create(bench, "dead.fifo", "orders.fifo")
+    dead = bench.open(engine="point").queue("dead.fifo")
+    own = dead.send("own", group_id="A", dedup_id="A1")
+    fail(bench, "orders.fifo", "A1", "A2")
+    assert bodies(bench.queue("orders.fifo"), 1) == ["A2"]
+    assert stored(bench, "dead.fifo") == ["own", "A1"]
+    here = bench.queue("dead.fifo")
+    assert here.send("as own", group_id="A", dedup_id="A1").message_id == own.message_id
+    assert bodies(bench.queue("orders.fifo")) == []
+    here.send("not as what was moved", group_id="A", dedup_id="A2")
+    assert stored(bench, "dead.fifo") == ["own", "A1", "A2", "not as what was moved"]
+    assert [m.sent_at for m in here.receive(2)] == [clock.now()] * 2
+
+
+@pytest.mark.spec("RET-7", "DLQ-5")
+def test_retention_counts_from_the_first_send_on_standard_queues(bench: Bench, clock: ManualClock):
+    create(bench, "dead", "orders")
+    fail(bench, "orders", "old")
+    clock.advance(DAY)
+    bench.open(engine="point").queue("dead").send("young")
+    assert bodies(bench.queue()) == []
+    clock.advance(3 * DAY - 0.000_001)
+    assert stored(bench, "dead") == ["young", "old"]
+    clock.advance(0.000_001)
+    assert bodies(bench.queue("dead")) == ["young"]
+
+
+@pytest.mark.spec("DLQ-8")
+def test_letters_of_several_queues_go_home_all_or_those_that_are_chosen(bench: Bench):
+    create(bench, "dead", "orders", "bills", shards=2)
+    fail(bench, "orders", "a", "b", "c")
+    fail(bench, "bills", "x", "y")
+    for name in ("orders", "bills"):
+        assert bodies(bench.queue(name)) == []
+    here = bench.queue("dead")
+    here.send("sent here")
+    assert here.redrive(where="source_queue = 'orders' AND body > 'a'") == 2
+    assert (sorted(stored(bench, "orders")), stored(bench, "bills")) == (["b", "c"], [])
+    assert bench.queue("dead").redrive(max_messages=1) + bench.queue("dead").redrive() == 3
+    assert sorted(bodies(bench.queue())) == ["a", "b", "c"]
+    assert [m.receive_count for m in bench.queue("bills").receive(10)] == [1, 1]
+    assert stored(bench, "dead") == ["sent here"]
+
+
+@pytest.mark.spec("DLQ-8", "DLQ-10", "FIF-1")
+def test_groups_keep_their_order_between_fifo_queues_of_several_shards(bench: Bench):
+    create(bench, "dead.fifo", shards=2, deduplication_scope="message_group")
+    point, policy = bench.open(engine="point"), RedrivePolicy("dead.fifo", 1)
+    scope = {"fifo": True, "shards": 3, "deduplication_scope": "message_group"}
+    queue = point.create_queue("orders.fifo", redrive_policy=policy, **scope)
+    names = [f"{group}{number}" for number in (1, 2) for group in "ABCD"]
+    queue.send_batch([SendEntry(name, group_id=name[0], dedup_id=name) for name in names])
+    assert sorted(bodies(queue)) == sorted(names)
+    assert bodies(bench.queue("orders.fifo")) == []
+    assert bench.queue("dead.fifo").redrive() == 8
+    assert stored(bench, "dead.fifo") == []
+    back = bodies(bench.open(engine="point").queue("orders.fifo"))
+    assert [[name for name in back if name[0] == group] for group in "ABCD"] == [
+        [f"{group}1", f"{group}2"] for group in "ABCD"
+    ]
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-8")
+@pytest.mark.parametrize("before", ["append", "removal"])
+def test_one_engine_ends_what_the_other_began(bench: Bench, monkeypatch: pytest.MonkeyPatch, before: str):
+    create(bench, "dead", "orders")
+    fail(bench, "orders", "a", "b")
+    with cut_short(monkeypatch, before):
+        bench.open(engine="point").queue("orders").receive()
+    assert bodies(bench.queue()) == []
+    assert (stored(bench, "orders"), stored(bench, "dead")) == ([], ["a", "b"])
+    with cut_short(monkeypatch, before):
+        bench.queue("dead").redrive()
+    assert bench.open(engine="point").queue("dead").redrive() == 0
+    assert (stored(bench, "orders"), stored(bench, "dead")) == (["a", "b"], [])
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-8", "RET-9", "DLT-6")
+def test_the_compactor_passes_between_all_the_steps(
+    bench: Bench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
+    monkeypatch.setattr(housekeeping, "TIER_SEGMENTS", 2)
+    create(bench, "dead", "orders", rewind_range=HOUR)
+    begun = clock.now()
+    fail(bench, "orders", "a", "b")
+
+    def compact() -> None:
+        assert [summary.failures for summary in bench.open().compact()] == [[]] * 3
+
+    for before in ("append", "removal"):
+        with cut_short(monkeypatch, before):
+            bench.open(engine="point").queue("orders").receive()
+        compact()
+        assert (stored(bench, "orders"), stored(bench, "dead")) == ([], ["a", "b"])
+        with cut_short(monkeypatch, before):
+            bench.open(engine="point").queue("dead").redrive()
+        compact()
+        assert (stored(bench, "orders"), stored(bench, "dead")) == (["a", "b"], [])
+        assert bodies(bench.open(engine="point").queue("orders")) == ["a", "b"]
+    assert bench.queue().counts().rewindable == bench.queue("dead").counts().rewindable == 0
+    assert bench.open(engine="point").queue("orders").rewind(begun) == 0
+
+
+@pytest.mark.spec("DLQ-2", "QUE-13")
+def test_letters_come_back_from_a_queue_that_was_deleted(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    create(bench, "dead", "orders")
+    fail(bench, "orders", "a")
+    with cut_short(monkeypatch, "append"):
+        bench.open(engine="point").queue("orders").receive()
+    bench.open(engine="point").delete_queue("dead")
+    kept = bench.queue()
+    assert bodies(kept) == ["a"]
+    create(bench, "dead")
+    assert bodies(kept) == []
+    assert stored(bench, "dead") == ["a"]
