@@ -1034,7 +1034,7 @@ REFUSALS = {
     "unknown profile": ("InvalidAttributeValue", lambda r: r.lq.create_queue("new", profile="rabbit")),
     "bad tag": ("InvalidParameterValue", lambda r: r.lq.create_queue("new", tags={"": "x"})),
     "redrive policy": ("InvalidParameterValue", lambda r: r.lq.create_queue("new", redrive_policy="{}")),
-    "no dead-letter queue": ("QueueDoesNotExist", lambda r: r.queue.set_attributes(redrive_policy=ELSEWHERE)),
+    "no dead-letter queue": ("QueueDoesNotExist", lambda r: r.open.set_attributes(redrive_policy=ELSEWHERE)),
     "rewind without a history": ("UnsupportedOperation", lambda r: r.open.rewind(r.lq.clock.now())),
     "page of none": ("InvalidParameterValue", lambda r: r.lq.list_queues(limit=0)),
     "page too long": ("InvalidParameterValue", lambda r: r.lq.list_queues(limit=1_001)),
