@@ -236,7 +236,7 @@ def _with_runs(root: str, queue: QueueRow) -> str:
     types = {"source_receive_count": "INT", **MESSAGES}
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
-    sent_at = fields.replace("sent_at", "coalesce(sent_at, opened_at) AS sent_at")
+    sent_at = fields.replace(" sent_at", " coalesce(sent_at, opened_at) AS sent_at")
     return f"""
         SELECT shard, `offset`, {fields}, CASE WHEN last_run.last_offset >= `offset` THEN last_run END AS run
         FROM (
