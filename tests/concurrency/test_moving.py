@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.rig import apart, drain, log_rows, shard_of
+from concurrency.rig import apart, at_once, drain, log_rows, shard_of
 from concurrency.test_faults import Fault, killed
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.clock import SystemClock
@@ -432,6 +432,25 @@ def test_a_group_goes_on_once_somebody_ended_the_move_of_its_first_message(
     assert stored(there.queue("dead.fifo")) == ["A1"]
 
 
+@pytest.mark.spec("DLQ-2", "DLQ-8")
+def test_threads_of_two_processes_that_move_to_and_fro_keep_every_message_once(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    here, there = apart(tmp_path / "root", clock)
+    pairs = [Pair.create(here, shards=2), Pair.of(here), Pair.of(there)]
+    for start in range(0, 40, 10):
+        pairs[0].queue.send_batch([SendEntry(f"{start + number:02}") for number in range(10)])
+
+    def toss(pair: Pair) -> None:
+        for _ in range(3):
+            received(pair.queue)
+            pair.dead.redrive(max_messages=7)
+
+    assert at_once([lambda pair=pair: toss(pair) for pair in pairs * 2], 120) == [None] * 6  # type: ignore[misc]
+    source, dead = pairs[2].stored()
+    assert sorted(source + dead) == [f"{number:02}" for number in range(40)]
+
+
 class TestKilled:
     """SIGKILL before each step; another process, which was there all the time, goes on."""
 
@@ -456,6 +475,20 @@ class TestKilled:
         killed(tmp_path / "root", "redrive", before)
         assert theirs.dead.redrive() == (2 if before == MARK else 0)
         assert mine.stored() == (["a", "b"], [])
+
+    @pytest.mark.spec("DLQ-2", "RET-9")
+    @pytest.mark.parametrize("before", [long(1), 2])
+    def test_a_compactor_that_ends_a_move(self, tmp_path: Path, before: int) -> None:
+        here, there = apart(tmp_path / "root", SystemClock())
+        mine, theirs = Pair.create(here), Pair.of(there)
+        mine.fail("a", "b")
+        with dying(APPEND):
+            letters(mine)
+        killed(tmp_path / "root", "compact queue", before)
+        assert theirs.queue.counts().in_flight == 2
+        assert theirs.dead.counts().visible == (0 if before == 1 else 2)
+        compact(theirs)
+        assert theirs.stored() == ([], ["a", "b"])
 
     @pytest.mark.spec("QUE-25", "DLQ-2", "DLQ-9")
     @pytest.mark.parametrize("before", [long(1), 2, 4, long(6), 7])

@@ -192,6 +192,7 @@ def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
         "rewind": lambda: _rewind(lq),
         "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
         "compact": lambda: _compact(lq),
+        "compact queue": lambda: _compact_queue(lq),
         "take": lambda: _take(lq),
         "redrive": lambda: _redrive(lq),
         "policy": lambda: _set_policy(lq),
@@ -245,6 +246,10 @@ def _receive(lq: LakeQueue) -> None:
 def _rewind(lq: LakeQueue) -> None:
     queue = lq.queue(QUEUE)
     queue.rewind(lq.clock.now() - timedelta(hours=1))
+
+
+def _compact_queue(lq: LakeQueue) -> None:
+    lq.queue(QUEUE).compact()
 
 
 def _take(lq: LakeQueue) -> None:
