@@ -157,7 +157,7 @@ def test_links_inside_the_repository_lead_somewhere() -> None:
             assert (HERE / target).exists(), target
 
 
-@pytest.mark.parametrize("name", ["local", "s3"])
+@pytest.mark.parametrize("name", ["local", "standalone", "kubernetes", "s3"])
 def test_settings_for_spark_submit_have_a_reason_each(name: str) -> None:
     lines = (HERE / "conf" / f"{name}.conf").read_text(encoding="utf-8").splitlines()
     for before, line in zip(lines, lines[1:], strict=False):
