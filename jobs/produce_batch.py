@@ -21,6 +21,7 @@ def main(
     queue: job.QueueName,
     format: job.Format,
     path: job.Path = None,
+    schema: job.Schema = None,
     option: job.Given = None,
     body: job.Body = "body",
     group: job.Group = None,
@@ -34,7 +35,7 @@ def main(
     """Sends the rows of any source that Spark reads as messages, all or none."""
     options = job.options(option)
     with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
-        rows = spark.read.format(format).options(**options).load(path)
+        rows = spark.read.format(format).options(**options).load(path, schema=schema)
         sent = q.send_dataframe(as_messages(rows, body, group, dedup, delay, order_by), send_id, order_by)
         print(f"{sent:,} messages sent to {queue}")
 

@@ -23,7 +23,7 @@ def main(
     checkpoint: job.Checkpoint,
     format: job.Format = "text",
     path: job.Path = None,
-    schema: Annotated[str | None, typer.Option(help="Columns as DDL; files other than text need it.")] = None,
+    schema: job.Schema = None,
     option: job.Given = None,
     body: job.Body = "body",
     group: job.Group = None,
@@ -38,8 +38,7 @@ def main(
     """Sends the rows of a stream as messages, until it is stopped."""
     options = job.options(option)
     with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
-        reader = spark.readStream.format(format).options(**options)
-        source = (reader if schema is None else reader.schema(schema)).load(path)
+        source = spark.readStream.format(format).options(**options).load(path, schema=schema)
         rows = as_messages(source, body, group, dedup, delay, order_by)
         job.wait(stream_to_queue(rows, q, checkpoint, job.trigger(once, every), order_by))
 

@@ -35,6 +35,7 @@ Once = Annotated[bool, typer.Option("--once", help="Work off what is there, then
 
 Format = Annotated[str, typer.Option(help="A format that Spark reads: text, json, csv, parquet, delta ...")]
 Path = Annotated[str | None, typer.Option(help="What to read; some formats take options only.")]
+Schema = Annotated[str | None, typer.Option(help="Columns as DDL; streams of files other than text need it.")]
 Given = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Option of the format; repeatable.")
 ]
@@ -82,9 +83,9 @@ def opened(
     """A session and the queue in it; what is wrong with either is told in one line, not by Spark."""
     if engine != "spark":
         LakeQueue(root, region=region).queue(queue)  # a wrong root is known before Spark has started
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
-    running = SparkSession.getActiveSession() is not None
+    running = SparkContext._active_spark_context is not None
     spark = build_session(app_name)
     if not running:  # errors come as exceptions, and are told in one line
         spark.sparkContext.setLogLevel("OFF")
