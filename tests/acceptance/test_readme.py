@@ -88,7 +88,10 @@ def test_python_with_spark_runs(spark: SparkSession, capsys: pytest.CaptureFixtu
     names = run([source for source in blocks("python") if "spark" in source])
     counts = names["events"].counts()
     assert (counts.visible, counts.in_flight) == (10_100, 0)
-    assert "Deleted" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Deleted" in printed and "|   Grace|  100|" in printed
+    assert "0 ['one book', 'two pens']" in printed and "Row(messages=2, deleted=2, lost=0)" in printed
+    assert not any(names[name].counts().visible for name in ("nightly", "letters"))
 
 
 @pytest.mark.spec("EXM-10")
