@@ -43,7 +43,7 @@ def submit(conf: str, master: str | None, name: str, *args: str) -> Ended:
         *([] if master is None else ["--master", master]),
         str(PROJECT / "jobs" / f"{name}.py"),
     ]
-    done = subprocess.run([*command, *args], capture_output=True, text=True, env=environment(), timeout=280)
+    done = subprocess.run([*command, *args], capture_output=True, text=True, env=environment(), timeout=500)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
@@ -71,7 +71,7 @@ def measured(spark: SparkSession, table: Path) -> dict[str, int]:
 def play(conf: str, master: str | None, root: str, tmp_path: Path, stream: bool) -> Path:
     """Python files to messages to measurements, by the batch jobs or by the streaming jobs; the table."""
     folder, expected = sources()
-    queue = LakeQueue(root).create_queue("modules")
+    queue = LakeQueue(root).create_queue("modules", visibility_timeout=3600)
     options = ("wholetext=true", "recursiveFileLookup=true", "pathGlobFilter=*.py")
     here = ("--root", root, "--queue", "modules")
     source = [*here, "--format", "text", "--path", folder, "--body-column", "*"]

@@ -18,7 +18,7 @@ from lakequeue import LakeQueue, SendEntry
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(1100)]
 
 
 class Daemon:
