@@ -60,10 +60,10 @@ from lakequeue.shard import (
 from lakequeue.shard_service import ShardService
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.commit import StaleAttributes, first_line
-from lakequeue.storage.layout import messages_path
+from lakequeue.storage.layout import messages_path, stream_id
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from lakequeue.compaction import CompactionSummary
     from lakequeue.predicate import Predicate
@@ -372,19 +372,10 @@ class Queue:
                 rule, and nothing is sent.
             QueueClientError: no Spark session, or storage failed.
         """
-        with self.service():
-            from lakequeue.storage import bulk
+        from lakequeue.storage import bulk
 
-            spark = self.owner.require_spark("send_dataframe")
-            while True:
-                try:
-                    rows = bulk.send(self._bulk_target(), spark, df, send_id, self.now_micros, order_by)
-                except StaleAttributes:
-                    self._renew()
-                    continue
-                for shard in self._shards:
-                    shard.wake()
-                return rows
+        spark = self.owner.require_spark("send_dataframe")
+        return self.bulk_send(spark, df, None if send_id is None else bulk.Name.of_send(send_id), order_by)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
         """Claims up to ``max_messages`` at once under one lease; None if none is available.
@@ -642,6 +633,28 @@ class Queue:
 
     def now_micros(self) -> int:
         return self.owner.micros()
+
+    def bulk_send(self, spark: SparkSession, df: DataFrame, name: bulk.Name | None, order_by: str | None) -> int:
+        """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
+        from lakequeue.storage import bulk
+
+        with self.service():
+            while True:
+                try:
+                    rows = bulk.send(self._bulk_target(), spark, df, name, self.now_micros, order_by)
+                except StaleAttributes:
+                    self._renew()
+                    continue
+                for shard in self._shards:
+                    shard.wake()
+                return rows
+
+    def batches_of(self, stream: str) -> int:
+        """How many micro-batches of a stream the queue has, those without a row not counted at the end."""
+        with self.service():
+            self._reload()  # raises if the queue was deleted
+            table = self.owner.engine.open(messages_path(self.owner.root, self._row.key))
+            return table.transaction(stream_id(stream)) or 0
 
     def _bulk_target(self) -> bulk.Target:
         from lakequeue.storage import bulk

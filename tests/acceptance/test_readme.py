@@ -101,7 +101,10 @@ def test_python_with_spark_runs(spark: SparkSession, capsys: pytest.CaptureFixtu
     names = run([source for source in blocks("python") if "spark" in source])
     counts = names["events"].counts()
     assert (counts.visible, counts.in_flight) == (0, 0)  # purged, after its 10,100 were counted
-    assert "Deleted" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Deleted" in printed and "|   Grace|  100|" in printed
+    assert "0 ['one book', 'two pens']" in printed and "Row(messages=2, deleted=2, lost=0)" in printed
+    assert not any(names[name].counts().visible for name in ("nightly", "letters"))
 
 
 @pytest.mark.spec("EXM-10")
@@ -189,7 +192,7 @@ def test_links_inside_the_repository_lead_somewhere() -> None:
             assert (HERE / target).exists(), target
 
 
-@pytest.mark.parametrize("name", ["local", "s3"])
+@pytest.mark.parametrize("name", ["local", "standalone", "kubernetes", "s3"])
 def test_settings_for_spark_submit_have_a_reason_each(name: str) -> None:
     lines = (HERE / "conf" / f"{name}.conf").read_text(encoding="utf-8").splitlines()
     for before, line in zip(lines, lines[1:], strict=False):

@@ -120,15 +120,15 @@ class Commands(TyperGroup):
             if status == INTERRUPTED:  # typer's answer to Ctrl-C
                 raise KeyboardInterrupt
         except KeyboardInterrupt as error:
-            status = _explained(session, error)
+            status = explained(session, error)
         except Exception as error:
-            status = _explained(session, error)
+            status = explained(session, error)
         if standalone_mode:
             sys.exit(status or DONE)
         return status
 
 
-def _explained(session: Session, error: BaseException) -> int:
+def explained(session: Session, error: BaseException) -> int:
     """Reports an error; returns the exit status."""
     wrong_usage = getattr(error, "format_message", None)  # what typer finds by itself, or `usage` found
     if session.verbose and not wrong_usage and not isinstance(error, KeyboardInterrupt):
@@ -167,7 +167,7 @@ def _usage_text(error: BaseException, text: str) -> str:
     context = getattr(error, "ctx", None)
     path = "lakequeue" if context is None else context.command_path
     option = getattr(error, "option_name", None)
-    if path != "lakequeue" and option in ("--root", "--json", "--region", "--verbose", "-v"):
+    if path.startswith("lakequeue ") and option in ("--root", "--json", "--region", "--verbose", "-v"):
         return f"{option} belongs before the command"
     return f"{text}; see {path} --help"
 

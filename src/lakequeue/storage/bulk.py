@@ -28,7 +28,7 @@ from lakequeue.storage import frames, layout, waiting
 from lakequeue.storage.bulk_dedup import Duplicates, opened_at
 from lakequeue.storage.commit import StaleAttributes, back_off, commit
 from lakequeue.storage.engine import DataFile, Engine, Table
-from lakequeue.storage.row_rules import Fifo
+from lakequeue.storage.row_rules import Fifo, check_columns
 from lakequeue.storage.waiting import Manifest
 
 if TYPE_CHECKING:
@@ -59,15 +59,56 @@ class Target:
     """Offset up to which a shard was purged, fresh; asked when messages of the log are in the way (DDP-13)."""
 
 
+@attrs.frozen
+class Name:
+    """What a bulk send is recognised by when it is repeated, for good.
+
+    It is committed once the application id has reached the version.
+    """
+
+    app_id: str
+    version: int
+    files: str
+    """Name of the files that wait for the commit; message ids are derived from it."""
+    of_stream: bool = False
+
+    @classmethod
+    def of_send(cls, send_id: str) -> Name:
+        """A send that its caller has named."""
+        return cls(layout.bulk_id(send_id), 1, send_id)
+
+    @classmethod
+    def of_batch(cls, stream: str, batch: int) -> Name:
+        """A micro-batch of a stream, whose batches come in the order of their numbers, from 0 on."""
+        return cls(layout.stream_id(stream), batch + 1, f"stream-{stream}-{batch}", of_stream=True)
+
+    def committed(self, table: Table) -> bool:
+        """Whether the loaded snapshot has this send, or a later batch of its stream."""
+        return (table.transaction(self.app_id) or 0) >= self.version
+
+
+def check(attributes: QueueAttributes, df: DataFrame, order_by: str | None) -> None:
+    """Refuses columns that no message can be made of, whatever the rows are.
+
+    Raises:
+        InvalidParameterValue: names the column.
+    """
+    if order_by is not None and not attributes.fifo:
+        raise InvalidParameterValue(
+            f"Value {order_by} for parameter order_by is invalid. Reason: Standard queues keep no order."
+        )
+    check_columns(df, order_by)
+
+
 def send(
     target: Target,
     spark: SparkSession,
     df: DataFrame,
-    send_id: str | None,
+    name: Name | None,
     now: Callable[[], int],
     order_by: str | None = None,
 ) -> int:
-    """Sends the rows of ``df``; returns how many were added, 0 if ``send_id`` was sent before.
+    """Sends the rows of ``df``; returns how many were added, 0 if ``name`` was sent before.
 
     Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``now`` is asked anew
     for the commit, as writing may take minutes, and delays and deduplication count from the commit.
@@ -79,15 +120,19 @@ def send(
         StaleAttributes: nothing was sent; repeat with the newest attributes.
     """
     attributes = target.attributes
-    if order_by is not None and not attributes.fifo:
-        raise InvalidParameterValue(
-            f"Value {order_by} for parameter order_by is invalid. Reason: Standard queues keep no order."
-        )
+    check(attributes, df, order_by)
     table = target.engine.open(target.messages_path)
-    id = send_id or uuid.uuid4().hex
-    if send_id is not None and table.transaction(layout.bulk_id(id)):
+    id = uuid.uuid4().hex if name is None else name.files
+    if name is not None and name.committed(table):
         return 0
-    manifest = waiting.load_manifest(target.messages_path, id) if send_id is not None else None
+    manifest = None if name is None else waiting.load_manifest(target.messages_path, id)
+    if manifest is not None and now() - manifest.created_at > OLDEST_MANIFEST:
+        if name is None or not name.of_stream:
+            raise QueueClientError(
+                f"the files of bulk send {id} were written more than 12 h ago; send them under a new id"
+            )
+        waiting.forget(target.messages_path, id)  # a stream knows no other id; its source has the same rows still
+        manifest = None
     if manifest is None:
         delay = attributes.limits("delay")
         manifest = frames.stage(
@@ -102,20 +147,24 @@ def send(
             count_attributes=attributes.profile_rules.attributes_count_in_size,
             now=now(),
         )
-    elif now() - manifest.created_at > OLDEST_MANIFEST:
-        raise QueueClientError(
-            f"the files of bulk send {id} were written more than 12 h ago; send them under a new id"
-        )
     if not manifest.rows:
+        if name is not None and name.of_stream:
+            waiting.discard(target.messages_path, id)
         return 0
     try:
-        rows = _commit_all(target, table, manifest, send_id, now)
-    except (StaleAttributes, QueueServiceError):
-        if send_id is None:  # under an id of the caller's, another process may be committing these files
+        rows = _commit_all(target, table, manifest, name, now)
+    except (StaleAttributes, QueueServiceError) as error:
+        if name is None:
             waiting.discard(target.messages_path, id)
+        elif isinstance(error, StaleAttributes):
+            # judged by old rules, so they are written anew; the files stay, as another process may be
+            # committing them, which the fence lets only one of us do
+            waiting.forget(target.messages_path, id)
         raise
-    if send_id is None and not rows:
+    if name is None and not rows:
         waiting.discard(target.messages_path, id)
+    if name is not None and name.of_stream:  # its batches are many, and the compactor may be rare
+        waiting.forget(target.messages_path, id)
     return rows
 
 
@@ -129,7 +178,7 @@ def _fifo(attributes: QueueAttributes, order_by: str | None) -> Fifo:
 
 
 def _commit_all(
-    target: Target, table: Table, manifest: Manifest, send_id: str | None, now: Callable[[], int]
+    target: Target, table: Table, manifest: Manifest, name: Name | None, now: Callable[[], int]
 ) -> int:
     """Commits what waits; returns the number of messages."""
     files, duplicates = manifest.files, None
@@ -144,21 +193,21 @@ def _commit_all(
         with target.holding():
             table.refresh()
             instant = now()
-            if send_id is not None and table.transaction(layout.bulk_id(send_id)):
+            if name is not None and name.committed(table):
                 return 0  # another process committed the same files meanwhile
             if duplicates is not None and not duplicates.look(table, instant):
                 if attempt < PATIENCE:
                     continue
                 files = duplicates.files()
             rows = sum(file.rows for file in files)
-            if _commit(target, table, files, send_id, rows, instant):
+            if _commit(target, table, files, name, rows, instant):
                 return rows
         back_off(attempt)
     raise RequestThrottled("too many lost races; nothing was sent")
 
 
 def _commit(
-    target: Target, table: Table, files: Sequence[DataFile], send_id: str | None, rows: int, now: int
+    target: Target, table: Table, files: Sequence[DataFile], name: Name | None, rows: int, now: int
 ) -> bool:
     if any(
         (table.transaction(layout.attributes_id(shard)) or 0) != target.attributes_version
@@ -188,9 +237,9 @@ def _commit(
             fence[layout.send_id(shard)] = version
             ids[layout.send_id(shard)] = end
             ids[layout.clock_id(shard)] = instant
-    if send_id is not None:
-        fence[layout.bulk_id(send_id)] = 0
-        ids[layout.bulk_id(send_id)] = 1
+    if name is not None:
+        fence[name.app_id] = table.transaction(name.app_id) or 0
+        ids[name.app_id] = name.version
     if not ids:
         return True  # nothing is left of a send that nobody will repeat
     return commit(table, fence, lambda token: table.add(added, ids, token))

@@ -211,6 +211,11 @@ def bulk_id(send_id: str) -> str:
     return f"bulk-{send_id}"
 
 
+def stream_id(stream: str) -> str:
+    """Version: one more than the number of the stream's last micro-batch that was committed."""
+    return f"stream-{stream}"
+
+
 def attributes_id(shard: int) -> str:
     """On ``messages``: version of the queue attributes that senders to the shard must know.
 

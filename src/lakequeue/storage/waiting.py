@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -92,13 +93,19 @@ def write_manifest(messages_path: str, manifest: Manifest) -> Manifest:
     return manifest
 
 
+def forget(messages_path: str, send_id: str) -> None:
+    """Removes the manifest of a send, if there is one; its files belong to the table by now, or to VACUUM."""
+    filesystem, base = filesystem_of(messages_path)
+    with contextlib.suppress(FileNotFoundError):
+        filesystem.delete_file(f"{base}{_manifest_name(send_id)}")
+
+
 def discard(messages_path: str, send_id: str) -> None:
     """Removes the manifest of a send and its files; only for a send that was never committed."""
     manifest = load_manifest(messages_path, send_id)
     if manifest is None:
         return
-    filesystem, base = filesystem_of(messages_path)
-    filesystem.delete_file(f"{base}{_manifest_name(send_id)}")
+    forget(messages_path, send_id)
     for folder in {os.path.dirname(file.path) for file in manifest.files}:
         delete_folder(messages_path, folder)
 

@@ -1,0 +1,54 @@
+"""Works a queue off as its messages come and keeps the results, or the messages, in a Delta table.
+
+    spark-submit --properties-file conf/<where>.conf jobs/consume_stream.py --root DIR --queue NAME \
+        --handler package:function --output DIR --checkpoint DIR --every 5
+
+The function and what happens to results and messages are as in consume_batch.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakequeue.cli import job
+from lakequeue.cli.frame import usage
+from lakequeue.spark import stream_from_queue
+from lakequeue.spark.rows import append_results
+
+
+def main(
+    root: job.Root,
+    queue: job.QueueName,
+    checkpoint: job.Checkpoint,
+    handler: job.Handler = None,
+    output: job.Output = None,
+    once: job.Once = False,
+    every: Annotated[float, typer.Option(min=0, help="Seconds from batch to batch.")] = 5,
+    max_messages: job.MaxMessages = 100_000,
+    visibility_timeout: job.Visibility = None,
+    region: job.Region = "local",
+    engine: job.Engine = "auto",
+) -> None:
+    """Handles the messages of a queue, a batch at each interval, until it is stopped."""
+    if handler is None and output is None:
+        usage("give --handler, --output, or both")
+    function, trigger = job.function(handler), job.trigger(once, every)
+    with job.opened("lakequeue consume", root, queue, region, engine) as (_, q):
+        while True:
+            query = stream_from_queue(
+                q,
+                lambda messages, _: append_results(messages, output, function),
+                checkpoint,
+                trigger,
+                max_messages,
+                visibility_timeout,
+            )
+            ended = job.wait(query)
+            if not ended or not any(p["observedMetrics"]["lakequeue"].messages for p in query.recentProgress):
+                return
+
+
+if __name__ == "__main__":
+    job.run(main)

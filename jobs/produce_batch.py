@@ -1,0 +1,44 @@
+"""Sends what Spark can read to a queue, a message a row, in one commit.
+
+    spark-submit --properties-file conf/<where>.conf jobs/produce_batch.py --root DIR --queue NAME \
+        --format json --path DIR --body-column text --send-id load-2026-01-31
+
+With --send-id, repeating the job sends nothing twice.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakequeue.cli import job
+from lakequeue.spark.rows import as_messages
+
+
+def main(
+    root: job.Root,
+    queue: job.QueueName,
+    format: job.Format,
+    path: job.Path = None,
+    schema: job.Schema = None,
+    option: job.Given = None,
+    body: job.Body = "body",
+    group: job.Group = None,
+    dedup: job.Dedup = None,
+    delay: job.Delay = None,
+    order_by: job.OrderBy = None,
+    send_id: Annotated[str | None, typer.Option(help="Names the send; sent once, for good.")] = None,
+    region: job.Region = "local",
+    engine: job.Engine = "auto",
+) -> None:
+    """Sends the rows of any source that Spark reads as messages, all or none."""
+    options = job.options(option)
+    with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
+        rows = spark.read.format(format).options(**options).load(path, schema=schema)
+        sent = q.send_dataframe(as_messages(rows, body, group, dedup, delay, order_by), send_id, order_by)
+        print(f"{sent:,} messages sent to {queue}")
+
+
+if __name__ == "__main__":
+    job.run(main)

@@ -1,0 +1,47 @@
+"""Sends the rows of files that are dropped into a folder to a queue, each exactly once.
+
+    spark-submit --properties-file conf/<where>.conf jobs/produce_stream.py --root DIR --queue NAME \
+        --path DIR --body-column value --checkpoint DIR
+
+Files must appear whole: write them elsewhere and move them in. It may be killed anywhere and started again.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakequeue.cli import job
+from lakequeue.spark import stream_to_queue
+from lakequeue.spark.rows import as_messages
+
+
+def main(
+    root: job.Root,
+    queue: job.QueueName,
+    checkpoint: job.Checkpoint,
+    format: job.Format = "text",
+    path: job.Path = None,
+    schema: job.Schema = None,
+    option: job.Given = None,
+    body: job.Body = "body",
+    group: job.Group = None,
+    dedup: job.Dedup = None,
+    delay: job.Delay = None,
+    order_by: job.OrderBy = None,
+    once: job.Once = False,
+    every: Annotated[float | None, typer.Option(min=0, help="Seconds from batch to batch.")] = None,
+    region: job.Region = "local",
+    engine: job.Engine = "auto",
+) -> None:
+    """Sends the rows of a stream as messages, until it is stopped."""
+    options = job.options(option)
+    with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
+        source = spark.readStream.format(format).options(**options).load(path, schema=schema)
+        rows = as_messages(source, body, group, dedup, delay, order_by)
+        job.wait(stream_to_queue(rows, q, checkpoint, job.trigger(once, every), order_by))
+
+
+if __name__ == "__main__":
+    job.run(main)

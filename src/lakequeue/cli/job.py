@@ -1,0 +1,171 @@
+"""What the jobs for spark-submit share: their options, a queue with a session, and the exit codes of the CLI."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from lakequeue.cli.frame import DONE, ENVIRONMENT, Session, explained, usage
+from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
+from lakequeue.service import LakeQueue
+from lakequeue.spark.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from lakequeue.queue import Queue
+
+Root = Annotated[str, typer.Option(help="Directory or URI that holds the queues.")]
+QueueName = Annotated[str, typer.Option(help="The queue; it must exist.")]
+Region = Annotated[str, typer.Option(help="Region of the queue.")]
+Engine = Annotated[str, typer.Option(help="auto, or spark where only Spark may commit.")]
+Checkpoint = Annotated[str, typer.Option(help="Directory of the stream's progress, for this stream only.")]
+Once = Annotated[bool, typer.Option("--once", help="Work off what is there, then end.")]
+
+Format = Annotated[str, typer.Option(help="A format that Spark reads: text, json, csv, parquet, delta ...")]
+Path = Annotated[str | None, typer.Option(help="What to read; some formats take options only.")]
+Schema = Annotated[str | None, typer.Option(help="Columns as DDL; streams of files other than text need it.")]
+Given = Annotated[
+    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Option of the format; repeatable.")
+]
+Body = Annotated[str, typer.Option("--body-column", help="Column with the bodies; '*': each row as JSON.")]
+Group = Annotated[str | None, typer.Option("--group-column", help="Column with the message groups.")]
+Dedup = Annotated[str | None, typer.Option("--dedup-column", help="Column with deduplication ids (FIFO).")]
+Delay = Annotated[str | None, typer.Option("--delay-column", help="Column with delays in seconds.")]
+OrderBy = Annotated[str | None, typer.Option(help="Column that the messages of a group follow (FIFO).")]
+
+Handler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PACKAGE:FUNCTION", help="Called with a DataFrame of messages; what it returns is the result."
+    ),
+]
+Output = Annotated[str | None, typer.Option(help="Delta table for the results, or for the messages.")]
+MaxMessages = Annotated[int, typer.Option(min=1, help="Most messages in a batch.")]
+Visibility = Annotated[
+    float | None,
+    typer.Option("--visibility-timeout", help="Seconds that a batch may take; the queue's timeout if not given."),
+]
+
+
+def run(main: Callable[..., None]) -> NoReturn:
+    """Runs a job's function as a command line; errors are one line, exit codes those of the CLI."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command(epilog="Exit codes: 0 done, 1 refused by the service, 2 usage, 3 storage or environment.")(main)
+    try:
+        status = app(standalone_mode=False)
+    except KeyboardInterrupt as error:
+        status = explained(Session(), error)
+    except Exception as error:
+        status = _explained(error)
+    sys.exit(status if isinstance(status, int) else DONE)
+
+
+@contextmanager
+def opened(
+    app_name: str, root: str, queue: str, region: str = "local", engine: str = "auto"
+) -> Iterator[tuple[SparkSession, Queue]]:
+    """A session and the queue in it; what is wrong with either is told in one line, not by Spark."""
+    if engine != "spark":
+        LakeQueue(root, region=region).queue(queue)  # a wrong root is known before Spark has started
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context is not None
+    spark = build_session(app_name)
+    if not running:  # errors come as exceptions, and are told in one line
+        spark.sparkContext.setLogLevel("OFF")
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    try:
+        yield spark, LakeQueue(root, spark=spark, region=region, engine=engine).queue(queue)  # type: ignore[arg-type]
+    finally:
+        if not running:
+            spark.stop()
+
+
+def wait(query: StreamingQuery) -> bool:
+    """Waits until a query ends, or stops it on SIGTERM and SIGINT; whether it ended by itself."""
+    stopped = threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stopped.set())
+    while not stopped.is_set():
+        if query.awaitTermination(1):
+            return True
+    query.stop()
+    return False
+
+
+def trigger(once: bool, every: float | None) -> str | None:
+    """The trigger that ``--once`` and ``--every`` ask for."""
+    if once:
+        return "availableNow"
+    return None if every is None else f"{round(every * 1000)} milliseconds"
+
+
+def options(given: Sequence[str] | None) -> dict[str, str]:
+    """``--option NAME=VALUE``, taken apart."""
+    parts = [text.partition("=") for text in given or ()]
+    wrong = [name for name, sign, _ in parts if not (name and sign)]
+    if wrong:
+        usage(f"--option {wrong[0]}: must be NAME=VALUE")
+    return {name: value for name, _, value in parts}
+
+
+def function(spec: str | None) -> Callable[[Any], Any] | None:
+    """The function that ``--handler`` names; modules in the working directory are found too."""
+    if spec is None:
+        return None
+    module, _, name = spec.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        usage(f"--handler {spec}: {error}")
+    if not callable(found):
+        usage(f"--handler {spec}: not a function")
+    handler: Callable[[Any], Any] = found
+    return handler
+
+
+def _explained(error: BaseException) -> int:
+    """Tells what ended a job; returns the exit code."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import errors
+
+    if isinstance(error, errors.StreamingQueryException) and error.__cause__ is not None:
+        return _explained(error.__cause__)
+    if isinstance(error, (errors.AnalysisException, errors.IllegalArgumentException)):
+        return explained(Session(), InvalidOptions([_reason(str(error))]))
+    if isinstance(error, (errors.PySparkException, Py4JJavaError)):
+        return explained(Session(), QueueClientError(_reason(str(error))))
+    told = (QueueServiceError, QueueClientError, InvalidOptions, OSError, typer.Abort)
+    if isinstance(error, told) or hasattr(error, "format_message"):
+        return explained(Session(), error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(last.filename)}, line {last.lineno}"
+    return Session().fail(ENVIRONMENT, type(error).__name__, f"{error} ({place})")
+
+
+def _reason(text: str) -> str:
+    """The line of an error of Spark that says what happened."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no message"]
+    if any("Traceback (most recent call last):" in line for line in lines):  # of a Python worker
+        lines = [line for line in lines if not line.startswith(("SQLSTATE", "at "))][-1:]
+    elif lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; Java's words follow
+        lines = lines[1:]
+    return lines[0].removeprefix(": ").rstrip(";")

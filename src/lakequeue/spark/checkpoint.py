@@ -1,0 +1,118 @@
+"""Which stream and which queue a checkpoint belongs to: a file of ours beside those that Spark keeps there."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from lakequeue.errors import InvalidOptions, QueueClientError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakequeue.queue import Queue
+
+FILE = "lakequeue.json"
+
+
+@attrs.frozen
+class Checkpoint:
+    """A checkpoint that belongs to one stream of one queue."""
+
+    stream: str
+    """Id of the stream; stays as long as the checkpoint does."""
+    last_batch: int
+    """The newest micro-batch that Spark has begun, finished or not; -1: none."""
+
+
+def claim(spark: SparkSession, path: str, queue: Queue, kind: str) -> Checkpoint:
+    """Binds a new checkpoint to a queue incarnation, or finds it bound to it.
+
+    Args:
+        spark: the session that the query will run in; its Hadoop settings say where ``path`` is.
+        path: as given to Spark.
+        queue: the queue that the stream sends to or receives from.
+        kind: the function that starts the stream.
+
+    Raises:
+        InvalidOptions: the checkpoint belongs to another queue, to an earlier one of the same name, to the
+            other direction, or to a query that is none of ours.
+        QueueClientError: it cannot be read or written.
+    """
+    with _hadoop_errors(path):
+        folder = _Folder(spark, path)
+        text = folder.read(FILE)
+        if text is None:
+            if folder.exists("metadata"):
+                raise InvalidOptions([f"checkpoint {path} belongs to a query that {kind} did not start"])
+            mine = {"stream": uuid.uuid4().hex, "kind": kind, "queue": queue.name, "region": queue.region}
+            folder.write(FILE, json.dumps(mine | {"key": queue.key}))
+            text = folder.read(FILE) or ""
+        last_batch = max((int(name) for name in folder.names("offsets") if name.isdecimal()), default=-1)
+    try:
+        owner = json.loads(text)
+        stream, kind_before, key = owner["stream"], owner["kind"], owner["key"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise QueueClientError(f"{path}/{FILE} is damaged; use a new checkpoint") from error
+    if key != queue.key:
+        before = "an earlier queue of the name" if owner["queue"] == queue.name else "queue"
+        raise InvalidOptions([f"checkpoint {path} belongs to {before} {owner['queue']}, not to {queue.name}"])
+    if kind_before != kind:
+        raise InvalidOptions([f"checkpoint {path} belongs to {kind_before}, not to {kind}"])
+    return Checkpoint(stream, last_batch)
+
+
+class _Folder:
+    """A directory on whatever file system Spark keeps its checkpoints."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._hadoop: Any = spark._jvm.org.apache.hadoop.fs
+        self._path = self._hadoop.Path(path)
+        self._system = self._path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+    def exists(self, name: str) -> bool:
+        return bool(self._system.exists(self._child(name)))
+
+    def names(self, folder: str) -> list[str]:
+        if not self.exists(folder):
+            return []
+        return [status.getPath().getName() for status in self._system.listStatus(self._child(folder))]
+
+    def read(self, name: str) -> str | None:
+        if not self.exists(name):
+            return None
+        stream = self._system.open(self._child(name))
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """All or nothing: whoever is killed in here leaves a draft behind, not half a file."""
+        draft = self._child(f".{name}.{uuid.uuid4().hex}")
+        stream = self._system.create(draft, False)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        if not self._system.rename(draft, self._child(name)):
+            self._system.delete(draft, False)  # somebody else was quicker; theirs holds
+
+    def _child(self, name: str) -> Any:
+        return self._hadoop.Path(self._path, name)
+
+
+@contextmanager
+def _hadoop_errors(path: str) -> Iterator[None]:
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.getMessage()).strip().partition("\n")[0]
+        raise QueueClientError(f"checkpoint {path} cannot be used: {reason}") from error

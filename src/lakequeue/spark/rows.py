@@ -1,0 +1,83 @@
+"""Rows of a job: any DataFrame made into messages, and messages made into rows of a Delta table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lakequeue.errors import InvalidOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+WHOLE_ROW = "*"
+
+
+def as_messages(
+    df: DataFrame,
+    body: str = "body",
+    group: str | None = None,
+    dedup: str | None = None,
+    delay: str | None = None,
+    order_by: str | None = None,
+) -> DataFrame:
+    """The columns that a queue takes, out of those that a source happens to have.
+
+    Args:
+        df: any DataFrame or stream.
+        body: column with the bodies; ``*``: each row as a JSON object, without its NULLs.
+        group, dedup, delay: columns with ``group_id``, ``dedup_id`` and ``delay_seconds``, if any.
+        order_by: a column that is kept under its name, to order by.
+
+    Raises:
+        InvalidOptions: a column is missing; names all that are.
+    """
+    from pyspark.sql import functions as F
+
+    wanted = {"body": body, "group_id": group, "dedup_id": dedup, "delay_seconds": delay}
+    names = {name: column for name, column in wanted.items() if column is not None}
+    if order_by is not None:
+        names.setdefault(order_by, order_by)
+    missing = [column for column in names.values() if column not in (*df.columns, WHOLE_ROW)]
+    if missing:
+        raise InvalidOptions([f"no column {column}; there are {', '.join(df.columns)}" for column in missing])
+    columns = {column: df[column] for column in df.columns}
+    columns[WHOLE_ROW] = F.to_json(F.struct(*columns.values()))
+    return df.select(*(columns[column].alias(name) for name, column in names.items()))
+
+
+def append_results(
+    messages: DataFrame, table: str | None, handle: Callable[[DataFrame], DataFrame | None] | None = None
+) -> None:
+    """Appends what a function makes of messages, or the messages, to a Delta table, in one commit.
+
+    A message that was received before may have its result there already, if only the deletion was missed. So
+    those are looked up in the table by ``message_id`` and passed over; the others cost no look. What is
+    still possible is a result that another consumer appends at the same moment, having received the message
+    after its timeout.
+
+    Args:
+        messages: ``Lease.messages``.
+        table: path of the table, which is created if need be; None: the function stores its results itself.
+        handle: may return None if nothing is to be appended. To be found again, its rows keep ``message_id``.
+    """
+    pending = messages if table is None else _without_known(messages, table)
+    rows: Any = pending.drop("receipt_handle") if handle is None else handle(pending)
+    if table is not None and rows is not None:
+        rows.write.format("delta").mode("append").save(table)
+
+
+def _without_known(messages: DataFrame, table: str) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
+    again = messages.where("receive_count > 1")
+    if again.isEmpty():
+        return messages
+    try:
+        known = messages.sparkSession.read.format("delta").load(table)
+    except AnalysisException:  # no table yet
+        return messages
+    if "message_id" not in known.columns:
+        return messages
+    unknown = again.join(known.select("message_id"), "message_id", "left_anti")
+    return messages.where("receive_count = 1").unionByName(unknown)

@@ -1,0 +1,37 @@
+"""Handlers for the jobs under test; Spark's Python workers import them too."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from lakequeue.demo import parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FOUND = "struct<lines: bigint, functions: bigint, classes: bigint, problem: string>"
+
+
+def measure(body: str) -> dict[str, Any]:
+    return parse(json.loads(body)["value"])
+
+
+def modules(messages: DataFrame) -> DataFrame:
+    """What the Python source in each message comes to."""
+    from pyspark.sql import functions as F
+
+    found = F.udf(measure, FOUND, useArrow=False)("body")
+    return messages.repartition(2).select("message_id", found.alias("file")).select("message_id", "file.*")
+
+
+def upper(messages: DataFrame) -> DataFrame:
+    return messages.selectExpr("message_id", "upper(body) AS body", "receive_count")
+
+
+def fail(messages: DataFrame) -> None:
+    raise ValueError("not today")
+
+
+def fail_in_a_worker(messages: DataFrame) -> DataFrame:
+    return modules(messages.selectExpr("message_id", "'no JSON' AS body"))

@@ -1,0 +1,90 @@
+"""The jobs through spark-submit, on real input."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from lakequeue import LakeQueue
+from lakequeue.demo import parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROJECT = Path(__file__).parents[2]
+HANDLERS = Path(__file__).with_name("handlers.py")
+
+
+@attrs.frozen
+class Ended:
+    """How a job ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+def environment() -> dict[str, str]:
+    """For spark-submit and what it starts: this Python, and the package that is under test."""
+    package = str(PROJECT / "src")
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return os.environ | python | {"PYTHONPATH": package, "SPARK_LOCAL_IP": "127.0.0.1", "COLUMNS": "160"}
+
+
+def submit(conf: str, master: str | None, name: str, *args: str) -> Ended:
+    command = [
+        str(Path(sys.executable).with_name("spark-submit")),
+        *("--properties-file", str(PROJECT / "conf" / f"{conf}.conf"), "--py-files", str(HANDLERS)),
+        *([] if master is None else ["--master", master]),
+        str(PROJECT / "jobs" / f"{name}.py"),
+    ]
+    done = subprocess.run([*command, *args], capture_output=True, text=True, env=environment(), timeout=500)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def sources() -> tuple[str, dict[str, int]]:
+    """Real input: a package of pyspark, and what is in its modules."""
+    import pyspark
+
+    folder = Path(pyspark.__file__).parent / "ml"
+    paths = [path for path in folder.rglob("*.py") if not path.name.startswith("_")]  # Spark passes those over
+    found = [parse(path.read_text(encoding="utf-8")) for path in paths]
+    totals = {name: sum(each[name] for each in found) for name in ("lines", "functions", "classes")}
+    return str(folder), {"messages": len(found), **totals}
+
+
+def measured(spark: SparkSession, table: Path) -> dict[str, int]:
+    results = spark.read.format("delta").load(str(table))
+    total = results.selectExpr(
+        "count(DISTINCT message_id) AS messages",
+        *(f"sum({name}) AS {name}" for name in ("lines", "functions", "classes")),
+    ).first()
+    assert total is not None and results.count() == total.messages
+    return total.asDict()
+
+
+def play(conf: str, master: str | None, root: str, tmp_path: Path, stream: bool) -> Path:
+    """Python files to messages to measurements, by the batch jobs or by the streaming jobs; the table."""
+    folder, expected = sources()
+    queue = LakeQueue(root).create_queue("modules", visibility_timeout=3600)
+    options = ("wholetext=true", "recursiveFileLookup=true", "pathGlobFilter=*.py")
+    here = ("--root", root, "--queue", "modules")
+    source = [*here, "--format", "text", "--path", folder, "--body-column", "*"]
+    source += [part for option in options for part in ("--option", option)]
+    results = ["--output", str(tmp_path / "results"), "--handler", "handlers:modules"]
+    kind, produced, consumed = "batch", ["--send-id", "ml"], ["--max-messages", "50"]
+    if stream:
+        kind = "stream"
+        produced, consumed = (["--once", "--checkpoint", str(tmp_path / name)] for name in ("sent", "received"))
+    sent = submit(conf, master, f"produce_{kind}", *source, *produced)
+    assert sent.status == 0, sent.err
+    assert queue.counts().visible == expected["messages"]
+    done = submit(conf, master, f"consume_{kind}", *here, *results, *consumed)
+    assert done.status == 0, done.err
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+    return tmp_path / "results"

@@ -1,0 +1,233 @@
+"""The jobs that produce and consume: their options, what they do, and how they end."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from acceptance.submitting import HANDLERS, PROJECT, Ended, measured, play, sources
+from concurrency.rig import check_log
+from lakequeue import LakeQueue, SendEntry
+from lakequeue.cli import job
+from lakequeue.spark.rows import append_results
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOBS = ["produce_batch", "produce_stream", "consume_batch", "consume_stream"]
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "root")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs a job in this process, in a session that is there."""
+    handlers = {name: signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(HANDLERS.parent)])
+
+    def run(name: str, *args: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *args])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(PROJECT / "jobs" / f"{name}.py"), run_name="__main__")
+        assert isinstance(ended.value.code, int)
+        return Ended(ended.value.code, *capsys.readouterr())
+
+    yield run
+    for name, handler in handlers.items():
+        signal.signal(name, handler)
+
+
+def dropped(folder: Path, **files: str) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+def bodies(root: str, name: str = "orders") -> list[str]:
+    return [row.body for row in check_log(LakeQueue(root).queue(name))]
+
+
+# --- without Spark
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_explains_itself(name: str, run: Run) -> None:
+    told = run(name, "--help")
+    assert told.status == 0
+    assert all(option in told.out for option in ("--root", "--queue", "Exit codes"))
+    own = {"produce": ("--format", "--path", "--body-column"), "consume": ("--handler", "--output")}
+    assert all(option in told.out for option in own[name.partition("_")[0]])
+
+
+def test_what_is_wrong_is_told_in_one_line_before_spark_starts(
+    run: Run, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(status: int, said: str, name: str, *args: str) -> None:
+        ended = run(name, *args)
+        assert (ended.status, ended.out) == (status, "")
+        assert ended.err.startswith("error: ") and said in ended.err and ended.err.count("\n") == 1
+
+    monkeypatch.setattr(job, "build_session", None)
+    here = ("--root", root, "--queue", "orders")
+    refused(3, f"{root} does not exist", "produce_batch", *here, "--format", "text", "--path", ".")
+    LakeQueue(root).create_queue("others")
+    refused(1, "QueueDoesNotExist", "consume_batch", *here, "--output", "results")
+    refused(1, "QueueDoesNotExist", "consume_stream", *here, "--output", "results", "--checkpoint", "c")
+    LakeQueue(root).create_queue("orders")
+    refused(2, "--queue", "produce_stream", "--root", root, "--checkpoint", "c")
+    refused(2, "--format", "produce_batch", *here)
+    refused(2, "--option wholetext", "produce_batch", *here, "--format", "text", "--option", "wholetext")
+    refused(2, "--handler, --output, or both", "consume_batch", *here)
+    refused(2, "--handler, --output, or both", "consume_stream", *here, "--checkpoint", "c")
+    refused(2, "no_such_module", "consume_batch", *here, "--handler", "no_such_module:f")
+    refused(2, "no attribute 'f'", "consume_batch", *here, "--handler", "json:f")
+    refused(2, "not a function", "consume_batch", *here, "--handler", "json:__name__")
+    refused(2, "--max-messages", "consume_batch", *here, "--output", "results", "--max-messages", "0")
+    refused(2, "--jsn", "consume_batch", *here, "--jsn")
+
+
+# --- in a session
+
+
+@pytest.mark.spark
+@pytest.mark.spec("SND-17")
+def test_a_batch_producer_sends_any_source(run: Run, root: str, tmp_path: Path, spark: SparkSession) -> None:
+    lines = [{"id": n, "text": f"t{n}", "user": f"u{n % 2}", "wait": n / 2} for n in range(4)]
+    path = dropped(tmp_path / "in", a="\n".join(json.dumps(line) for line in lines))
+    LakeQueue(root).create_queue("orders")
+    source = ("--root", root, "--queue", "orders", "--format", "json", "--path", path)
+    columns = ("--body-column", "text", "--group-column", "user", "--delay-column", "wait")
+    assert run("produce_batch", *source, *columns, "--send-id", "1").out == "4 messages sent to orders\n"
+    assert run("produce_batch", *source, *columns, "--send-id", "1").out == "0 messages sent to orders\n"
+    found = LakeQueue(root).queue("orders").peek()
+    assert sorted((message.body, message.group_id) for message in found) == [
+        ("t0", "u0"), ("t1", "u1"), ("t2", "u0"), ("t3", "u1"),
+    ]  # fmt: skip
+    assert run("produce_batch", *source, "--body-column", "*").status == 0
+    assert {json.dumps(line, separators=(",", ":")) for line in lines} <= set(bodies(root))
+
+    refused = run("produce_batch", *source, "--group-column", "nobody")
+    assert (refused.status, refused.out) == (2, "")
+    there = "there are id, text, user, wait"
+    assert refused.err == f"error: usage: no column body; {there}; no column nobody; {there}\n"
+    refused = run("produce_batch", *source, "--body-column", "text", "--group-column", "wait")
+    assert refused.status == 1 and "The column group_id is double" in refused.err
+    unknown = run("produce_batch", *source[:4], "--format", "no-such-format", "--path", path)
+    assert unknown.status == 3 and "no-such-format" in unknown.err
+    nowhere = run("produce_batch", *source[:6], "--path", f"{path}/nowhere")
+    assert nowhere.status == 2 and "nowhere" in nowhere.err
+    assert all(ended.err.count("\n") == 1 for ended in (refused, unknown, nowhere))
+
+
+@pytest.mark.spark
+@pytest.mark.spec("FIF-1")
+def test_a_batch_producer_keeps_the_order_of_groups(
+    run: Run, root: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    path = dropped(tmp_path / "in", a="".join(f"{n},g,{n}\n" for n in (3, 1, 10, 2)))
+    LakeQueue(root).create_queue("orders.fifo", fifo=True)
+    source = ("--root", root, "--queue", "orders.fifo", "--format", "csv", "--path", path)
+    columns = ("--body-column", "_c0", "--group-column", "_c1", "--dedup-column", "_c0", "--order-by", "place")
+    schema = "_c0 STRING, _c1 STRING, place INT"
+    ended = run("produce_batch", *source, "--schema", schema, *columns)
+    assert ended.status == 0, ended.err
+    assert bodies(root, "orders.fifo") == ["1", "2", "3", "10"]
+
+
+@pytest.mark.spark
+@pytest.mark.spec("RCV-7", "VIS-4")
+def test_a_batch_consumer_works_a_queue_off(run: Run, root: str, tmp_path: Path, spark: SparkSession) -> None:
+    queue = LakeQueue(root).create_queue("orders")
+    queue.send_batch([SendEntry(body) for body in "abcde"])
+    here = ("--root", root, "--queue", "orders", "--output", str(tmp_path / "results"))
+    failed = run("consume_batch", *here, "--handler", "handlers:fail")
+    assert (failed.status, failed.out) == (3, "")
+    assert failed.err.startswith("error: ValueError: not today (handlers.py, line ")
+    assert (queue.counts().visible, queue.counts().in_flight) == (5, 0)
+    done = run("consume_batch", *here, "--handler", "handlers:upper", "--max-messages", "2")
+    assert done.out == "5 messages of orders done in 3 batches\n"
+    results = spark.read.format("delta").load(str(tmp_path / "results"))
+    assert sorted(row.body for row in results.collect()) == list("ABCDE")
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+    assert run("consume_batch", *here).out == "0 messages of orders done in 0 batches\n"
+
+
+@pytest.mark.spark
+@pytest.mark.spec("RCV-8")
+def test_what_was_stored_but_not_deleted_is_not_stored_again(
+    root: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    queue = LakeQueue(root, spark=spark).create_queue("orders")
+    table = str(tmp_path / "results")
+
+    def store(count: int) -> None:
+        lease = queue.lease(count)
+        assert lease is not None
+        append_results(lease.messages, table)
+        lease.release()  # as if the job had died and the timeout were over
+
+    queue.send_batch([SendEntry(body) for body in "ab"])
+    store(1)
+    queue.send("c")
+    store(3)
+    results = spark.read.format("delta").load(table)
+    assert sorted(row.body for row in results.collect()) == ["a", "b", "c"]
+    assert "receipt_handle" not in results.columns and "message_id" in results.columns
+
+
+@pytest.mark.spark
+@pytest.mark.spec("RCV-7", "SND-17")
+def test_a_stream_of_dropped_files_arrives_in_a_table(
+    run: Run, root: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    queue = LakeQueue(root).create_queue("orders")
+    folder, here = tmp_path / "in", ("--root", root, "--queue", "orders", "--once")
+    sent, received = (("--checkpoint", str(tmp_path / name)) for name in ("sent", "received"))
+    produce = ("produce_stream", *here, "--path", str(folder), "--body-column", "value", *sent)
+    consume = ("consume_stream", *here, "--output", str(tmp_path / "results"), *received)
+    for name in ("first", "second"):
+        dropped(folder, **{name: f"{name} 1\n{name} 2\n"})
+        ended = run(*produce)
+        assert (ended.status, ended.err) == (0, "")
+    ended = run(*consume, "--max-messages", "3", "--handler", "handlers:upper")
+    assert (ended.status, ended.err) == (0, "")
+    results = spark.read.format("delta").load(str(tmp_path / "results"))
+    assert sorted(row.body for row in results.collect()) == ["FIRST 1", "FIRST 2", "SECOND 1", "SECOND 2"]
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+
+    LakeQueue(root).create_queue("others")
+    foreign = run("produce_stream", "--root", root, "--queue", "others", *produce[5:])
+    assert foreign.status == 2 and "belongs to queue orders, not to others" in foreign.err
+    dropped(folder, third="\n")
+    refused = run(*produce)
+    assert refused.status == 1 and "Nothing was sent: 1 row has no body" in refused.err
+    queue.send("x")
+    failed = run(*consume, "--handler", "handlers:fail")
+    assert failed.status == 3
+    assert failed.err.splitlines()[-1].startswith("error: ValueError: not today (handlers.py")
+
+
+# --- through spark-submit
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1100)  # two starts of Spark beside that of the tests
+@pytest.mark.spec("EXM-4")
+def test_spark_submit_streams_real_files_through_a_queue(root: str, tmp_path: Path, spark: SparkSession) -> None:
+    table = play("local", None, root, tmp_path, stream=True)
+    assert measured(spark, table) == sources()[1]
