@@ -11,6 +11,7 @@ import pytest
 
 from concurrency.rig import application_id, check_log, log_rows
 from lakequeue import (
+    HeartbeatRenewal,
     InvalidOptions,
     InvalidParameterValue,
     LakeQueue,
@@ -378,6 +379,23 @@ def test_a_handler_that_is_too_slow_is_told(
     clock.advance(60)
     error = failure(stream_from_queue(queue, sleep(1), checkpoint, **options))
     assert isinstance(error, LeaseLost) and error.lost == 1
+
+
+@pytest.mark.spec("HBN-1")
+def test_a_slow_handler_keeps_its_messages_with_a_renewal(
+    queue: Queue, clock: ManualClock, checkpoint: str
+) -> None:
+    queue.send_batch([SendEntry("a"), SendEntry("b")])
+
+    def slow(messages: DataFrame, batch: int) -> None:
+        for _ in range(75):
+            clock.advance(1)
+            assert queue.receive() == []
+
+    renewal = HeartbeatRenewal(visibility_timeout=30)
+    assert run(stream_from_queue(queue, slow, checkpoint, trigger="availableNow", renewal=renewal)) == [(2, 2, 0)]
+    clock.advance(30)
+    assert queue.receive() == []
 
 
 def test_a_queue_that_is_deleted_ends_the_consumer(lq: LakeQueue, queue: Queue, checkpoint: str) -> None:

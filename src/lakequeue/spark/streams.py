@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.attributes import check_visibility_timeout
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from lakequeue.lease import Lease
     from lakequeue.queue import Queue
+    from lakequeue.renewal import Renewal
     from lakequeue.shard import LeaseCounts
 
 _log = logging.getLogger("lakequeue")
@@ -78,6 +80,7 @@ def stream_from_queue(
     trigger: str | None = "5 seconds",
     max_messages: int = 100_000,
     visibility_timeout: Duration | None = None,
+    renewal: Renewal | None = None,
 ) -> StreamingQuery:
     """Starts a query that hands the queue's messages to a function, at least once.
 
@@ -95,7 +98,8 @@ def stream_from_queue(
         trigger: time between the starts of two batches; None: one after another; ``"availableNow"``: one
             lease of what is there, then the query ends.
         max_messages: most messages in a batch.
-        visibility_timeout: how long a batch may take; None: the queue's visibility timeout.
+        visibility_timeout: how long a batch may take; None: the renewal's, else the queue's visibility timeout.
+        renewal: extends the lease while the function works, see ``Lease.keep_alive``; None: nothing does.
 
     Returns:
         The running query. ``observedMetrics["lakequeue"]`` of a progress has ``messages``, those of the batch,
@@ -113,6 +117,8 @@ def stream_from_queue(
         problems.append(f"handle_batch {handle_batch!r}: not a function of messages and batch number")
     if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
         problems.append(f"max_messages {max_messages}: must be a whole number of at least 1")
+    if visibility_timeout is None and renewal is not None:
+        visibility_timeout = renewal.receive_timeout
     if visibility_timeout is not None:
         try:
             check_visibility_timeout(q.rules, visibility_timeout)
@@ -131,20 +137,23 @@ def stream_from_queue(
             lease = q.lease(max_messages, visibility_timeout)
         if lease is None:
             return {"messages": 0, "deleted": 0, "lost": 0}
-        counts = work_off(lease, lambda messages: handle_batch(messages, batch))
+        counts = work_off(lease, lambda messages: handle_batch(messages, batch), renewal)
         return {"messages": lease.message_count, "deleted": counts.done, "lost": counts.lost}
 
     return _start(writer, receive, q, checkpoint, place.stream)
 
 
-def work_off(lease: Lease, handle: Callable[[DataFrame], Any]) -> LeaseCounts:
+def work_off(lease: Lease, handle: Callable[[DataFrame], Any], renewal: Renewal | None = None) -> LeaseCounts:
     """Deletes a lease's messages once a function has returned; hands them back if it raises.
+
+    A renewal keeps the lease meanwhile.
 
     Raises:
         LeaseLost: the function took too long, and nothing of the lease was left to delete.
     """
     try:
-        handle(lease.messages)
+        with nullcontext() if renewal is None else lease.keep_alive(renewal):
+            handle(lease.messages)
     except BaseException:
         try:
             lease.release()
