@@ -59,7 +59,7 @@ def draw(name: str, shown: Sequence[Standing], path: Path) -> None:
         from matplotlib.figure import Figure
         from matplotlib.ticker import FuncFormatter, MaxNLocator
     except ImportError as error:
-        raise QueueClientError("drawing needs matplotlib: pip install 'lakequeue[plot]'") from error
+        raise QueueClientError("drawing needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")  # its canvas is Agg, no display is looked for
     depth, age = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     at = [from_micros(point.at) for point in shown]
