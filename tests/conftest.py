@@ -27,6 +27,9 @@ def spark() -> Iterator[SparkSession]:
         "local[2]",
         **{
             "spark.driver.memory": "2g",
+            # queries run once or twice here: compiling each of them took a fifth of the time
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             # two cores: more shuffle tasks only wait for each other
             "spark.sql.shuffle.partitions": "2",
         },
