@@ -115,6 +115,7 @@ def test_the_job_explains_itself_and_refuses_in_one_line(root):
     assert neither.returncode == 2 and "either --once or --every" in neither.stderr
 
 
+@pytest.mark.cluster
 @pytest.mark.spark
 def test_spark_submit_makes_one_pass(root):
     consumed(root)
@@ -131,6 +132,7 @@ def test_spark_submit_makes_one_pass(root):
     assert row[:3] == ["orders", "0", "1"]
 
 
+@pytest.mark.cluster
 @pytest.mark.spark
 def test_the_stream_makes_passes_until_it_is_stopped(root, tmp_path):
     consumed(root)

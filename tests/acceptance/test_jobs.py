@@ -225,6 +225,7 @@ def test_a_stream_of_dropped_files_arrives_in_a_table(
 # --- through spark-submit
 
 
+@pytest.mark.cluster
 @pytest.mark.spark
 @pytest.mark.timeout(1100)  # two starts of Spark beside that of the tests
 @pytest.mark.spec("EXM-4")

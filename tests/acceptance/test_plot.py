@@ -188,6 +188,7 @@ def test_json_tells_the_points(run):
         "in_flight": 1,
         "delayed": 1,
         "rewindable": 0,
+        "held": 0,
     }
     assert [path.name for path in Path().iterdir()] == ["root"]
 

@@ -123,6 +123,7 @@ def test_command_line_runs() -> None:
     assert "3 messages of letters visible again" in done.stdout
 
 
+@pytest.mark.cluster
 @pytest.mark.spark
 @pytest.mark.spec("DLT-5")
 def test_spark_sql_opens_the_views() -> None:

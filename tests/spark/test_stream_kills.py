@@ -21,7 +21,7 @@ from spark.stream_worker import write
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 WORKER = Path(__file__).with_name("stream_worker.py")
 FILES = {f"file{number}": [f"{number}.{line}" for line in range(3)] for number in range(3)}
