@@ -104,6 +104,7 @@ def test_what_is_wrong_is_told_in_one_line_before_spark_starts(
 # --- in a session
 
 
+@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.spec("SND-17")
 def test_a_batch_producer_sends_any_source(run: Run, root: str, tmp_path: Path, spark: SparkSession) -> None:
@@ -149,6 +150,7 @@ def test_a_batch_producer_keeps_the_order_of_groups(
     assert bodies(root, "orders.fifo") == ["1", "2", "3", "10"]
 
 
+@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.spec("RCV-7", "VIS-4")
 def test_a_batch_consumer_works_a_queue_off(run: Run, root: str, tmp_path: Path, spark: SparkSession) -> None:

@@ -96,6 +96,7 @@ def test_receive_takes_no_group() -> None:
         LakeQueue("root").create_queue("orders").receive(group_id="a")  # type: ignore[call-arg]
 
 
+@pytest.mark.core
 @pytest.mark.spark
 def test_python_with_spark_runs(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     names = run([source for source in blocks("python") if "spark" in source])

@@ -25,6 +25,7 @@ def rows(spark: SparkSession, count: int, name: str = "bulk") -> DataFrame:
     return spark.range(0, count, 1, 2).selectExpr(f"concat('{name}', id) AS body")
 
 
+@pytest.mark.core
 @pytest.mark.spec("SND-17")
 def test_everything_is_there_once(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     small_segments(monkeypatch, 8)
@@ -59,6 +60,7 @@ def test_everything_is_there_once(tmp_path: Path, spark: SparkSession, monkeypat
     assert queue.counts().in_flight == 0
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("landed", [False, True])
 def test_a_repeated_send_id_sends_nothing_twice(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, landed: bool
@@ -89,6 +91,7 @@ def test_a_repeated_send_id_sends_nothing_twice(
     assert len(check_log(queue)) == 50
 
 
+@pytest.mark.core
 def test_the_replay_check_can_fail(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guarantee 5: without the id of the bulk send in the log, its files are given new offsets."""
     lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock())

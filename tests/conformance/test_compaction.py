@@ -150,6 +150,7 @@ def test_a_lease_that_is_being_read_keeps_its_messages(tmp_path, spark, clock, m
 # --- what a pass does
 
 
+@pytest.mark.core
 def test_what_is_gone_is_dropped_and_its_files_go_a_day_later(bench: Bench, clock):
     queue = bench.create()
     for _ in range(3):

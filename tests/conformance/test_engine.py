@@ -12,6 +12,8 @@ import pytest
 from lakequeue.storage import layout
 from lakequeue.storage.engine import DataFile, Engine, LostRace, Table
 
+pytestmark = pytest.mark.core
+
 OPENED = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)
 
 

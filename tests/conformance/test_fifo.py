@@ -86,6 +86,7 @@ def group_of(messages: Sequence[Message], group: str) -> list[str]:
 # --- order within groups, and groups that wait
 
 
+@pytest.mark.core
 @pytest.mark.spec("FIF-1", "FIF-3", "FIF-4", "FIF-5", "FIF-6", "FIF-7", "FIF-8", "DEL-5", "DLT-3")
 def test_a_group_comes_in_order_and_waits_while_any_of_it_is_in_flight(bench: FifoBench):
     send(bench.create(), "A1", "B1", "A2", "A3", "B2", "A4", "C1")
@@ -445,6 +446,7 @@ def test_a_send_that_is_refused_leaves_its_deduplication_id_free(bench: FifoBenc
 # --- deduplication
 
 
+@pytest.mark.core
 @pytest.mark.spec("DDP-1", "QTA-9", "DDP-2", "DDP-3", "DDP-8", "DDP-9", "DDP-11", "DLT-3")
 def test_an_id_counts_for_five_minutes_from_its_first_send_in_every_process(bench: FifoBench, clock):
     first = bench.create().send("A1", group_id="A", dedup_id="d")
@@ -1437,6 +1439,7 @@ def test_a_standard_queue_is_moved_to_fifo(bench: FifoBench, clock):
     assert consumer(bench.queue()) == ["A1", "A2", "A3"]
 
 
+@pytest.mark.core
 @pytest.mark.spec("DLT-4", "FIF-4", "DDP-1", "ATT-3", "SEQ-6", "QUE-33")
 @pytest.mark.parametrize("lq", [pytest.param("spark", marks=pytest.mark.spark)], indirect=True)
 def test_what_one_engine_begins_the_other_carries_on(bench: FifoBench, clock):

@@ -149,6 +149,7 @@ def test_a_batch_answers_for_each_entry_and_what_is_refused_spoils_nothing(bench
 # --- state lies in the tables alone
 
 
+@pytest.mark.core
 @pytest.mark.spec(
     "DLT-3",
     "STA-1",
@@ -233,6 +234,7 @@ def test_two_processes_that_send_in_turn_lose_and_repeat_nothing(bench: Bench):
     assert [m.body for m in bench.queue().receive(10)] == ["0000", "0010", "0001", "0011", "0002", "0012"]
 
 
+@pytest.mark.core
 @pytest.mark.spec("RCV-3", "RCV-15", "STA-6", "STA-7", "RCV-14")
 def test_a_process_with_an_old_view_gets_nothing_that_another_one_holds(bench: Bench, clock):
     here = bench.create()
@@ -317,6 +319,7 @@ def test_two_processes_at_once_hand_every_message_to_one_consumer(bench: Bench):
     assert (counts.visible, counts.in_flight) == (0, 0)
 
 
+@pytest.mark.core
 @pytest.mark.spec("DLT-4", "QUE-33")
 @pytest.mark.parametrize("lq", [pytest.param("spark", marks=pytest.mark.spark)], indirect=True)
 def test_what_one_engine_does_the_other_carries_on(bench: Bench, clock):
@@ -379,6 +382,7 @@ def test_a_process_whose_clock_is_behind_turns_no_time_back(bench: Bench, clock)
 # --- the queue itself
 
 
+@pytest.mark.core
 @pytest.mark.spec("QUE-1", "QUE-4", "QUE-6", "QUE-13", "QUE-15", "QUE-27", "PRF-1", "DLT-3")
 def test_a_queue_is_made_found_and_deleted(lq: LakeQueue, bench: Bench, clock):
     made = lq.create_queue("orders", visibility_timeout=60, tags={"team": "blue"})
@@ -396,6 +400,7 @@ def test_a_queue_is_made_found_and_deleted(lq: LakeQueue, bench: Bench, clock):
         bench.queue()
 
 
+@pytest.mark.core
 @pytest.mark.spec("QUE-5", "QUE-24", "QUE-25", "RET-6")
 def test_changed_attributes_hold_at_once_for_sends_and_receives_elsewhere(bench: Bench, clock):
     here = bench.create(delay=100)
@@ -728,6 +733,7 @@ def test_caps_attributes_purge_and_deletion_reach_every_shard(bench: Bench):
 # --- housekeeping changes no result
 
 
+@pytest.mark.core
 @pytest.mark.spec("DLT-7", "RCV-16", "DLT-6")
 def test_segments_close_and_merge_and_nobody_notices(bench: Bench, monkeypatch, clock):
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
@@ -770,6 +776,7 @@ def _adds(queue: Queue):
     return pa.table(table.get_add_actions(flatten=True)).to_pylist()
 
 
+@pytest.mark.core
 @pytest.mark.spec("DLT-7", "DLT-3")
 def test_the_ledger_is_compacted_and_nobody_notices(bench: Bench, monkeypatch, clock):
     queue, other = bench.create(), bench.queue()
@@ -818,6 +825,7 @@ def test_merges_of_one_process_hinder_no_send_of_another(bench: Bench, monkeypat
 # --- leases, without DataFrames
 
 
+@pytest.mark.core
 @pytest.mark.spec("RCV-3", "VIS-9", "DLT-3")
 def test_a_lease_settles_all_its_messages_at_once(bench: Bench, clock):
     queue = bench.create()
@@ -1122,6 +1130,7 @@ def table_class(bench: Bench):
     return type(bench.open().engine.open(f"{bench.root}/queues"))
 
 
+@pytest.mark.core
 @pytest.mark.spec("SND-17", "ERR-9", "DLT-1")
 def test_a_commit_that_landed_but_raised_is_not_made_again(bench: Bench, monkeypatch):
     queue = bench.create()

@@ -242,6 +242,7 @@ class Busy:
             time.sleep(0.02)
 
 
+@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.spec("HBN-9")
 def test_heartbeats_arrive_while_every_core_is_busy(
@@ -268,6 +269,7 @@ def test_heartbeats_arrive_while_every_core_is_busy(
     assert done == [10, 10]
 
 
+@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.spec("HBN-20", "HNS-13")
 def test_a_lost_lease_stops_its_job(spark: SparkSession, queue: Queue, clock: ManualClock, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def stored(queue: Queue) -> list[str]:
     return [message.body for message in queue.peek(limit=1_000)]
 
 
+@pytest.mark.core
 @pytest.mark.spec("DLQ-2", "DLQ-4", "RET-7")
 def test_a_lease_passes_dead_letters_over_and_counts_on_where_they_are(lq: LakeQueue, clock: ManualClock):
     dead = lq.create_queue("dead", shards=2)

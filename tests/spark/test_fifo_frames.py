@@ -82,6 +82,7 @@ def staged_files(queue: Queue) -> dict[str, int]:
 # -- order -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 @pytest.mark.spec("FIF-1", "FIF-12", "SND-7")
 @pytest.mark.parametrize("shards", [1, 3])
 def test_messages_of_a_group_follow_the_column_and_share_a_shard(
@@ -185,6 +186,7 @@ def test_ids_are_made_of_the_body_where_the_queue_does_so(spark: SparkSession, l
 # -- deduplication ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 @pytest.mark.spec("DDP-1", "DDP-2", "DDP-9", "DDP-11", "DDP-13", "SND-10")
 def test_a_live_id_is_not_added_whoever_sent_it(spark: SparkSession, queue: Queue, clock: ManualClock) -> None:
     queue.send("small", group_id="g", dedup_id="s")
@@ -243,6 +245,7 @@ def test_messages_that_were_moved_here_hold_no_id(spark: SparkSession, queue: Qu
     assert bodies(queue)[2:] == ["yes"]
 
 
+@pytest.mark.core
 @pytest.mark.spec("DDP-1", "DDP-9", "SND-17")
 @pytest.mark.parametrize("scope", ["queue", "message_group"])
 def test_what_is_accepted_agrees_with_a_plain_memory(
@@ -288,6 +291,7 @@ def wide(spark: SparkSession, groups: int = 20, each: int = 10) -> DataFrame:
     )
 
 
+@pytest.mark.core
 @pytest.mark.spec("DDP-1")
 def test_only_files_with_duplicates_are_written_anew(spark: SparkSession, queue: Queue) -> None:
     queue.send("first", group_id="x", dedup_id="d7")
@@ -425,6 +429,7 @@ def test_the_spark_engine_does_the_same(tmp_path: Path, spark: SparkSession, clo
     assert len(groups) == 20
 
 
+@pytest.mark.core
 @pytest.mark.spec("SEQ-4", "DDP-12", "FIF-8")
 def test_a_lease_shows_ids_and_sequence_numbers_and_blocks_its_groups(spark: SparkSession, queue: Queue) -> None:
     sent = [queue.send(body, group_id=body[0], dedup_id=body) for body in ("a1", "b1", "a2")]

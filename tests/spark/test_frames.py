@@ -54,6 +54,7 @@ def commit(log: Table, files: Sequence[DataFile]) -> list[lease_frame.LeaseSpan]
     return spans
 
 
+@pytest.mark.core
 @pytest.mark.spec("SND-3", "DLY-9", "DLT-6")
 def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table) -> None:
     rows = [
@@ -107,6 +108,7 @@ def test_both_engines_read_what_a_session_of_old_habits_has_staged(spark: SparkS
     assert log.files()["null_count.sent_at"].to_pylist() == [5]
 
 
+@pytest.mark.core
 @pytest.mark.spec("SND-1", "SND-2", "SND-12", "SND-13", "SND-14", "DLY-3", "MSA-3", "SND-16")
 def test_rows_that_break_rules_are_counted_and_nothing_stays(spark: SparkSession, log: Table) -> None:
     df = spark.createDataFrame(
@@ -170,6 +172,7 @@ def test_columns_that_are_not_a_message_are_named(
         staged(spark, spark.sql(f"SELECT {columns}"), log)
 
 
+@pytest.mark.core
 def test_a_second_staging_of_a_send_keeps_to_the_first(spark: SparkSession, log: Table) -> None:
     first = staged(spark, spark.sql("SELECT 'first' AS body"), log, send_id="any / id")
     second = staged(spark, spark.sql("SELECT 'second' AS body"), log, send_id="any / id", now=NOW + 1)
@@ -185,6 +188,7 @@ def test_an_empty_dataframe_stages_no_files(spark: SparkSession, log: Table) -> 
     assert (manifest.rows, list(manifest.files)) == (0, [])
 
 
+@pytest.mark.core
 def test_many_ranges_are_leased_exactly(spark: SparkSession, log: Table) -> None:
     manifest = staged(spark, spark.range(0, 2000, 1, 2).selectExpr("cast(id AS string) AS body"), log)
     whole = commit(log, manifest.files)

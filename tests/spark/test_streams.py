@@ -103,6 +103,7 @@ def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
 # --- the bulk send of a micro-batch
 
 
+@pytest.mark.core
 @pytest.mark.spec("SND-17")
 def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Queue) -> None:
     def send(number: int, *texts: str) -> int:
@@ -166,6 +167,7 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
 # --- to a queue
 
 
+@pytest.mark.core
 @pytest.mark.spec("SND-17", "DLT-3")
 def test_every_row_of_a_stream_is_sent_once(folder: Folder, queue: Queue, checkpoint: str) -> None:
     folder.drop("a", "a1", "a2")
@@ -180,6 +182,7 @@ def test_every_row_of_a_stream_is_sent_once(folder: Folder, queue: Queue, checkp
     assert len(commits) == 1 and application_id(queue, layout.send_id(0)) == 6
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_batch_that_was_cut_off_is_sent_once(
     folder: Folder, queue: Queue, checkpoint: str, committed: bool, monkeypatch: pytest.MonkeyPatch
@@ -201,6 +204,7 @@ def test_a_batch_that_was_cut_off_is_sent_once(
     assert bodies(queue) == ["a1", "a2"]
 
 
+@pytest.mark.core
 def test_the_replay_check_of_streams_can_fail(
     folder: Folder, queue: Queue, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +270,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_starts(
     assert not spark.streams.active
 
 
+@pytest.mark.core
 def test_a_checkpoint_belongs_to_one_stream_of_one_queue(
     spark: SparkSession, folder: Folder, lq: LakeQueue, queue: Queue, checkpoint: str, tmp_path: Path
 ) -> None:
@@ -330,6 +335,7 @@ class Seen:
         self.batches[batch] = sorted(row.body for row in messages.select("body").collect())
 
 
+@pytest.mark.core
 @pytest.mark.spec("RCV-7", "STA-14")
 def test_messages_are_handled_and_deleted_a_lease_a_trigger(queue: Queue, checkpoint: str) -> None:
     queue.send_batch([SendEntry(body) for body in "abcde"])
@@ -345,6 +351,7 @@ def test_messages_are_handled_and_deleted_a_lease_a_trigger(queue: Queue, checkp
     assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
 
 
+@pytest.mark.core
 @pytest.mark.spec("RCV-6", "VIS-4")
 def test_a_handler_that_raises_hands_back_and_ends_the_query(queue: Queue, checkpoint: str) -> None:
     queue.send_batch([SendEntry("a"), SendEntry("b")])

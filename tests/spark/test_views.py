@@ -34,6 +34,7 @@ def states(spark: SparkSession, where: str = "true") -> dict[str, str]:
     return {row.body: row.state for row in rows}
 
 
+@pytest.mark.core
 @pytest.mark.spec("DLT-5", "STA-1", "STA-2", "STA-3", "STA-4", "STA-5", "STA-8", "PRF-4")
 def test_every_state_is_shown_and_agrees_with_the_counts(
     spark: SparkSession, lq: LakeQueue, clock: ManualClock
@@ -224,6 +225,7 @@ class Consumed:
         assert counts.rewindable == len(history)
 
 
+@pytest.mark.core
 @pytest.mark.spec("DLT-5", "RWD-4", "RWD-7", "RWD-11", "STA-9", "STA-4")
 def test_the_history_agrees_with_the_counts_whatever_happened(
     spark: SparkSession, lq: LakeQueue, clock: ManualClock
