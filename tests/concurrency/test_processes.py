@@ -149,7 +149,6 @@ def test_a_process_that_is_killed_again_and_again(crew: Crew) -> None:
     assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 20, summary
 
 
-@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.spec("RCV-15", "QUE-33")
 def test_two_processes_through_different_engines(crew: Crew) -> None:

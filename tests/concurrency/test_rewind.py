@@ -118,6 +118,7 @@ def events(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("RWD-9", "RWD-14", "RWD-21", "RCV-15", "QUE-33")
 def test_one_process_rewinds_while_others_receive_and_delete(
     tmp_path: Path, consumers: list[subprocess.Popen[bytes]]

@@ -113,7 +113,7 @@ def through_point(root: str, clock: ManualClock) -> LakeQueue:
 
 @pytest.mark.spec("DLT-7", "RET-9", "RET-8", "RET-11")
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_pass_after_each_step_changes_no_answer(tmp_path, seed, fifo):
     compare(tmp_path, through_point, seed, fifo, steps=50)
 
@@ -150,7 +150,6 @@ def test_a_lease_that_is_being_read_keeps_its_messages(tmp_path, spark, clock, m
 # --- what a pass does
 
 
-@pytest.mark.core
 def test_what_is_gone_is_dropped_and_its_files_go_a_day_later(bench: Bench, clock):
     queue = bench.create()
     for _ in range(3):
@@ -490,6 +489,7 @@ def test_two_passes_at_once_and_a_sender(bench: Bench, clock, monkeypatch):
     assert sorted(drain(bench.queue())) == sorted(str(number) for number in range(25) for _ in range(4))
 
 
+@pytest.mark.slow
 @point_only
 @pytest.mark.spec("DLT-7")
 def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(bench: Bench, clock, tmp_path):
@@ -584,6 +584,7 @@ def most(curve: list[dict[str, float]], name: str) -> float:
     return max(each[name] for each in curve)
 
 
+@pytest.mark.slow
 @point_only
 @pytest.mark.timeout(200)
 def test_an_hour_of_steady_flow_stays_small(bench: Bench):
