@@ -185,7 +185,7 @@ def test_a_message_lives_on_when_every_step_is_another_process(bench: Bench, clo
 
 
 @point_only
-@pytest.mark.spec("VIS-1", "VIS-3", "VIS-4", "VIS-5", "VIS-6", "VIS-9", "RCP-13")
+@pytest.mark.spec("EXM-3", "VIS-1", "VIS-3", "VIS-4", "VIS-5", "VIS-6", "VIS-9", "RCP-13")
 def test_a_change_of_visibility_counts_from_its_call_and_for_its_receipt_alone(bench: Bench, clock):
     queue = bench.create(visibility_timeout=60)
     queue.send("A")
@@ -565,7 +565,7 @@ def test_a_changed_retention_holds_for_what_is_there(bench: Bench, clock):
     assert bodies(bench.queue().receive(10)) == ["young"]
 
 
-@pytest.mark.spec("DLY-1", "DLY-2", "DLY-9", "DLY-10", "DLY-11", "DLY-12", "STA-8", "PRF-4", "QUE-10")
+@pytest.mark.spec("EXM-11", "DLY-1", "DLY-2", "DLY-9", "DLY-10", "DLY-11", "DLY-12", "STA-8", "PRF-4", "QUE-10")
 def test_delayed_messages_come_when_they_are_due(bench: Bench, clock):
     queue = bench.create(delay=10)
     queue.send_batch([SendEntry("queue"), SendEntry("none", delay=0), SendEntry("own", delay=20)])

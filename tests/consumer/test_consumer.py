@@ -101,6 +101,22 @@ def test_a_handler_may_ask_for_a_retry_at_once(stage: Stage, policy: Any) -> Non
     assert counts == [1, 2, 3]
 
 
+@pytest.mark.spec("RET-5", "HBN-3")
+def test_a_failed_message_comes_again_until_it_expires(stage: Stage) -> None:
+    stage.other.set_attributes(message_retention_period=60)
+    stage.send("A")
+    begun = []
+
+    def handle(message: Message, context: Context) -> Outcome:
+        begun.append((stage.clock.now() - stage.queue.began).total_seconds())
+        context.sleep(20)
+        return Outcome.FAILED
+
+    with stage.running(stage.consumer(handle)):
+        stage.clock.advance(200)
+    assert begun == [0, 30]
+
+
 @pytest.mark.spec("HBN-3")
 def test_what_a_handler_raises_is_logged_and_harms_nothing_else(
     stage: Stage, caplog: pytest.LogCaptureFixture
