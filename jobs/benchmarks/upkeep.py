@@ -8,16 +8,25 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from statistics import median
 
 from benchmarks.harness import BODY, LONG, Bench, Figure
-from lakequeue import LakeQueue, SendEntry
-from lakequeue.testing import ManualClock
+from lakequeue import LakeQueue, SendEntry, SystemClock
 
 _STEP = 10
 """Simulated minutes in a row of the curve."""
 _MIB = 2**20
+
+
+class _Simulated(SystemClock):
+    """A clock that stands still until it is set."""
+
+    instant = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    def now(self) -> datetime:
+        return self.instant
 
 
 def heartbeat(bench: Bench) -> Iterator[Figure]:
@@ -58,7 +67,7 @@ def memory(bench: Bench) -> Iterator[Figure]:
 
 def steady(bench: Bench) -> Iterator[Figure]:
     """The curve of a queue in use, with a pass of the compactor each simulated minute; bare: the first minutes."""
-    clock = ManualClock()
+    clock = _Simulated()
     with bench.room() as room:
         root = f"{room}/queues"
         queue = LakeQueue(root, clock=clock, engine="point").create_queue("busy", rewind_range=600)
@@ -71,7 +80,7 @@ def steady(bench: Bench) -> Iterator[Figure]:
                 for message in queue.receive(10):
                     queue.delete(message.receipt_handle)
                 times.append(time.perf_counter() - started)
-                clock.advance(60 / bench.sizes.uses)
+                clock.instant += timedelta(seconds=60 / bench.sizes.uses)
             _age(root, 60)  # files are removed by the machine's time
             queue.owner.compact()
             if minute % _STEP == 0 or minute == bench.sizes.minutes:

@@ -37,13 +37,14 @@ def test_table_shows_machine_rows_and_no_judgement_when_quick(tmp_path: Path) ->
 
 
 def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
-    done = run(tmp_path, "--quick", "--scale", "0.02", "--only", "in-flight,age,concurrent,fifo,tenants", "--json")
+    only = "in-flight,age,concurrent,fifo,tenants,heartbeat,steady"
+    done = run(tmp_path, "--quick", "--scale", "0.02", "--only", only, "--json")
 
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["quick"] and document["failed"] == []
     assert document["machine"]["cores"] >= 1 and document["machine"]["pyspark"]
-    bounds = [2.5, 1.3, *[None] * 6, *[300] * 3, *[3_000] * 3, 1.3, 1.3, None]
+    bounds = [2.5, 1.3, *[None] * 6, *[300] * 3, *[3_000] * 3, 1.3, 1.3, None, 1, 1, 1.3]
     assert [row["bound"] for row in document["rows"]] == bounds
     for row in document["rows"]:
         if row["bare"] is not None:
@@ -52,13 +53,13 @@ def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_rows_of_dataframes_are_measured_and_judged_without_quick(tmp_path: Path) -> None:
-    only = "bulk,backlog,mixed,extend"
+    only = "bulk,backlog,mixed,extend,memory"
     done = run(tmp_path, "--scale", "0.0005", "--only", only, "--json")
 
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["failed"] == [] and not document["quick"]
-    assert len(document["rows"]) == 8
+    assert len(document["rows"]) == 9
     for row in document["rows"]:
         expected = {"figure"} if row["bound"] is None else {"within", "over"}
         assert row["verdict"] in expected
