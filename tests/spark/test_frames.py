@@ -73,7 +73,7 @@ def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table)
         {"position": 0, "delay_seconds": 0.0},
         {"position": 2, "delay_seconds": 7.0},
     )
-    assert file.nulls == {"sent_at": 3, "position": 0, "delay_seconds": 0}
+    assert file.nulls == {"sent_at": 3, "position": 0, "delay_seconds": 0, "source_receive_count": 3}
     assert waiting.load_manifest(log.path, "s1") == manifest
     assert waiting.load_manifest(log.path, "s2") is None
 
