@@ -97,7 +97,8 @@ def test_a_job_on_a_cluster_says_in_one_line_why_it_failed(master: str, tmp_path
     here = ("--root", root, "--queue", "orders", "--output", str(tmp_path / "results"))
     failed = submit("standalone", master, "consume_batch", *here, "--handler", "handlers:fail_in_a_worker")
     assert failed.status == 3
-    [line] = [line for line in failed.err.splitlines() if line.startswith("error: ")]
+    # spark-submit passes on what Python says through its own standard output
+    [line] = [line for line in (failed.out + failed.err).splitlines() if line.startswith("error: ")]
     assert "JSONDecodeError" in line
     assert (queue.counts().visible, queue.counts().in_flight) == (2, 0)
 
