@@ -117,10 +117,6 @@ def what_is_released_is_held_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardState, "keep_released", lambda self: None)
 
 
-def a_new_cap_does_not_count(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShardState, "change_cap", lambda self: None)
-
-
 def what_is_gone_still_counts_as_delayed(patch: pytest.MonkeyPatch) -> None:
     forget = ShardState._forget
 
@@ -452,7 +448,6 @@ HELD_MUTATIONS: list[Callable[[pytest.MonkeyPatch], None]] = [
     one_more_may_be_delayed,
     only_delayed_messages_are_held,
     what_is_released_is_held_again,
-    a_new_cap_does_not_count,
     what_is_gone_still_counts_as_delayed,
     expiry_wakes_nobody,
 ]

@@ -785,6 +785,16 @@ def test_a_higher_cap_or_none_releases_and_a_first_one_leaves_what_is_there() ->
     assert looked(q, 1) == (1, 0, 3, 1)
 
 
+@pytest.mark.spec("INF-9")
+def test_a_first_cap_counts_what_is_delayed_already() -> None:
+    q = shard(delays=[10, 10], sent=[0, 0])
+    assert looked(q, 0) == (0, 0, 2, 0)
+    set_cap(q, 0, 2)
+    q.machine.log = FakeLog([0, 0, 1], [10, 10, 0])
+    assert looked(q, 1) == (0, 0, 2, 1)
+    assert looked(q, 10) == (3, 0, 0, 0)
+
+
 @pytest.mark.spec("INF-9", "PUR-1", "PUR-3", "RET-2")
 def test_held_messages_are_purged_and_expire() -> None:
     q = shard(delays=[10, 0, 0], sent=[0] * 3, max_delayed_messages=1)

@@ -267,6 +267,8 @@ class ShardState:
         if first >= end or (cap is not None and self._held_from(cap, first, end, 0) == first):
             return False
         self.scanned = self._scan(first, end - 1)
+        if self.scanned == first:
+            return False
         if self._groups is not None:
             self._groups.add([(first, self.scanned - 1)])
         return True
