@@ -6,6 +6,7 @@ at the end judge arguments of single calls against the attributes of the queue.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -47,7 +48,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 class _Attribute(NamedTuple):
     field: str
     wire: str
-    kind: Literal["seconds", "count", "cap", "flag", "text", "choice", "redrive", "redrive allow"]
+    kind: Literal["seconds", "count", "cap", "flag", "text", "choice", "redrive", "redrive allow", "policy"]
     cmq: str = ""  # the name in CMQ's own interface, understood on cmq queues only
     choices: Mapping[str, str] = {}  # what may be chosen, and how that is written on the wire
 
@@ -74,6 +75,7 @@ _ATTRIBUTES = (
     _Attribute("max_stored_messages", "MaxStoredMessages", "cap"),
     _Attribute("redrive_policy", "RedrivePolicy", "redrive"),
     _Attribute("redrive_allow_policy", "RedriveAllowPolicy", "redrive allow"),
+    _Attribute("policy", "Policy", "policy"),
     _Attribute("allow_zero_visibility", "AllowZeroVisibility", "flag"),
     _Attribute("profile_strict", "ProfileStrict", "flag"),
     _Attribute("shards", "Shards", "count"),
@@ -117,6 +119,7 @@ class QueueAttributes:
     max_stored_messages: int | None = None
     redrive_policy: str | None = None  # JSON, as on the wire
     redrive_allow_policy: str | None = None  # likewise
+    policy: str | None = None  # likewise; kept for the tools that manage it, it grants nothing here
     allow_zero_visibility: bool = True
     profile_strict: bool = True
     shards: int = 1
@@ -370,6 +373,8 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
         case "redrive allow":
             allowed = redrive_allow_policy(value)
             return allowed and allowed.wire()
+        case "policy":
+            return _policy(value)
         case "choice":
             return _chosen(value, attribute.choices)
 
@@ -431,6 +436,21 @@ def _flag(value: Any) -> bool:
     if value in ("true", "false"):
         return bool(value == "true")
     raise ValueError(f"neither true nor false: {value!r}")
+
+
+def _policy(value: Any) -> str | None:
+    if value is None or value == "":
+        return None
+    try:
+        policy = json.loads(value)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(policy, dict):
+        raise ValueError("not an object")
+    statements = policy.get("Statement", [])
+    if not all(isinstance(one, dict) for one in (statements if isinstance(statements, list) else [statements])):
+        raise ValueError("statements are objects")
+    return str(value)
 
 
 def _chosen(value: Any, choices: Mapping[str, str]) -> str:

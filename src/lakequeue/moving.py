@@ -77,21 +77,25 @@ class Mover:
                 _log.warning("a move from %s is unfinished: %s", self._row.name, first_line(error))
             return result
 
-    def redrive(self, most: int | None, predicate: Predicate | None, progress: Progress) -> int:
-        """Moves visible messages back to where they come from; how many (DLQ-8)."""
+    def redrive(
+        self, most: int | None, predicate: Predicate | None, progress: Progress, target_key: str | None = None
+    ) -> int:
+        """Moves visible messages back to where they come from, or all to one queue; how many (DLQ-8)."""
         moved = 0
         for shard in self._shards:
             self.finish(shard)
             for batch in looking.batches(shard, self._owner.micros):
                 left = None if most is None else most - moved
-                for key, offsets in self._homes(batch, predicate, left).items():
+                for key, offsets in self._homes(batch, predicate, left, target_key).items():
                     moved += self._move(shard, _spans(offsets), key)
                     progress(moved)
                 if moved == most:
                     return moved
         return moved
 
-    def _homes(self, batch: looking.Batch, predicate: Predicate | None, most: int | None) -> dict[str, list[int]]:
+    def _homes(
+        self, batch: looking.Batch, predicate: Predicate | None, most: int | None, target_key: str | None
+    ) -> dict[str, list[int]]:
         """Offsets of those messages of a batch that can go back, by the key of their queue."""
         rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
         # what a redrive brought is at home
@@ -102,11 +106,13 @@ class Mover:
         keys: dict[str, str | None] = {}
         for row in map(int, rows):
             source = sources[row]
-            if most == 0 or source is None or states[row] != "visible":
+            if most == 0 or states[row] != "visible":
                 continue
-            if source not in keys:
-                keys[source] = self._key(source)
-            key = keys[source]
+            key = target_key
+            if key is None and source is not None:
+                if source not in keys:
+                    keys[source] = self._key(source)
+                key = keys[source]
             if key is not None:
                 homes.setdefault(key, []).append(int(batch.offsets[row]))
                 most = None if most is None else most - 1

@@ -247,19 +247,21 @@ class Queue:
         wait_time: Duration | None = None,
         attempt_id: str | None = None,
         attribute_names: Sequence[str] = ("All",),
+        interrupt: Interrupt | None = None,
     ) -> list[Message]:
         """``receive`` for asyncio: no thread is held while it waits."""
         loop = asyncio.get_running_loop()
         with self.service(), self.owner.clock.participant():
             _, request = self._validated(
-                lambda: self._request(max_messages, visibility_timeout, wait_time, attempt_id)
+                lambda: self._request(max_messages, visibility_timeout, wait_time, attempt_id, interrupt)
             )
             wake = asyncio.Event()
 
             def wake_up() -> None:
                 loop.call_soon_threadsafe(wake.set)
 
-            with self._waiting(request, wake_up):
+            woken = interrupt.waking(wake_up) if interrupt else nullcontext()
+            with self._waiting(request, wake_up), woken:
                 polls = self._receiver.polls(request, lambda: None, attribute_names)
                 while True:
                     wake.clear()
@@ -482,11 +484,16 @@ class Queue:
                 kind (DLQ-3) or does not allow it (DLQ-6).
             QueueDoesNotExist: the dead-letter queue does not exist.
         """
+        self.update_attributes(lambda attributes: changes)
+
+    def update_attributes(self, update: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
+        """Changes attributes to what follows from those that they replace; errors as in ``set_attributes``."""
         with self.service():
-            changes = redrive.located(changes, self.region)
 
             def change(row: QueueRow) -> QueueRow:
-                changed = QueueAttributes.from_wire(row.attributes).with_changes(**changes)
+                attributes = QueueAttributes.from_wire(row.attributes)
+                changes = redrive.located(update(attributes), self.region)
+                changed = attributes.with_changes(**changes)
                 if {"redrive_policy", "RedrivePolicy"} & changes.keys():
                     self.owner.check_redrive(self.region, self.name, changed)
                 # every shard must have seen the last change: what that forgot stays forgotten (RWD-8, RET-6)
@@ -552,6 +559,7 @@ class Queue:
         max_messages: int | None = None,
         where: str | None = None,
         progress: Callable[[int], None] = lambda moved: None,
+        destination: Queue | None = None,
     ) -> int:
         """Moves messages of a dead-letter queue back to the queues that they come from; returns how many (DLQ-8).
 
@@ -562,13 +570,35 @@ class Queue:
             max_messages: at most so many; None moves all.
             where: which of them, a condition in SQL as for ``peek``.
             progress: called with the number of messages moved so far.
+            destination: another queue of the same kind that takes all of them, wherever they come from.
 
         Raises:
-            InvalidParameterValue: ``max_messages`` is below 1, or ``where`` is no condition; nothing was moved.
+            InvalidParameterValue: ``max_messages`` is below 1, ``where`` is no condition, or ``destination`` is of
+                the other kind or the queue itself; nothing was moved.
         """
         with self.service():
             _check_whole("max_messages", 1 if max_messages is None else max_messages)
-            return self._mover.redrive(max_messages, _predicate(where), progress)
+            if destination is not None and (destination.fifo != self.fifo or destination.key == self.key):
+                raise InvalidParameterValue(
+                    f"Value {destination.name} for parameter destination is invalid. "
+                    "Reason: Must be another queue of the same kind."
+                )
+            key = None if destination is None else destination.key
+            return self._mover.redrive(max_messages, _predicate(where), progress, key)
+
+    @property
+    def move_tasks(self) -> str | None:
+        """What the redrives that were asked for through the wire have come to, as their server wrote it."""
+        with self.service():
+            self._reload()
+            return self._row.move_tasks
+
+    def update_move_tasks(self, update: Callable[[str | None], str]) -> None:
+        """Writes them anew; ``update`` gets the newest."""
+        with self.service():
+            self._adopt(
+                self.owner.update(self._row, lambda row: attrs.evolve(row, move_tasks=update(row.move_tasks)))
+            )
 
     def compact(self) -> CompactionSummary:
         """Frees what the queue no longer needs, in one pass; changes no answer.

@@ -16,6 +16,8 @@ from lakequeue.errors import InvalidParameterValue
 
 MOST_RECEIVES = 1_000
 MOST_SOURCES = 10
+ACCOUNT = "0" * 12
+"""Account of every queue, in ARNs and URLs."""
 _PERMISSIONS = ("allowAll", "denyAll", "byQueue")
 
 
@@ -68,7 +70,7 @@ class RedriveAllowPolicy:
 
 def arn(region: str, name: str) -> str:
     """Name of a queue in policies and listings of SQS."""
-    return f"arn:lakequeue:sqs:{region}:000000000000:{name}"
+    return f"arn:lakequeue:sqs:{region}:{ACCOUNT}:{name}"
 
 
 def place(text: str) -> Place | None:

@@ -260,6 +260,11 @@ class LakeQueue:
 
     # --- for the other modules of the package
 
+    def prepare(self) -> None:
+        """Makes the root where it is missing; QueueClientError if it holds something else or cannot be written."""
+        with self.storage_errors(), self._store.lock:
+            self._store.catalog.prepare()
+
     def micros(self) -> int:
         """The clock's instant in microseconds."""
         return to_micros(self.clock.now())

@@ -30,6 +30,7 @@ ROOMS = [
         },
     ),
     ("framework", {"consumer", "handling", "spark", ""}),
+    ("server", {"serve"}),
     ("entries", {"cli", "demo", "jobs", "__main__"}),
 ]
 """From the bottom to the top; a room knows those below it. The module "" is the package itself."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli import messages, plot, queues, spark, watch
+from lakequeue.cli import messages, plot, queues, serve, spark, watch
 from lakequeue.cli.frame import USAGE, Commands, Session
 
 app = typer.Typer(
@@ -73,6 +73,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "change-visibility": messages.change_visibility,
         "peek": messages.peek,
     },
+    "For other clients": {"serve": serve.serve},
     "With Spark": {"sql": spark.sql, "views": spark.views, "demo": spark.demo},
 }
 for _panel, _commands in _COMMANDS.items():

@@ -33,6 +33,8 @@ class QueueRow:
     handle_key: bytes = attrs.field(repr=False)
     attributes_version: int = 1
     tags: Mapping[str, str] = attrs.field(factory=dict)
+    move_tasks: str | None = None
+    """Redrives that were asked for through the wire: JSON of the server, read by it alone."""
     deleted_at: int | None = None
     layout_version: int = layout.LAYOUT_VERSION
 

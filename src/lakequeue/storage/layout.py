@@ -30,6 +30,7 @@ QUEUES = pa.schema(
         ("attributes", pa.map_(pa.string(), pa.string())),
         ("attributes_version", pa.int64()),
         ("tags", pa.map_(pa.string(), pa.string())),
+        ("move_tasks", pa.string()),
         ("shards", pa.int32()),
         ("handle_key", pa.binary()),
         ("layout_version", pa.int32()),

@@ -1,0 +1,67 @@
+"""Who is asking, and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Protocol
+
+import attrs
+
+
+@attrs.frozen
+class Request:
+    """A request as it was signed.
+
+    Attributes:
+        path, query: as they came, still quoted.
+        headers: in lower case; of a repeated one all values, joined by commas.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Caller(Protocol):
+    """Somebody who was let in."""
+
+    @property
+    def name(self) -> str:
+        """What the access log calls them."""
+        ...
+
+    def may(self, action: str, queue: str | None) -> bool:
+        """Whether they may do an action of SQS, on a queue or on none in particular."""
+        ...
+
+
+class Access(Protocol):
+    """The door."""
+
+    def caller(self, request: Request, now: datetime) -> Caller:
+        """Who signed a request.
+
+        Raises:
+            WireError: nobody who is known, or not this request, or not lately.
+        """
+        ...
+
+
+@attrs.frozen
+class Anyone:
+    """Everybody on this machine, where no file of keys is given; they may do everything."""
+
+    name: str = "-"
+
+    def may(self, action: str, queue: str | None) -> bool:
+        return True
+
+
+class Open:
+    """The door of a server without a file of keys."""
+
+    def caller(self, request: Request, now: datetime) -> Caller:
+        return Anyone()

@@ -1,0 +1,217 @@
+"""The SQS endpoint as an ASGI application: from bytes to an action and back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import attrs
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from lakequeue import Message, Queue
+from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist, QueueServiceError
+from lakequeue.receiving import Interrupt
+from lakequeue.serve import json_protocol, query_protocol
+from lakequeue.serve.access import Access, Request
+from lakequeue.serve.actions import Actions, named_queues
+from lakequeue.serve.faults import Fault, WireError
+from lakequeue.serve.model import operation
+
+LARGEST_BODY = 8 * 2**20
+"""Bytes of a request: a full batch of 1 MiB in the Query protocol, where one byte may become three, and room."""
+SLOWEST_BODY = 30.0
+"""Seconds that a client has to send the body of a request."""
+
+_log = logging.getLogger("lakequeue.serve")
+
+
+@attrs.define
+class Exchange:
+    """A request and what became of it, for the access log and the metrics."""
+
+    action: str = "-"
+    queue: str = "-"
+    caller: str = "-"
+    code: str = "OK"
+    request_id: str = ""
+
+
+class Endpoint:
+    """Answers the requests of SQS clients.
+
+    Args:
+        largest_body: bytes of a request at most.
+    """
+
+    def __init__(self, actions: Actions, access: Access, largest_body: int = LARGEST_BODY) -> None:
+        self._actions = actions
+        self._access = access
+        self._largest_body = largest_body
+        self._waiting: set[Interrupt] = set()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Ends the waits of long polls, those to come too: they answer what there is."""
+        self._stopping = True
+        for interrupt in self._waiting:
+            interrupt.set()
+
+    async def __call__(self, http: HttpRequest) -> Response:
+        """The answer to a request; `http.state.exchange` says what it was about."""
+        exchange = http.state.exchange = Exchange(request_id=str(uuid.uuid4()))
+        as_json = json_protocol.TARGET in http.headers.get("x-amz-target", "") or "json" in http.headers.get(
+            "content-type", ""
+        )
+        try:
+            return await self._answer(http, exchange, as_json)
+        except ClientDisconnect:
+            exchange.code = "ClientDisconnect"
+            return Response(status_code=400)
+        except Exception as error:
+            fault = Fault.of(error)
+            exchange.code, exchange.request_id = fault.code, fault.request_id
+            if isinstance(error, QueueClientError):
+                _log.error("storage failed in %s: %s", exchange.action, error.message)
+            elif not isinstance(error, (QueueServiceError, WireError)):
+                _log.exception("%s failed", exchange.action)
+            return _refusal(fault, as_json)
+
+    async def _answer(self, http: HttpRequest, exchange: Exchange, as_json: bool) -> Response:
+        if http.method != "POST":
+            raise WireError("MethodNotAllowed", "Requests are sent by POST.", 405)
+        body = await self._body(http)
+        headers = _headers(http)
+        path = http.scope.get("raw_path", b"/").decode("latin-1")
+        request = Request(http.method, path, http.scope["query_string"].decode("latin-1"), headers, body)
+        caller = self._access.caller(request, self._actions.lake.clock.now())
+        exchange.caller = caller.name
+        if as_json:
+            action = _target(headers)
+            model = operation(action)
+            exchange.action = action
+            given = json_protocol.parameters(model, body)
+        else:
+            _check_form(headers)
+            fields = query_protocol.form(body)
+            model = operation(query_protocol.action(fields))
+            exchange.action = action = model.name
+            given = query_protocol.parameters(model, fields, http.scope["path"])
+        names = named_queues(given)
+        exchange.queue = names[0] or "-"
+        for name in names:
+            if not caller.may(action, name):
+                raise WireError(
+                    "AccessDeniedException", f"{caller.name} may not do {action} on {name or 'all queues'}.", 403
+                )
+        base_url = f"{http.url.scheme}://{http.url.netloc}"
+        if action == "ReceiveMessage":
+            result = await self._receive(http, given)
+        else:
+            result = await asyncio.to_thread(self._actions.do, action, given, base_url)
+        request_headers = {"x-amzn-RequestId": exchange.request_id}
+        if as_json:
+            content = json_protocol.response(model, result)
+            return Response(content, headers=request_headers, media_type=json_protocol.CONTENT_TYPE)
+        content = query_protocol.response(model, result, exchange.request_id)
+        return Response(content, headers=request_headers, media_type=query_protocol.ANSWER_TYPE)
+
+    async def _body(self, http: HttpRequest) -> bytes:
+        too_large = WireError(
+            "RequestEntityTooLarge", f"A request may have {self._largest_body} bytes at most.", 413
+        )
+        if int(http.headers.get("content-length", "0")) > self._largest_body:
+            raise too_large
+        parts, size = [], 0
+        try:
+            with anyio.fail_after(SLOWEST_BODY):
+                async for part in http.stream():
+                    size += len(part)
+                    if size > self._largest_body:
+                        raise too_large
+                    parts.append(part)
+        except TimeoutError:
+            raise WireError("RequestTimeout", "The body of the request did not arrive in time.", 408) from None
+        return b"".join(parts)
+
+    async def _receive(self, http: HttpRequest, given: dict[str, Any]) -> dict[str, Any]:
+        """Receives, and waits no longer once the client hangs up or the server stops."""
+        queue = await asyncio.to_thread(self._actions.on_queue, given["QueueUrl"], lambda queue: queue)
+        interrupt = Interrupt()
+        if self._stopping:
+            interrupt.set()
+        self._waiting.add(interrupt)
+        hung_up = asyncio.create_task(_hang_up(http))
+        hung_up.add_done_callback(lambda _: interrupt.set())
+        try:
+            messages, result = await self._received(queue, given, interrupt)
+        finally:
+            self._waiting.discard(interrupt)
+            gone = hung_up.done() and not hung_up.cancelled()
+            hung_up.cancel()
+        if gone and messages and not given.get("ReceiveRequestAttemptId"):
+            # nobody will get the answer: rather now than after the visibility timeout
+            await asyncio.to_thread(_hand_back, self._actions, queue, messages)
+            raise ClientDisconnect
+        return result
+
+    async def _received(
+        self, queue: Queue, given: dict[str, Any], interrupt: Interrupt
+    ) -> tuple[list[Message], dict[str, Any]]:
+        try:
+            return await self._actions.receive(queue, given, interrupt)
+        except QueueDoesNotExist:
+            newest = await asyncio.to_thread(self._actions.reopened, queue)
+            return await self._actions.receive(newest, given, interrupt)
+
+
+async def _hang_up(http: HttpRequest) -> None:
+    """Returns once the client has gone, or got its answer."""
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _hand_back(actions: Actions, queue: Queue, messages: list[Message]) -> None:
+    try:
+        actions.hand_back(queue, messages)
+    except LakeQueueError as error:
+        _log.warning("messages of %s stay hidden until their timeout: %s", queue.name, error)
+
+
+def _headers(http: HttpRequest) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for name, value in http.headers.items():
+        found[name] = f"{found[name]},{value}" if name in found else value
+    return found
+
+
+def _target(headers: Mapping[str, str]) -> str:
+    target = headers.get("x-amz-target", "")
+    if not target:
+        raise WireError("MissingAction", "The request must contain the header X-Amz-Target.")
+    if not target.startswith(json_protocol.TARGET):
+        raise WireError("UnknownOperationException", f"The target {target} is not one of SQS.")
+    return target.removeprefix(json_protocol.TARGET)
+
+
+def _check_form(headers: Mapping[str, str]) -> None:
+    given = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != query_protocol.CONTENT_TYPE:
+        raise WireError(
+            "UnsupportedMediaType",
+            f"Requests are {json_protocol.CONTENT_TYPE} or {query_protocol.CONTENT_TYPE}.",
+            415,
+        )
+
+
+def _refusal(fault: Fault, as_json: bool) -> Response:
+    headers = {"x-amzn-RequestId": fault.request_id}
+    if not as_json:
+        return Response(query_protocol.refusal(fault), fault.status, headers, query_protocol.ANSWER_TYPE)
+    more, body = json_protocol.refusal(fault)
+    return Response(body, fault.status, headers | more, json_protocol.CONTENT_TYPE)

@@ -1,0 +1,107 @@
+"""The SQS API as AWS describes it: shapes, required members and their types, from botocore's service model."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from botocore.loaders import Loader
+from botocore.model import ListShape, MapShape, OperationModel, ServiceModel, Shape, StructureShape
+
+from lakequeue.errors import MissingParameter
+from lakequeue.serve.faults import WireError, malformed
+
+VERSION = "2012-11-05"
+"""Version of the API, and part of the namespace of its XML."""
+
+
+@cache
+def operations() -> Mapping[str, OperationModel]:
+    """Every action of SQS by its name."""
+    service = ServiceModel(Loader().load_service_model("sqs", "service-2", VERSION), "sqs")
+    return {name: service.operation_model(name) for name in service.operation_names}
+
+
+def operation(name: str) -> OperationModel:
+    """The action of a name.
+
+    Raises:
+        WireError: there is none.
+    """
+    known = operations().get(name)
+    if known is None:
+        raise WireError("InvalidAction", f"The action {name} is not valid for this endpoint.")
+    return known
+
+
+def checked(shape: Shape, value: Any, where: str) -> Any:
+    """A value in the types of Python, if it has those of its shape.
+
+    Args:
+        where: name of the member, for the refusal.
+
+    Raises:
+        WireError: it has another type, or members that the shape does not have.
+        MissingParameter: a required member is absent.
+    """
+    match shape:
+        case StructureShape():
+            return _structure(shape, value, where)
+        case ListShape():
+            if not isinstance(value, list):
+                raise malformed(f"{where} must be a list.")
+            items = [checked(shape.member, item, f"{where}[{n}]") for n, item in enumerate(value)]
+            if None in items:
+                raise malformed(f"{where} must not hold null.")
+            return items
+        case MapShape():
+            return {
+                checked(shape.key, key, where): checked(shape.value, item, f"{where}.{key}")
+                for key, item in _object(value, where).items()
+                if item is not None
+            }
+    return _scalar(shape.type_name, value, where)
+
+
+def _structure(shape: StructureShape, value: Any, where: str) -> dict[str, Any]:
+    given = _object(value, where)
+    prefix = f"{where}." if where else ""
+    for name in given:
+        if name not in shape.members:
+            raise malformed(f"{prefix}{name} is not a member of {shape.name}.")
+    found = {
+        name: checked(shape.members[name], item, prefix + name) for name, item in given.items() if item is not None
+    }
+    for name in shape.required_members:
+        if name not in found:
+            raise MissingParameter(f"The request must contain the parameter {prefix}{name}.")
+    return found
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise malformed(f"{where or 'The request'} must be an object.")
+    return value
+
+
+def _scalar(kind: str, value: Any, where: str) -> Any:
+    match kind, value:
+        case "string", str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise malformed(f"{where} is no Unicode text.") from None
+            return value
+        case "boolean", bool():
+            return value
+        case "integer" | "long", int() if not isinstance(value, bool) and abs(value) < 2**63:
+            return value
+        case "blob", str():
+            try:
+                return base64.b64decode(value, validate=True)
+            except (binascii.Error, ValueError):
+                raise malformed(f"{where} is not in base64.") from None
+    raise malformed(f"{where} must be of type {kind}.")
