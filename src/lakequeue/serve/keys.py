@@ -7,8 +7,8 @@
       "AKIDADMIN": {"secret": "..."}
     }
 
-A key without rules may do everything. Patterns of queues are those of `fnmatch`, in which case counts. An action on
-no queue in particular, as ListQueues, needs the pattern ``*``: who may list sees all queues of the root.
+A key without rules may do everything. Patterns of queues are those of `fnmatch`, in which case counts. An action
+on no queue in particular, as ListQueues, needs the pattern ``*``: who may list sees all queues of the root.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ class Keys:
         with path.open("rb") as file:
             others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
             if others and os.name == "posix":
-                raise InvalidOptions(
-                    [f"{path}: others may read or write it; allow that to its owner alone (chmod 600)"]
-                )
+                raise InvalidOptions([f"{path}: others may read or write it; only its owner should (chmod 600)"])
             content = file.read()
         return cls({key.name: key for key in _Reading(str(path)).keys(content)})
 

@@ -80,8 +80,8 @@ class Server(uvicorn.Server):
                 limit_concurrency=connections + 1,  # uvicorn refuses at it, not above it
                 timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=STOP_SECONDS,
-                ssl_certfile=certificate and certificate.cert,
-                ssl_keyfile=certificate and certificate.key,
+                ssl_certfile=certificate.cert if certificate else None,
+                ssl_keyfile=certificate.key if certificate else None,
                 lifespan="on",
                 access_log=False,
                 log_level="warning",

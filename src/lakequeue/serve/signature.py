@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
-from typing import Any
 from urllib.parse import parse_qsl
 
 import attrs
@@ -81,7 +80,7 @@ class Signed:
         return hmac.compare_digest(auth.signature(text, self._request), self._signature)
 
 
-class _Canonical(SigV4Auth):  # type: ignore[misc]
+class _Canonical(SigV4Auth):
     """Signs the headers that the client has signed, whichever botocore would choose."""
 
     @staticmethod

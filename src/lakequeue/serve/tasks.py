@@ -226,9 +226,7 @@ class MoveTasks:
         try:
             self._change(source, task.id, lambda known: attrs.evolve(known, status="FAILED", reason=reason))
         except LakeQueueError as error:
-            _log.warning(
-                "a message move task of %s failed, which could not be written: %a", source.name, str(error)
-            )
+            _log.warning("a failed message move task of %s could not be marked so: %a", source.name, str(error))
 
     def _change(self, source: Queue, id: str, change: Callable[[Task], Task]) -> Task | None:
         """Writes an active task anew; as it is then, or None if there is none."""
