@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,8 +16,11 @@ from starlette.routing import Route
 from lakequeue.serve.access import Access, Open
 from lakequeue.serve.actions import Actions
 from lakequeue.serve.endpoint import LARGEST_BODY, Endpoint
+from lakequeue.serve.guard import Guard
 from lakequeue.service import LakeQueue
 
+METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
+"""Methods that are answered in the words of SQS, though all but POST by a refusal."""
 THREADS = 256
 """Requests that may wait for their commit at a time; they meet in the group commit."""
 LOOK_FOR_TASKS = 10.0
@@ -26,16 +30,30 @@ LOOK_FOR_TASKS = 10.0
 class Application:
     """The ASGI application of one root.
 
+    Args:
+        access: who is let in; None lets in everybody who is on this machine.
+        largest_body: bytes of a request at most.
+        allowed_hosts: names under which it may be asked beside those of this machine; none given, and with
+            `access`, all.
+
     Attributes:
         asgi: what a server runs.
         endpoint: answers SQS clients; its `stop` is called before the server stops.
     """
 
-    def __init__(self, lake: LakeQueue, access: Access | None = None, largest_body: int = LARGEST_BODY) -> None:
+    def __init__(
+        self,
+        lake: LakeQueue,
+        access: Access | None = None,
+        largest_body: int = LARGEST_BODY,
+        allowed_hosts: Collection[str] = (),
+    ) -> None:
         self.actions = Actions(lake)
         self.endpoint = Endpoint(self.actions, access or Open(), largest_body)
+        any_host = access is not None and not allowed_hosts  # whoever asks signs with the name
         self.asgi = Starlette(
-            routes=[Route("/{path:path}", self._sqs, methods=["GET", "POST", "PUT", "DELETE", "PATCH"])],
+            routes=[Route("/{path:path}", self._sqs, methods=METHODS)],
+            middleware=[Middleware(Guard, hosts=None if any_host else allowed_hosts)],
             lifespan=self._lifespan,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +21,7 @@ from lakequeue.receiving import Interrupt
 from lakequeue.serve import json_protocol, query_protocol
 from lakequeue.serve.access import Access, Request
 from lakequeue.serve.actions import Actions, named_queues
-from lakequeue.serve.faults import Fault, WireError
+from lakequeue.serve.faults import Fault, WireError, log_failure
 from lakequeue.serve.model import operation
 
 LARGEST_BODY = 8 * 2**20
@@ -65,9 +66,7 @@ class Endpoint:
     async def __call__(self, http: HttpRequest) -> Response:
         """The answer to a request; `http.state.exchange` says what it was about."""
         exchange = http.state.exchange = Exchange(request_id=str(uuid.uuid4()))
-        as_json = json_protocol.TARGET in http.headers.get("x-amz-target", "") or "json" in http.headers.get(
-            "content-type", ""
-        )
+        as_json = speaks_json(http.headers)
         try:
             return await self._answer(http, exchange, as_json)
         except ClientDisconnect:
@@ -77,10 +76,10 @@ class Endpoint:
             fault = Fault.of(error)
             exchange.code, exchange.request_id = fault.code, fault.request_id
             if isinstance(error, QueueClientError):
-                _log.error("storage failed in %s: %s", exchange.action, error.message)
+                _log.error("storage failed in %s: %a", exchange.action, error.message)
             elif not isinstance(error, (QueueServiceError, WireError)):
-                _log.exception("%s failed", exchange.action)
-            return _refusal(fault, as_json)
+                log_failure(_log, exchange.action, error)
+            return refusal(fault, as_json)
 
     async def _answer(self, http: HttpRequest, exchange: Exchange, as_json: bool) -> Response:
         if http.method != "POST":
@@ -125,7 +124,10 @@ class Endpoint:
         too_large = WireError(
             "RequestEntityTooLarge", f"A request may have {self._largest_body} bytes at most.", 413
         )
-        if int(http.headers.get("content-length", "0")) > self._largest_body:
+        length = http.headers.get("content-length", "0")
+        if not re.fullmatch("[0-9]{1,20}", length):
+            raise WireError("InvalidRequest", "The header Content-Length must be a number.")
+        if int(length) > self._largest_body:
             raise too_large
         parts, size = [], 0
         try:
@@ -180,7 +182,7 @@ def _hand_back(actions: Actions, queue: Queue, messages: list[Message]) -> None:
     try:
         actions.hand_back(queue, messages)
     except LakeQueueError as error:
-        _log.warning("messages of %s stay hidden until their timeout: %s", queue.name, error)
+        _log.warning("messages of %s stay hidden until their timeout: %a", queue.name, str(error))
 
 
 def _headers(http: HttpRequest) -> Mapping[str, str]:
@@ -209,7 +211,13 @@ def _check_form(headers: Mapping[str, str]) -> None:
         )
 
 
-def _refusal(fault: Fault, as_json: bool) -> Response:
+def speaks_json(headers: Mapping[str, str]) -> bool:
+    """Whether a request is in AWS JSON, or means to be."""
+    return json_protocol.TARGET in headers.get("x-amz-target", "") or "json" in headers.get("content-type", "")
+
+
+def refusal(fault: Fault, as_json: bool) -> Response:
+    """The answer that tells of a refusal, in the protocol of the request."""
     headers = {"x-amzn-RequestId": fault.request_id}
     if not as_json:
         return Response(query_protocol.refusal(fault), fault.status, headers, query_protocol.ANSWER_TYPE)

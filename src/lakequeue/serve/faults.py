@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 import uuid
 
 import attrs
@@ -14,6 +16,12 @@ _RENAMED = {
     "MissingParameter": "MissingRequiredParameterException",
 }
 """Codes that today's protocol names otherwise, and that the service model does not list (ERR-6)."""
+LONGEST_MESSAGE = 1_000
+
+
+def _short(message: str) -> str:
+    """A message that does not repeat all of a value that is too long."""
+    return message if len(message) <= LONGEST_MESSAGE else message[:LONGEST_MESSAGE] + "..."
 
 
 @attrs.frozen
@@ -27,7 +35,7 @@ class Fault:
 
     type: str
     code: str
-    message: str
+    message: str = attrs.field(converter=_short)
     status: int
     sender: bool
     request_id: str
@@ -66,6 +74,12 @@ class WireError(Exception):
         self.message = message
         self.status = status
         self.sender = sender
+
+
+def log_failure(log: logging.Logger, what: str, error: Exception) -> None:
+    """Logs an error that nobody expected; its text, which may have parts of a request, is escaped."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("%s failed with %s: %a\n%s", what, type(error).__name__, str(error), frames)
 
 
 def malformed(message: str) -> WireError:

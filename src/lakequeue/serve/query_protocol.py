@@ -129,7 +129,7 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
         case MapShape():
             return dict(_entry(shape, item, where) for item in _numbered(given, where))
     if shape.type_name in ("integer", "long") and isinstance(given, str):
-        return int(given) if re.fullmatch("-?[0-9]{1,18}", given) else given
+        return int(given) if re.fullmatch("-?[0-9]{1,19}", given) else given
     if shape.type_name == "boolean":
         return {"true": True, "false": False}.get(given, given)
     return given

@@ -28,6 +28,7 @@ from lakequeue.errors import (
     QueueDoesNotExist,
     ResourceNotFoundException,
 )
+from lakequeue.serve.faults import log_failure
 from lakequeue.service import LakeQueue
 
 FASTEST = 500
@@ -194,8 +195,8 @@ class MoveTasks:
         except LakeQueueError as error:
             reason = "The storage failed." if isinstance(error, QueueClientError) else str(error)
             self._fail(source, task, reason)
-        except Exception:
-            _log.exception("a message move task of %s failed", source.name)
+        except Exception as error:
+            log_failure(_log, f"a message move task of {source.name}", error)
             self._fail(source, task, "The server failed.")
 
     def _carry_out(self, source: Queue, task: Task) -> None:
@@ -225,7 +226,7 @@ class MoveTasks:
         try:
             self._change(source, task.id, lambda known: attrs.evolve(known, status="FAILED", reason=reason))
         except LakeQueueError as error:
-            _log.warning("a message move task of %s failed, which could not be written: %s", source.name, error)
+            _log.warning("a failed message move task of %s could not be marked so: %a", source.name, str(error))
 
     def _change(self, source: Queue, id: str, change: Callable[[Task], Task]) -> Task | None:
         """Writes an active task anew; as it is then, or None if there is none."""
