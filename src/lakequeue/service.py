@@ -265,6 +265,11 @@ class LakeQueue:
         with self.storage_errors(), self._store.lock:
             self._store.catalog.prepare()
 
+    def check(self) -> None:
+        """Reads the catalog as a new process would; QueueClientError if that fails."""
+        with self.storage_errors():
+            Catalog(self.engine, self.root).rows()
+
     def micros(self) -> int:
         """The clock's instant in microseconds."""
         return to_micros(self.clock.now())

@@ -8,13 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
 
 from lakequeue.serve.access import Access, Open
 from lakequeue.serve.actions import Actions
 from lakequeue.serve.endpoint import LARGEST_BODY, Endpoint
+from lakequeue.serve.health import Health
+from lakequeue.serve.metrics import Metrics
+from lakequeue.serve.watching import AccessLog, Watch
 from lakequeue.service import LakeQueue
 
 THREADS = 256
@@ -34,13 +38,17 @@ class Application:
     def __init__(self, lake: LakeQueue, access: Access | None = None, largest_body: int = LARGEST_BODY) -> None:
         self.actions = Actions(lake)
         self.endpoint = Endpoint(self.actions, access or Open(), largest_body)
+        metrics = Metrics(lake, lambda: self.endpoint.waiting)
+        health = Health(lake, lambda: self.endpoint.stopping)
         self.asgi = Starlette(
-            routes=[Route("/{path:path}", self._sqs, methods=["GET", "POST", "PUT", "DELETE", "PATCH"])],
+            routes=[
+                Route("/health", health.answer),
+                Route("/metrics", metrics.answer),
+                _Everything(self.endpoint),
+            ],
+            middleware=[Middleware(Watch, lake.clock, (metrics, AccessLog()))],
             lifespan=self._lifespan,
         )
-
-    async def _sqs(self, request: Request) -> Response:
-        return await self.endpoint(request)
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -60,3 +68,17 @@ class Application:
             with suppress(Exception):  # storage that fails now may be there at the next look
                 await asyncio.to_thread(self.actions.tasks.adopt)
             await asyncio.sleep(LOOK_FOR_TASKS)
+
+
+class _Everything(BaseRoute):
+    """Sends all else to the endpoint, paths with a line's end too, which a pattern does not match."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return Match.FULL, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)

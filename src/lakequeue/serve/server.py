@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+from types import FrameType
 
 import uvicorn
 
@@ -15,7 +18,7 @@ STOP_SECONDS = 30
 
 
 class Server(uvicorn.Server):
-    """Runs an application; a signal ends it after the requests that are under way."""
+    """Runs an application; a signal ends it after the requests that are under way, a second one at once."""
 
     def __init__(self, application: Application, host: str, port: int) -> None:
         self._application = application
@@ -29,12 +32,20 @@ class Server(uvicorn.Server):
                 limit_concurrency=CONNECTIONS,
                 timeout_graceful_shutdown=STOP_SECONDS,
                 lifespan="on",
-                access_log=False,
+                access_log=False,  # there is one of the application's own
+                log_config=None,
                 log_level="warning",
                 server_header=False,
                 proxy_headers=False,
             )
         )
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            # threads may wait for storage that never answers; a kill leaves nothing half-done in the tables
+            signal.signal(sig, signal.SIG_DFL)
+            os.kill(os.getpid(), sig)
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.endpoint.stop()
