@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import httpx
@@ -60,6 +63,30 @@ class Client:
         return f"{self.url}/{ACCOUNT}/{name}"
 
 
+@attrs.frozen
+class Connection:
+    """A connection of its own for asyncio, where many are open at once."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def to(cls, url: str) -> Connection:
+        place = urlsplit(url)
+        return cls(*await asyncio.open_connection(place.hostname, place.port))
+
+    async def __call__(self, action: str, **given: Any) -> dict[str, Any]:
+        body = json.dumps(given).encode()
+        lines = ["POST / HTTP/1.1", "Host: server", f"Content-Length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in headers(action).items()]
+        self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        length = re.search(r"content-length: (\d+)", head)
+        content = await self.reader.readexactly(int(length[1]) if length else 0)
+        assert head.split()[1] == "200", content
+        return json.loads(content or b"{}")
+
+
 def headers(action: str) -> dict[str, str]:
     return {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
 
@@ -70,20 +97,34 @@ def client_of(url: str) -> Iterator[Client]:
         yield Client(url, http)
 
 
+@attrs.frozen
+class Running:
+    """A server in a thread of this process."""
+
+    application: Application
+    url: str
+    server: Server
+
+    def stop(self) -> None:
+        """Begins to stop it, as a signal does."""
+        self.server.should_exit = True
+
+
 @contextmanager
-def running(lake: LakeQueue) -> Iterator[tuple[Application, str]]:
-    """An application served by a thread of this process, and its URL."""
+def running(lake: LakeQueue) -> Iterator[Running]:
+    """Serves a root in a thread of this process."""
     lake.prepare()
     application, port = Application(lake), free_port()
     server = Server(application, "127.0.0.1", port)
     thread = threading.Thread(target=server.run)
     thread.start()
+    running = Running(application, f"http://127.0.0.1:{port}", server)
     try:
         wait_until(lambda: server.started or not thread.is_alive(), "the server to listen")
         assert server.started
-        yield application, f"http://127.0.0.1:{port}"
+        yield running
     finally:
-        server.should_exit = True
+        running.stop()
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the server does not stop"
 

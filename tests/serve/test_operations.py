@@ -37,8 +37,8 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(root: Path) -> Iterator[tuple[Application, Client]]:
-    with running(LakeQueue(str(root))) as (application, url), client_of(url) as client:
-        yield application, client
+    with running(LakeQueue(str(root))) as server, client_of(server.url) as client:
+        yield server.application, client
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
         orders.send("A", delay=delay)
     orders.receive()
     clock.advance(7)
-    with running(lake) as (_, url), client_of(url) as client:
+    with running(lake) as server, client_of(server.url) as client:
         found = samples(client)
         queues = {key: value for key, value in found.items() if key[0].startswith("lakequeue_queue_")}
         other.send("B", group_id="g", dedup_id="1")
