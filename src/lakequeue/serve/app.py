@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -25,6 +26,8 @@ THREADS = 256
 """Requests that may wait for their commit at a time; they meet in the group commit."""
 LOOK_FOR_TASKS = 10.0
 """Seconds between two looks for message move tasks whose server has died."""
+
+_log = logging.getLogger("lakequeue.serve")
 
 
 class Application:
@@ -65,8 +68,10 @@ class Application:
 
     async def _look_for_tasks(self) -> None:
         while True:
-            with suppress(Exception):  # storage that fails now may be there at the next look
+            try:
                 await asyncio.to_thread(self.actions.tasks.adopt)
+            except Exception as error:  # storage that fails now may be there at the next look
+                _log.warning("no look for message move tasks: %s", error)
             await asyncio.sleep(LOOK_FOR_TASKS)
 
 
