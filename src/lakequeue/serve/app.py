@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from lakequeue.serve.access import Access, Open
 from lakequeue.serve.actions import Actions
+from lakequeue.serve.console import Console
 from lakequeue.serve.endpoint import LARGEST_BODY, Endpoint
 from lakequeue.service import LakeQueue
 
@@ -34,8 +35,12 @@ class Application:
     def __init__(self, lake: LakeQueue, access: Access | None = None, largest_body: int = LARGEST_BODY) -> None:
         self.actions = Actions(lake)
         self.endpoint = Endpoint(self.actions, access or Open(), largest_body)
+        self.console = Console(self.actions, access or Open(), self.endpoint)
         self.asgi = Starlette(
-            routes=[Route("/{path:path}", self._sqs, methods=["GET", "POST", "PUT", "DELETE", "PATCH"])],
+            routes=[
+                *self.console.routes,
+                Route("/{path:path}", self._sqs, methods=["GET", "POST", "PUT", "DELETE", "PATCH"]),
+            ],
             lifespan=self._lifespan,
         )
 
@@ -47,12 +52,14 @@ class Application:
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         asyncio.get_running_loop().set_default_executor(threads)
         looking = asyncio.create_task(self._look_for_tasks())
+        watching = asyncio.create_task(self.console.watch())
         try:
             yield
         finally:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+            for task in (looking, watching):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await asyncio.to_thread(self.actions.tasks.stop)
 
     async def _look_for_tasks(self) -> None:
