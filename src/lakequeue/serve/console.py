@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -142,7 +142,7 @@ class Console:
                 return Response(status_code=400)
             except Exception as error:
                 return _refusal(error, exchange)
-            return JSONResponse(result)
+            return _told(result)
 
         return answer
 
@@ -196,7 +196,7 @@ def _refusal(error: Exception, exchange: Exchange) -> Response:
     elif not isinstance(error, (QueueServiceError, WireError)):
         _log.exception("%s failed in the console", exchange.action)
     asking = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"'} if fault.status == 401 else None
-    return JSONResponse({"code": code, "message": fault.message}, fault.status, asking)
+    return _told({"code": code, "message": fault.message}, fault.status, asking)
 
 
 async def _refused(http: Request, error: Exception) -> Response:
@@ -205,4 +205,9 @@ async def _refused(http: Request, error: Exception) -> Response:
     exchange: Exchange = http.state.exchange
     exchange.code = str(error.detail).replace(" ", "")
     content = {"code": exchange.code, "message": f"{http.method} {http.url.path}: {error.detail}."}
-    return JSONResponse(content, error.status_code, error.headers)
+    return _told(content, error.status_code, error.headers)
+
+
+def _told(answer: Answer, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    # in ASCII: what a request brought may be no Unicode text
+    return Response(json.dumps(answer, separators=(",", ":")), status, headers, "application/json")

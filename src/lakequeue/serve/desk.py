@@ -28,6 +28,7 @@ from lakequeue.serve.faults import Fault, WireError, malformed
 from lakequeue.serve.model import checked, operation
 
 Answer = dict[str, Any]
+_TEXT = operation("SendMessage").input_shape.members["MessageBody"]
 _Result = TypeVar("_Result")
 
 MOST_QUEUES = 200
@@ -58,9 +59,7 @@ class Given:
     def text(self, name: str) -> str | None:
         """A text; None if it is absent or empty."""
         value = self._left.pop(name, None)
-        if value is not None and not isinstance(value, str):
-            raise malformed(f"{name} must be a text.")
-        return value or None
+        return None if value is None else checked(_TEXT, value, name) or None
 
     def whole(self, name: str, default: int, most: int) -> int:
         """A whole number from 1 on."""

@@ -130,7 +130,7 @@ export async function purge(queue, again) {
     const kinds = [[counts.visible, "visible"], [counts.in_flight, "in flight"], [counts.delayed, "delayed"], [counts.held, "held"]];
     const each = kinds.filter(([value]) => value).map(([value, label]) => `${number(value)} ${label}`);
     const past = counts.rewindable
-      ? ` So are ${count(counts.rewindable, "deleted message")} that a rewind could have brought back.`
+      ? ` No rewind can bring back the ${count(counts.rewindable, "deleted message")} of before, either.`
       : "";
     what.replaceChildren(
       el("strong", {}, count(all, "message")),
@@ -186,7 +186,7 @@ export function rewind(queue, again) {
     try {
       const found = await get(queuePath(queue.name, "/rewind"), { to: chosen() });
       if (turn !== asked) return;
-      const since = `${instant(found.to)} (${found.to})`;
+      const since = zone() === "UTC" ? `${instant(found.to)} UTC` : `${instant(found.to)} (${found.to})`;
       what.replaceChildren(
         el("strong", {}, count(found.messages, "deleted message")),
         ` of ${queue.name} sent at ${since} or later will be visible in ${queue.name} again, in the old order. Messages that wait or are in flight stay as they are.`,

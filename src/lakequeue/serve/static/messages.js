@@ -69,7 +69,7 @@ export function messages(name, place, signal, again) {
     const details = el("td", { colspan: heads.length + 1 });
     const below = el("tr", { class: "details", hidden: true }, details);
     const toggle = el("button", { type: "button", class: "toggle", "aria-expanded": "false", "aria-label": `Details of ${first.id}`, click: flip });
-    const cells = heads.map((label) => el("td", { class: label === "Received" ? "number" : label.toLowerCase(), "data-label": label }));
+    const cells = heads.map((label) => el("td", { class: label === "Received" ? "number" : `at-${label.toLowerCase()}`, "data-label": label }));
     const cell = Object.fromEntries(heads.map((label, index) => [label, cells[index]]));
     const mark = el("span", { class: "state" });
     cell.State?.append(mark);
@@ -86,6 +86,7 @@ export function messages(name, place, signal, again) {
       show(below, open);
       if (open && !shown) {
         shown = detail(name, place, message, signal);
+        shown.update(message);
         details.replaceChildren(shown.node);
       }
     }
