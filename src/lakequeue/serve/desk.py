@@ -286,8 +286,8 @@ def _condition(given: Given) -> str | None:
     if where is None:
         return " AND ".join(parts) or None
     if parts:
-        Predicate(where, looking.SCHEMA)  # a refusal shall show what was typed, and no bracket lead out of it
-        parts.append(f"({where}\n)")
+        Predicate(where, looking.SCHEMA)  # a refusal shall show what was typed
+        parts.append(f"(({where}\n))")  # two: what is one expression in brackets may be "true) OR (true"
     return " AND ".join(parts) or where
 
 
