@@ -90,6 +90,15 @@ def console(lake: LakeQueue) -> Iterator[Console]:
         yield Console(lake, http)
 
 
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    """A console with a queue, for requests that are refused and so change nothing."""
+    lake = LakeQueue(str(tmp_path_factory.mktemp("standing") / "root"), clock=ManualClock())
+    lake.create_queue("orders", rewind_range=3600).send("a")
+    with visited(lake) as http:
+        yield Console(lake, http)
+
+
 @contextmanager
 def visited(lake: LakeQueue, auth: httpx.Auth | None = None, **more: Any) -> Iterator[Browser]:
     transport = httpx.ASGITransport(Application(lake, **more).asgi)
@@ -181,8 +190,8 @@ def test_the_endpoint_beside_it_goes_on(console: Console):
         ("api/queues?colour=red", 400),
     ],
 )
-def test_what_is_not_there_is_refused_in_one_line(console: Console, path: str, status: int):
-    response = console.http.get(f"/console/{path}")
+def test_what_is_not_there_is_refused_in_one_line(standing: Console, path: str, status: int):
+    response = standing.http.get(f"/console/{path}")
     assert response.status_code == status
     refusal = response.json()
     assert {*refusal} == {"code", "message"} and "\n" not in refusal["message"] and refusal["message"]
@@ -377,9 +386,8 @@ def test_long_bodies_are_cut_until_they_are_asked_for(console: Console):
         ({"since": "2026-01-01T00:00:00Z"}, "since is not a member"),
     ],
 )
-def test_filters_that_are_none_are_refused(console: Console, filters: dict[str, str], said: str):
-    console.lake.create_queue("orders").send("a")
-    response = console.http.get("/console/api/queues/orders/messages", params=filters)
+def test_filters_that_are_none_are_refused(standing: Console, filters: dict[str, str], said: str):
+    response = standing.http.get("/console/api/queues/orders/messages", params=filters)
     assert response.status_code == 400
     assert said in response.json()["message"] and "\n" not in response.json()["message"]
 
@@ -429,15 +437,14 @@ def test_a_message_is_sent_as_sqs_would_take_it(console: Console):
         ([], "SerializationException"),
     ],
 )
-def test_a_message_that_sqs_would_not_take_is_refused(console: Console, members: Any, code: str):
-    queue = console.lake.create_queue("orders")
-    response = console.http.post(
+def test_a_message_that_sqs_would_not_take_is_refused(standing: Console, members: Any, code: str):
+    response = standing.http.post(
         "/console/api/queues/orders/send",
         content=json.dumps(members),
         headers=ASKED | {"Content-Type": "application/json"},
     )
     assert (response.status_code, response.json()["code"]) == (400, code)
-    assert queue.counts().visible == 0
+    assert standing.lake.queue("orders").counts().visible == 1
 
 
 @pytest.mark.spec("PUR-1", "PUR-2")
@@ -474,10 +481,9 @@ def test_a_rewind_does_what_it_said_it_would(console: Console, clock: ManualCloc
 @pytest.mark.parametrize(
     "to", [None, "", "yesterday", "2026-01-01", "2026-01-01T00:00:00", 5, "2031-01-01T00:00:00Z"]
 )
-def test_a_rewind_to_no_such_instant_is_refused(console: Console, clock: ManualClock, to: Any):
-    rewindable(console.lake, clock, 1)
-    assert console.http.get("/console/api/queues/orders/rewind", params={"to": to}).status_code == 400
-    assert console.sent("queues/orders/rewind", {"to": to}).status_code == 400
+def test_a_rewind_to_no_such_instant_is_refused(standing: Console, to: Any):
+    assert standing.http.get("/console/api/queues/orders/rewind", params={"to": to}).status_code == 400
+    assert standing.sent("queues/orders/rewind", {"to": to}).status_code == 400
 
 
 @pytest.mark.spec("RWD-15")
@@ -527,7 +533,7 @@ ACTS = [
 
 @pytest.mark.parametrize(("act", "members"), ACTS)
 def test_no_other_site_can_have_a_browser_act(console: Console, clock: ManualClock, act: str, members: Any):
-    queue = rewindable(console.lake, clock, 1)
+    rewindable(console.lake, clock, 1)
     path, before = f"/console/api/queues/orders/{act}", versions(console.lake)
     as_json = {"Content-Type": "application/json"}
     content = json.dumps(members)
@@ -551,8 +557,7 @@ def test_no_other_site_can_have_a_browser_act(console: Console, clock: ManualClo
     assert preflight.status_code == 405 and "access-control-allow-origin" not in preflight.headers
     assert versions(console.lake) == before
     assert console.http.post(path, content=content, headers=ASKED | as_json).status_code == 200
-    assert versions(console.lake) != before or act == "redrive"
-    assert queue.counts() is not None
+    assert versions(console.lake) != before or act == "redrive"  # which finds no dead letters
 
 
 @pytest.mark.parametrize(("content", "status"), [(b"", 400), (b"{", 400), (b"[" * 9999, 400), (b" " * 5001, 413)])
