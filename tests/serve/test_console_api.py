@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.clock import to_micros
+from lakequeue.serve import console as console_module
 from lakequeue.serve.access import Caller, Open
 from lakequeue.serve.app import Application
 from lakequeue.serve.console import HEADERS, STATIC
@@ -101,7 +102,13 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
 
 @contextmanager
 def visited(lake: LakeQueue, auth: httpx.Auth | None = None, **more: Any) -> Iterator[Browser]:
-    transport = httpx.ASGITransport(Application(lake, **more).asgi)
+    with visiting(Application(lake, **more), auth) as browser:
+        yield browser
+
+
+@contextmanager
+def visiting(application: Application, auth: httpx.Auth | None = None) -> Iterator[Browser]:
+    transport = httpx.ASGITransport(application.asgi)
     client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9324", auth=auth)
     browser = Browser(client)
     yield browser
@@ -256,6 +263,39 @@ def test_a_sparkline_joins_what_the_compactor_wrote_and_what_the_server_saw(cons
     clock.advance(SPAN)
     [row] = console.get("queues")["queues"]
     assert row["depths"] == [None] * (BUCKETS - 1) + [0]
+
+
+def test_the_server_looks_by_itself(lake: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(console_module, "SECONDS", 0)
+    lake.create_queue("broken")
+    shutil.rmtree(layout.receipts_path(lake.root, lake.queue("broken").key))
+    lake.create_queue("orders").send("a")
+    application = Application(lake)
+
+    async def watched() -> None:
+        watching = asyncio.create_task(application.console.watch())
+        while not application.console.depths.seen(lake.queue("orders")):
+            await asyncio.sleep(0.01)
+        watching.cancel()
+
+    asyncio.run(asyncio.wait_for(watched(), 60))
+    depths = application.console.depths
+    assert [stands.counts.visible for stands in depths.seen(lake.queue("orders"))] == [1]
+    assert depths.seen(lake.queue("broken")) == []
+    gone = lake.queue("orders")
+    lake.delete_queue("orders")
+    depths.queues()
+    assert depths.seen(gone) == []
+
+
+def test_sparklines_do_without_what_the_compactor_wrote(console: Console, caplog: pytest.LogCaptureFixture):
+    console.lake.create_queue("orders").send("a")
+    console.lake.compact()
+    for file in Path(layout.stats_path(console.lake.root)).rglob("*.parquet"):
+        file.unlink()
+    [row] = console.get("queues")["queues"]
+    assert row["depths"] == [None] * (BUCKETS - 1) + [1]
+    assert "sparklines know nothing of the compactor" in caplog.text
 
 
 def test_a_queue_that_cannot_be_read_does_not_take_the_list_with_it(console: Console):
@@ -675,6 +715,31 @@ def test_a_condition_asks_for_permission_to_read(lake: LakeQueue):
         assert http.post(one, json=where, headers=ASKED).status_code == 403
     with keyed(lake, "StartMessageMoveTask", "ReceiveMessage") as http:
         assert http.post(one, json=where, headers=ASKED).json() == {"messages": 2}
+
+
+def test_the_access_log_is_told_what_a_request_was_about(lake: LakeQueue):
+    lake.create_queue("orders")
+    told: list[tuple[str, str, str, str]] = []
+    application = Application(lake, access=Keys(frozenset({"GetQueueAttributes"})))
+    inside = application.asgi
+
+    async def outside(scope: Any, receive: Any, send: Any) -> None:
+        await inside(scope, receive, send)
+        exchange = scope["state"]["exchange"]
+        told.append((exchange.action, exchange.queue, exchange.caller, exchange.code))
+
+    application.asgi = outside
+    with visiting(application, httpx.BasicAuth("AKIA1", "pass:wörd")) as http:
+        http.get("/console/")
+        http.get("/console/api/queues/orders")
+        http.post("/console/api/queues/orders/purge", json={}, headers=ASKED)
+        http.get("/console/api/nothing")
+    assert told == [
+        ("-", "-", "reader", "OK"),
+        ("GetQueueAttributes", "orders", "reader", "OK"),
+        ("PurgeQueue", "orders", "reader", "AccessDeniedException"),
+        ("-", "-", "reader", "NotFound"),
+    ]
 
 
 def test_answers_are_kept_by_nobody_and_failures_tell_nothing(

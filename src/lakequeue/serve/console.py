@@ -59,13 +59,18 @@ _Deed = Callable[[Caller, str, Given], Answer]
 
 
 class Console:
-    """Routes of the console, and the looks that it takes by itself."""
+    """Routes of the console, and the looks that it takes by itself.
+
+    Attributes:
+        routes: to be asked before those of the endpoint.
+        depths: what was seen of the queues.
+    """
 
     def __init__(self, actions: Actions, access: Access, endpoint: Endpoint) -> None:
-        self._desk = desk = Desk(actions)
+        desk = Desk(actions)
+        self.depths = desk.depths
         self._endpoint = endpoint
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._access = access
         one = "/api/queues/{queue}"
         app = Starlette(
             routes=[
@@ -96,8 +101,8 @@ class Console:
         while True:
             await asyncio.sleep(SECONDS)
             with suppress(Exception):  # storage that fails now may be there at the next look
-                for queue in await asyncio.to_thread(self._desk.depths.queues):
-                    await asyncio.to_thread(self._desk.depths.look, queue)
+                for queue in await asyncio.to_thread(self.depths.queues):
+                    await asyncio.to_thread(self.depths.look, queue)
 
     def _get(self, path: str, action: str, deed: _Deed) -> Route:
         async def given(http: Request) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from lakequeue.storage import stats
 SPAN = timedelta(hours=3)
 BUCKETS = 60
 """Values of a sparkline."""
+_log = logging.getLogger("lakequeue.serve")
 _MINUTE = stats.MINUTE
 _SPAN = SPAN // timedelta(microseconds=1)
 
@@ -74,8 +76,12 @@ class Depths:
             if now - self._read_at < _MINUTE:
                 return self._written
             self._read_at = now  # others go on with what there is meanwhile
-        with self._lake.storage_errors():
-            written = stats.depths(self._lake.engine, self._lake.root, now - _SPAN)
+        try:
+            with self._lake.storage_errors():
+                written = stats.depths(self._lake.engine, self._lake.root, now - _SPAN)
+        except LakeQueueError as error:  # no reason to show no list
+            _log.warning("sparklines know nothing of the compactor: %s", error)
+            return self._written
         with self._lock:
             self._written = written
         return written
