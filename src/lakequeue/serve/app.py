@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from lakequeue.serve.access import Access, Open
 from lakequeue.serve.actions import Actions
+from lakequeue.serve.console import Console
 from lakequeue.serve.endpoint import LARGEST_BODY, Endpoint
 from lakequeue.serve.guard import Guard
 from lakequeue.serve.health import Health
@@ -54,6 +55,7 @@ class Application:
     ) -> None:
         self.actions = Actions(lake)
         self.endpoint = Endpoint(self.actions, access or Open(), largest_body)
+        self.console = Console(self.actions, access or Open(), self.endpoint)
         any_host = access is not None and not allowed_hosts  # whoever asks signs with the name
         metrics = Metrics(lake, lambda: self.endpoint.waiting)
         health = Health(lake, lambda: self.endpoint.stopping)
@@ -61,6 +63,7 @@ class Application:
             routes=[
                 Route("/health", health.answer),
                 Route("/metrics", metrics.answer),
+                *self.console.routes,
                 _Everything(self.endpoint),
             ],
             middleware=[
@@ -75,12 +78,14 @@ class Application:
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         asyncio.get_running_loop().set_default_executor(threads)
         looking = asyncio.create_task(self._look_for_tasks())
+        watching = asyncio.create_task(self.console.watch())
         try:
             yield
         finally:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+            for task in (looking, watching):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await asyncio.to_thread(self.actions.tasks.stop)
 
     async def _look_for_tasks(self) -> None:

@@ -89,7 +89,7 @@ class Endpoint:
     async def _answer(self, http: HttpRequest, exchange: Exchange, as_json: bool) -> Response:
         if http.method != "POST":
             raise WireError("MethodNotAllowed", "Requests are sent by POST.", 405)
-        body = await self._body(http)
+        body = await self.body(http)
         headers = _headers(http)
         path = http.scope.get("raw_path", b"/").decode("latin-1")
         request = Request(http.method, path, http.scope["query_string"].decode("latin-1"), headers, body)
@@ -125,7 +125,8 @@ class Endpoint:
         content = query_protocol.response(model, result, exchange.request_id)
         return Response(content, headers=request_headers, media_type=query_protocol.ANSWER_TYPE)
 
-    async def _body(self, http: HttpRequest) -> bytes:
+    async def body(self, http: HttpRequest) -> bytes:
+        """The body of a request, if it is small enough and comes in time; else WireError."""
         too_large = WireError(
             "RequestEntityTooLarge", f"A request may have {self._largest_body} bytes at most.", 413
         )

@@ -20,6 +20,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from lakequeue.serve.model import operations
 from lakequeue.serve.signature import Signed, mismatch
 
 EVERYTHING = "*"
+BESIDE_SQS = frozenset({"Rewind"})
+"""Actions that only the console has."""
 _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
 _NOBODY = "nobody's secret, as long as those of SDKs"
 
@@ -105,6 +108,13 @@ class Keys:
         return key
 
 
+    def password(self, key_id: str, secret: str) -> Caller | None:
+        """Who has this key and its secret, compared in constant time; None if that is nobody."""
+        key = self._keys.get(key_id)
+        genuine = compare_digest(secret.encode(), (key.secret if key else _NOBODY).encode())
+        return key if key and genuine else None
+
+
 class _Object(dict[str, Any]):
     """An object of JSON, and the names that it has several times."""
 
@@ -152,7 +162,7 @@ class _Reading:
             queues = self._texts(members.get("queues"), f"{here}, queues")
             actions = self._texts(members.get("actions"), f"{here}, actions")
             for action in actions:
-                if action != EVERYTHING and action not in operations():
+                if action not in {EVERYTHING, *BESIDE_SQS, *operations()}:
                     self._problem(here, f"{action!a} is no action of SQS")
             yield Rule(tuple(queues), frozenset(actions))
 
