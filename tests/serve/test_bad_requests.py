@@ -6,6 +6,9 @@ import json
 import logging
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import quote_plus, urlencode
 
 import pytest
@@ -193,6 +196,8 @@ def test_members_of_a_form(server):
         {".": "1"},
         {"." * 100_000: "1"},
         {"a." * 100_000: "1"},
+        {"a." * 16 + "a": "1"},
+        {"x": "%" * 200_000},
     ):
         assert in_query(server, sending | wrong).code == "SerializationException", wrong
 
@@ -262,6 +267,25 @@ def test_a_message_that_is_too_large(server):
     given = {"QueueUrl": URL, "MessageBody": "A" * (LARGEST - 1_000)}
     server.application.actions.lake.queue("orders").set_attributes(MaximumMessageSize=1024)
     assert in_json(server, given).code == "InvalidParameterValue"
+
+
+@pytest.mark.spec("ERR-1", "ERR-8")
+def test_a_refusal_changes_nothing(server):
+    lake = server.application.actions.lake
+    root = Path(lake.root)
+    before = sorted(root.rglob("*"))
+    told = [
+        in_json(server, {"QueueUrl": URL, "MessageBody": "A", "DelaySeconds": 901}),
+        in_json(server, {"QueueUrl": URL, "MessageBody": "\x00"}),
+        in_json(server, {"QueueUrl": URL, "Attributes": {"DelaySeconds": "1", "More": "2"}}, "SetQueueAttributes"),
+        in_json(server, {"QueueName": "a b"}, "CreateQueue"),
+        in_json(server, {"QueueUrl": URL, "ReceiptHandle": "x"}, "DeleteMessage"),
+        in_json(server, {"QueueUrl": URL, "Entries": [{"Id": "1", "MessageBody": "A"}] * 2}, "SendMessageBatch"),
+        in_query(server, {"Action": "PurgeQueue", "QueueUrl": URL, "More": "1"}),
+        in_query(server, {"Action": "TagQueue", "QueueUrl": URL}),
+    ]
+    assert all(error.status in (400, 404) for error in told)
+    assert sorted(root.rglob("*")) == before
 
 
 # --- methods and paths
@@ -460,9 +484,9 @@ def test_an_idle_connection_may_stay_for_the_next_request(server, monkeypatch):
         assert one_answer(idle).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_client_that_does_not_read(server, monkeypatch):
-    monkeypatch.setattr(Connection, "answer_seconds", 0.05)
-    request = staying(post(b'{"%b": 1}' % (b"a" * 900), "ListQueues"))
+@contextmanager
+def narrow(server) -> Iterator[socket.socket]:
+    """A connection on which little can be under way."""
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.connect(("127.0.0.1", server.port))
@@ -470,9 +494,23 @@ def test_a_client_that_does_not_read(server, monkeypatch):
         wait_until(lambda: server.server.server_state.connections)
         (other,) = server.server.server_state.connections
         other.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-        with pytest.raises(ConnectionError):
-            while True:
-                connection.sendall(request * 100)
+        yield connection
+
+
+def test_a_client_that_does_not_read(server, monkeypatch):
+    monkeypatch.setattr(Connection, "answer_seconds", 0.05)
+    request = staying(post(b'{"%b": 1}' % (b"a" * 900), "ListQueues"))
+    with narrow(server) as connection, pytest.raises(ConnectionError):
+        while True:
+            connection.sendall(request * 100)
+
+
+def test_a_client_that_does_not_read_the_little_there_is(server, monkeypatch):
+    monkeypatch.setattr(server.server.config, "timeout_keep_alive", 0.05)
+    request = staying(post(b'{"%b": 1}' % (b"a" * 900), "ListQueues"))
+    with narrow(server) as connection:
+        connection.sendall(request * 40)  # less than what the server stops at
+        wait_until(lambda: not server.server.server_state.connections)
 
 
 def test_a_client_that_hangs_up_at_once(server):

@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from lakequeue.clock import SystemClock
+from lakequeue.serve import guard
 from lakequeue.serve.guard import LARGEST_HEAD, MOST_HEADERS, Guard
 from lakequeue.serve.logs import JsonLines
 from serve.entrance import FORM, JSON, told
@@ -23,6 +24,10 @@ FORGED = "forged\nERROR line \x1b[31m\u2028"
 
 async def plain(request):
     return PlainTextResponse("done")
+
+
+async def read(request):
+    return PlainTextResponse(str(len(await request.body())))
 
 
 async def fail(request):
@@ -42,6 +47,7 @@ def application(*hosts: str, any_host: bool = False) -> Starlette:
     routes = [
         Route("/", plain, methods=["GET", "POST"]),
         Route("/console", plain),
+        Route("/read", read, methods=["POST"]),
         Route("/fail", fail, methods=["GET", "POST"]),
         Route("/late", fail_late),
     ]
@@ -148,6 +154,36 @@ def test_heads_have_limits():
     assert answer({"x": "1" * (LARGEST_HEAD - 2_000)}) == "done"
     assert answer({"x": "1" * LARGEST_HEAD}) == "RequestHeaderFieldsTooLarge"
     assert answer({"x": "1" * 10_000}, path="/?" + "x" * (LARGEST_HEAD - 10_000)) == "RequestHeaderFieldsTooLarge"
+
+
+def test_the_bodies_of_all_requests_together_have_a_limit(monkeypatch):
+    monkeypatch.setattr(guard, "LARGEST_BODIES", 1_000)
+    app = application()
+
+    async def together() -> list[httpx.Response]:
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow():
+            yield b"x" * 600
+            arrived.set()
+            await go_on.wait()
+            yield b"x" * 300
+
+        async def one(content) -> httpx.Response:
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                return await client.post("/read", content=content)
+
+        first = asyncio.create_task(one(slow()))
+        await arrived.wait()
+        second = await one(b"x" * 500)
+        go_on.set()
+        return [await first, second, await one(b"x" * 1_000)]
+
+    first, second, third = asyncio.run(together())
+    assert (first.text, third.text) == ("900", "1000")
+    error = told(second.status_code, second.headers, second.content)
+    assert (error.status, error.code) == (503, "ServiceUnavailable")
 
 
 @pytest.mark.parametrize("path", ["/fail", "/late"])

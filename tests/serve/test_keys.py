@@ -18,7 +18,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from lakequeue.errors import InvalidOptions
-from lakequeue.serve.keys import Key, Keys, Rule
+from lakequeue.serve.keys import _NOBODY, Key, Keys, Rule
 from serve.entrance import FORM, JSON, Entrance, entrance, told
 
 ADMIN, ORDERS, SENDER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER"
@@ -57,13 +57,14 @@ def test_every_problem_is_named_at_once(tmp_path):
             "two": {"rules": []},
             "three": {"secret": "secret-text", "rules": [{"queues": "q*", "actions": [1]}, 7]},
             "four": "secret-text",
+            "five": {"secret": "\u00e9\ud800"},
         },
     ) == [
         "key 'a b': an id has 1 to 128 letters, digits, _, . and -",
-        "key 'a b': secret must be a text that is not empty",
+        "key 'a b': secret must be 1 to 256 visible characters of ASCII",
         "key 'one': 'role' is not known",
         "key 'one', rule 1: 'Send' is no action of SQS",
-        "key 'two': secret must be a text that is not empty",
+        "key 'two': secret must be 1 to 256 visible characters of ASCII",
         "key 'two', rules: must be a list that is not empty",
         "key 'three', rule 1, queues: must be a list that is not empty",
         "key 'three', rule 1, actions: must be texts that are not empty",
@@ -71,7 +72,8 @@ def test_every_problem_is_named_at_once(tmp_path):
         "key 'three', rule 2, queues: must be a list that is not empty",
         "key 'three', rule 2, actions: must be a list that is not empty",
         "key 'four': must be an object",
-        "key 'four': secret must be a text that is not empty",
+        "key 'four': secret must be 1 to 256 visible characters of ASCII",
+        "key 'five': secret must be 1 to 256 visible characters of ASCII",
     ]
 
 
@@ -105,6 +107,28 @@ def test_rules_allow_actions_on_queues():
     assert not rule.allows("ListQueues", None)
     assert Rule(("*",), frozenset({"*"})).allows("ListQueues", None)
     assert Key("a", "s").may("PurgeQueue", "any") and not Key("a", "s", (rule,)).may("PurgeQueue", "orders")
+
+
+def test_a_key_and_its_secret_will_do_for_the_console():
+    keys = Keys({"a": Key("a", "secret"), "b": Key("b", "other")})
+    assert keys.password("a", "secret") == Key("a", "secret")
+    for wrong in (
+        ("a", "secre"),
+        ("a", ""),
+        ("", ""),
+        ("b", "secret"),
+        ("c", _NOBODY),
+        ("A", "secret"),
+        ("a", "\ud800"),
+    ):
+        assert keys.password(*wrong) is None
+
+
+def test_what_the_console_does_beside_sqs_may_be_allowed(tmp_path):
+    rules = [{"queues": ["*"], "actions": ["Rewind"]}]
+    keys = Keys.read(written(tmp_path / "keys.json", {"a": {"secret": "s", "rules": rules}}))
+    caller = keys.password("a", "s")
+    assert caller is not None and caller.may("Rewind", "orders") and not caller.may("PurgeQueue", "orders")
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,9 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="A name, beside those of this machine, under which to answer."),
     ] = None,
-    max_body: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Largest body of a request.")] = 8_388_608,
+    max_body: Annotated[
+        int, typer.Option(min=1, max=67_108_864, metavar="BYTES", help="Largest body of a request.")
+    ] = 8_388_608,
     max_connections: Annotated[int, typer.Option(min=1, metavar="N", help="Connections at a time.")] = 1_000,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Write a line of JSON for each request.")

@@ -42,12 +42,6 @@ class Connection(H11Protocol):
         else:
             self._stop_waiting_for_head()
 
-    def send_400_response(self, msg: str) -> None:
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
-        else:  # an answer has begun already
-            self.transport.abort()
-
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
             self.transport.abort()  # closing it would wait until the client has read

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import anyio
 import attrs
@@ -26,9 +26,12 @@ from lakequeue.serve.model import operation
 
 LARGEST_BODY = 8 * 2**20
 """Bytes of a request: a full batch of 1 MiB in the Query protocol, where one byte may become three, and room."""
+LARGE = 64 * 1024
+"""Bytes of a body that takes some time to read."""
 SLOWEST_BODY = 30.0
 """Seconds that a client has to send the body of a request."""
 
+_Read = TypeVar("_Read")
 _log = logging.getLogger("lakequeue.serve")
 
 
@@ -99,13 +102,13 @@ class Endpoint:
             action = _target(headers)
             model = operation(action)
             exchange.action = action
-            given = json_protocol.parameters(model, body)
+            given = await _read(body, json_protocol.parameters, model, body)
         else:
             _check_form(headers)
-            fields = query_protocol.form(body)
+            fields = await _read(body, query_protocol.form, body)
             model = operation(query_protocol.action(fields))
             exchange.action = action = model.name
-            given = query_protocol.parameters(model, fields, http.scope["path"])
+            given = await _read(body, query_protocol.parameters, model, fields, http.scope["path"])
         names = named_queues(given)
         exchange.queue = names[0] or "-"
         for name in names:
@@ -176,6 +179,13 @@ class Endpoint:
         except QueueDoesNotExist:
             newest = await asyncio.to_thread(self._actions.reopened, queue)
             return await self._actions.receive(newest, given, interrupt)
+
+
+async def _read(body: bytes, read: Callable[..., _Read], *given: Any) -> _Read:
+    """Has a body read; a large one in a thread, so that it does not hold up other requests."""
+    if len(body) < LARGE:
+        return read(*given)
+    return await asyncio.to_thread(read, *given)
 
 
 async def _hang_up(http: HttpRequest) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -23,6 +23,8 @@ from lakequeue.serve.faults import Fault, WireError
 MOST_HEADERS = 100
 LARGEST_HEAD = 64 * 1024
 """Bytes of the head of a request."""
+LARGEST_BODIES = 256 * 2**20
+"""Bytes of the bodies of all requests that are under way."""
 
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _log = logging.getLogger("lakequeue.serve")
@@ -39,12 +41,13 @@ class Guard:
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = ()) -> None:
         self._app = app
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send)
+        exchange = _Exchange(scope, receive, send, self._hold)
         headers = Headers(scope=scope)
         try:
             _check_head(scope, headers)
@@ -57,6 +60,13 @@ class Guard:
             if not exchange.answered:  # else the server closes the connection: the answer is not whole
                 answer = refusal(Fault.of(error), speaks_json(headers))
                 await answer(scope, exchange.receive, exchange.send)
+        finally:
+            self._held -= exchange.held
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        if self._held > LARGEST_BODIES:
+            raise WireError("ServiceUnavailable", "Too many large requests at a time; repeat it.", 503, False)
 
     def _check_host(self, headers: Headers) -> None:
         given = headers.getlist("host")
@@ -75,11 +85,16 @@ class Guard:
 
 
 class _Exchange:
-    """The two directions of a request: closes its connection unless all of its body was read."""
+    """The two directions of a request: closes its connection unless all of its body was read.
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    Attributes:
+        held: bytes of the body that have come so far.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, hold: Callable[[int], None]) -> None:
         headers = Headers(scope=scope)
-        self._receive, self._send = receive, send
+        self._receive, self._send, self._hold = receive, send, hold
+        self.held = 0
         self._unread = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         self.answered = False
 
@@ -87,6 +102,9 @@ class _Exchange:
         message = await self._receive()
         if not message.get("more_body", False):
             self._unread = False
+        size = len(message.get("body", b""))
+        self.held += size
+        self._hold(size)
         return message
 
     async def send(self, message: Message) -> None:

@@ -13,6 +13,7 @@ on no queue in particular, as ListQueues, needs the pattern ``*``: who may list 
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import re
@@ -20,7 +21,6 @@ import stat
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
-from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ from lakequeue.serve.model import operations
 from lakequeue.serve.signature import Signed, mismatch
 
 EVERYTHING = "*"
-BESIDE_SQS = frozenset({"Rewind"})
-"""Actions that only the console has."""
+ACTIONS = frozenset({*operations(), "Rewind"})
+"""What rules may allow: the actions of SQS, and the one that the console has beside them."""
 _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
+_SECRET = re.compile("[!-~]{1,256}")
 _NOBODY = "nobody's secret, as long as those of SDKs"
 
 
@@ -107,12 +108,12 @@ class Keys:
             raise mismatch()
         return key
 
-
     def password(self, key_id: str, secret: str) -> Caller | None:
         """Who has this key and its secret, compared in constant time; None if that is nobody."""
         key = self._keys.get(key_id)
-        genuine = compare_digest(secret.encode(), (key.secret if key else _NOBODY).encode())
-        return key if key and genuine else None
+        expected = key.secret if key else _NOBODY
+        same = hmac.compare_digest(secret.encode("utf-8", "surrogatepass"), expected.encode())
+        return key if same else None
 
 
 class _Object(dict[str, Any]):
@@ -149,8 +150,8 @@ class _Reading:
             self._problem(where, "an id has 1 to 128 letters, digits, _, . and -")
         members = self._members(given, where, {"secret", "rules"})
         secret = members.get("secret")
-        if not isinstance(secret, str) or not secret.strip():
-            self._problem(where, "secret must be a text that is not empty")
+        if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
+            self._problem(where, "secret must be 1 to 256 visible characters of ASCII")
         if "rules" not in members:
             return Key(id, str(secret))
         return Key(id, str(secret), tuple(self._rules(members["rules"], where)))
@@ -162,7 +163,7 @@ class _Reading:
             queues = self._texts(members.get("queues"), f"{here}, queues")
             actions = self._texts(members.get("actions"), f"{here}, actions")
             for action in actions:
-                if action not in {EVERYTHING, *BESIDE_SQS, *operations()}:
+                if action != EVERYTHING and action not in ACTIONS:
                     self._problem(here, f"{action!a} is no action of SQS")
             yield Rule(tuple(queues), frozenset(actions))
 

@@ -24,6 +24,8 @@ ANSWER_TYPE = "text/xml"
 NAMESPACE = f"http://queue.amazonaws.com/doc/{VERSION}/"
 MOST_FIELDS = 2_000
 """Fields of a form; the largest batch of ten messages with ten attributes each has some 450."""
+MOST_PARTS = 16
+"""Parts of a field's name; an attribute's value in a batch has six."""
 
 _ELEMENTS = {"Actions": "ActionName"}
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -105,7 +107,9 @@ def refusal(fault: Fault) -> bytes:
 
 
 def _put(tree: Tree, name: str, value: str) -> None:
-    *branches, leaf = name.split(".")
+    *branches, leaf = name.split(".", MOST_PARTS)
+    if len(branches) == MOST_PARTS:
+        raise malformed("The name of a parameter has too many parts.")
     for branch in branches:
         tree = tree.setdefault(branch, {})
         if not isinstance(tree, dict):
