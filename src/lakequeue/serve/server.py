@@ -15,6 +15,8 @@ HEADERS = 64 * 1024
 """Bytes that the head of a request may have."""
 CONNECTIONS = 1_000
 STOP_SECONDS = 30
+IDLE = 75
+"""Seconds that a connection is kept without a request: longer than SDKs keep theirs, so that they close it."""
 
 
 class Server(uvicorn.Server):
@@ -34,6 +36,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 access_log=False,  # there is one of the application's own
                 log_config=None,
+                timeout_keep_alive=IDLE,
                 log_level="warning",
                 server_header=False,
                 proxy_headers=False,
