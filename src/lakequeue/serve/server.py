@@ -22,6 +22,8 @@ CONNECTIONS = 1_000
 IDLE_SECONDS = 60
 """How long a connection stays open between two requests."""
 STOP_SECONDS = 30
+IDLE = 75
+"""Seconds that a connection is kept without a request: longer than SDKs keep theirs, so that they close it."""
 
 
 @attrs.frozen
@@ -88,6 +90,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 access_log=False,  # there is one of the application's own
                 log_config=None,
+                timeout_keep_alive=IDLE,
                 log_level="warning",
                 server_header=False,
                 proxy_headers=False,
