@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import typer
-from benchmarks import bulk, fifo, point, upkeep
+from benchmarks import bulk, fifo, point, upkeep, wire
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
@@ -41,6 +41,7 @@ ROWS = {
     "heartbeat": upkeep.heartbeat,
     "memory": upkeep.memory,
     "steady": upkeep.steady,
+    "serve": wire.serve,
 }
 
 
@@ -106,6 +107,7 @@ def _document(machine: dict[str, Any], quick: bool, figures: list[Figure], faile
             "ratio": figure.ratio,
             "bound": figure.bound,
             "unit": figure.unit,
+            "remark": figure.remark,
             "verdict": figure.verdict(not quick),
         }
         for figure in figures

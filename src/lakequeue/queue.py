@@ -32,6 +32,7 @@ from lakequeue.errors import (
     coded_for,
 )
 from lakequeue.lease import Lease
+from lakequeue.line import Place
 from lakequeue.message import (
     BatchFailure,
     BatchResult,
@@ -233,8 +234,8 @@ class Queue:
             )
             wake = threading.Event()
             woken = interrupt.waking(wake.set) if interrupt else nullcontext()
-            with self._waiting(request, wake.set), woken:
-                for step in self._receiver.polls(request, wake.clear, attribute_names):
+            with self._waiting(request, wake.set) as place, woken:
+                for step in self._receiver.polls(request, place, wake.clear, attribute_names):
                     if isinstance(step, list):
                         return step
                     self.owner.clock.wait(step, wake)
@@ -261,8 +262,8 @@ class Queue:
                 loop.call_soon_threadsafe(wake.set)
 
             woken = interrupt.waking(wake_up) if interrupt else nullcontext()
-            with self._waiting(request, wake_up), woken:
-                polls = self._receiver.polls(request, lambda: None, attribute_names)
+            with self._waiting(request, wake_up) as place, woken:
+                polls = self._receiver.polls(request, place, lambda: None, attribute_names)
                 while True:
                     wake.clear()
                     step = await asyncio.to_thread(next, polls)
@@ -270,8 +271,7 @@ class Queue:
                         return step
                     await self.owner.clock.wait_async(step, wake)
 
-    def _waiting(self, request: Request, wake: Callable[[], None]) -> AbstractContextManager[None]:
-        # who does not wait needs no call; 256 of them at once would be called 65,536 times a commit
+    def _waiting(self, request: Request, wake: Callable[[], None]) -> AbstractContextManager[Place | None]:
         waits = request.deadline() > self.now_micros()
         return self._receiver.waiting(wake) if waits else nullcontext()
 
@@ -585,6 +585,11 @@ class Queue:
                 )
             key = None if destination is None else destination.key
             return self._mover.redrive(max_messages, _predicate(where), progress, key)
+
+    def redrivable(self, where: str | None = None) -> dict[str, int]:
+        """How many messages such a redrive would move now, by the name of the queue that takes them."""
+        with self.service():
+            return self._mover.redrivable(_predicate(where))
 
     @property
     def move_tasks(self) -> str | None:

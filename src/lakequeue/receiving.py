@@ -6,7 +6,7 @@ import itertools
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 
 import attrs
@@ -14,6 +14,7 @@ import attrs
 from lakequeue import handles
 from lakequeue.clock import from_micros
 from lakequeue.errors import LakeQueueError, OverLimit
+from lakequeue.line import Place
 from lakequeue.message import Message
 from lakequeue.moving import Mover
 from lakequeue.received import received_message
@@ -23,7 +24,9 @@ from lakequeue.shard_service import ShardService
 from lakequeue.storage.catalog import QueueRow
 
 POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
-"""Microseconds between two looks of a long poll for what other processes did (LPL-6)."""
+"""Microseconds between two looks of the long polls of a queue for what other processes did (LPL-6)."""
+POLL_UNCALLED = 5_000_000
+"""Microseconds until a long poll looks that nobody calls: whoever should have may hang."""
 
 Parts = list[tuple[ShardService, ClaimResult]]
 
@@ -122,41 +125,43 @@ class Receiver:
         yield from (shards[(start + index) % len(shards)] for index in range(len(shards)))
 
     def polls(
-        self, request: Request, clear: Callable[[], None], names: Sequence[str]
+        self, request: Request, place: Place | None, clear: Callable[[], None], names: Sequence[str]
     ) -> Iterator[list[Message] | datetime]:
         """Looks for messages again and again: yields instants to wait for, at last the messages.
 
-        ``clear`` is called before each look, so that a change made after it wakes the waiter.
+        ``clear`` is called before each look, so that a change made after it wakes the waiter. A receive that does
+        not wait needs no place.
         """
         pause, started = POLL_SHORTEST, self._now()
         while True:
             clear()
+            if place is not None:
+                place.looks()
             lease_id = handles.new_lease_id()
             parts, refusal = self.claim(
                 request.max_messages, request.visibility_timeout, lease_id, request.attempt_id
             )
             messages = [message for shard, claimed in parts for message in self._messages(shard, claimed, names)]
             now, deadline = self._now(), request.deadline()
+            if place is not None:
+                place.heard(max(shard.attributes_version for shard in self._shards))
+                place.found = bool(messages)
             if messages or now >= deadline:
                 if refusal and not messages and (request.refuse_late or deadline <= started):
                     raise refusal
                 yield messages
                 return
+            if place is not None and not place.first and request.attempt_id is None:
+                yield from_micros(min(deadline, now + POLL_UNCALLED))
+                continue
             events = [shard.next_event(now) for shard in self._shards]
             known = [event for event in events if event is not None and event > now]
             yield from_micros(min([deadline, now + pause, *known]))
             pause = min(2 * pause, POLL_LONGEST)
 
-    @contextmanager
-    def waiting(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Has ``wake`` called after every change that this process makes to the queue."""
-        for shard in self._shards:
-            shard.add_waiter(wake)
-        try:
-            yield
-        finally:
-            for shard in self._shards:
-                shard.remove_waiter(wake)
+    def waiting(self, wake: Callable[[], None]) -> AbstractContextManager[Place]:
+        """A place in the line of the queue, where ``wake`` is called for each look that is due."""
+        return self._shards[0].line.place(wake)
 
     def _messages(self, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
         seal = handles.Seal(self._row.key, shard.shard, claimed.lease_id, self._row.handle_key)

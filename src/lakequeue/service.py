@@ -26,6 +26,7 @@ from lakequeue.errors import (
     RequestThrottled,
     coded_for,
 )
+from lakequeue.line import Line
 from lakequeue.names import new_key, validate_name
 from lakequeue.queue import Queue
 from lakequeue.redrive import Place
@@ -57,14 +58,16 @@ class _Store:
         self.root = root
         self.catalog = Catalog(engine, root)
         self.lock = threading.RLock()
-        self._shards: dict[tuple[str, int], ShardService] = {}
+        self._shards: dict[str, list[ShardService]] = {}
 
     def shards(self, row: QueueRow) -> list[ShardService]:
         with self.lock:
-            return [
-                self._shards.setdefault((row.key, shard), ShardService(self.engine, self.root, row.key, shard))
-                for shard in range(row.shards)
-            ]
+            if row.key not in self._shards:
+                line = Line()
+                self._shards[row.key] = [
+                    ShardService(self.engine, self.root, row.key, shard, line) for shard in range(row.shards)
+                ]
+            return self._shards[row.key]
 
 
 _stores: weakref.WeakValueDictionary[tuple[str, str, int], _Store] = weakref.WeakValueDictionary()
@@ -264,6 +267,11 @@ class LakeQueue:
         """Makes the root where it is missing; QueueClientError if it holds something else or cannot be written."""
         with self.storage_errors(), self._store.lock:
             self._store.catalog.prepare()
+
+    def check(self) -> None:
+        """Reads the catalog as a new process would; QueueClientError if that fails."""
+        with self.storage_errors():
+            Catalog(self.engine, self.root).rows()
 
     def micros(self) -> int:
         """The clock's instant in microseconds."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, RequestThrottled
 from lakequeue.group_commit import GroupCommit
+from lakequeue.line import Line
 from lakequeue.shard import (
     Claim,
     Command,
@@ -97,8 +98,9 @@ Sent = list[Placed | None]
 class ShardService:
     """Everything this process does with one shard. Thread-safe."""
 
-    def __init__(self, engine: Engine, root: str, key: str, shard: int) -> None:
+    def __init__(self, engine: Engine, root: str, key: str, shard: int, line: Line) -> None:
         self.shard = shard
+        self.line = line
         self._engine = engine
         self._messages = layout.messages_path(root, key)
         self._receipts = layout.receipts_path(root, key)
@@ -112,7 +114,6 @@ class ShardService:
         self._reader: LogReader | None = None
         self._machine: ShardMachine | None = None
         self._bodies = Bodies()
-        self._waiters: set[Callable[[], None]] = set()
 
     # --- sending
 
@@ -130,9 +131,7 @@ class ShardService:
             QueueDoesNotExist: it was deleted.
             RequestThrottled: too many lost races; nothing was sent.
         """
-        sent = self._sending.submit(_Send(messages, now, attributes, attributes_version))
-        self.wake()
-        return sent
+        return self._sending.submit(_Send(messages, now, attributes, attributes_version))
 
     def mark(self, *, close: bool = False, attributes_version: int | None = None) -> None:
         """Closes the log, or announces attributes to every sender; does nothing if that is done."""
@@ -158,8 +157,10 @@ class ShardService:
     def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
         with self._send_lock, ExitStack() as alone:
             answers, appended = self._append_in_turn(sends, alone)
-            if appended is not None and appended.closed_segment:
-                self._tidy(sends[0].now(), sends[0].attributes.fifo)
+            if appended is not None:
+                self.wake()
+                if appended.closed_segment:
+                    self._tidy(sends[0].now(), sends[0].attributes.fifo)
             return answers
 
     def _append_in_turn(
@@ -302,10 +303,7 @@ class ShardService:
         Raises:
             RequestThrottled: too many lost races; nothing was changed.
         """
-        results = self._settling.submit(_Commands(commands, now))
-        if any(result.changed for result in results):
-            self.wake()
-        return results
+        return self._settling.submit(_Commands(commands, now))
 
     def stands(self, now: int) -> ShardStanding:
         """Fresh counts."""
@@ -345,6 +343,8 @@ class ShardService:
         if results is None:
             error = RequestThrottled("too many lost races; nothing was changed")
             return [error for _ in groups]
+        if any(result.changed for result in results):
+            self.wake()
         answers: list[list[Result] | BaseException] = []
         for group in groups:
             answers.append(results[: len(group.commands)])
@@ -496,17 +496,9 @@ class ShardService:
 
     # --- waiting
 
-    def add_waiter(self, wake: Callable[[], None]) -> None:
-        """Calls ``wake`` after every change that this process makes to the shard."""
-        self._waiters.add(wake)
-
-    def remove_waiter(self, wake: Callable[[], None]) -> None:
-        self._waiters.discard(wake)
-
     def wake(self) -> None:
-        """Tells everyone who waits for messages to look again."""
-        for wake in list(self._waiters):
-            wake()
+        """Has somebody look who waits for messages; called after every change that this process makes."""
+        self.line.call()
 
 
 class _Places:

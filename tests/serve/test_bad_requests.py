@@ -13,10 +13,12 @@ from urllib.parse import quote_plus, urlencode
 
 import pytest
 
+from lakequeue.clock import SystemClock
 from lakequeue.serve import endpoint
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.faults import LONGEST_MESSAGE
 from lakequeue.serve.guard import LARGEST_HEAD, MOST_HEADERS
+from lakequeue.serve.logs import JsonLines
 from serve.entrance import FORM, JSON, Told, entrance, everything, post, told_raw, wait_until
 
 URL = "http://localhost/000000000000/orders"
@@ -331,7 +333,7 @@ def test_requests_that_nothing_here_answers(server, line):
 )
 def test_what_is_not_http(server, data):
     answer = server.exchange(data)
-    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 404 "))
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 405 "))
 
 
 # --- lengths and chunks
@@ -550,6 +552,7 @@ def test_nothing_of_a_request_reaches_a_log_as_it_is(server, caplog, capfd):
     in_json(server, {"QueueName": forged}, "CreateQueue")
     in_json(server, {"QueueUrl": f"http://x/{forged}", "MessageBody": forged})
     server.exchange(b"POST /\x1b[31m HTTP/1.1\r\nX: \x1b\r\n\r\n")
-    said = "".join(record.getMessage() for record in caplog.records) + capfd.readouterr().err
+    lines = JsonLines(SystemClock(), stacks=True)
+    said = "".join(lines.format(record) for record in caplog.records) + capfd.readouterr().err
     assert "RuntimeError" in said
     assert "\x1b" not in said and "\nERROR" not in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 
 import httpx
@@ -12,8 +13,10 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
+from lakequeue.clock import SystemClock
 from lakequeue.serve import guard
 from lakequeue.serve.guard import LARGEST_HEAD, MOST_HEADERS, Guard
+from lakequeue.serve.logs import JsonLines
 from serve.entrance import FORM, JSON, told
 
 FORGED = "forged\nERROR line \x1b[31m\u2028"
@@ -196,10 +199,9 @@ def test_an_error_that_nobody_caught_leaves_no_trace_on_the_wire(path, caplog):
             ):  # httpx misses the end of the answer; uvicorn closes the connection
                 ask(method="GET", path=path)
     (record,) = [record for record in caplog.records if record.name == "lakequeue.serve"]
-    text = record.getMessage()
-    assert "ValueError" in text and "fail" in text
-    assert "\\nERROR line \\x1b[31m\\u2028" in text and "\nERROR" not in text and "\x1b" not in text
-    assert record.exc_info is None
+    text = JsonLines(SystemClock()).format(record)
+    assert json.loads(text)["error"] == f"ValueError: {FORGED}"
+    assert "\\nERROR line \\u001b[31m\\u2028" in text and "\nERROR" not in text and "\x1b" not in text
 
 
 def test_a_connection_is_closed_unless_all_of_the_body_was_read():

@@ -128,7 +128,15 @@ def test_an_address_of_another_machine(root, keys):
 
 def test_the_port_that_was_taken_is_printed(root, keys):
     command = [sys.executable, "-c", PROGRAM, "--root", str(root), "serve", "--port", "0", "--keys", str(keys)]
-    options = ["--max-body", "1000", "--max-connections", "5", "--allowed-host", "queue.example"]
+    options = [
+        "--no-access-log",
+        "--max-body",
+        "1000",
+        "--max-connections",
+        "5",
+        "--allowed-host",
+        "queue.example",
+    ]
     process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

@@ -31,9 +31,13 @@ def serve(
         int, typer.Option(min=1, max=67_108_864, metavar="BYTES", help="Largest body of a request.")
     ] = 8_388_608,
     max_connections: Annotated[int, typer.Option(min=1, metavar="N", help="Connections at a time.")] = 1_000,
+    access_log: Annotated[
+        bool, typer.Option("--access-log/--no-access-log", help="Write a line of JSON for each request.")
+    ] = True,
 ) -> None:
     """Answer SQS clients over HTTP."""
     session: Session = ctx.obj
+    from lakequeue.serve import logs
     from lakequeue.serve.app import Application
     from lakequeue.serve.keys import Keys
     from lakequeue.serve.server import Certificate, Server, is_loopback
@@ -51,5 +55,6 @@ def serve(
     server = Server(application, host, port, certificate, max_connections)
     url = server.bind()
     lake.prepare()
+    logs.configure(lake.clock, access_log, session.verbose)
     session.note(f"serving {session.root} at {url}")
     server.run()

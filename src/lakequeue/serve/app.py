@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -10,21 +11,25 @@ from contextlib import asynccontextmanager, suppress
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
 
 from lakequeue.serve.access import Access, Open
 from lakequeue.serve.actions import Actions
+from lakequeue.serve.console import Console
 from lakequeue.serve.endpoint import LARGEST_BODY, Endpoint
 from lakequeue.serve.guard import Guard
+from lakequeue.serve.health import Health
+from lakequeue.serve.metrics import Metrics
+from lakequeue.serve.watching import AccessLog, Watch
 from lakequeue.service import LakeQueue
 
-METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
-"""Methods that are answered in the words of SQS, though all but POST by a refusal."""
 THREADS = 256
 """Requests that may wait for their commit at a time; they meet in the group commit."""
 LOOK_FOR_TASKS = 10.0
 """Seconds between two looks for message move tasks whose server has died."""
+
+_log = logging.getLogger("lakequeue.serve")
 
 
 class Application:
@@ -50,31 +55,57 @@ class Application:
     ) -> None:
         self.actions = Actions(lake)
         self.endpoint = Endpoint(self.actions, access or Open(), largest_body)
+        self.console = Console(self.actions, access or Open(), self.endpoint)
         any_host = access is not None and not allowed_hosts  # whoever asks signs with the name
+        metrics = Metrics(lake, lambda: self.endpoint.waiting)
+        health = Health(lake, lambda: self.endpoint.stopping)
         self.asgi = Starlette(
-            routes=[Route("/{path:path}", self._sqs, methods=METHODS)],
-            middleware=[Middleware(Guard, hosts=None if any_host else allowed_hosts)],
+            routes=[
+                Route("/health", health.answer),
+                Route("/metrics", metrics.answer),
+                *self.console.routes,
+                _Everything(self.endpoint),
+            ],
+            middleware=[
+                Middleware(Watch, lake.clock, (metrics, AccessLog())),
+                Middleware(Guard, hosts=None if any_host else allowed_hosts),
+            ],
             lifespan=self._lifespan,
         )
-
-    async def _sqs(self, request: Request) -> Response:
-        return await self.endpoint(request)
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         asyncio.get_running_loop().set_default_executor(threads)
         looking = asyncio.create_task(self._look_for_tasks())
+        watching = asyncio.create_task(self.console.watch())
         try:
             yield
         finally:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+            for task in (looking, watching):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await asyncio.to_thread(self.actions.tasks.stop)
 
     async def _look_for_tasks(self) -> None:
         while True:
-            with suppress(Exception):  # storage that fails now may be there at the next look
+            try:
                 await asyncio.to_thread(self.actions.tasks.adopt)
+            except Exception as error:  # storage that fails now may be there at the next look
+                _log.warning("no look for message move tasks: %s", error)
             await asyncio.sleep(LOOK_FOR_TASKS)
+
+
+class _Everything(BaseRoute):
+    """Sends all else to the endpoint, paths with a line's end too, which a pattern does not match."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return Match.FULL, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)

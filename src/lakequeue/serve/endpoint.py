@@ -21,7 +21,7 @@ from lakequeue.receiving import Interrupt
 from lakequeue.serve import json_protocol, query_protocol
 from lakequeue.serve.access import Access, Request
 from lakequeue.serve.actions import Actions, named_queues
-from lakequeue.serve.faults import Fault, WireError, log_failure
+from lakequeue.serve.faults import Fault, WireError
 from lakequeue.serve.model import operation
 
 LARGEST_BODY = 8 * 2**20
@@ -57,14 +57,19 @@ class Endpoint:
         self._actions = actions
         self._access = access
         self._largest_body = largest_body
-        self._waiting: set[Interrupt] = set()
-        self._stopping = False
+        self._receiving: dict[Interrupt, bool] = {}
+        self.stopping = False
 
     def stop(self) -> None:
         """Ends the waits of long polls, those to come too: they answer what there is."""
-        self._stopping = True
-        for interrupt in self._waiting:
+        self.stopping = True
+        for interrupt in list(self._receiving):
             interrupt.set()
+
+    @property
+    def waiting(self) -> int:
+        """How many long polls are under way."""
+        return sum(self._receiving.values())
 
     async def __call__(self, http: HttpRequest) -> Response:
         """The answer to a request; `http.state.exchange` says what it was about."""
@@ -79,15 +84,15 @@ class Endpoint:
             fault = Fault.of(error)
             exchange.code, exchange.request_id = fault.code, fault.request_id
             if isinstance(error, QueueClientError):
-                _log.error("storage failed in %s: %a", exchange.action, error.message)
+                _log.error("storage failed in %s", exchange.action, exc_info=True)
             elif not isinstance(error, (QueueServiceError, WireError)):
-                log_failure(_log, exchange.action, error)
+                _log.error("%s failed", exchange.action, exc_info=True)
             return refusal(fault, as_json)
 
     async def _answer(self, http: HttpRequest, exchange: Exchange, as_json: bool) -> Response:
         if http.method != "POST":
             raise WireError("MethodNotAllowed", "Requests are sent by POST.", 405)
-        body = await self._body(http)
+        body = await self.body(http)
         headers = _headers(http)
         path = http.scope.get("raw_path", b"/").decode("latin-1")
         request = Request(http.method, path, http.scope["query_string"].decode("latin-1"), headers, body)
@@ -123,7 +128,8 @@ class Endpoint:
         content = query_protocol.response(model, result, exchange.request_id)
         return Response(content, headers=request_headers, media_type=query_protocol.ANSWER_TYPE)
 
-    async def _body(self, http: HttpRequest) -> bytes:
+    async def body(self, http: HttpRequest) -> bytes:
+        """The body of a request, if it is small enough and comes in time; else WireError."""
         too_large = WireError(
             "RequestEntityTooLarge", f"A request may have {self._largest_body} bytes at most.", 413
         )
@@ -148,15 +154,15 @@ class Endpoint:
         """Receives, and waits no longer once the client hangs up or the server stops."""
         queue = await asyncio.to_thread(self._actions.on_queue, given["QueueUrl"], lambda queue: queue)
         interrupt = Interrupt()
-        if self._stopping:
+        if self.stopping:
             interrupt.set()
-        self._waiting.add(interrupt)
+        self._receiving[interrupt] = given.get("WaitTimeSeconds", queue.rules.wait_micros) > 0
         hung_up = asyncio.create_task(_hang_up(http))
         hung_up.add_done_callback(lambda _: interrupt.set())
         try:
             messages, result = await self._received(queue, given, interrupt)
         finally:
-            self._waiting.discard(interrupt)
+            del self._receiving[interrupt]
             gone = hung_up.done() and not hung_up.cancelled()
             hung_up.cancel()
         if gone and messages and not given.get("ReceiveRequestAttemptId"):

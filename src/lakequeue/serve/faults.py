@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import traceback
 import uuid
 
 import attrs
@@ -74,12 +72,6 @@ class WireError(Exception):
         self.message = message
         self.status = status
         self.sender = sender
-
-
-def log_failure(log: logging.Logger, what: str, error: Exception) -> None:
-    """Logs an error that nobody expected; its text, which may have parts of a request, is escaped."""
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    log.error("%s failed with %s: %a\n%s", what, type(error).__name__, str(error), frames)
 
 
 def malformed(message: str) -> WireError:

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakequeue.serve.endpoint import refusal, speaks_json
-from lakequeue.serve.faults import Fault, WireError, log_failure
+from lakequeue.serve.faults import Fault, WireError
 
 MOST_HEADERS = 100
 LARGEST_HEAD = 64 * 1024
@@ -56,7 +56,7 @@ class Guard:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
             if not isinstance(error, WireError):
-                log_failure(_log, "a request", error)
+                _log.error("a request failed", exc_info=True)
             if not exchange.answered:  # else the server closes the connection: the answer is not whole
                 answer = refusal(Fault.of(error), speaks_json(headers))
                 await answer(scope, exchange.receive, exchange.send)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import ssl
 from ipaddress import ip_address
 from pathlib import Path
+from types import FrameType
 
 import attrs
 import uvicorn
@@ -19,6 +22,8 @@ CONNECTIONS = 1_000
 IDLE_SECONDS = 60
 """How long a connection stays open between two requests."""
 STOP_SECONDS = 30
+IDLE = 75
+"""Seconds that a connection is kept without a request: longer than SDKs keep theirs, so that they close it."""
 
 
 @attrs.frozen
@@ -52,7 +57,7 @@ class Certificate:
 
 
 class Server(uvicorn.Server):
-    """Runs an application; a signal ends it after the requests that are under way.
+    """Runs an application; a signal ends it after the requests that are under way, a second one at once.
 
     Args:
         certificate: None speaks HTTP without TLS.
@@ -83,7 +88,9 @@ class Server(uvicorn.Server):
                 ssl_certfile=certificate.cert if certificate else None,
                 ssl_keyfile=certificate.key if certificate else None,
                 lifespan="on",
-                access_log=False,
+                access_log=False,  # there is one of the application's own
+                log_config=None,
+                timeout_keep_alive=IDLE,
                 log_level="warning",
                 server_header=False,
                 proxy_headers=False,
@@ -103,6 +110,13 @@ class Server(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         super().run(sockets or self._sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            # threads may wait for storage that never answers; a kill leaves nothing half-done in the tables
+            signal.signal(sig, signal.SIG_DFL)
+            os.kill(os.getpid(), sig)
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.endpoint.stop()

@@ -28,7 +28,6 @@ from lakequeue.errors import (
     QueueDoesNotExist,
     ResourceNotFoundException,
 )
-from lakequeue.serve.faults import log_failure
 from lakequeue.service import LakeQueue
 
 FASTEST = 500
@@ -93,6 +92,7 @@ class MoveTasks:
         self._lake = lake
         self._server = str(uuid.uuid4())
         self._stopped = threading.Event()
+        self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
     def start(self, source_arn: str, destination_arn: str | None, rate: int | None) -> str:
@@ -167,12 +167,17 @@ class MoveTasks:
                 continue
             for task in _read(row.move_tasks):
                 if task.active and task.written + SILENCE < self._now():
-                    self._take_up(self._lake.open(row), task)
+                    try:
+                        self._take_up(self._lake.open(row), task)
+                    except LakeQueueError as error:  # of this queue; others may have tasks too
+                        _log.warning("a message move task of %s cannot be taken up: %s", row.name, error)
 
     def stop(self) -> None:
         """Ends this server's work after the step it is in; other servers, or the next one, take the rest up."""
         self._stopped.set()
-        for thread in self._threads:
+        with self._lock:
+            threads, self._threads = self._threads, []
+        for thread in threads:
             thread.join()
 
     def _take_up(self, source: Queue, task: Task) -> None:
@@ -185,8 +190,12 @@ class MoveTasks:
 
     def _begin(self, source: Queue, task: Task) -> None:
         thread = threading.Thread(target=self._run, args=(source, task), name=f"move-{source.name}", daemon=True)
-        self._threads = [other for other in self._threads if other.is_alive()] + [thread]
-        thread.start()
+        with self._lock:
+            if self._stopped.is_set():
+                self._let_go(source, task)
+                return
+            self._threads = [other for other in self._threads if other.is_alive()] + [thread]
+            thread.start()
 
     def _run(self, source: Queue, task: Task) -> None:
         try:
@@ -195,36 +204,58 @@ class MoveTasks:
         except LakeQueueError as error:
             reason = "The storage failed." if isinstance(error, QueueClientError) else str(error)
             self._fail(source, task, reason)
-        except Exception as error:
-            log_failure(_log, f"a message move task of {source.name}", error)
+        except Exception:
+            _log.error("a message move task of %s failed", source.name, exc_info=True)
             self._fail(source, task, "The server failed.")
 
     def _carry_out(self, source: Queue, task: Task) -> None:
-        destination = None if task.destination is None else self._queue(task.destination, "DestinationArn")
         step, left = task.rate or STEP, True
         while left:
             due = self._lake.clock.now() + timedelta(seconds=1)
-            moved = source.redrive(step, destination=destination)
-            left = moved == step
-            now = self._change(source, task.id, partial(self._went_on, moved=moved, left=left))
-            if now is None or not now.active or now.server != self._server:
+            if not self._goes_on(source, task):
                 return
-            if task.rate is not None:
+            moved = source.redrive(step, destination=self._destination(task))
+            left = moved == step
+            if not left:
+                self._destination(task)  # deleted meanwhile, it took nothing, and the task is not done
+            if not self._active(self._mine(source, task, partial(_stepped, moved=moved, left=left))):
+                return
+            if task.rate is not None and left:
                 self._lake.clock.wait(due, self._stopped)
             if self._stopped.is_set():
-                # whoever looks next takes it up at once
-                self._change(source, task.id, lambda known: attrs.evolve(known, written=0))
+                self._let_go(source, task)
                 return
 
-    def _went_on(self, task: Task, moved: int, left: bool) -> Task:
-        if task.server != self._server:
-            return task  # somebody else's by now
-        status = {"CANCELLING": "CANCELLED", "RUNNING": "RUNNING" if left else "COMPLETED"}[task.status]
-        return attrs.evolve(task, moved=task.moved + moved, status=status, written=self._now())
+    def _destination(self, task: Task) -> Queue | None:
+        return None if task.destination is None else self._queue(task.destination, "DestinationArn")
+
+    def _goes_on(self, source: Queue, task: Task) -> bool:
+        """Whether a task is still this server's and wanted; ends one that was cancelled meanwhile."""
+        known = next((known for known in _read(source.move_tasks) if known.id == task.id), None)
+        if known is not None and known.status == "CANCELLING":
+            known = self._mine(source, task, lambda known: attrs.evolve(known, status="CANCELLED"))
+        return self._active(known)
+
+    def _active(self, task: Task | None) -> bool:
+        return task is not None and task.active and task.server == self._server
+
+    def _let_go(self, source: Queue, task: Task) -> None:
+        # whoever looks next takes it up at once
+        self._mine(source, task, lambda known: attrs.evolve(known, written=0))
+
+    def _mine(self, source: Queue, task: Task, change: Callable[[Task], Task]) -> Task | None:
+        """Writes a task anew unless another server has it by now."""
+
+        def changed(known: Task) -> Task:
+            if known.server != self._server:
+                return known
+            return change(attrs.evolve(known, written=self._now()))
+
+        return self._change(source, task.id, changed)
 
     def _fail(self, source: Queue, task: Task, reason: str) -> None:
         try:
-            self._change(source, task.id, lambda known: attrs.evolve(known, status="FAILED", reason=reason))
+            self._mine(source, task, lambda known: attrs.evolve(known, status="FAILED", reason=reason))
         except LakeQueueError as error:
             _log.warning("a failed message move task of %s could not be marked so: %a", source.name, str(error))
 
@@ -257,6 +288,11 @@ class MoveTasks:
 
     def _now(self) -> int:
         return to_micros(self._lake.clock.now()) // 1_000
+
+
+def _stepped(task: Task, moved: int, left: bool) -> Task:
+    status = {"CANCELLING": "CANCELLED", "RUNNING": "RUNNING" if left else "COMPLETED"}[task.status]
+    return attrs.evolve(task, moved=task.moved + moved, status=status)
 
 
 def task_of(handle: str) -> tuple[str, str]:

@@ -1,0 +1,194 @@
+"""Rows of `lakequeue serve`: a server in a process of its own, and clients of AWS JSON on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from statistics import quantiles
+from time import perf_counter
+from typing import Any
+
+import attrs
+
+from benchmarks.harness import BODY, LONG, Bench, Figure
+
+CLIENTS = 1, 16, 256
+EACH = 160
+"""Calls that a client makes of each verb at most; the other bound is that of all calls together."""
+LONGEST = 60.0
+"""Seconds after which no more calls of a verb begin."""
+STARTING = 60.0
+_MAIN = "import sys; from lakequeue.cli import main; sys.exit(main())"
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
+
+Given = dict[str, Any]
+
+
+def serve(bench: Bench) -> Iterator[Figure]:
+    """Calls a second through the wire, one message each or ten, with few clients and many."""
+    with bench.room() as room, _server(room) as port:
+        for fifo, clients in itertools.product((False, True), CLIENTS):
+            name = f"{'FIFO' if fifo else 'standard'} queue, {clients} clients"
+            for _ in bench.track([name], name):
+                figures = asyncio.run(_Load(port, clients, fifo, bench.sizes.calls).run())
+            yield from figures
+
+
+@contextlib.contextmanager
+def _server(room: str) -> Iterator[int]:
+    """Serves with its log of requests, which nobody reads."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    command = [sys.executable, "-c", _MAIN, "--root", f"{room}/queues", "serve", "--port", str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        deadline = perf_counter() + STARTING
+        while not _listens(port):
+            if process.poll() is not None or perf_counter() > deadline:
+                raise RuntimeError("the server does not start")
+            time.sleep(0.02)
+        yield port
+        process.terminate()
+        process.wait(STARTING)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+@attrs.frozen
+class _Connection:
+    """One that is kept alive, as those of SDKs are."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def to(cls, port: int) -> _Connection:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def call(self, action: str, given: Given) -> Given:
+        body = json.dumps(given).encode()
+        self.writer.write(
+            b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-amz-json-1.0\r\n"
+            b"X-Amz-Target: AmazonSQS.%s\r\nContent-Length: %d\r\n\r\n%s" % (action.encode(), len(body), body)
+        )
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        answer = json.loads(await self.reader.readexactly(int(length[1]) if length else 0) or b"{}")
+        if not head.startswith(b"HTTP/1.1 200") or answer.get("Failed"):
+            raise RuntimeError(f"{action}: {answer}")
+        return answer
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class _Load:
+    """What a number of clients do to a new queue: each verb in turn, all of them at once."""
+
+    def __init__(self, port: int, clients: int, fifo: bool, calls: int) -> None:
+        self._port = port
+        self._clients = clients
+        self._fifo = fifo
+        self._calls = min(calls, EACH * clients)
+        self._numbers = itertools.count()
+        self._connections: list[_Connection] = []
+        self._queue: Given = {}
+
+    async def run(self) -> list[Figure]:
+        self._connections = [await _Connection.to(self._port) for _ in range(self._clients)]
+        try:
+            attributes = {"Attributes": {"FifoQueue": "true"}} if self._fifo else {}
+            name = f"load-{self._clients}{'.fifo' if self._fifo else ''}"
+            answer = await self._connections[0].call("CreateQueue", {"QueueName": name} | attributes)
+            self._queue = {"QueueUrl": answer["QueueUrl"]}
+            # a fourth of the batches, so that no more are in flight than a FIFO queue allows
+            return await self._verbs(1, self._calls) + await self._verbs(10, max(1, self._calls // 4))
+        finally:
+            for connection in self._connections:
+                connection.close()
+
+    async def _verbs(self, batch: int, calls: int) -> list[Figure]:
+        def send(_: object) -> tuple[str, Given]:
+            entries = self._entries(batch)
+            return ("SendMessage", entries[0]) if batch == 1 else ("SendMessageBatch", {"Entries": entries})
+
+        def receive(_: object) -> tuple[str, Given]:
+            return "ReceiveMessage", {"MaxNumberOfMessages": batch, "VisibilityTimeout": LONG}
+
+        def delete(handles: list[str]) -> tuple[str, Given]:
+            if batch == 1:
+                return "DeleteMessage", {"ReceiptHandle": handles[0]}
+            entries = [{"Id": str(index), "ReceiptHandle": handle} for index, handle in enumerate(handles)]
+            return "DeleteMessageBatch", {"Entries": entries}
+
+        sent, answers = await self._all("sent", batch, send, range(calls))
+        received, answers = await self._all("received", batch, receive, answers)
+        handles = [[one["ReceiptHandle"] for one in answer.get("Messages", [])] for answer in answers]
+        if sum(map(len, handles)) != batch * len(handles):
+            raise RuntimeError("not every message that was sent was received")
+        deleted, _ = await self._all("deleted", batch, delete, handles)
+        return [sent, received, deleted]
+
+    def _entries(self, batch: int) -> list[Given]:
+        number = next(self._numbers)
+        if batch == 1 and not self._fifo:
+            return [{"MessageBody": BODY}]
+        entries: list[Given] = [{"Id": str(index), "MessageBody": BODY} for index in range(batch)]
+        for entry in entries:
+            if self._fifo:
+                entry |= {"MessageGroupId": f"g{number}", "MessageDeduplicationId": f"{number}-{entry['Id']}"}
+            if batch == 1:
+                del entry["Id"]
+        return entries
+
+    async def _all(
+        self, verb: str, batch: int, what: Callable[[Any], tuple[str, Given]], arguments: Any
+    ) -> tuple[Figure, list[Given]]:
+        """Has the clients make a call for each argument; the figure, and the answers."""
+        left, answers, seconds = iter(arguments), [], []
+        started = perf_counter()
+
+        async def client(connection: _Connection) -> None:
+            for argument in left:
+                begun = perf_counter()
+                if begun - started > LONGEST:
+                    return
+                action, given = what(argument)
+                answers.append(await connection.call(action, self._queue | given))
+                seconds.append(perf_counter() - begun)
+
+        await asyncio.gather(*map(client, self._connections))
+        rate = batch * len(answers) / (perf_counter() - started)
+        half, most = _percentiles(seconds)
+        bounded = self._fifo and self._clients == CLIENTS[-1]
+        return Figure(
+            f"wire, {'FIFO' if self._fifo else 'standard'}: messages {verb} "
+            f"{f'in batches of {batch}' if batch > 1 else 'one by one'}, {self._clients} clients",
+            rate,
+            bound=300 * batch if bounded else None,
+            remark=f"p50 {half * 1000:.1f} ms, p99 {most * 1000:.1f} ms",
+            unit="/s",
+        ), answers
+
+
+def _percentiles(seconds: list[float]) -> tuple[float, float]:
+    """The 50th and the 99th."""
+    cuts = quantiles(seconds * 2 if len(seconds) == 1 else seconds, n=100, method="inclusive")
+    return cuts[49], cuts[98]

@@ -1,0 +1,136 @@
+"""``/metrics`` for Prometheus: what requests came to, and how the queues stand when it is asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+from lakequeue.looking import standing
+from lakequeue.serve.health import Shared
+from lakequeue.serve.watching import Seen
+from lakequeue.service import LakeQueue
+
+LOOKING = 5.0
+"""Seconds that a scrape spends on the queues; those that it does not get to are left out."""
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
+"""Bounds of latencies in seconds, up to the longest long poll."""
+
+_log = logging.getLogger("lakequeue.serve")
+
+
+class Metrics:
+    """Counts requests, and answers scrapes. Labels come from the service model, the errors and the catalog only.
+
+    Args:
+        waiting: how many long polls wait now.
+    """
+
+    def __init__(self, lake: LakeQueue, waiting: Callable[[], int]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "lakequeue_requests", "Requests answered.", ["action", "code"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "lakequeue_request_seconds",
+            "Time to the answer, long polls with their wait.",
+            ["action"],
+            buckets=BUCKETS,
+            registry=self._registry,
+        )
+        self._bytes_in = self._counter("lakequeue_request_bytes", "Bytes of the bodies of requests.")
+        self._bytes_out = self._counter("lakequeue_response_bytes", "Bytes of the bodies of answers.")
+        self._in_progress = Gauge(
+            "lakequeue_requests_in_progress", "Requests that are under way.", registry=self._registry
+        )
+        polls = Gauge("lakequeue_long_polls_waiting", "Receives that may wait.", registry=self._registry)
+        polls.set_function(waiting)
+        ProcessCollector(registry=self._registry)
+        self._registry.register(_Queues(lake))
+        self._look = Shared(lambda: list(self._registry.collect()))
+
+    def begun(self) -> None:
+        self._in_progress.inc()
+
+    def ended(self, seen: Seen) -> None:
+        self._in_progress.dec()
+        if seen.exchange is None:
+            return
+        self._requests.labels(seen.exchange.action, seen.exchange.code).inc()
+        self._seconds.labels(seen.exchange.action).observe(seen.seconds)
+        self._bytes_in.inc(seen.bytes_in)
+        self._bytes_out.inc(seen.bytes_out)
+
+    async def answer(self, http: Request) -> Response:
+        """The answer to a scrape; those that come at the same time share one look at the queues."""
+        found = _Found(await self._look.answer())
+        encode, content_type = choose_encoder(http.headers.get("accept", ""))
+        content = await run_in_threadpool(encode, found)
+        return Response(content, headers={"content-type": content_type})
+
+    def _counter(self, name: str, what: str) -> Counter:
+        return Counter(name, what, registry=self._registry)
+
+
+class _Found(CollectorRegistry):
+    """What a look has found, in the place of a registry."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        super().__init__()
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics)
+
+
+class _Queues(Collector):
+    """How the queues stand, asked at each scrape."""
+
+    def __init__(self, lake: LakeQueue) -> None:
+        self._lake = lake
+
+    def collect(self) -> Iterator[Metric]:
+        messages = GaugeMetricFamily("lakequeue_queue_messages", "Messages by state.", labels=["queue", "state"])
+        oldest = GaugeMetricFamily(
+            "lakequeue_queue_oldest_message_age_seconds", "Age of the oldest stored message.", labels=["queue"]
+        )
+        sent = CounterMetricFamily("lakequeue_queue_sent", "Messages that were ever sent.", labels=["queue"])
+        left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues without figures in this answer.")
+        readable = GaugeMetricFamily("lakequeue_storage_readable", "Whether the catalog can be read, 1 or 0.")
+        try:
+            self._lake.check()
+            queues = self._lake.list_all()
+            readable.add_metric([], 1)
+        except LakeQueueError as error:
+            _log.warning("a scrape tells of no queue: %s", error)
+            queues = []
+            readable.add_metric([], 0)
+        missing, until = 0, monotonic() + LOOKING
+        for queue in queues:
+            if monotonic() > until:
+                missing += 1
+                continue
+            try:
+                stands = standing(queue)
+            except QueueDoesNotExist:  # deleted since it was listed
+                continue
+            except LakeQueueError as error:
+                _log.warning("a scrape leaves %s out: %s", queue.name, error)
+                missing += 1
+                continue
+            for state in "visible", "in_flight", "delayed":
+                messages.add_metric([queue.name, state], getattr(stands.counts, state))
+            oldest.add_metric([queue.name], stands.counts.oldest_age or 0)
+            sent.add_metric([queue.name], stands.sent)
+        left_out.add_metric([], missing)
+        return iter((readable, left_out, messages, oldest, sent))

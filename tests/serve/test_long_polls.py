@@ -1,0 +1,217 @@
+"""Receives that wait: what ends them, and what becomes of messages whose receiver has gone.
+
+Where the clock stands still, only what a test does can end a wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+from serving import PATIENCE, Client, Connection, Running, client_of, headers, running, wait_until
+
+from lakequeue import LakeQueue, Queue
+from lakequeue.serve import app
+from lakequeue.serve.app import Application
+from lakequeue.testing import ManualClock
+
+SEND = "import sys; from lakequeue import LakeQueue; LakeQueue(sys.argv[1]).queue('orders').send('A')"
+
+
+@attrs.frozen
+class Stage:
+    """A server on a clock that stands still, a queue ``orders``, and clients that wait."""
+
+    lake: LakeQueue
+    application: Application
+    client: Client
+    pool: ThreadPoolExecutor
+
+    @property
+    def url(self) -> str:
+        return self.client.queue_url("orders")
+
+    def poll(self, **given: Any) -> Future[list[str]]:
+        """Begins a receive; the bodies that it will answer."""
+
+        def receive() -> list[str]:
+            with client_of(self.client.url) as client:
+                return bodies(client("ReceiveMessage", QueueUrl=self.url, WaitTimeSeconds=20, **given))
+
+        before = self.waiting
+        polled = self.pool.submit(receive)
+        wait_until(lambda: self.waiting > before or polled.done(), "a long poll")
+        return polled
+
+    @property
+    def waiting(self) -> int:
+        return self.application.endpoint.waiting
+
+    def hanging_up(self, **given: Any) -> socket.socket:
+        """A connection with a receive under way, to be closed before its answer."""
+        place, before = urlsplit(self.client.url), len(self.application.endpoint._receiving)
+        body = json.dumps({"QueueUrl": self.url, **given})
+        lines = ["POST / HTTP/1.1", f"Host: {place.netloc}", f"Content-Length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in headers("ReceiveMessage").items()]
+        connection = socket.create_connection((place.hostname, place.port), PATIENCE)
+        connection.sendall("\r\n".join([*lines, "", body]).encode())
+        wait_until(lambda: len(self.application.endpoint._receiving) > before, "the receive")
+        return connection
+
+    def noticed(self) -> bool:
+        """Whether the server knows that every receiver has gone."""
+        return all(interrupt.is_set() for interrupt in list(self.application.endpoint._receiving))
+
+
+def bodies(answer: dict[str, Any]) -> list[str]:
+    return [message["Body"] for message in answer.get("Messages", [])]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    lake = LakeQueue(str(tmp_path / "queues"), clock=ManualClock())
+    with (
+        ThreadPoolExecutor(16) as pool,
+        running(lake) as server,
+        client_of(server.url) as client,
+    ):
+        client("CreateQueue", QueueName="orders")
+        yield Stage(lake, server.application, client, pool)
+
+
+@pytest.mark.spec("LPL-1", "LPL-4", "LPL-5")
+def test_a_message_ends_a_long_poll(stage: Stage) -> None:
+    polled = stage.poll(MaxNumberOfMessages=10)
+    stage.client("SendMessage", QueueUrl=stage.url, MessageBody="A")
+    assert polled.result(PATIENCE) == ["A"]
+
+
+@pytest.mark.spec("LPL-6")
+def test_a_message_through_another_process_ends_it_soon(stage: Stage) -> None:
+    polled = stage.poll()
+    subprocess.run([sys.executable, "-c", SEND, stage.lake.root], check=True)
+    assert not polled.done()
+    stage.lake.clock.advance(0.5)
+    assert polled.result(PATIENCE) == ["A"]
+
+
+@pytest.mark.spec("LPL-1")
+def test_its_time_ends_it_with_nothing(stage: Stage) -> None:
+    polled = stage.poll()
+    stage.lake.clock.advance(19.9)
+    assert not polled.done() and stage.waiting == 1
+    stage.lake.clock.advance(0.1)
+    assert polled.result(PATIENCE) == []
+    wait_until(lambda: stage.waiting == 0, "the end of the poll")
+
+
+def test_a_client_that_hangs_up_takes_no_message_with_it(stage: Stage) -> None:
+    with stage.hanging_up(WaitTimeSeconds=20):
+        assert stage.waiting == 1
+    wait_until(lambda: stage.waiting == 0, "the end of the poll")
+    stage.client("SendMessage", QueueUrl=stage.url, MessageBody="A")
+    answer = stage.client("ReceiveMessage", QueueUrl=stage.url, AttributeNames=["All"])
+    assert answer["Messages"][0]["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+def hung_up_while_claiming(stage: Stage, queue: Queue, **given: Any) -> None:
+    """A receive whose client is gone when the claim comes to its end."""
+    ledger = queue.shards[0]._ledger_lock
+    with ledger:
+        with stage.hanging_up(**given):
+            pass
+        wait_until(stage.noticed, "the server to notice")
+    wait_until(lambda: not stage.application.endpoint._receiving, "the end of the receive")
+
+
+def test_what_was_claimed_for_a_client_that_hung_up_is_handed_back(stage: Stage) -> None:
+    queue = stage.lake.queue("orders")
+    for body in "ABC":
+        queue.send(body)
+    hung_up_while_claiming(stage, queue, MaxNumberOfMessages=3)
+    wait_until(lambda: queue.counts().visible == 3, "the messages")
+    messages = queue.receive(3)
+    assert sorted(message.body for message in messages) == ["A", "B", "C"]
+    assert [message.receive_count for message in messages] == [2, 2, 2], "they were not claimed before"
+
+
+def test_groups_keep_their_order_when_messages_are_handed_back(stage: Stage) -> None:
+    queue = stage.lake.create_queue("steps.fifo", fifo=True, profile="sqs")
+    for number, body in enumerate("ABCDE"):
+        queue.send(body, group_id="xy"[number % 2], dedup_id=body)
+    hung_up_while_claiming(stage, queue, QueueUrl=stage.client.queue_url("steps.fifo"), MaxNumberOfMessages=3)
+    wait_until(lambda: queue.counts().in_flight == 0, "the messages")
+    received = queue.receive(10)
+    assert {group: "".join(m.body for m in received if m.group_id == group) for group in "xy"} == {
+        "x": "ACE",
+        "y": "BD",
+    }
+    assert sum(message.receive_count for message in received) == 5 + 3
+
+
+@pytest.mark.spec("ATT-1")
+def test_what_an_attempt_id_can_fetch_again_is_not_handed_back(stage: Stage) -> None:
+    queue = stage.lake.create_queue("steps.fifo", fifo=True, profile="sqs")
+    queue.send("A", group_id="x", dedup_id="A")
+    url = stage.client.queue_url("steps.fifo")
+    hung_up_while_claiming(stage, queue, QueueUrl=url, ReceiveRequestAttemptId="again")
+    assert queue.counts().in_flight == 1 and queue.receive() == []
+    assert bodies(stage.client("ReceiveMessage", QueueUrl=url, ReceiveRequestAttemptId="again")) == ["A"]
+
+
+def test_a_server_that_stops_answers_the_long_polls(tmp_path: Path) -> None:
+    lake = LakeQueue(str(tmp_path / "queues"), clock=ManualClock())
+    with ThreadPoolExecutor() as pool:
+        with running(lake) as server, client_of(server.url) as client:
+            client("CreateQueue", QueueName="orders")
+            stage = Stage(lake, server.application, client, pool)
+            polled = [stage.poll() for _ in range(3)]
+        assert [poll.result(PATIENCE) for poll in polled] == [[], [], []]
+
+
+def test_many_messages_reach_many_receivers(stage: Stage) -> None:
+    polled = [stage.poll() for _ in range(8)]
+    for number in range(4):
+        stage.client("SendMessage", QueueUrl=stage.url, MessageBody=str(number))
+    entries = [{"Id": str(number), "MessageBody": str(number)} for number in range(4, 8)]
+    stage.client("SendMessageBatch", QueueUrl=stage.url, Entries=entries)
+    assert sorted(body for poll in polled for body in poll.result(PATIENCE)) == list("01234567")
+
+
+@pytest.mark.spec("LPL-1")
+def test_long_polls_hold_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    polls = 300
+    monkeypatch.setattr(app, "THREADS", 4)
+
+    async def load(server: Running) -> list[list[str]]:
+        call = await Connection.to(server.url)
+        url = (await call("CreateQueue", QueueName="orders"))["QueueUrl"]
+        other = (await call("CreateQueue", QueueName="other"))["QueueUrl"]
+        receivers = [await Connection.to(server.url) for _ in range(polls)]
+        waiting = [
+            asyncio.create_task(receive("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20))
+            for receive in receivers
+        ]
+        while server.application.endpoint.waiting < polls:
+            await asyncio.sleep(0.01)
+        for number in range(10):
+            await call("SendMessage", QueueUrl=other, MessageBody=str(number))
+        assert server.application.endpoint.waiting == polls, "a send waited for the end of a long poll"
+        await call("SendMessage", QueueUrl=url, MessageBody="A")
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert [bodies(poll.result()) for poll in done] == [["A"]]
+        server.stop()
+        return [bodies(answer) for answer in await asyncio.gather(*waiting) if answer]
+
+    with running(LakeQueue(str(tmp_path / "queues"), clock=ManualClock())) as server:
+        assert asyncio.run(asyncio.wait_for(load(server), PATIENCE)) == [["A"]]

@@ -1,0 +1,306 @@
+"""Message move tasks: their speed, their end, and what becomes of them when their server dies."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Process, client_of, wait_until
+
+from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
+from lakequeue.errors import InvalidParameterValue, QueueClientError, ResourceNotFoundException
+from lakequeue.serve.tasks import FASTEST, MOST_LISTED, SILENCE, MoveTasks
+from lakequeue.testing import ManualClock
+
+
+class Stage:
+    """A queue with dead letters, and the servers that move them."""
+
+    def __init__(self, lake: LakeQueue, letters: int = 0) -> None:
+        self.lake = lake
+        self.dead = lake.create_queue("dead")
+        policy = RedrivePolicy("dead", 1)
+        self.orders = lake.create_queue("orders", redrive_policy=policy, allow_zero_visibility=True)
+        self.servers: list[MoveTasks] = []
+        if letters:
+            self.fail(letters)
+
+    def fail(self, letters: int) -> None:
+        """Sends messages and receives each too often."""
+        self.orders.send_batch([SendEntry(str(number)) for number in range(letters)])
+        self.orders.receive(letters, visibility_timeout=0)
+        assert self.orders.receive(letters) == []
+
+    def server(self) -> MoveTasks:
+        self.servers.append(MoveTasks(self.lake))
+        return self.servers[-1]
+
+    def task(self, number: int = 0) -> dict[str, Any]:
+        """The newest task, as its clients see it."""
+        return self.server().listed(self.dead.arn, MOST_LISTED)[number]
+
+    def ends(self) -> dict[str, Any]:
+        wait_until(lambda: self.task()["Status"] not in ("RUNNING", "CANCELLING"), "the end of the task")
+        return self.task()
+
+    def rests_after(self, moved: int) -> None:
+        """Waits for a task with a speed to have moved so many."""
+        wait_until(lambda: self.task()["ApproximateNumberOfMessagesMoved"] == moved, f"{moved} messages")
+        self.lake.clock.wait_for_waiters()
+
+    def edited(self, **changes: Any) -> None:
+        """Changes the newest task, as another server would have written it."""
+
+        def update(text: str | None) -> str:
+            first, *others = json.loads(text or "[]")
+            return json.dumps([first | changes, *others])
+
+        self.dead.update_move_tasks(update)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: ManualClock) -> LakeQueue:
+    return LakeQueue(str(tmp_path / "queues"), clock=clock)
+
+
+@pytest.fixture
+def stage(lake: LakeQueue) -> Iterator[Stage]:
+    stage = Stage(lake, letters=5)
+    yield stage
+    for server in stage.servers:
+        server.stop()
+
+
+def sizes(*queues: Queue) -> list[int]:
+    return [queue.counts().visible for queue in queues]
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_task_moves_all_back_and_tells_how_many(stage: Stage, clock: ManualClock) -> None:
+    handle = stage.server().start(stage.dead.arn, None, None)
+    assert handle
+    assert stage.ends() == {
+        "Status": "COMPLETED",
+        "SourceArn": stage.dead.arn,
+        "ApproximateNumberOfMessagesMoved": 5,
+        "ApproximateNumberOfMessagesToMove": 5,
+        "StartedTimestamp": int(clock.now().timestamp() * 1_000),
+    }
+    assert sizes(stage.dead, stage.orders) == [0, 5]
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_task_moves_all_to_its_destination(stage: Stage) -> None:
+    other = stage.lake.create_queue("other")
+    stage.server().start(stage.dead.arn, other.arn, 500)
+    assert stage.ends()["DestinationArn"] == other.arn
+    assert sizes(stage.dead, stage.orders, other) == [0, 0, 5]
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_speed_is_held_second_by_second(stage: Stage, clock: ManualClock) -> None:
+    stage.server().start(stage.dead.arn, None, 2)
+    for moved in 2, 4:
+        stage.rests_after(moved)
+        assert sizes(stage.dead, stage.orders) == [5 - moved, moved]
+        assert stage.task()["Status"] == "RUNNING"
+        clock.advance(0.999)
+        assert sizes(stage.dead) == [5 - moved]
+        clock.advance(0.001)
+    assert stage.ends()["ApproximateNumberOfMessagesMoved"] == 5
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_cancelled_task_moves_nothing_more(stage: Stage, clock: ManualClock) -> None:
+    handle = stage.server().start(stage.dead.arn, None, 2)
+    stage.rests_after(2)
+    assert stage.server().cancel(handle) == 2, "any server cancels it"
+    assert stage.task()["Status"] == "CANCELLING"
+    with pytest.raises(InvalidParameterValue, match="already a task running"):
+        stage.server().start(stage.dead.arn, None, None)
+    clock.advance(1)
+    assert stage.ends()["Status"] == "CANCELLED"
+    assert sizes(stage.dead, stage.orders) == [3, 2]
+    with pytest.raises(ResourceNotFoundException):
+        stage.server().cancel(handle)
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_queue_has_one_active_task(stage: Stage, clock: ManualClock) -> None:
+    stage.server().start(stage.dead.arn, None, 1)
+    stage.rests_after(1)
+    for server in stage.server(), stage.servers[0]:
+        with pytest.raises(InvalidParameterValue, match="already a task running"):
+            server.start(stage.dead.arn, None, None)
+    assert len(stage.server().listed(stage.dead.arn, MOST_LISTED)) == 1
+
+
+@pytest.mark.spec("DLQ-8")
+def test_the_latest_tasks_are_listed_newest_first(stage: Stage, clock: ManualClock) -> None:
+    for _ in range(MOST_LISTED + 2):
+        stage.server().start(stage.dead.arn, None, None)
+        stage.ends()
+        clock.advance(1)
+    listed = stage.server().listed(stage.dead.arn, MOST_LISTED)
+    started = [task["StartedTimestamp"] for task in listed]
+    assert len(listed) == MOST_LISTED and started == sorted(started, reverse=True)
+    assert stage.server().listed(stage.dead.arn, 1) == listed[:1]
+
+
+@pytest.mark.spec("DLQ-8")
+def test_wrong_tasks_are_refused_and_leave_no_trace(stage: Stage) -> None:
+    other, fifo = stage.lake.create_queue("other"), stage.lake.create_queue("x.fifo", fifo=True)
+    missing = other.arn + "2"
+    start = stage.server().start
+    for source, destination, rate, error in (
+        (other.arn, None, None, "SourceArn"),
+        (stage.dead.arn, fifo.arn, None, "DestinationArn"),
+        (stage.dead.arn, stage.dead.arn, None, "DestinationArn"),
+        (stage.dead.arn, None, 0, "MaxNumberOfMessagesPerSecond"),
+        (stage.dead.arn, None, FASTEST + 1, "MaxNumberOfMessagesPerSecond"),
+    ):
+        with pytest.raises(InvalidParameterValue, match=error):
+            start(source, destination, rate)
+    for source, destination in (missing, None), (stage.dead.arn, missing), ("dead", None):
+        with pytest.raises(ResourceNotFoundException):
+            start(source, destination, None)
+    for handle in "", "é", "e30=", "bnVsbA==", stage.dead.arn:
+        with pytest.raises(InvalidParameterValue, match="TaskHandle"):
+            stage.server().cancel(handle)
+    for most in 0, MOST_LISTED + 1:
+        with pytest.raises(InvalidParameterValue, match="MaxResults"):
+            stage.server().listed(stage.dead.arn, most)
+    assert stage.dead.move_tasks is None and sizes(stage.dead) == [5]
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_destination_that_goes_away_fails_the_task_with_the_reason(stage: Stage, clock: ManualClock) -> None:
+    other = stage.lake.create_queue("other")
+    stage.server().start(stage.dead.arn, other.arn, 2)
+    stage.rests_after(2)
+    stage.lake.delete_queue("other")
+    clock.advance(1)
+    task = stage.ends()
+    assert task["Status"] == "FAILED" and "TaskHandle" not in task
+    assert task["FailureReason"].startswith("The resource that you specified for the DestinationArn parameter")
+    assert sizes(stage.dead) == [3], "messages went with the destination"
+
+
+def test_storage_that_fails_ends_a_task_without_telling_more(
+    lake: LakeQueue, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> int:
+        raise QueueClientError("/secret/place is full")
+
+    monkeypatch.setattr(Queue, "redrive", failing)
+    stage.server().start(stage.dead.arn, None, None)
+    assert stage.ends()["FailureReason"] == "The storage failed."
+
+
+@pytest.mark.spec("DLQ-8")
+def test_another_server_goes_on_at_once_after_a_stop(stage: Stage, clock: ManualClock) -> None:
+    first = stage.server()
+    first.start(stage.dead.arn, None, 2)
+    stage.rests_after(2)
+    first.stop()
+    assert stage.task()["Status"] == "RUNNING" and sizes(stage.dead) == [3]
+    stage.server().adopt()
+    stage.rests_after(4)
+    clock.advance(1)
+    task = stage.ends()
+    assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 5)
+    assert sizes(stage.dead, stage.orders) == [0, 5]
+
+
+def test_a_task_begun_while_its_server_stops_is_left_to_others(stage: Stage) -> None:
+    first = stage.server()
+    first.stop()
+    first.start(stage.dead.arn, None, None)
+    assert sizes(stage.dead) == [5] and stage.task()["Status"] == "RUNNING"
+    stage.server().adopt()
+    assert stage.ends()["ApproximateNumberOfMessagesMoved"] == 5
+
+
+@pytest.mark.spec("DLQ-8")
+def test_the_task_of_a_silent_server_is_taken_up_by_one_other(stage: Stage, clock: ManualClock) -> None:
+    stage.server().stop()
+    stage.servers[0].start(stage.dead.arn, None, 2)
+    now = int(clock.now().timestamp() * 1_000)
+    stage.edited(server="dead", written=now)
+    second, third = stage.server(), stage.server()
+    clock.advance(SILENCE / 1_000)
+    second.adopt()
+    assert sizes(stage.dead) == [5], "it is not silent for long enough"
+    clock.advance(0.001)
+    for server in second, third:
+        server.adopt()
+    stage.rests_after(2)
+    assert clock.waiting == 1, "both carry it out"
+
+
+def test_a_server_that_was_silent_leaves_its_task_to_the_next(stage: Stage, clock: ManualClock) -> None:
+    stage.server().start(stage.dead.arn, None, 2)
+    stage.rests_after(2)
+    stage.edited(server="another")
+    clock.advance(1)
+    assert sizes(stage.dead) == [3] and stage.task()["Status"] == "RUNNING"
+    stage.servers[0].stop()
+    assert json.loads(stage.dead.move_tasks or "")[0]["written"] > 0
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_task_cancelled_after_its_server_died_ends_without_a_move(stage: Stage, clock: ManualClock) -> None:
+    stage.server().stop()
+    handle = stage.servers[0].start(stage.dead.arn, None, None)
+    stage.server().cancel(handle)
+    clock.advance(SILENCE / 1_000 + 1)
+    stage.server().adopt()
+    assert stage.ends()["Status"] == "CANCELLED"
+    assert sizes(stage.dead, stage.orders) == [5, 0]
+
+
+def test_a_task_that_cannot_be_taken_up_does_not_keep_others_waiting(stage: Stage, clock: ManualClock) -> None:
+    stage.server().stop()
+    closing = stage.lake.create_queue("closing")
+    stage.servers[0].start(stage.dead.arn, None, None)
+    [task] = json.loads(stage.dead.move_tasks or "")
+    closing.update_move_tasks(lambda text: json.dumps([task | {"source": closing.arn}]))
+    closing.close()  # as far as a deletion came whose process was killed
+    stage.server().adopt()
+    assert stage.ends()["Status"] == "COMPLETED"
+
+
+@pytest.mark.spec("DLQ-8", "DLT-4")
+def test_a_task_survives_its_server(tmp_path: Path) -> None:
+    root, letters = tmp_path / "queues", 12
+    real = Stage(LakeQueue(str(root)), letters)
+    with Process(root) as server, client_of(server.url) as client:
+        client("StartMessageMoveTask", SourceArn=real.dead.arn, MaxNumberOfMessagesPerSecond=4)
+        wait_until(lambda: real.task().get("ApproximateNumberOfMessagesMoved", 0) >= 4, "the first messages")
+        server.process.kill()
+        server.wait()
+    assert real.task()["Status"] == "RUNNING" and real.dead.counts().visible > 0
+
+    clock = ManualClock(datetime.now(timezone.utc) + timedelta(milliseconds=SILENCE + 1_000))
+    later = MoveTasks(LakeQueue(str(root), clock=clock))
+    later.adopt()
+
+    def ended() -> bool:
+        clock.advance(1)
+        return real.task()["Status"] != "RUNNING"
+
+    wait_until(ended, "the end of the task")
+    later.stop()
+    assert real.task()["Status"] == "COMPLETED"
+    bodies = Counter(message.body for message in real.orders.receive(1_000))
+    assert bodies == Counter(str(number) for number in range(letters))

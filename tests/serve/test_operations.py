@@ -1,0 +1,285 @@
+"""What operators see of a server: health, metrics and the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from serving import PATIENCE, Client, Process, client_of, running, wait_until
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from lakequeue import LakeQueue
+from lakequeue.serve import metrics as metrics_module
+from lakequeue.serve.app import Application
+from lakequeue.serve.health import Health
+from lakequeue.serve.logs import JsonLines
+from lakequeue.serve.watching import LONGEST
+from lakequeue.storage.layout import messages_path
+from lakequeue.testing import ManualClock
+
+Samples = dict[tuple[str, ...], float]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "queues"
+
+
+@pytest.fixture
+def served(root: Path) -> Iterator[tuple[Application, Client]]:
+    with running(LakeQueue(str(root))) as server, client_of(server.url) as client:
+        yield server.application, client
+
+
+@pytest.fixture
+def client(served: tuple[Application, Client]) -> Client:
+    return served[1]
+
+
+def samples(client: Client) -> Samples:
+    """Values of the metrics by their name and the values of their labels."""
+    answer = client.http.get(f"{client.url}/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def health(client: Client) -> tuple[int, dict[str, str]]:
+    answer = client.http.get(f"{client.url}/health")
+    return answer.status_code, answer.json()
+
+
+def test_health_is_good_while_the_catalog_can_be_read(client: Client, root: Path) -> None:
+    assert health(client) == (200, {"status": "ok"})
+    aside = root.with_name("aside")
+    root.rename(aside)
+    assert health(client) == (
+        503,
+        {"status": "failing", "reason": "The storage of the queues cannot be read."},
+    )
+    aside.rename(root)
+    assert health(client) == (200, {"status": "ok"})
+
+
+def test_health_waits_for_storage_only_so_long_and_with_one_thread(tmp_path: Path) -> None:
+    gate, looks = threading.Event(), 0
+
+    class Slow(LakeQueue):
+        def check(self) -> None:
+            nonlocal looks
+            looks += 1
+            gate.wait()
+            super().check()
+
+    lake = Slow(str(tmp_path / "queues"))
+    lake.prepare()
+    app = Starlette(routes=[Route("/health", Health(lake, lambda: False, seconds=0.01).answer)])
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as http:
+            for _ in range(3):
+                answer = await http.get("/health")
+                assert answer.status_code == 503
+                assert answer.json()["reason"] == "The storage of the queues did not answer within 0.01 s."
+            assert looks == 1
+            gate.set()
+            while (await http.get("/health")).status_code != 200:
+                pass
+
+    try:
+        asyncio.run(asyncio.wait_for(ask(), PATIENCE))
+    finally:
+        gate.set()
+
+
+def test_health_is_bad_once_the_server_stops(served: tuple[Application, Client]) -> None:
+    application, client = served
+    application.endpoint.stop()
+    assert health(client) == (503, {"status": "failing", "reason": "The server is stopping."})
+
+
+def test_a_queue_may_be_called_health(client: Client) -> None:
+    for name in "health", "metrics":
+        client("CreateQueue", QueueName=name)
+        form = {"Action": "SendMessage", "MessageBody": "A"}
+        assert client.http.post(f"{client.url}/{name}", data=form).status_code == 200
+        assert client("ReceiveMessage", QueueUrl=client.queue_url(name))["Messages"][0]["Body"] == "A"
+
+
+def test_metrics_count_requests_by_action_and_code(client: Client) -> None:
+    client("CreateQueue", QueueName="orders")
+    orders = client.queue_url("orders")
+    for _ in range(2):
+        client("SendMessage", QueueUrl=orders, MessageBody="A")
+    assert client.post("SendMessage", QueueUrl=client.queue_url("none"), MessageBody="A").status_code == 400
+    for wrong in "Nonsense", "Other\nwise":
+        assert client.http.post(client.url, data={"Action": wrong}).status_code == 400
+    assert client.post("Nonsense").status_code == 400
+
+    found = samples(client)
+    requests = {key[1:]: value for key, value in found.items() if key[0] == "lakequeue_requests_total"}
+    assert requests == {
+        ("CreateQueue", "OK"): 1,
+        ("SendMessage", "OK"): 2,
+        ("SendMessage", "AWS.SimpleQueueService.NonExistentQueue"): 1,
+        ("-", "InvalidAction"): 3,
+    }
+    assert found["lakequeue_request_seconds_count", "SendMessage"] == 3
+    assert found["lakequeue_request_seconds_bucket", "SendMessage", "+Inf"] == 3
+    assert found["lakequeue_request_seconds_sum", "SendMessage"] > 0
+    assert found["lakequeue_request_bytes_total",] > 3 * len(orders)
+    assert found["lakequeue_response_bytes_total",] > 0
+    assert found["lakequeue_requests_in_progress",] == 1, "the scrape itself"
+    assert found["lakequeue_long_polls_waiting",] == 0
+    assert "process_resident_memory_bytes" in {name for name, *_ in found}
+
+
+def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
+    clock = ManualClock()
+    lake = LakeQueue(str(tmp_path / "queues"), clock=clock)
+    orders, other = lake.create_queue("orders"), lake.create_queue("other.fifo", fifo=True)
+    lake.create_queue("gone").send("A")
+    lake.delete_queue("gone")
+    for delay in None, None, None, 60:
+        orders.send("A", delay=delay)
+    orders.receive()
+    clock.advance(7)
+    with running(lake) as server, client_of(server.url) as client:
+        found = samples(client)
+        queues = {key: value for key, value in found.items() if key[0].startswith("lakequeue_queue_")}
+        other.send("B", group_id="g", dedup_id="1")
+        later = samples(client)
+    assert queues == {
+        ("lakequeue_queue_messages", "orders", "visible"): 2,
+        ("lakequeue_queue_messages", "orders", "in_flight"): 1,
+        ("lakequeue_queue_messages", "orders", "delayed"): 1,
+        ("lakequeue_queue_oldest_message_age_seconds", "orders"): 7,
+        ("lakequeue_queue_sent_total", "orders"): 4,
+        ("lakequeue_queue_messages", "other.fifo", "visible"): 0,
+        ("lakequeue_queue_messages", "other.fifo", "in_flight"): 0,
+        ("lakequeue_queue_messages", "other.fifo", "delayed"): 0,
+        ("lakequeue_queue_oldest_message_age_seconds", "other.fifo"): 0,
+        ("lakequeue_queue_sent_total", "other.fifo"): 0,
+    }
+    assert later["lakequeue_queue_messages", "other.fifo", "visible"] == 1
+    assert later["lakequeue_storage_readable",] == 1 and later["lakequeue_queues_left_out",] == 0
+
+
+def test_metrics_leave_out_what_cannot_be_read(client: Client, root: Path) -> None:
+    lake = LakeQueue(str(root))
+    broken, whole = lake.create_queue("broken"), lake.create_queue("whole")
+    whole.send("A")
+    shutil.rmtree(messages_path(str(root), broken.key))
+    found = samples(client)
+    assert found["lakequeue_queues_left_out",] == 1
+    assert found["lakequeue_queue_messages", "whole", "visible"] == 1
+    assert ("lakequeue_queue_messages", "broken", "visible") not in found
+
+    root.rename(root.with_name("aside"))
+    found = samples(client)
+    assert found["lakequeue_storage_readable",] == 0
+    assert not [key for key in found if key[0].startswith("lakequeue_queue_")]
+    root.with_name("aside").rename(root)
+    assert samples(client)["lakequeue_storage_readable",] == 1
+
+
+def test_a_scrape_leaves_out_what_it_has_no_time_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client("CreateQueue", QueueName="orders")
+    monkeypatch.setattr(metrics_module, "LOOKING", -1.0)
+    assert samples(client)["lakequeue_queues_left_out",] == 1
+
+
+def test_each_request_is_a_line_of_json(root: Path) -> None:
+    with Process(root) as server, client_of(server.url) as client:
+        client("CreateQueue", QueueName="orders")
+        sent = client.post("SendMessage", QueueUrl=client.queue_url("orders"), MessageBody="Zürich\n")
+        client.http.get(f"{client.url}/health?secret=1")
+        wait_until(lambda: len(server.lines()) == 3, "three lines")
+        _, send, look = server.lines()
+        assert send.pop("at").startswith("20") and send.pop("milliseconds") > 0
+        assert send.pop("client").startswith("127.0.0.1:")
+        assert send == {
+            "request_id": sent.headers["x-amzn-RequestId"],
+            "request": "POST /",
+            "caller": "-",
+            "action": "SendMessage",
+            "queue": "orders",
+            "status": 200,
+            "code": "OK",
+            "bytes_in": len(sent.request.content),
+            "bytes_out": len(sent.content),
+        }
+        assert (look["request"], look["action"], look["request_id"]) == ("GET /health", "-", None)
+
+
+def test_nothing_of_a_request_breaks_a_line_of_the_log(root: Path) -> None:
+    name = 'x\n{"status": 200}\r\x1b[31m\u2028é' + "y" * 100_000
+    with Process(root) as server, client_of(server.url) as client:
+        assert client.post("GetQueueUrl", QueueName=name).status_code == 400
+        assert client.http.post(f"{client.url}/a%0Ab{'z' * 10_000}").status_code == 415
+        assert client.post(name[:40].replace("\n", "").replace("\r", "").encode().hex()).status_code == 400
+        wait_until(lambda: len(server.lines()) == 3, "three lines")
+        serving, *lines = server.errors().splitlines()
+        assert [json.loads(line)["status"] for line in lines] == [400, 415, 400]
+        assert all(len(line) < 10 * LONGEST for line in lines)
+        assert server.errors().isascii() and "\x1b" not in server.errors()
+        named = json.loads(lines[0])
+        assert named["queue"] == name[: LONGEST - 3] + "..." and named["action"] == "GetQueueUrl"
+
+
+def test_the_access_log_can_be_left_out(root: Path) -> None:
+    with Process(root, "--no-access-log") as server, client_of(server.url) as client:
+        client("CreateQueue", QueueName="orders")
+        server.process.terminate()
+        assert server.wait() == 0
+        assert server.lines() == []
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_failures_are_logged_with_their_stack_only_if_asked_for(root: Path, verbose: bool) -> None:
+    before = ("-v",) if verbose else ()
+    with Process(root, "--no-access-log", before=before) as server, client_of(server.url) as client:
+        client("CreateQueue", QueueName="orders")
+        shutil.rmtree(root)
+        answer = client.post("SendMessage", QueueUrl=client.queue_url("orders"), MessageBody="A")
+        assert answer.status_code == 503 and str(root) not in answer.text
+        wait_until(server.lines, "a line")
+        line = server.lines()[0]
+        assert (line["level"], line["logger"]) == ("error", "lakequeue.serve")
+        assert "SendMessage" in line["message"]
+        assert ("stack" in line) is verbose
+
+
+def test_an_exception_becomes_one_line() -> None:
+    clock = ManualClock()
+    try:
+        raise ValueError("several\nlines é")
+    except ValueError:
+        record = logging.getLogger("lakequeue.serve").makeRecord(
+            "lakequeue.serve", logging.ERROR, __file__, 1, "%s failed", ("SendMessage",), sys.exc_info()
+        )
+    text = JsonLines(clock).format(record)
+    assert "\n" not in text and text.isascii()
+    assert json.loads(text) == {
+        "at": "2026-01-01T00:00:00.000+00:00",
+        "level": "error",
+        "logger": "lakequeue.serve",
+        "message": "SendMessage failed",
+        "error": "ValueError: several\nlines é",
+    }
+    stack = JsonLines(clock, stacks=True).format(record)
+    assert "\n" not in stack and "Traceback" in json.loads(stack)["stack"]

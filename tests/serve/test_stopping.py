@@ -1,0 +1,75 @@
+"""How a server ends: what is under way is finished, and nothing new begins."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import PATIENCE, Client, Process, client_of, headers, running, wait_until
+
+from lakequeue import LakeQueue
+
+
+def metric(client: Client, name: str) -> float:
+    text = client.http.get(f"{client.url}/metrics").text
+    [value] = [line.split()[1] for line in text.splitlines() if line.startswith(f"lakequeue_{name} ")]
+    return float(value)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_and_its_long_polls(tmp_path: Path, number: int) -> None:
+    root = tmp_path / "queues"
+    with Process(root, "--no-access-log") as server, client_of(server.url) as client, ThreadPoolExecutor() as pool:
+        orders = client("CreateQueue", QueueName="orders")["QueueUrl"]
+        polled = pool.submit(client.post, "ReceiveMessage", QueueUrl=orders, WaitTimeSeconds=20)
+        with client_of(server.url) as other:
+            wait_until(lambda: metric(other, "long_polls_waiting") == 1, "the poll")
+        server.signal(number)
+        answer = polled.result(PATIENCE)
+        assert (answer.status_code, answer.content) == (200, b"{}")
+        assert server.wait() == 0
+        assert server.lines() == [], "a stop is no error"
+
+
+def test_requests_under_way_are_finished_and_no_new_ones_begin(tmp_path: Path) -> None:
+    lake = LakeQueue(str(tmp_path / "queues"))
+    with (
+        ThreadPoolExecutor() as pool,
+        running(lake) as server,
+        client_of(server.url) as client,
+        client_of(server.url) as other,
+    ):
+        orders = client("CreateQueue", QueueName="orders")["QueueUrl"]
+        queue = lake.queue("orders")
+        with queue.shards[0].holding_sends():
+            sent = pool.submit(client.post, "SendMessage", QueueUrl=orders, MessageBody="A")
+            wait_until(lambda: metric(other, "requests_in_progress") == 2, "the send")
+            server.stop()
+            wait_until(lambda: server.application.endpoint.stopping, "the stop")
+            with pytest.raises(httpx.ConnectError), client_of(server.url) as late:
+                late.post("ListQueues")
+            assert not sent.done()
+        assert sent.result(PATIENCE).status_code == 200
+    assert [message.body for message in queue.receive(10)] == ["A"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: int) -> None:
+    with Process(tmp_path / "queues") as server:
+        slow = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
+        lines = [f"{name}: {value}" for name, value in headers("ListQueues").items()]
+        slow.sendall(
+            "\r\n".join(["POST / HTTP/1.1", "Host: localhost", "Content-Length: 2", *lines, "", "{"]).encode()
+        )
+        with client_of(server.url) as client:
+            wait_until(lambda: metric(client, "requests_in_progress") == 2, "the request")
+        server.signal(number)
+        wait_until(lambda: not server.listens(), "the stop")
+        assert server.process.poll() is None, "it did not wait for the request"
+        server.signal(number)
+        assert server.wait() == -number
+        slow.close()
