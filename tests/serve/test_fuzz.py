@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 
 from lakequeue import LakeQueue
 from lakequeue.clock import SystemClock
-from lakequeue.serve import query_protocol
+from lakequeue.serve import endpoint, query_protocol
 from lakequeue.serve.app import Application
+from lakequeue.serve.connection import Connection
 from lakequeue.serve.model import operations
-from serve.entrance import FORM, JSON, told
+from serve.entrance import FORM, JSON, entrance, post, told, wait_until
 
 BASE = "http://localhost:9324"
 NAMES = ["orders", "orders", "orders.fifo", "orders.fifo", "dead", "new"]
@@ -304,17 +305,22 @@ def fuzzed(root: Path) -> Iterator[Fuzzed]:
         loop.close()
 
 
-def fuzz(server: Fuzzed, examples: int, start: int) -> None:
-    """Asks a number of requests, others for each start."""
-
-    @seed(start)
-    @settings(
+def often(examples: int) -> settings:
+    """Settings for a server that remembers: a smaller request may not fail again."""
+    return settings(
         max_examples=examples,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],  # the queues change with each request: a smaller one may not fail again
+        phases=[Phase.generate],
     )
+
+
+def fuzz(server: Fuzzed, examples: int, start: int) -> None:
+    """Asks a number of requests, others for each start."""
+
+    @seed(start)
+    @often(examples)
     @given(requests())
     def ask(asked: Asked) -> None:
         server.ask(asked)
@@ -327,6 +333,47 @@ def test_no_request_makes_the_server_fail(tmp_path):
         fuzz(server, 150, 0)
         assert server.serves()
         assert {status for _, status in server.answers} >= {200, 400}
+
+
+@st.composite
+def raw_requests(draw: st.DrawFn) -> list[bytes]:
+    """A request as it goes through a socket, with some bytes changed, in one piece or in several."""
+    asked = draw(requests())
+    head = "Transfer-Encoding: chunked" if draw(st.booleans()) else ""
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(asked.body), asked.body) if head and asked.body else asked.body
+    data = post(body, (asked.target or "").removeprefix("AmazonSQS."), asked.kind, head)
+    for _ in range(draw(st.integers(0, 3))):
+        place = draw(st.integers(0, min(len(data), 400)))
+        new = draw(
+            st.binary(max_size=4) | st.sampled_from([b"\r\n", b"\r\n\r\n", b":", b" ", b"0", b"-", b"\x00"])
+        )
+        data = data[:place] + new + data[place + draw(st.integers(0, 4)) :]
+    cut = draw(st.integers(0, len(data)))
+    return draw(st.sampled_from([[data], [data[:cut], data[cut:]], [data[:cut]], [data * 2]]))
+
+
+def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch):
+    monkeypatch.setattr(Connection, "head_seconds", 0.02)
+    monkeypatch.setattr(endpoint, "SLOWEST_BODY", 0.02)
+    with entrance(tmp_path / "root") as running:
+        running.application.endpoint.stop()
+        running.server.config.timeout_keep_alive = 0.02
+        made(running.application.actions.lake)
+        found: Counter[bytes] = Counter()
+
+        @seed(0)
+        @often(100)
+        @given(raw_requests())
+        def ask(parts: list[bytes]) -> None:
+            answer = running.exchange(*parts)
+            assert not answer or answer.startswith(b"HTTP/1.1 ")
+            assert b"Traceback" not in answer
+            found[answer[9:12]] += 1
+
+        ask()
+        assert not [status for status in found if status.startswith(b"5")]
+        assert running.serves()
+        wait_until(lambda: not running.server.server_state.connections)
 
 
 @pytest.mark.long
