@@ -19,8 +19,6 @@ from lakequeue.serve.connection import Connection
 from lakequeue.serve.guard import LARGEST_HEAD
 
 CONNECTIONS = 1_000
-IDLE_SECONDS = 60
-"""How long a connection stays open between two requests."""
 STOP_SECONDS = 30
 IDLE = 75
 """Seconds that a connection is kept without a request: longer than SDKs keep theirs, so that they close it."""
@@ -83,14 +81,13 @@ class Server(uvicorn.Server):
                 ws="none",
                 h11_max_incomplete_event_size=LARGEST_HEAD,
                 limit_concurrency=connections + 1,  # uvicorn refuses at it, not above it
-                timeout_keep_alive=IDLE_SECONDS,
+                timeout_keep_alive=IDLE,
                 timeout_graceful_shutdown=STOP_SECONDS,
                 ssl_certfile=certificate.cert if certificate else None,
                 ssl_keyfile=certificate.key if certificate else None,
                 lifespan="on",
                 access_log=False,  # there is one of the application's own
                 log_config=None,
-                timeout_keep_alive=IDLE,
                 log_level="warning",
                 server_header=False,
                 proxy_headers=False,
