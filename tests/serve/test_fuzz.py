@@ -18,7 +18,7 @@ import attrs
 import httpx
 import pytest
 from botocore.model import ListShape, MapShape, Shape, StructureShape
-from hypothesis import HealthCheck, Phase, event, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from lakequeue import LakeQueue
@@ -40,23 +40,44 @@ def mostly(sane: st.SearchStrategy[Any], wild: st.SearchStrategy[Any]) -> st.Sea
 
 
 any_text = st.text(max_size=30) | st.sampled_from(
-    ["", "1e400", "null", "[]", "\x00", "\ud800", "\uffff", "A" * 70_000, "a" * 81, "*", "../x", "a b"]
+    [
+        "",
+        "1e400",
+        "null",
+        "[]",
+        "\x00",
+        "\ud800",
+        "\uffff",
+        "A" * 70_000,
+        "a" * 81,
+        "*",
+        "../x",
+        "a b",
+        "9" * 5_000,
+    ]
+    + ["\u0661", "NaN", "1_0", "[" * 20_000, "=", "1e-99999999999"]
 )
 texts = mostly(st.sampled_from(["0", "1", "30", "1024", "true", "{}", "a", "x" * 500]), any_text)
 names = mostly(st.sampled_from(NAMES), any_text)
 numbers = mostly(
     st.integers(0, 10), st.sampled_from([-1, 11, 20, 900, 43_201, 120_000, 2**31, 2**63, -(2**63), 10**40])
 )
-policies = mostly(
-    st.fixed_dictionaries({"deadLetterTargetArn": names.map(ARN.__add__), "maxReceiveCount": numbers}),
-    st.dictionaries(texts, texts, max_size=2),
-).map(json.dumps)
 values = st.none() | st.booleans() | numbers | st.floats(allow_nan=False, allow_infinity=False) | any_text
 junk = st.recursive(
     values,
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(any_text, inside, max_size=3),
     max_leaves=6,
 )
+policies = mostly(
+    st.fixed_dictionaries({"deadLetterTargetArn": names.map(ARN.__add__), "maxReceiveCount": numbers}),
+    st.dictionaries(texts, texts, max_size=2)
+    | st.fixed_dictionaries({"Statement": junk}, optional={"Version": junk, "Id": junk})
+    | st.fixed_dictionaries(
+        {"redrivePermission": st.sampled_from(["allowAll", "byQueue"])}, optional={"sourceQueueArns": junk}
+    )
+    | st.fixed_dictionaries({"deadLetterTargetArn": st.just(f"{ARN}dead"), "maxReceiveCount": junk})
+    | junk,
+).map(json.dumps)
 handles: list[str] = []
 """Receipt handles, tokens and task handles that the server has given out."""
 
@@ -236,7 +257,6 @@ class Fuzzed:
         else:
             error = told(answer.status_code, answer.headers, answer.content)
             assert error.code and error.message
-            event(error.code)
 
     def _remember(self, asked: Asked, answer: httpx.Response) -> None:
         if asked.kind == JSON:
