@@ -49,7 +49,7 @@ _AFTER = "after "
 
 
 class Actions:
-    """Does what requests ask for. Thread-safe; every method may block, `receive` apart."""
+    """Does what requests ask for. Thread-safe; every method may block, `receive` and `known` apart."""
 
     def __init__(self, lake: LakeQueue) -> None:
         self.lake = lake
@@ -112,6 +112,10 @@ class Actions:
         if queue is None:
             queue = self._queues[name] = self.lake.queue(name)
         return queue
+
+    def known(self, url: str) -> Queue | None:
+        """The queue of a URL if it was opened before; asks nobody, and so does not block."""
+        return self._queues.get(queue_name(url))
 
     def reopened(self, queue: Queue) -> Queue:
         """The queue that has the name of a deleted one now."""
