@@ -318,7 +318,7 @@ class ShardService:
     def attributes_version(self) -> int:
         """Version of the queue's attributes in the last snapshot of the ledger that was decided on."""
         machine = self._machine
-        return 0 if machine is None else machine.head.attributes_version
+        return 0 if machine is None else machine.attributes_version
 
     def look(self, question: Callable[[ShardMachine], _T]) -> _T:
         """Asks the machine something on a fresh snapshot.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,24 @@ def test_an_unknown_row_is_refused(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "pointless" in done.stderr
+
+
+@pytest.mark.slow
+def test_rows_of_the_server_have_their_latencies_and_bounds(tmp_path: Path) -> None:
+    done = run(tmp_path, "--quick", "--scale", "0.01", "--only", "serve", "--json")
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["failed"] == []
+    rows = {row["row"]: row for row in document["rows"]}
+    assert len(rows) == 2 * 3 * 6
+    bounds = {name: row["bound"] for name, row in rows.items() if row["bound"] is not None}
+    assert bounds == {
+        f"wire, FIFO: messages {verb} {how}, 256 clients": bound
+        for verb in ("sent", "received", "deleted")
+        for how, bound in (("one by one", 300), ("in batches of 10", 3_000))
+    }
+    for row in rows.values():
+        half, most = re.fullmatch(r"p50 ([\d.]+) ms, p99 ([\d.]+) ms", row["remark"]).groups()
+        assert 0 < float(half) <= float(most) and row["measured"] > 0
+    assert os.listdir(tmp_path) == [], "what the benchmark made is still there"

@@ -20,7 +20,7 @@ from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist
 from lakequeue.receiving import Interrupt
 from lakequeue.serve import json_protocol, query_protocol
 from lakequeue.serve.access import Access, Request
-from lakequeue.serve.actions import Actions, named_queues
+from lakequeue.serve.actions import Actions, named_queues, queue_name
 from lakequeue.serve.faults import Fault, WireError
 from lakequeue.serve.model import operation
 
@@ -116,7 +116,7 @@ class Endpoint:
                 raise WireError(
                     "AccessDeniedException", f"{caller.name} may not do {action} on {name or 'all queues'}.", 403
                 )
-        base_url = f"{http.url.scheme}://{http.url.netloc}"
+        base_url = f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
         if action == "ReceiveMessage":
             result = await self._receive(http, given)
         else:
@@ -152,7 +152,9 @@ class Endpoint:
 
     async def _receive(self, http: HttpRequest, given: dict[str, Any]) -> dict[str, Any]:
         """Receives, and waits no longer once the client hangs up or the server stops."""
-        queue = await asyncio.to_thread(self._actions.on_queue, given["QueueUrl"], lambda queue: queue)
+        queue = self._actions.known(given["QueueUrl"])  # most are, and each way to a thread and back costs
+        if queue is None:
+            queue = await asyncio.to_thread(self._actions.queue, queue_name(given["QueueUrl"]))
         interrupt = Interrupt()
         if self.stopping:
             interrupt.set()

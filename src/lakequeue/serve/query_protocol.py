@@ -142,9 +142,9 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
 def _entry(shape: MapShape, given: Any, where: str) -> tuple[str, Any]:
     entry = _tree(given, where)
     key = _key(shape)
-    if entry.keys() - {key, "Value"} or not isinstance(entry.get(key), str):
+    if entry.keys() != {key, "Value"} or not isinstance(entry.get(key), str):
         raise malformed(f"{where} must have {key} and Value.")
-    return entry[key], _value(shape.value, entry.get("Value"), where)
+    return entry[key], _value(shape.value, entry["Value"], where)
 
 
 def _numbered(given: Any, where: str) -> Iterator[Any]:

@@ -81,13 +81,13 @@ class Server(uvicorn.Server):
                 ws="none",
                 h11_max_incomplete_event_size=LARGEST_HEAD,
                 limit_concurrency=connections + 1,  # uvicorn refuses at it, not above it
+                timeout_keep_alive=IDLE,
                 timeout_graceful_shutdown=STOP_SECONDS,
                 ssl_certfile=certificate.cert if certificate else None,
                 ssl_keyfile=certificate.key if certificate else None,
                 lifespan="on",
                 access_log=False,  # there is one of the application's own
                 log_config=None,
-                timeout_keep_alive=IDLE,
                 log_level="warning",
                 server_header=False,
                 proxy_headers=False,

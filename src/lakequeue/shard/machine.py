@@ -78,6 +78,11 @@ class ShardMachine:
         return self._state.current_head()
 
     @property
+    def attributes_version(self) -> int:
+        """That of the head, without the work of bringing the rest of it up to date."""
+        return self._state.head.attributes_version
+
+    @property
     def runs(self) -> list[Run]:
         """Every run in order of offset (a copy, O(n))."""
         return list(self._state.runs)
