@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -41,8 +41,9 @@ class Entrance:
     def exchange(self, *parts: bytes) -> bytes:
         """Sends bytes as they are; what comes back until the server closes the connection."""
         with self.connected() as connection:
-            for part in parts:
-                connection.sendall(part)
+            with suppress(ConnectionError):  # it may have had enough before the end
+                for part in parts:
+                    connection.sendall(part)
             return everything(connection)
 
     def connected(self) -> socket.socket:

@@ -228,6 +228,20 @@ def test_a_server_with_keys_may_be_asked_under_any_name(guarded):
     assert told(answer.status_code, answer.headers, answer.content).code == "MissingAuthenticationToken"
 
 
+def test_metrics_are_for_keys_that_may_know_all_queues(guarded):
+    def asked(path: str, id: str = "", secret: str = "") -> httpx.Response:
+        return httpx.get(guarded.url + path, auth=(id, secret) if id else None, trust_env=False)
+
+    answer = asked("/metrics")
+    assert answer.status_code == 401 and answer.headers["www-authenticate"].startswith("Basic ")
+    assert (
+        asked("/metrics", ADMIN, "guessed").status_code == asked("/metrics", "AKIDNOBODY", "x").status_code == 401
+    )
+    assert asked("/metrics", ORDERS, FILE[ORDERS]["secret"]).status_code == 403
+    assert 'queue="orders"' in asked("/metrics", SENDER, FILE[SENDER]["secret"]).text
+    assert asked("/health").status_code == 200
+
+
 def test_older_clients_sign_the_query_protocol(guarded):
     def ask(path: str, body: str) -> httpx.Response:
         url = f"{guarded.url}{path}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Protocol
 
@@ -65,6 +68,16 @@ class Anyone:
 
     def may(self, action: str, queue: str | None) -> bool:
         return True
+
+
+def by_password(access: Access, authorization: str) -> Caller | None:
+    """Who a header ``Authorization`` names by HTTP Basic, with a key id and its secret; None if that is nobody."""
+    key_id = secret = ""
+    scheme, _, credentials = authorization.partition(" ")
+    if scheme.lower() == "basic":
+        with suppress(ValueError, binascii.Error):
+            key_id, _, secret = base64.b64decode(credentials.strip()).decode().partition(":")
+    return access.password(key_id, secret)
 
 
 class Open:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from lakequeue.serve.access import Access, Open
+from lakequeue.serve.access import Access, Open, by_password
 from lakequeue.serve.actions import Actions
 from lakequeue.serve.console import Console
 from lakequeue.serve.endpoint import LARGEST_BODY, Endpoint
@@ -29,6 +30,7 @@ THREADS = 256
 LOOK_FOR_TASKS = 10.0
 """Seconds between two looks for message move tasks whose server has died."""
 
+_Answer = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger("lakequeue.serve")
 
 
@@ -62,7 +64,7 @@ class Application:
         self.asgi = Starlette(
             routes=[
                 Route("/health", health.answer),
-                Route("/metrics", metrics.answer),
+                Route("/metrics", _for_who_may_list(access or Open(), metrics.answer)),
                 *self.console.routes,
                 _Everything(self.endpoint),
             ],
@@ -95,6 +97,21 @@ class Application:
             except Exception as error:  # storage that fails now may be there at the next look
                 _log.warning("no look for message move tasks: %s", error)
             await asyncio.sleep(LOOK_FOR_TASKS)
+
+
+def _for_who_may_list(access: Access, answer: _Answer) -> _Answer:
+    """What tells the names of queues, for those whose key may know them."""
+
+    async def asked(http: Request) -> Response:
+        caller = by_password(access, http.headers.get("authorization", ""))
+        if caller is None:
+            headers = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"'}
+            return PlainTextResponse("An access key id and its secret are needed.", 401, headers)
+        if not caller.may("ListQueues", None):
+            return PlainTextResponse("The key does not allow ListQueues.", 403)
+        return await answer(http)
+
+    return asked
 
 
 class _Everything(BaseRoute):

@@ -8,8 +8,6 @@ header of its own, which no other site can make a browser send.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 import logging
 import uuid
@@ -28,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakequeue.errors import QueueClientError, QueueServiceError
-from lakequeue.serve.access import Access, Caller
+from lakequeue.serve.access import Access, Caller, by_password
 from lakequeue.serve.actions import Actions
 from lakequeue.serve.desk import Answer, Desk, Given, denied
 from lakequeue.serve.endpoint import Endpoint, Exchange
@@ -180,12 +178,7 @@ class _Door:
         await answer(scope, receive, sent)
 
     def _caller(self, http: Request) -> Caller:
-        key_id = secret = ""
-        scheme, _, credentials = http.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "basic":
-            with suppress(ValueError, binascii.Error):
-                key_id, _, secret = base64.b64decode(credentials.strip()).decode().partition(":")
-        caller = self._access.password(key_id, secret)
+        caller = by_password(self._access, http.headers.get("authorization", ""))
         if caller is None:
             raise WireError("AccessDeniedException", "The console asks for an access key id and its secret.", 401)
         return caller
