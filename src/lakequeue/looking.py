@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.clock import to_micros
 from lakequeue.received import PeekedMessage, QueueCounts, peeked_message
-from lakequeue.shard import Run
+from lakequeue.shard import Rewind, Run, ShardMachine
 from lakequeue.shard_service import Now, ShardService, ShardStanding
 from lakequeue.storage import layout
 
@@ -39,7 +41,7 @@ class Batch:
     now: int
     """Instant that their states are judged at."""
     runs: list[tuple[Run, str]]
-    """Parts of runs with their state, as ``ShardMachine.peek`` tells them."""
+    """Parts of runs with their state, as ``ShardMachine`` tells them."""
     offsets: Integers
     rows: pa.Table
     """What the log says of them, a row for each offset."""
@@ -60,16 +62,21 @@ class Batch:
         return pa.table({name: COLUMNS[name][1](self).cast(COLUMNS[name][0]) for name in chosen})
 
 
-def batches(shard: ShardService, now: Now, rows: int = ROWS) -> Iterator[Batch]:
-    """Every message stored in a shard, oldest first, in batches of bounded size.
+Parts = Callable[[ShardMachine, int, int, int], list[tuple[Run, str]]]
+"""What of a shard to go through: ``ShardMachine.peek`` or ``ShardMachine.peek_history``."""
+
+
+def batches(
+    shard: ShardService, now: Now, rows: int = ROWS, parts: Parts = ShardMachine.peek, start: int = 0
+) -> Iterator[Batch]:
+    """Every message stored in a shard from an offset on, oldest first, in batches of bounded size.
 
     Each step judges states anew: who goes through slowly sees what happened meanwhile. Needs the caller's
     ``Queue.service``.
     """
-    start = 0
     while True:
         instant = now()
-        runs = shard.look(lambda machine: machine.peek(instant, rows, start))  # noqa: B023
+        runs = shard.look(lambda machine: parts(machine, instant, rows, start))  # noqa: B023
         if not runs:
             return
         for offsets, table in _read(shard, [run for run, _ in runs]):
@@ -128,13 +135,38 @@ def standing(queue: Queue) -> Standing:
 
 def look(shards: Sequence[ShardService], now: Now, predicate: Predicate | None, limit: int) -> list[PeekedMessage]:
     """The oldest messages of a queue for which a condition over ``SCHEMA`` is true, or simply the oldest."""
-    size = ROWS if predicate is not None else min(limit, ROWS)
-    by_shard = [_found(shard, now, predicate, size) for shard in shards]
+    size = _size(predicate, limit)
+    return _oldest((_found(batches(shard, now, size), predicate) for shard in shards), limit)
+
+
+def look_back(queue: Queue, since: datetime, predicate: Predicate | None, limit: int) -> list[PeekedMessage]:
+    """The same of the deleted messages that can be rewound, sent at an instant or later (RWD-4)."""
+    with queue.service():
+        size, now, instant = _size(predicate, limit), queue.now_micros, to_micros(since)
+        found = []
+        for shard in queue.shards:
+            start = shard.log().first_sent_at_or_after(instant)
+            found.append(_found(batches(shard, now, size, ShardMachine.peek_history, start), predicate))
+        return _oldest(found, limit)
+
+
+def rewindable(queue: Queue, to: datetime) -> int:
+    """How many messages a rewind to an instant would bring back now; refused as ``Queue.rewind`` is."""
+    with queue.service():
+        command, now = Rewind(to_micros(to)), queue.now_micros
+        return sum(shard.look(lambda machine: machine.rewindable(command, now())) for shard in queue.shards)
+
+
+def _size(predicate: Predicate | None, limit: int) -> int:
+    return ROWS if predicate is not None else min(limit, ROWS)
+
+
+def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> list[PeekedMessage]:
     return list(islice(heapq.merge(*by_shard, key=lambda message: message.sent_at), limit))
 
 
-def _found(shard: ShardService, now: Now, predicate: Predicate | None, size: int) -> Iterator[PeekedMessage]:
-    for batch in batches(shard, now, size):
+def _found(gone_through: Iterable[Batch], predicate: Predicate | None) -> Iterator[PeekedMessage]:
+    for batch in gone_through:
         if predicate is None:
             yield from map(batch.message, range(len(batch.offsets)))
         else:

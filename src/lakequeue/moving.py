@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,16 @@ class Mover:
                 if moved == most:
                     return moved
         return moved
+
+    def redrivable(self, predicate: Predicate | None) -> dict[str, int]:
+        """How many messages a redrive would move now, by the name of the queue that takes them."""
+        found: Counter[str] = Counter()
+        for shard in self._shards:
+            for batch in looking.batches(shard, self._owner.micros):
+                for key, offsets in self._homes(batch, predicate, None, None).items():
+                    found[key] += len(offsets)
+        targets = {key: self._target(key) for key in found}
+        return {target.name: found[key] for key, target in targets.items() if target is not None}
 
     def _homes(
         self, batch: looking.Batch, predicate: Predicate | None, most: int | None, target_key: str | None

@@ -586,6 +586,11 @@ class Queue:
             key = None if destination is None else destination.key
             return self._mover.redrive(max_messages, _predicate(where), progress, key)
 
+    def redrivable(self, where: str | None = None) -> dict[str, int]:
+        """How many messages such a redrive would move now, by the name of the queue that takes them."""
+        with self.service():
+            return self._mover.redrivable(_predicate(where))
+
     @property
     def move_tasks(self) -> str | None:
         """What the redrives that were asked for through the wire have come to, as their server wrote it."""

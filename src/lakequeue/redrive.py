@@ -7,6 +7,7 @@ the ARNs of a region out of names.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ MOST_SOURCES = 10
 ACCOUNT = "0" * 12
 """Account of every queue, in ARNs and URLs."""
 _PERMISSIONS = ("allowAll", "denyAll", "byQueue")
+_COUNT = re.compile("[0-9]{1,9}")
 
 
 class Place(NamedTuple):
@@ -98,7 +100,7 @@ def redrive_policy(given: Any) -> RedrivePolicy | None:
         target, most = fields.get("deadLetterTargetArn"), fields.get("maxReceiveCount")
     if not isinstance(target, str) or not target:
         raise refused("RedrivePolicy", given, "It must name deadLetterTargetArn.")
-    if isinstance(most, str) and most.isascii() and most.isdigit():
+    if isinstance(most, str) and _COUNT.fullmatch(most):
         most = int(most)
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_RECEIVES:
         raise refused(
@@ -127,7 +129,8 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
         permission, sources = fields.get("redrivePermission"), fields.get("sourceQueueArns", ())
     if permission not in _PERMISSIONS:
         raise refused(name, given, f"redrivePermission must be one of {', '.join(_PERMISSIONS)}.")
-    if isinstance(sources, str) or not all(isinstance(source, str) and source for source in sources):
+    named = isinstance(sources, Sequence) and not isinstance(sources, str)
+    if not named or not all(isinstance(source, str) and source for source in sources):
         raise refused(name, given, "sourceQueueArns must be a list of ARNs.")
     if (permission == "byQueue") != bool(sources):
         raise refused(name, given, "sourceQueueArns goes with redrivePermission byQueue, and only with that.")

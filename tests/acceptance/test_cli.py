@@ -112,8 +112,12 @@ def test_dead_letters_move_away_and_back(run, ask):
     assert ask("receive", "orders", "--max", 3) == []
     assert ask("counts", "failed")["visible"] == 3
     assert run("redrive", "failed", "--where", "body = 'two'").stdout == "1 message of failed moved back\n"
+    assert "destination" in run("redrive", "failed", "--to", "failed").stderr
+    run("create", "aside")
+    assert run("redrive", "failed", "--max", 1, "--to", "aside").stdout == "1 message of failed moved to aside\n"
+    assert ask("redrive", "aside", "--to", "orders") == {"queue": "aside", "messages": 1}
     assert ask("redrive", "failed", "--max", 1) == {"queue": "failed", "messages": 1}
-    assert (ask("counts", "orders")["visible"], ask("counts", "failed")["visible"]) == (2, 1)
+    assert (ask("counts", "orders")["visible"], ask("counts", "failed")["visible"]) == (3, 0)
     assert run("set", "orders", "--max-receive-count", 5).exit_code == 2
     wrong = run("set", "orders", "--dead-letter-queue", "nowhere", "--max-receive-count", 5)
     assert wrong.exit_code == 1 and "QueueDoesNotExist" in wrong.stderr

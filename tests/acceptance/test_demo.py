@@ -28,7 +28,6 @@ def files(tmp_path: Path) -> Path:
     return where
 
 
-@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.spec("EXM-4", "STA-14", "RCV-6", "RCV-8", "DEL-1")
 def test_demo_works_off_every_file_and_leaves_an_empty_queue(

@@ -150,7 +150,6 @@ def test_a_batch_producer_keeps_the_order_of_groups(
     assert bodies(root, "orders.fifo") == ["1", "2", "3", "10"]
 
 
-@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.spec("RCV-7", "VIS-4")
 def test_a_batch_consumer_works_a_queue_off(run: Run, root: str, tmp_path: Path, spark: SparkSession) -> None:

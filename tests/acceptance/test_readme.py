@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from lakequeue import LakeQueue
 from lakequeue.profiles import PROFILES
 from model.model import LEGAL
+from serve.running import answers, free_port, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +59,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spec("RCP-1", "RCP-4", "STA-14")
 def test_python_without_spark_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    names = run([source for source in blocks("python") if "spark" not in source])
+    names = run([source for source in blocks("python") if "spark" not in source and "boto3" not in source])
     printed = capsys.readouterr().out
     assert "one book" in printed and "two pens" in printed
     assert "ReceiptHandleIsInvalid" in printed
@@ -122,6 +124,25 @@ def test_command_line_runs() -> None:
     assert done.returncode == 0, done.stderr
     assert "Dear reader" in done.stdout
     assert "3 messages of letters visible again" in done.stdout
+
+
+def test_an_sqs_client_works_on_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    [command] = [block for block in blocks("shell") if " serve " in block]
+    [program] = [block for block in blocks("python") if "boto3" in block]
+    port = str(free_port())  # the reader's own may be taken here
+    assert command.count("9324") == program.count("9324") == 1
+    [_, *arguments] = shlex.split(command.replace("9324", port))
+    server = subprocess.Popen([Path(sys.executable).with_name("lakequeue"), *arguments])
+    try:
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}"))
+        names = run([program.replace("9324", port)])
+    finally:
+        server.terminate()
+        server.wait(60)
+    assert "one parcel" in capsys.readouterr().out
+    assert names["url"] == f"http://127.0.0.1:{port}/000000000000/parcels"
+    counts = LakeQueue("my-queues").queue("parcels").counts()
+    assert (counts.visible, counts.in_flight) == (0, 0)
 
 
 @pytest.mark.cluster

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from conformance.bench import Bench, point_only
-from lakequeue import Queue, RedrivePolicy, SendEntry
+from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
 from lakequeue.moving import Mover
 from lakequeue.storage import append, housekeeping
 from lakequeue.testing import ManualClock
@@ -129,6 +129,25 @@ def test_letters_of_several_queues_go_home_all_or_those_that_are_chosen(bench: B
     assert sorted(bodies(point.queue("orders"))) == ["a", "b", "c"]
     assert [message.receive_count for message in point.queue("bills").receive(10)] == [1, 1]
     assert stored(bench, "dead") == ["sent here"]
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_redrive_takes_all_to_a_queue_that_is_named(bench: Bench):
+    create(bench, "dead", "orders")
+    fail(bench, "orders", "a", "b")
+    point = bench.open(engine="point")
+    assert bodies(point.queue("orders")) == []
+    point.queue("dead").send("sent here")
+    point.create_queue("aside")
+    point.create_queue("aside.fifo", fifo=True)
+    here, open_ = bench.queue("dead"), bench.open()
+    for refused in ("dead", "aside.fifo"):
+        with pytest.raises(InvalidParameterValue, match="destination"):
+            here.redrive(destination=open_.queue(refused))
+    assert here.redrive(2, destination=open_.queue("aside")) == 2
+    assert here.redrive(destination=open_.queue("aside")) == 1
+    assert (stored(bench, "dead"), stored(bench, "orders")) == ([], [])
+    assert sorted(stored(bench, "aside")) == ["a", "b", "sent here"]
 
 
 @pytest.mark.spec("DLQ-8", "DLQ-10", "FIF-1")

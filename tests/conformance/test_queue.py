@@ -234,7 +234,6 @@ def test_two_processes_that_send_in_turn_lose_and_repeat_nothing(bench: Bench):
     assert [m.body for m in bench.queue().receive(10)] == ["0000", "0010", "0001", "0011", "0002", "0012"]
 
 
-@pytest.mark.core
 @pytest.mark.spec("RCV-3", "RCV-15", "STA-6", "STA-7", "RCV-14")
 def test_a_process_with_an_old_view_gets_nothing_that_another_one_holds(bench: Bench, clock):
     here = bench.create()
@@ -400,7 +399,6 @@ def test_a_queue_is_made_found_and_deleted(lq: LakeQueue, bench: Bench, clock):
         bench.queue()
 
 
-@pytest.mark.core
 @pytest.mark.spec("QUE-5", "QUE-24", "QUE-25", "RET-6")
 def test_changed_attributes_hold_at_once_for_sends_and_receives_elsewhere(bench: Bench, clock):
     here = bench.create(delay=100)
@@ -733,7 +731,6 @@ def test_caps_attributes_purge_and_deletion_reach_every_shard(bench: Bench):
 # --- housekeeping changes no result
 
 
-@pytest.mark.core
 @pytest.mark.spec("DLT-7", "RCV-16", "DLT-6")
 def test_segments_close_and_merge_and_nobody_notices(bench: Bench, monkeypatch, clock):
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
@@ -776,7 +773,6 @@ def _adds(queue: Queue):
     return pa.table(table.get_add_actions(flatten=True)).to_pylist()
 
 
-@pytest.mark.core
 @pytest.mark.spec("DLT-7", "DLT-3")
 def test_the_ledger_is_compacted_and_nobody_notices(bench: Bench, monkeypatch, clock):
     queue, other = bench.create(), bench.queue()
@@ -825,7 +821,6 @@ def test_merges_of_one_process_hinder_no_send_of_another(bench: Bench, monkeypat
 # --- leases, without DataFrames
 
 
-@pytest.mark.core
 @pytest.mark.spec("RCV-3", "VIS-9", "DLT-3")
 def test_a_lease_settles_all_its_messages_at_once(bench: Bench, clock):
     queue = bench.create()

@@ -77,7 +77,7 @@ class Connection:
 
     async def __call__(self, action: str, **given: Any) -> dict[str, Any]:
         body = json.dumps(given).encode()
-        lines = ["POST / HTTP/1.1", "Host: server", f"Content-Length: {len(body)}"]
+        lines = ["POST / HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers(action).items()]
         self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode()

@@ -62,7 +62,9 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: int) -> None:
     with Process(tmp_path / "queues") as server:
         slow = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
         lines = [f"{name}: {value}" for name, value in headers("ListQueues").items()]
-        slow.sendall("\r\n".join(["POST / HTTP/1.1", "Host: x", "Content-Length: 2", *lines, "", "{"]).encode())
+        slow.sendall(
+            "\r\n".join(["POST / HTTP/1.1", "Host: localhost", "Content-Length: 2", *lines, "", "{"]).encode()
+        )
         with client_of(server.url) as client:
             wait_until(lambda: metric(client, "requests_in_progress") == 2, "the request")
         server.signal(number)

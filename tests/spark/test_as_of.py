@@ -33,7 +33,6 @@ def shown(spark: SparkSession) -> set[tuple[str, str, str]]:
     }
 
 
-@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.spec("DLT-5", "DLT-3")
 def test_views_show_the_tables_as_of_an_instant(spark: SparkSession, lq: LakeQueue) -> None:

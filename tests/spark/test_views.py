@@ -225,7 +225,6 @@ class Consumed:
         assert counts.rewindable == len(history)
 
 
-@pytest.mark.core
 @pytest.mark.spec("DLT-5", "RWD-4", "RWD-7", "RWD-11", "STA-9", "STA-4")
 def test_the_history_agrees_with_the_counts_whatever_happened(
     spark: SparkSession, lq: LakeQueue, clock: ManualClock

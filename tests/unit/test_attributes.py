@@ -435,6 +435,16 @@ def test_an_empty_redrive_policy_is_none():
     assert create(redrive_policy="", redrive_allow_policy=None) == create()
 
 
+@pytest.mark.spec("QUE-23")
+def test_a_policy_is_kept_as_it_is_given():
+    policy = '{"Statement": {"Sid": "a"}}'
+    assert create(policy=policy).to_wire()["Policy"] == policy
+    assert create().with_changes(Policy=policy).with_changes(Policy="") == create(policy=None) == create()
+    for refused in ("x", "[]", '{"Statement": ["a"]}', "[" * 100_000, 1):
+        with pytest.raises(InvalidAttributeValue, match="Policy"):
+            create(policy=refused)
+
+
 @pytest.mark.spec("QUE-15")
 def test_differences_name_only_given_attributes_with_another_value():
     attributes = create(visibility_timeout=60, receive_wait_time=0.5)

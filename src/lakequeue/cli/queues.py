@@ -211,10 +211,15 @@ def redrive(
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help="Only messages that the condition is true for, as for peek.")
     ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Take them all to this queue, wherever they come from.")
+    ] = None,
 ) -> None:
     """Move messages of a dead-letter queue back to the queues that they come from."""
     session: Session = ctx.obj
-    letters = session.lake().queue(queue)
+    lake = session.lake()
+    letters = lake.queue(queue)
+    destination = None if to is None else lake.queue(to)
     with render.progress("redriving", max_messages) as advance:
         done = 0
 
@@ -223,8 +228,9 @@ def redrive(
             advance(moved - done, render.count(moved, "message"))
             done = moved
 
-        moved = letters.redrive(max_messages, where, tell)
-    session.answer({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} moved back")
+        moved = letters.redrive(max_messages, where, tell, destination)
+    where_to = "moved back" if to is None else f"moved to {to}"
+    session.answer({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} {where_to}")
 
 
 def purge(

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lakequeue.cli.frame import Session
+from lakequeue.cli.frame import Session, usage
 
 
 def serve(
     ctx: typer.Context,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 9324,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen at; another than loopback needs --keys.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = 9324,
+    keys: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Access keys, in JSON; requests must be signed with one.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate for TLS, in PEM; with --tls-key.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A name, beside those of this machine, under which to answer."),
+    ] = None,
+    max_body: Annotated[
+        int, typer.Option(min=1, max=67_108_864, metavar="BYTES", help="Largest body of a request.")
+    ] = 8_388_608,
+    max_connections: Annotated[int, typer.Option(min=1, metavar="N", help="Connections at a time.")] = 1_000,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Write a line of JSON for each request.")
     ] = True,
@@ -21,11 +39,22 @@ def serve(
     session: Session = ctx.obj
     from lakequeue.serve import logs
     from lakequeue.serve.app import Application
-    from lakequeue.serve.server import Server
+    from lakequeue.serve.keys import Keys
+    from lakequeue.serve.server import Certificate, Server, is_loopback
 
+    if keys is None and not is_loopback(host):
+        usage(f"--host {host} can be reached from other machines: give --keys as well")
+    if (tls_cert is None) != (tls_key is None):
+        usage("--tls-cert and --tls-key belong together")
+    certificate = Certificate(tls_cert, tls_key) if tls_cert and tls_key else None
+    if certificate:
+        certificate.check()
+    access = None if keys is None else Keys.read(keys)
     lake = session.lake()
+    application = Application(lake, access, max_body, allowed_host or ())
+    server = Server(application, host, port, certificate, max_connections)
+    url = server.bind()
     lake.prepare()
     logs.configure(lake.clock, access_log, session.verbose)
-    server = Server(Application(lake), host, port)
-    session.note(f"serving {session.root} at http://{host}:{port}")
+    session.note(f"serving {session.root} at {url}")
     server.run()

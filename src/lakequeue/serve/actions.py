@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -45,6 +44,8 @@ _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
     "SqsManagedSseEnabled": ("false",),
 }
 """Attributes of encryption, with the values that ask for none."""
+_AFTER = "after "
+"""What the token of a page says, besides the name that it goes on after."""
 
 
 class Actions:
@@ -425,10 +426,12 @@ def _settled(result: BatchResult, entries: list[Parameters]) -> Parameters:
 
 
 def _batch(result: BatchResult, told: Callable[[BatchSuccess], Parameters]) -> Parameters:
-    return {
+    parts = {
         "Successful": [{"Id": done.id} | told(done) for done in result.successful],
         "Failed": [_failure(failure) for failure in result.failed],
     }
+    # as SQS does, whatever its model says: `"Failed" in answer` and `hasFailed()` are what clients ask
+    return {name: entries for name, entries in parts.items() if entries}
 
 
 def _failure(failure: BatchFailure) -> Parameters:
@@ -441,18 +444,19 @@ def _failure(failure: BatchFailure) -> Parameters:
 
 
 def _token(name: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps({"after": name}).encode()).decode()
+    # no JSON inside, which boto3 would take for a token of its own paginators
+    return base64.urlsafe_b64encode(f"{_AFTER}{name}".encode()).decode()
 
 
 def _from_token(token: str | None) -> str | None:
     if token is None:
         return None
     try:
-        after: str = json.loads(base64.urlsafe_b64decode(token))["after"]
-        if isinstance(after, str):
-            return after
-    except (ValueError, binascii.Error, TypeError, KeyError, RecursionError):
-        pass
+        text = base64.urlsafe_b64decode(token).decode()
+    except (ValueError, binascii.Error):
+        text = ""
+    if text.startswith(_AFTER):
+        return text.removeprefix(_AFTER)
     raise InvalidParameterValue(
         f"Value {token} for parameter NextToken is invalid. Reason: It is no token of a page."
     )

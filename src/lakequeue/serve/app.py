@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
@@ -16,7 +16,9 @@ from starlette.types import Receive, Scope, Send
 
 from lakequeue.serve.access import Access, Open
 from lakequeue.serve.actions import Actions
+from lakequeue.serve.console import Console
 from lakequeue.serve.endpoint import LARGEST_BODY, Endpoint
+from lakequeue.serve.guard import Guard
 from lakequeue.serve.health import Health
 from lakequeue.serve.metrics import Metrics
 from lakequeue.serve.watching import AccessLog, Watch
@@ -33,23 +35,41 @@ _log = logging.getLogger("lakequeue.serve")
 class Application:
     """The ASGI application of one root.
 
+    Args:
+        access: who is let in; None lets in everybody who is on this machine.
+        largest_body: bytes of a request at most.
+        allowed_hosts: names under which it may be asked beside those of this machine; none given, and with
+            `access`, all.
+
     Attributes:
         asgi: what a server runs.
         endpoint: answers SQS clients; its `stop` is called before the server stops.
     """
 
-    def __init__(self, lake: LakeQueue, access: Access | None = None, largest_body: int = LARGEST_BODY) -> None:
+    def __init__(
+        self,
+        lake: LakeQueue,
+        access: Access | None = None,
+        largest_body: int = LARGEST_BODY,
+        allowed_hosts: Collection[str] = (),
+    ) -> None:
         self.actions = Actions(lake)
         self.endpoint = Endpoint(self.actions, access or Open(), largest_body)
+        self.console = Console(self.actions, access or Open(), self.endpoint)
+        any_host = access is not None and not allowed_hosts  # whoever asks signs with the name
         metrics = Metrics(lake, lambda: self.endpoint.waiting)
         health = Health(lake, lambda: self.endpoint.stopping)
         self.asgi = Starlette(
             routes=[
                 Route("/health", health.answer),
                 Route("/metrics", metrics.answer),
+                *self.console.routes,
                 _Everything(self.endpoint),
             ],
-            middleware=[Middleware(Watch, lake.clock, (metrics, AccessLog()))],
+            middleware=[
+                Middleware(Watch, lake.clock, (metrics, AccessLog())),
+                Middleware(Guard, hosts=None if any_host else allowed_hosts),
+            ],
             lifespan=self._lifespan,
         )
 
@@ -58,12 +78,14 @@ class Application:
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         asyncio.get_running_loop().set_default_executor(threads)
         looking = asyncio.create_task(self._look_for_tasks())
+        watching = asyncio.create_task(self.console.watch())
         try:
             yield
         finally:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+            for task in (looking, watching):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await asyncio.to_thread(self.actions.tasks.stop)
 
     async def _look_for_tasks(self) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import anyio
 import attrs
@@ -25,9 +26,12 @@ from lakequeue.serve.model import operation
 
 LARGEST_BODY = 8 * 2**20
 """Bytes of a request: a full batch of 1 MiB in the Query protocol, where one byte may become three, and room."""
+LARGE = 64 * 1024
+"""Bytes of a body that takes some time to read."""
 SLOWEST_BODY = 30.0
 """Seconds that a client has to send the body of a request."""
 
+_Read = TypeVar("_Read")
 _log = logging.getLogger("lakequeue.serve")
 
 
@@ -70,9 +74,7 @@ class Endpoint:
     async def __call__(self, http: HttpRequest) -> Response:
         """The answer to a request; `http.state.exchange` says what it was about."""
         exchange = http.state.exchange = Exchange(request_id=str(uuid.uuid4()))
-        as_json = json_protocol.TARGET in http.headers.get("x-amz-target", "") or "json" in http.headers.get(
-            "content-type", ""
-        )
+        as_json = speaks_json(http.headers)
         try:
             return await self._answer(http, exchange, as_json)
         except ClientDisconnect:
@@ -84,13 +86,13 @@ class Endpoint:
             if isinstance(error, QueueClientError):
                 _log.error("storage failed in %s", exchange.action, exc_info=True)
             elif not isinstance(error, (QueueServiceError, WireError)):
-                _log.exception("%s failed", exchange.action)
-            return _refusal(fault, as_json)
+                _log.error("%s failed", exchange.action, exc_info=True)
+            return refusal(fault, as_json)
 
     async def _answer(self, http: HttpRequest, exchange: Exchange, as_json: bool) -> Response:
         if http.method != "POST":
             raise WireError("MethodNotAllowed", "Requests are sent by POST.", 405)
-        body = await self._body(http)
+        body = await self.body(http)
         headers = _headers(http)
         path = http.scope.get("raw_path", b"/").decode("latin-1")
         request = Request(http.method, path, http.scope["query_string"].decode("latin-1"), headers, body)
@@ -100,13 +102,13 @@ class Endpoint:
             action = _target(headers)
             model = operation(action)
             exchange.action = action
-            given = json_protocol.parameters(model, body)
+            given = await _read(body, json_protocol.parameters, model, body)
         else:
             _check_form(headers)
-            fields = query_protocol.form(body)
+            fields = await _read(body, query_protocol.form, body)
             model = operation(query_protocol.action(fields))
             exchange.action = action = model.name
-            given = query_protocol.parameters(model, fields, http.scope["path"])
+            given = await _read(body, query_protocol.parameters, model, fields, http.scope["path"])
         names = named_queues(given)
         exchange.queue = names[0] or "-"
         for name in names:
@@ -126,11 +128,15 @@ class Endpoint:
         content = query_protocol.response(model, result, exchange.request_id)
         return Response(content, headers=request_headers, media_type=query_protocol.ANSWER_TYPE)
 
-    async def _body(self, http: HttpRequest) -> bytes:
+    async def body(self, http: HttpRequest) -> bytes:
+        """The body of a request, if it is small enough and comes in time; else WireError."""
         too_large = WireError(
             "RequestEntityTooLarge", f"A request may have {self._largest_body} bytes at most.", 413
         )
-        if int(http.headers.get("content-length", "0")) > self._largest_body:
+        length = http.headers.get("content-length", "0")
+        if not re.fullmatch("[0-9]{1,20}", length):
+            raise WireError("InvalidRequest", "The header Content-Length must be a number.")
+        if int(length) > self._largest_body:
             raise too_large
         parts, size = [], 0
         try:
@@ -177,6 +183,13 @@ class Endpoint:
             return await self._actions.receive(newest, given, interrupt)
 
 
+async def _read(body: bytes, read: Callable[..., _Read], *given: Any) -> _Read:
+    """Has a body read; a large one in a thread, so that it does not hold up other requests."""
+    if len(body) < LARGE:
+        return read(*given)
+    return await asyncio.to_thread(read, *given)
+
+
 async def _hang_up(http: HttpRequest) -> None:
     """Returns once the client has gone, or got its answer."""
     while (await http.receive())["type"] != "http.disconnect":
@@ -187,7 +200,7 @@ def _hand_back(actions: Actions, queue: Queue, messages: list[Message]) -> None:
     try:
         actions.hand_back(queue, messages)
     except LakeQueueError as error:
-        _log.warning("messages of %s stay hidden until their timeout: %s", queue.name, error)
+        _log.warning("messages of %s stay hidden until their timeout: %a", queue.name, str(error))
 
 
 def _headers(http: HttpRequest) -> Mapping[str, str]:
@@ -216,7 +229,13 @@ def _check_form(headers: Mapping[str, str]) -> None:
         )
 
 
-def _refusal(fault: Fault, as_json: bool) -> Response:
+def speaks_json(headers: Mapping[str, str]) -> bool:
+    """Whether a request is in AWS JSON, or means to be."""
+    return json_protocol.TARGET in headers.get("x-amz-target", "") or "json" in headers.get("content-type", "")
+
+
+def refusal(fault: Fault, as_json: bool) -> Response:
+    """The answer that tells of a refusal, in the protocol of the request."""
     headers = {"x-amzn-RequestId": fault.request_id}
     if not as_json:
         return Response(query_protocol.refusal(fault), fault.status, headers, query_protocol.ANSWER_TYPE)

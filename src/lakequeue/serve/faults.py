@@ -14,6 +14,12 @@ _RENAMED = {
     "MissingParameter": "MissingRequiredParameterException",
 }
 """Codes that today's protocol names otherwise, and that the service model does not list (ERR-6)."""
+LONGEST_MESSAGE = 1_000
+
+
+def _short(message: str) -> str:
+    """A message that does not repeat all of a value that is too long."""
+    return message if len(message) <= LONGEST_MESSAGE else message[:LONGEST_MESSAGE] + "..."
 
 
 @attrs.frozen
@@ -27,7 +33,7 @@ class Fault:
 
     type: str
     code: str
-    message: str
+    message: str = attrs.field(converter=_short)
     status: int
     sender: bool
     request_id: str

@@ -24,9 +24,9 @@ def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
         MissingParameter: a required member is absent.
     """
     try:
-        value = json.loads(body or b"{}", parse_constant=_refuse)
+        value = json.loads(body.decode() or "{}", parse_constant=_refuse)
     except (ValueError, RecursionError):
-        raise malformed("The body is not JSON.") from None
+        raise malformed("The body is not JSON in UTF-8.") from None
     found: dict[str, Any] = checked(operation.input_shape, value, "")
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,8 @@ from lakequeue.serve.faults import WireError, malformed
 
 VERSION = "2012-11-05"
 """Version of the API, and part of the namespace of its XML."""
+MOST_ITEMS = 1_000
+"""Elements of a list or a map; more than any action takes, so few that looking at them takes no time."""
 
 
 @cache
@@ -53,14 +55,16 @@ def checked(shape: Shape, value: Any, where: str) -> Any:
         case ListShape():
             if not isinstance(value, list):
                 raise malformed(f"{where} must be a list.")
+            _check_count(value, where)
             items = [checked(shape.member, item, f"{where}[{n}]") for n, item in enumerate(value)]
             if None in items:
                 raise malformed(f"{where} must not hold null.")
             return items
         case MapShape():
+            _check_count(_object(value, where), where)
             return {
                 checked(shape.key, key, where): checked(shape.value, item, f"{where}.{key}")
-                for key, item in _object(value, where).items()
+                for key, item in value.items()
                 if item is not None
             }
     return _scalar(shape.type_name, value, where)
@@ -79,6 +83,11 @@ def _structure(shape: StructureShape, value: Any, where: str) -> dict[str, Any]:
         if name not in found:
             raise MissingParameter(f"The request must contain the parameter {prefix}{name}.")
     return found
+
+
+def _check_count(items: Sized, where: str) -> None:
+    if len(items) > MOST_ITEMS:
+        raise malformed(f"{where} may have {MOST_ITEMS} elements at most.")
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -24,6 +24,8 @@ ANSWER_TYPE = "text/xml"
 NAMESPACE = f"http://queue.amazonaws.com/doc/{VERSION}/"
 MOST_FIELDS = 2_000
 """Fields of a form; the largest batch of ten messages with ten attributes each has some 450."""
+MOST_PARTS = 16
+"""Parts of a field's name; an attribute's value in a batch has six."""
 
 _ELEMENTS = {"Actions": "ActionName"}
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -105,7 +107,9 @@ def refusal(fault: Fault) -> bytes:
 
 
 def _put(tree: Tree, name: str, value: str) -> None:
-    *branches, leaf = name.split(".")
+    *branches, leaf = name.split(".", MOST_PARTS)
+    if len(branches) == MOST_PARTS:
+        raise malformed("The name of a parameter has too many parts.")
     for branch in branches:
         tree = tree.setdefault(branch, {})
         if not isinstance(tree, dict):
@@ -129,7 +133,7 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
         case MapShape():
             return dict(_entry(shape, item, where) for item in _numbered(given, where))
     if shape.type_name in ("integer", "long") and isinstance(given, str):
-        return int(given) if re.fullmatch("-?[0-9]{1,18}", given) else given
+        return int(given) if re.fullmatch("-?[0-9]{1,19}", given) else given
     if shape.type_name == "boolean":
         return {"true": True, "false": False}.get(given, given)
     return given
@@ -138,9 +142,9 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
 def _entry(shape: MapShape, given: Any, where: str) -> tuple[str, Any]:
     entry = _tree(given, where)
     key = _key(shape)
-    if entry.keys() - {key, "Value"} or not isinstance(entry.get(key), str):
+    if entry.keys() != {key, "Value"} or not isinstance(entry.get(key), str):
         raise malformed(f"{where} must have {key} and Value.")
-    return entry[key], _value(shape.value, entry.get("Value"), where)
+    return entry[key], _value(shape.value, entry["Value"], where)
 
 
 def _numbered(given: Any, where: str) -> Iterator[Any]:

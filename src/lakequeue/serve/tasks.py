@@ -205,7 +205,7 @@ class MoveTasks:
             reason = "The storage failed." if isinstance(error, QueueClientError) else str(error)
             self._fail(source, task, reason)
         except Exception:
-            _log.exception("a message move task of %s failed", source.name)
+            _log.error("a message move task of %s failed", source.name, exc_info=True)
             self._fail(source, task, "The server failed.")
 
     def _carry_out(self, source: Queue, task: Task) -> None:
@@ -257,7 +257,7 @@ class MoveTasks:
         try:
             self._mine(source, task, lambda known: attrs.evolve(known, status="FAILED", reason=reason))
         except LakeQueueError as error:
-            _log.warning("a message move task of %s failed, which could not be written: %s", source.name, error)
+            _log.warning("a failed message move task of %s could not be marked so: %a", source.name, str(error))
 
     def _change(self, source: Queue, id: str, change: Callable[[Task], Task]) -> Task | None:
         """Writes an active task anew; as it is then, or None if there is none."""

@@ -199,6 +199,15 @@ class ShardMachine:
         self._state.advance(now)
         check_rewind(self._state, command)
 
+    def rewindable(self, command: Rewind, now: int) -> int:
+        """How many messages a rewind would bring back now; raises what it would be refused with."""
+        self.check_rewind(command, now)
+        state = self._state
+        if command.to == state.now:
+            return 0
+        first = state.log.first_sent_at_or_after(command.to)
+        return sum(run.size for run in state.history.pieces(first, state.log.end))
+
     def check_purge(self, command: Purge, now: int) -> None:
         """Raise PurgeQueueInProgress if this purge would be refused now (PUR-2)."""
         self._state.advance(now)
@@ -240,6 +249,20 @@ class ShardMachine:
                 delayed = available_at > state.now
                 shown = part._replace(first=first, last=last, visible_at=available_at if delayed else None)
                 found.append((shown, "delayed" if delayed else "visible"))
+        return found
+
+    def peek_history(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, str]]:
+        """The oldest deleted messages from an offset on that can be rewound, as `peek` answers; their state is
+        `deleted`.
+        """
+        state = self._state
+        state.advance(now)
+        found: list[tuple[Run, str]] = []
+        for run in state.history.pieces_from(start):
+            left = limit - sum(part.size for part, _ in found)
+            if left <= 0:
+                break
+            found.append((run._replace(last=min(run.last, run.first + left - 1)), "deleted"))
         return found
 
     def _apply(self, command: Command) -> tuple[Any, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 import pyarrow as pa
@@ -56,21 +56,35 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
     """The rows of a queue with their minutes as instants, from an instant on, in order."""
-    path = layout.stats_path(root)
-    if not engine.exists(path):
-        return []
-    table = engine.open(path)
-    files = table.files()
-    day = pa.scalar(since, layout.INSTANT).as_py().strftime("%Y-%m-%d")
-    paths = files.filter(pc.greater_equal(files["partition.day"], day))["path"].to_pylist()
     found: list[tuple[int, StatsRow]] = []
-    for part in table.read(paths):
-        wanted = pc.and_(pc.equal(part["key"], key), pc.greater_equal(part["minute"].cast(pa.int64()), since))
-        rows = part.filter(wanted)
+    for part in _since(engine, root, since):
+        rows = part.filter(pc.equal(part["key"], key))
         minutes = rows["minute"].cast(pa.int64()).to_pylist()
         names = [field.name for field in attrs.fields(StatsRow)]
         found += zip(minutes, (StatsRow(**row) for row in rows.select(names).to_pylist()), strict=True)
     return sorted(found, key=lambda row: row[0])
+
+
+def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
+    """Visible messages of every queue, by its key, with the minutes as instants, from an instant on, in order."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for part in _since(engine, root, since):
+        columns = (part["key"], part["minute"].cast(pa.int64()), part["visible"])
+        for key, minute, visible in zip(*(column.to_pylist() for column in columns), strict=True):
+            found.setdefault(key, []).append((minute, visible))
+    return {key: sorted(rows) for key, rows in found.items()}
+
+
+def _since(engine: Engine, root: str, since: int) -> Iterator[pa.Table]:
+    path = layout.stats_path(root)
+    if not engine.exists(path):
+        return
+    table = engine.open(path)
+    files = table.files()
+    day = pa.scalar(since, layout.INSTANT).as_py().strftime("%Y-%m-%d")
+    paths = files.filter(pc.greater_equal(files["partition.day"], day))["path"].to_pylist()
+    for part in table.read(paths):
+        yield part.filter(pc.greater_equal(part["minute"].cast(pa.int64()), since))
 
 
 def sweep(engine: Engine, root: str) -> Freed:

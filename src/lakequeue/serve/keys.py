@@ -1,0 +1,194 @@
+"""The file of keys: who may sign requests, and which actions on which queues their rules allow.
+
+::
+
+    {
+      "AKIDORDERS": {"secret": "...", "rules": [{"queues": ["orders*"], "actions": ["SendMessage"]}]},
+      "AKIDADMIN": {"secret": "..."}
+    }
+
+A key without rules may do everything. Patterns of queues are those of `fnmatch`, in which case counts. An action
+on no queue in particular, as ListQueues, needs the pattern ``*``: who may list sees all queues of the root.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from lakequeue.errors import InvalidOptions
+from lakequeue.serve.access import Caller, Request
+from lakequeue.serve.faults import WireError
+from lakequeue.serve.model import operations
+from lakequeue.serve.signature import Signed, mismatch
+
+EVERYTHING = "*"
+ACTIONS = frozenset({*operations(), "Rewind"})
+"""What rules may allow: the actions of SQS, and the one that the console has beside them."""
+_KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
+_SECRET = re.compile("[!-~]{1,256}")
+_NOBODY = "nobody's secret, as long as those of SDKs"
+
+
+@attrs.frozen
+class Rule:
+    """Actions that are allowed on queues, by pattern."""
+
+    queues: tuple[str, ...]
+    actions: frozenset[str]
+
+    def allows(self, action: str, queue: str | None) -> bool:
+        if not {action, EVERYTHING} & self.actions:
+            return False
+        if queue is None:
+            return EVERYTHING in self.queues
+        return any(fnmatchcase(queue, pattern) for pattern in self.queues)
+
+
+@attrs.frozen
+class Key:
+    """An access key.
+
+    Attributes:
+        name: its id, which is no secret.
+        rules: None if it may do everything.
+    """
+
+    name: str
+    secret: str = attrs.field(repr=False)
+    rules: tuple[Rule, ...] | None = None
+
+    def may(self, action: str, queue: str | None) -> bool:
+        return self.rules is None or any(rule.allows(action, queue) for rule in self.rules)
+
+
+class Keys:
+    """Lets in who signs with one of the keys."""
+
+    def __init__(self, keys: Mapping[str, Key]) -> None:
+        self._keys = keys
+
+    @classmethod
+    def read(cls, path: Path) -> Keys:
+        """The keys of a file.
+
+        Raises:
+            InvalidOptions: others may read the file, or it is not as it should be; names every problem.
+            OSError: it cannot be read.
+        """
+        with path.open("rb") as file:
+            others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
+            if others and os.name == "posix":
+                raise InvalidOptions([f"{path}: others may read or write it; only its owner should (chmod 600)"])
+            content = file.read()
+        return cls({key.name: key for key in _Reading(str(path)).keys(content)})
+
+    def caller(self, request: Request, now: datetime) -> Caller:
+        """Who signed a request.
+
+        Raises:
+            WireError: nobody who is known, or not this request, or not lately.
+        """
+        signed = Signed.of(request, now)
+        key = self._keys.get(signed.key_id)
+        genuine = signed.by(key.secret if key else _NOBODY)  # which takes as long for a key that is unknown
+        if key is None:
+            raise WireError("InvalidClientTokenId", "The access key id is not known here.", 403)
+        if not genuine:
+            raise mismatch()
+        return key
+
+    def password(self, key_id: str, secret: str) -> Caller | None:
+        """Who has this key and its secret, compared in constant time; None if that is nobody."""
+        key = self._keys.get(key_id)
+        expected = key.secret if key else _NOBODY
+        same = hmac.compare_digest(secret.encode("utf-8", "surrogatepass"), expected.encode())
+        return key if same else None
+
+
+class _Object(dict[str, Any]):
+    """An object of JSON, and the names that it has several times."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        names = [name for name, _ in pairs]
+        self.repeated = sorted({name for name in names if names.count(name) > 1})
+
+
+class _Reading:
+    """Reads a file of keys, and collects what is wrong with it; never what is secret in it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._problems: list[str] = []
+
+    def keys(self, content: bytes) -> list[Key]:
+        try:
+            given = json.loads(content.decode(), object_pairs_hook=_Object)
+        except (ValueError, RecursionError):
+            raise InvalidOptions([f"{self._path}: not JSON in UTF-8"]) from None
+        keys = [self._key(id, item) for id, item in self._members(given, "the file", None).items()]
+        if not keys:
+            self._problem("the file", "must have a key")
+        if self._problems:
+            raise InvalidOptions(self._problems)
+        return keys
+
+    def _key(self, id: str, given: Any) -> Key:
+        where = f"key {id!a}"
+        if not _KEY_ID.fullmatch(id):
+            self._problem(where, "an id has 1 to 128 letters, digits, _, . and -")
+        members = self._members(given, where, {"secret", "rules"})
+        secret = members.get("secret")
+        if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
+            self._problem(where, "secret must be 1 to 256 visible characters of ASCII")
+        if "rules" not in members:
+            return Key(id, str(secret))
+        return Key(id, str(secret), tuple(self._rules(members["rules"], where)))
+
+    def _rules(self, given: Any, where: str) -> Iterator[Rule]:
+        for number, rule in enumerate(self._list(given, f"{where}, rules"), 1):
+            here = f"{where}, rule {number}"
+            members = self._members(rule, here, {"queues", "actions"})
+            queues = self._texts(members.get("queues"), f"{here}, queues")
+            actions = self._texts(members.get("actions"), f"{here}, actions")
+            for action in actions:
+                if action != EVERYTHING and action not in ACTIONS:
+                    self._problem(here, f"{action!a} is no action of SQS")
+            yield Rule(tuple(queues), frozenset(actions))
+
+    def _members(self, given: Any, where: str, known: set[str] | None) -> dict[str, Any]:
+        if not isinstance(given, _Object):
+            self._problem(where, "must be an object")
+            return {}
+        for name in given.repeated:
+            self._problem(where, f"{name!a} is given twice")
+        for name in [] if known is None else sorted(given.keys() - known):
+            self._problem(where, f"{name!a} is not known")
+        return given
+
+    def _texts(self, given: Any, where: str) -> list[str]:
+        texts = self._list(given, where)
+        if all(isinstance(text, str) and text for text in texts):
+            return texts
+        self._problem(where, "must be texts that are not empty")
+        return []
+
+    def _list(self, given: Any, where: str) -> list[Any]:
+        if isinstance(given, list) and given:
+            return given
+        self._problem(where, "must be a list that is not empty")
+        return []
+
+    def _problem(self, where: str, what: str) -> None:
+        self._problems.append(f"{self._path}: {where}: {what}")

@@ -1,0 +1,40 @@
+// Requests to the console's own API. Every refusal is an Error whose message is one line for people.
+
+const TIMEOUT = 120_000;
+
+export function get(path, parameters = {}, signal) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== null && value !== undefined && value !== "") query.set(name, value);
+  }
+  return ask(`api/${path}${query.size ? `?${query}` : ""}`, { signal });
+}
+
+export function post(path, members, signal) {
+  return ask(`api/${path}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-Lakequeue-Console": "1" },
+    body: JSON.stringify(members),
+    signal,
+  });
+}
+
+export function queuePath(name, rest = "") {
+  return `queues/${encodeURIComponent(name)}${rest}`;
+}
+
+async function ask(url, { signal, ...options }) {
+  const limits = [AbortSignal.timeout(TIMEOUT), ...(signal ? [signal] : [])];
+  let response, answer;
+  try {
+    response = await fetch(url, { ...options, signal: AbortSignal.any(limits), redirect: "error" });
+    answer = await response.json();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Error(
+      response ? `The server answered ${response.status} without a reason.` : "The server does not answer.",
+    );
+  }
+  if (!response.ok) throw new Error(answer.message ?? `The server answered ${response.status}.`);
+  return answer;
+}

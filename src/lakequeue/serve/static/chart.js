@@ -1,0 +1,132 @@
+// Depth over time: a line of the width of a word for the list, a chart with axes for the page of a queue.
+
+import { clockTime, el, number, say, svg } from "./dom.js";
+
+const WIDTH = 120;
+const HEIGHT = 24;
+
+export function sparkline() {
+  const area = svg("path", { class: "area" });
+  const line = svg("path", { class: "line" });
+  const node = svg("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" }, area, line);
+  return {
+    node,
+    update(values, hours) {
+      const known = (values ?? []).map((value, index) => [index, value]).filter(([, value]) => value !== null);
+      const most = Math.max(1, ...known.map(([, value]) => value));
+      const step = WIDTH / Math.max(1, (values?.length ?? 1) - 1);
+      const points = known.map(([index, value]) => [index * step, HEIGHT - 2 - (value / most) * (HEIGHT - 4)]);
+      if (points.length === 1) points.unshift([points[0][0] - step, points[0][1]]);
+      line.setAttribute("d", path(points));
+      area.setAttribute("d", points.length ? `${path(points)}V${HEIGHT}H${points[0][0].toFixed(1)}Z` : "");
+      const last = known.length ? number(known.at(-1)[1]) : "unknown";
+      const text = known.length
+        ? `visible over ${hours} h: at most ${number(Math.max(...known.map(([, value]) => value)))}, now ${last}`
+        : "not looked at yet";
+      node.setAttribute("aria-label", text);
+    },
+  };
+}
+
+function path(points) {
+  return points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+}
+
+const SERIES = [
+  ["visible", "visible"],
+  ["in_flight", "in flight"],
+  ["delayed", "delayed"],
+];
+const TALL = 168;
+const LEFT = 52;
+const RIGHT = 10;
+const TOP = 10;
+const BOTTOM = 24;
+
+export function chart() {
+  const picture = svg("svg", { class: "chart", role: "img", "aria-label": "Messages over time" });
+  const values = SERIES.map(() => el("b"));
+  const at = el("span", { class: "quiet" });
+  const legend = el(
+    "p",
+    { class: "legend" },
+    SERIES.map(([name, label], index) => el("span", { class: `key ${name}` }, `${label} `, values[index])),
+    at,
+  );
+  const node = el("div", { class: "plot" }, legend, picture);
+  let points = [];
+  let hours = 3;
+  let place = null;
+  let rule = null;
+
+  function draw() {
+    const width = Math.max(280, node.clientWidth || 800);
+    picture.setAttribute("viewBox", `0 0 ${width} ${TALL}`);
+    picture.setAttribute("height", TALL);
+    const end = points.length ? points.at(-1).at : 0;
+    const begin = end - hours * 3_600_000;
+    const top = nice(Math.max(1, ...points.flatMap((point) => SERIES.map(([name]) => point[name]))));
+    const x = (when) => LEFT + ((when - begin) / (end - begin)) * (width - LEFT - RIGHT);
+    const y = (value) => TALL - BOTTOM - (value / top) * (TALL - TOP - BOTTOM);
+    const parts = [];
+    for (const value of new Set([0, top / 2, top].filter(Number.isInteger))) {
+      parts.push(
+        svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
+        svg("text", { class: "tick", x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, number(value)),
+      );
+    }
+    const ticks = width < 560 ? 3 : 6;
+    for (let tick = 0; points.length && tick <= ticks; tick++) {
+      const when = begin + ((end - begin) * tick) / ticks;
+      const anchor = tick === ticks ? "end" : tick === 0 ? "start" : "middle";
+      parts.push(
+        svg("text", { class: "tick", x: x(when), y: TALL - 6, "text-anchor": anchor }, clockTime(when, hours > 24)),
+      );
+    }
+    const drawn = points.length === 1 ? [{ ...points[0], at: end - (end - begin) / 60 }, ...points] : points;
+    for (const [name] of [...SERIES].reverse()) {
+      const line = drawn.map((point) => [x(point.at), y(point[name])]);
+      if (name === "visible" && line.length) {
+        const area = `${path(line)}V${y(0)}H${line[0][0].toFixed(1)}Z`;
+        parts.push(svg("path", { class: `area ${name}`, d: area }));
+      }
+      parts.push(svg("path", { class: `line ${name}`, d: path(line) }));
+    }
+    rule = svg("line", { class: "rule", y1: TOP, y2: TALL - BOTTOM, x1: -9, x2: -9 });
+    picture.replaceChildren(...parts, rule);
+    place = (when) => {
+      const chosen = points.reduce(
+        (best, point) => (Math.abs(x(point.at) - when) < Math.abs(x(best.at) - when) ? point : best),
+        points[0],
+      );
+      return [chosen, x(chosen.at)];
+    };
+    tell(points.at(-1));
+  }
+
+  function tell(point, where) {
+    SERIES.forEach(([name], index) => say(values[index], point ? number(point[name]) : ""));
+    say(at, where === undefined || !point ? "" : clockTime(point.at, true));
+    rule?.setAttribute("x1", where ?? -9);
+    rule?.setAttribute("x2", where ?? -9);
+  }
+
+  picture.addEventListener("pointermove", (event) => {
+    if (points.length) tell(...place(event.clientX - picture.getBoundingClientRect().left));
+  });
+  picture.addEventListener("pointerleave", () => tell(points.at(-1)));
+  new ResizeObserver(draw).observe(node);
+  return {
+    node,
+    update(found) {
+      ({ points, hours } = found);
+      draw();
+    },
+  };
+}
+
+// The next of 1, 2, 4, 10, 20, 40, …: half of it is a whole number, from 2 on.
+function nice(value) {
+  const size = 10 ** Math.floor(Math.log10(value));
+  return size * [1, 2, 4, 10].find((step) => step * size >= value);
+}

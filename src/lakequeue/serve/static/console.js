@@ -1,0 +1,84 @@
+// The frame: which view an address names, and how it stays up to date.
+
+import { el, say, show } from "./dom.js";
+import { list } from "./list.js";
+import { queue } from "./queue.js";
+
+const EVERY = 2_000;
+const SHARE = 10; // a view that takes a second is asked for every ten
+
+const main = document.getElementById("main");
+const fault = document.getElementById("fault");
+const crumbs = document.getElementById("crumbs");
+const about = document.getElementById("about");
+
+let current = { leaving: new AbortController(), view: null, timer: 0, busy: false, again: false };
+
+function place() {
+  const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|letters|attributes))?)?$/.exec(location.hash) ?? [];
+  if (kind !== "q") return null;
+  try {
+    return [decodeURIComponent(name), tab ?? "messages"];
+  } catch {
+    return null;
+  }
+}
+
+function open() {
+  const old = current;
+  old.leaving.abort();
+  clearTimeout(old.timer);
+  document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
+  const shown = (current = { leaving: new AbortController(), view: null, timer: 0, busy: false, again: false });
+  const again = () => refresh(shown);
+  const found = place();
+  shown.view = found ? queue(...found, shown.leaving.signal, again) : list(shown.leaving.signal, again);
+  document.title = `${shown.view.title} · lakequeue`;
+  crumbs.replaceChildren(...(found ? [el("a", { href: "#/" }, "Queues"), el("span", { "aria-current": "page" }, found[0])] : []));
+  main.replaceChildren(shown.view.root);
+  if (old.view) main.focus({ preventScroll: true });
+  refresh(shown);
+}
+
+async function refresh(shown) {
+  if (shown !== current) return;
+  clearTimeout(shown.timer);
+  if (shown.busy) {
+    shown.again = true;
+    return;
+  }
+  shown.busy = true;
+  const started = performance.now();
+  try {
+    const answer = await shown.view.update();
+    if (shown !== current) return;
+    show(fault, false);
+    say(about, [answer.region, answer.caller === "-" ? null : answer.caller].filter(Boolean).join(" · "));
+  } catch (error) {
+    if (shown !== current || shown.leaving.signal.aborted) return;
+    say(fault, error.message);
+    show(fault, true);
+  } finally {
+    shown.busy = false;
+  }
+  const pause = shown.again ? 0 : Math.max(EVERY, (performance.now() - started) * SHARE);
+  shown.again = false;
+  shown.timer = setTimeout(() => (document.hidden ? null : refresh(shown)), pause);
+}
+
+addEventListener("hashchange", open);
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the view
+  main.focus();
+});
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) refresh(current);
+});
+addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, textarea, select, dialog");
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    event.preventDefault();
+    current.view?.focus?.focus();
+  }
+});
+open();

@@ -1,0 +1,122 @@
+// Elements, and how numbers and instants read. Data becomes text nodes and attributes, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function el(tag, properties = {}, ...children) {
+  return furnish(document.createElement(tag), properties, children);
+}
+
+export function svg(tag, properties = {}, ...children) {
+  return furnish(document.createElementNS(SVG, tag), properties, children);
+}
+
+function furnish(node, properties, children) {
+  for (const [name, value] of Object.entries(properties)) {
+    if (typeof value === "function") node.addEventListener(name, value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+// Changes no node that already says so: selections and focus stay.
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+export function show(node, shown) {
+  node.hidden = !shown;
+}
+
+// Keeps one group of nodes per item, in the order of the items; `make` answers { nodes, update }.
+export class Rows {
+  constructor(parent, key, make) {
+    this.parent = parent;
+    this.key = key;
+    this.make = make;
+    this.known = new Map();
+  }
+
+  show(items) {
+    const wanted = new Set(items.map(this.key));
+    for (const [key, row] of this.known) {
+      if (!wanted.has(key)) {
+        row.nodes.forEach((node) => node.remove());
+        this.known.delete(key);
+      }
+    }
+    let next = this.parent.firstChild;
+    for (const item of items) {
+      const key = this.key(item);
+      let row = this.known.get(key);
+      if (!row) this.known.set(key, (row = this.make(item)));
+      row.update(item);
+      for (const node of row.nodes) {
+        if (node === next) next = next.nextSibling;
+        else this.parent.insertBefore(node, next);
+      }
+    }
+  }
+}
+
+const NUMBERS = new Intl.NumberFormat("en");
+
+export function number(value) {
+  return NUMBERS.format(value);
+}
+
+export function count(value, noun) {
+  return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+// Two units are enough: 3 d 4 h, 12 min 5 s.
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 10) return `${Math.max(0, seconds).toFixed(1)} s`;
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  let left = Math.round(seconds);
+  const parts = [];
+  for (const [unit, size] of units) {
+    if (left >= size) parts.push(`${Math.floor(left / size)} ${unit}`);
+    else if (parts.length) break;
+    left %= size;
+  }
+  return parts.slice(0, 2).join(" ");
+}
+
+function two(value) {
+  return String(value).padStart(2, "0");
+}
+
+// In the time zone of whoever looks; the title tells the same in UTC.
+export function instant(text) {
+  const at = new Date(text);
+  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  return `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+export function clockTime(milliseconds, withDay) {
+  const text = instant(milliseconds);
+  return withDay ? text.slice(5, 16) : text.slice(11, 16);
+}
+
+export function time(text) {
+  return text ? el("time", { datetime: text, title: text }, instant(text)) : "–";
+}
+
+// The value of a datetime-local field.
+export function localValue(milliseconds) {
+  const at = new Date(milliseconds);
+  return `${instant(at).replace(" ", "T")}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+}
+
+export function zone() {
+  return Intl.DateTimeFormat().resolvedOptions().timeZone || "local time";
+}
+
+export function toast(text, kind = "done") {
+  const node = el("p", { class: `toast ${kind}` }, text);
+  document.getElementById("toasts").append(node);
+  setTimeout(() => node.remove(), 8_000);
+}

@@ -1,0 +1,213 @@
+// A list of messages with filters, for those in the queue and for those that were deleted.
+
+import { get, queuePath } from "./api.js";
+import { count, el, instant, number, Rows, say, show, time, zone } from "./dom.js";
+import { queueLink } from "./list.js";
+
+const STATES = [
+  ["", "Any state"],
+  ["visible", "Visible"],
+  ["in_flight", "In flight"],
+  ["delayed", "Delayed"],
+  ["held", "Held"],
+];
+const COLUMNS = "message_id, body, state, receive_count, sent_at, visible_at, age, group_id, dedup_id, source_queue, message_attributes";
+const FIRST = 50;
+const MOST = 200;
+
+export function messages(name, place, signal, again) {
+  const deleted = place === "history";
+  const state = el("select", { name: "state", "aria-label": "State" }, STATES.map(([value, label]) => el("option", { value }, label)));
+  const since = el("input", { type: "datetime-local", name: "since", step: "1", "aria-label": `Sent at or after, ${zone()}`, title: `Sent at or after, ${zone()}` });
+  const text = el("input", { type: "search", name: "text", placeholder: "Text in body, id or group", "aria-label": "Text in body, id or group", autocomplete: "off", spellcheck: "false" });
+  const where = el("input", {
+    type: "text",
+    name: "where",
+    class: "code",
+    placeholder: "SQL condition, as in: receive_count > 2 AND body LIKE '%card%'",
+    "aria-label": "SQL condition",
+    title: `Columns: ${COLUMNS}`,
+    autocomplete: "off",
+    autocapitalize: "off",
+    spellcheck: "false",
+  });
+  const clear = el("button", { type: "reset" }, "Clear");
+  const form = el("form", { class: "filters", submit: apply, reset: () => setTimeout(apply) }, deleted ? since : state, text, where, el("button", { type: "submit" }, "Apply"), clear);
+  const note = el("p", { class: "note" });
+  const more = el("button", { type: "button", click: () => ((limit = MOST), again()) }, `Show up to ${MOST}`);
+  const body = el("tbody");
+  const heads = ["Sent", deleted ? null : "State", deleted ? null : "Received", "Group", "Body"].filter(Boolean);
+  const table = el(
+    "table",
+    { class: `messages ${place}` },
+    el(
+      "thead",
+      {},
+      el("tr", {}, el("th", { class: "toggle" }, el("span", { class: "unseen" }, "Details")), heads.map((label) => el("th", { scope: "col", class: label === "Received" ? "number" : "" }, label))),
+    ),
+    body,
+  );
+  const root = el("div", {}, form, el("div", { class: "scroll" }, table), el("p", { class: "pager" }, note, more));
+  const rows = new Rows(body, (message) => message.id, row);
+  let applied = {};
+  let limit = FIRST;
+
+  function apply(event) {
+    event?.preventDefault();
+    applied = {
+      ...(deleted ? { since: since.value && new Date(since.value).toISOString() } : { state: state.value }),
+      text: text.value,
+      where: where.value.trim(),
+    };
+    limit = FIRST;
+    again();
+  }
+
+  function row(first) {
+    let message = first;
+    let open = false;
+    const details = el("td", { colspan: heads.length + 1 });
+    const below = el("tr", { class: "details", hidden: true }, details);
+    const toggle = el("button", { type: "button", class: "toggle", "aria-expanded": "false", "aria-label": `Details of ${first.id}`, click: flip });
+    const cells = heads.map((label) => el("td", { class: label === "Received" ? "number" : `at-${label.toLowerCase()}`, "data-label": label }));
+    const cell = Object.fromEntries(heads.map((label, index) => [label, cells[index]]));
+    const mark = el("span", { class: "state" });
+    cell.State?.append(mark);
+    const node = el("tr", { class: "message" }, el("td", { class: "toggle" }, toggle), cells);
+    node.addEventListener("click", (event) => {
+      // a text that is being selected is not a click on the row
+      if (!event.target.closest("a, button") && !String(getSelection())) flip();
+    });
+    let shown = null;
+
+    function flip() {
+      open = !open;
+      toggle.setAttribute("aria-expanded", String(open));
+      show(below, open);
+      if (open && !shown) {
+        shown = detail(name, place, message, signal);
+        shown.update(message);
+        details.replaceChildren(shown.node);
+      }
+    }
+
+    return {
+      nodes: [node, below],
+      update(newest) {
+        message = newest;
+        if (cell.Sent.title !== newest.sent_at) {
+          cell.Sent.title = newest.sent_at;
+          say(cell.Sent, instant(newest.sent_at));
+        }
+        say(mark, newest.state.replace("_", " "));
+        mark.className = `state ${newest.state}`;
+        if (cell.Received) say(cell.Received, number(newest.receive_count));
+        say(cell.Group, newest.group_id ?? "–");
+        say(cell.Body, newest.body.slice(0, 300));
+        shown?.update(newest);
+      },
+    };
+  }
+
+  return {
+    root,
+    focus: text,
+    async update() {
+      const found = await get(queuePath(name, `/${place}`), { ...applied, limit }, signal);
+      rows.show(found.messages);
+      const filtered = Object.values(applied).some(Boolean);
+      const kind = deleted ? "deleted message" : "message";
+      const none = filtered ? `No ${kind} passes the filters.` : deleted ? "No deleted message can be rewound." : "The queue is empty.";
+      const all = filtered ? " that pass the filters" : "";
+      say(
+        note,
+        !found.messages.length
+          ? none
+          : found.more
+            ? `The oldest ${count(found.messages.length, kind)}${all}; there are more.`
+            : `${count(found.messages.length, kind)}${all}.`,
+      );
+      show(table, found.messages.length > 0);
+      show(more, found.more && limit < MOST);
+      clear.disabled = !filtered && !text.value && !where.value;
+    },
+  };
+}
+
+// What a row opens: everything about a message, its body cut until somebody asks for the whole.
+function detail(name, place, first, signal) {
+  const body = el("pre", { tabindex: "0", "aria-label": "Body" }, first.body);
+  const visible = el("dd");
+  const received = el("dd");
+  const state = el("dd");
+  const fault = el("p", { class: "trouble", role: "alert", hidden: true });
+  const whole = el("button", { type: "button", click: fetchWhole }, `Show all ${count(first.length, "character")}`);
+  const pretty = el("button", { type: "button", "aria-pressed": "false", click: format }, "Indent JSON");
+  const attributes = el("tbody");
+  const values = el("table", { class: "pairs" }, el("thead", {}, el("tr", {}, ["Attribute", "Type", "Value"].map((label) => el("th", { scope: "col" }, label)))), attributes);
+  let message = first;
+
+  function draw() {
+    say(body, message.body);
+    attributes.replaceChildren(
+      ...Object.entries(message.attributes).map(([key, { type, value }]) => el("tr", {}, el("th", { scope: "row" }, key), el("td", {}, type), el("td", { class: "code" }, value))),
+    );
+    show(values, attributes.childElementCount > 0);
+    show(whole, message.cut);
+    show(pretty, !message.cut && indented(message.body) !== null);
+  }
+
+  async function fetchWhole() {
+    whole.disabled = true;
+    try {
+      message = await get(queuePath(name, `/${place}/${encodeURIComponent(first.id)}`), {}, signal);
+      show(fault, false);
+      draw();
+      body.focus();
+    } catch (error) {
+      say(fault, error.message);
+      show(fault, true);
+    } finally {
+      whole.disabled = false;
+    }
+  }
+
+  function format() {
+    const on = pretty.getAttribute("aria-pressed") !== "true";
+    pretty.setAttribute("aria-pressed", String(on));
+    say(body, on ? indented(message.body) : message.body);
+  }
+
+  function pair(label, ...value) {
+    return el("div", {}, el("dt", {}, label), value[0] instanceof Element && value[0].tagName === "DD" ? value[0] : el("dd", {}, ...value));
+  }
+
+  const facts = el(
+    "dl",
+    { class: "facts" },
+    pair("Message id", el("span", { class: "code" }, first.id)),
+    pair("Sent", time(first.sent_at)),
+    place === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received)],
+    first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
+    first.source_queue === null ? null : pair("Came from", queueLink(first.source_queue)),
+    pair("Length", count(first.length, "character")),
+  );
+  draw();
+  return {
+    node: el("div", { class: "detail" }, facts, values, body, fault, el("p", { class: "buttons" }, whole, pretty)),
+    update(newest) {
+      say(state, newest.state.replace("_", " "));
+      say(visible, newest.visible_at ? instant(newest.visible_at) : "–");
+      say(received, newest.receive_count === 1 ? "once" : count(newest.receive_count, "time"));
+    },
+  };
+}
+
+function indented(text) {
+  try {
+    const value = JSON.parse(text);
+    return typeof value === "object" && value !== null ? JSON.stringify(value, null, 2) : null;
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,119 @@
+"""A Celery worker with its tasks, and kombu alone, on the SQS transport."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve.running import KEYS, PATIENCE, ServerProcess, sqs, wait_until
+
+JOBS = Path(__file__).with_name("celery_jobs.py")
+
+pytestmark = pytest.mark.clients
+
+
+def broker(server: ServerProcess) -> str:
+    """The address of a server as Celery wants it."""
+    key, secret = KEYS.values()
+    return f"sqs://{key}:{secret}@localhost:{server.port}/"
+
+
+@pytest.fixture(scope="module")
+def jobs(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The application, for which a worker works."""
+    where = tmp_path_factory.mktemp("celery")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BROKER", broker(served))
+        patch.setenv("RESULTS", f"file://{where}")
+        patch.setenv("VISIBILITY", "15")
+        patch.syspath_prepend(JOBS.parent)
+        import celery_jobs
+
+        with (where / "worker.log").open("wb") as log:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", JOBS.stem, "worker", "--concurrency", "2", "-l", "INFO"],
+                cwd=JOBS.parent,
+                env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            yield celery_jobs
+        finally:
+            worker.terminate()
+            try:
+                worker.wait(PATIENCE)
+            finally:
+                if worker.poll() is None:
+                    os.killpg(worker.pid, signal.SIGKILL)
+
+
+def test_a_group_of_tasks_runs(jobs: Any) -> None:
+    from celery import group
+
+    results = group(jobs.add.s(number, number) for number in range(30)).apply_async().get(PATIENCE)
+    assert results == [2 * number for number in range(30)]
+
+
+def test_a_task_is_tried_again(jobs: Any) -> None:
+    assert jobs.persist.delay("käse").get(PATIENCE) == {"text": "käse", "retries": 2}
+
+
+def test_a_task_with_a_countdown_waits(jobs: Any) -> None:
+    sent = time.time()
+    assert jobs.when.apply_async(countdown=2).get(PATIENCE) >= sent + 2
+
+
+@pytest.mark.spec("VIS-4")
+def test_a_task_whose_process_dies_comes_again(jobs: Any, tmp_path: Path) -> None:
+    assert jobs.die_once.delay(str(tmp_path / "died")).get(PATIENCE) == "once more"
+
+
+def test_nothing_is_left_in_the_queue(jobs: Any, served: ServerProcess) -> None:
+    jobs.add.delay(1, 2).get(PATIENCE)
+    [queue] = served.lake.list_queues("celery-jobs-")
+
+    def empty() -> bool:
+        counts = queue.counts()
+        return counts.visible + counts.in_flight == 0
+
+    wait_until(empty)  # a worker acknowledges after it has stored the result
+
+
+@pytest.mark.parametrize("predefined", [False, True])
+def test_kombu_delivers_what_is_acknowledged_once_and_what_is_rejected_again(
+    served: ServerProcess, predefined: bool
+) -> None:
+    from kombu import Connection
+
+    name = f"kombu-{predefined}".lower()
+    options: dict[str, Any] = {"region": "eu-west-1", "is_secure": False, "wait_time_seconds": 1}
+    if predefined:
+        url = sqs(served.url).create_queue(QueueName=name)["QueueUrl"]
+        key, secret = KEYS.values()
+        known = {"url": url, "access_key_id": key, "secret_access_key": secret}
+        options["predefined_queues"] = {name: known}
+    with Connection(broker(served), transport_options=options) as connection:
+        queue = connection.SimpleQueue(name)
+        for number in range(3):
+            queue.put({"number": number})
+        rejected = queue.get(timeout=PATIENCE)
+        rejected.requeue()
+        seen = [rejected.payload["number"]]
+        while len(seen) < 4:
+            message = queue.get(timeout=PATIENCE)
+            seen.append(message.payload["number"])
+            message.ack()
+        queue.close()
+    assert sorted(seen) == sorted([0, 1, 2, rejected.payload["number"]])
+    counts = served.lake.queue(name).counts()
+    assert (counts.visible, counts.in_flight) == (0, 0)

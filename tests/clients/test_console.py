@@ -1,0 +1,407 @@
+"""The console in a browser: Debian's Chromium, through Playwright."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from lakequeue import LakeQueue, Queue, SendEntry
+from lakequeue.serve.access import Anyone, Caller, Open
+from lakequeue.serve.app import Application
+from lakequeue.serve.server import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.clients
+
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+PATIENCE = 60.0
+"""Real seconds for a server to start or stop, and for a page to show what it should."""
+MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&amp;"
+
+
+@contextmanager
+def serving(lake: LakeQueue, **more: Any) -> Iterator[str]:
+    """A server in a thread; its address."""
+    server = Server(Application(lake, **more), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not server.started:
+            assert thread.is_alive() and time.monotonic() < deadline, "the server does not start"
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the server does not stop"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeQueue:
+    lake = LakeQueue(str(tmp_path_factory.mktemp("console") / "root"))
+    lake.prepare()
+    return lake
+
+
+@pytest.fixture(scope="module")
+def address(lake: LakeQueue) -> Iterator[str]:
+    with serving(lake) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=PATIENCE * 1_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@attrs.define
+class Visit:
+    """A page that was opened, with what it complained about and whom it asked."""
+
+    page: Page
+    address: str
+    complaints: list[str] = attrs.field(factory=list)
+    asked: set[str] = attrs.field(factory=set)
+
+    def open(self, place: str = "") -> Page:
+        self.page.goto(f"{self.address}/console/{place}")
+        return self.page
+
+    def button(self, label: str) -> Any:
+        return self.page.get_by_role("button", name=label)
+
+    def row(self, text: str) -> Any:
+        return self.page.locator("tbody tr:not(.details)", has_text=text)
+
+
+Visiting = Callable[..., AbstractContextManager[Visit]]
+
+
+@pytest.fixture
+def visiting(browser: Browser, address: str) -> Visiting:
+    """How to visit the console; whoever leaves has asked nobody but the server, and saw no script fail."""
+
+    @contextmanager
+    def visiting(at: str = address, **options: Any) -> Iterator[Visit]:
+        context = browser.new_context(**options)
+        context.set_default_timeout(PATIENCE * 1_000)
+        visit = Visit(context.new_page(), at)
+        visit.page.on("request", lambda request: visit.asked.add("/".join(request.url.split("/")[:3])))
+        visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+        visit.page.on("console", lambda message: visit.complaints.append(message.text))
+        try:
+            yield visit
+        finally:
+            context.close()
+        assert visit.asked == {at}
+        # the browser reports answers that are refusals by itself
+        assert not [text for text in visit.complaints if not text.startswith("Failed to load resource")]
+
+    return visiting
+
+
+@pytest.fixture
+def visit(visiting: Visiting) -> Iterator[Visit]:
+    with visiting() as visit:
+        yield visit
+
+
+def shows(locator: Any) -> Any:
+    from playwright.sync_api import expect
+
+    return expect(locator)
+
+
+def with_history(lake: LakeQueue, name: str, count: int) -> Queue:
+    """A queue whose messages were deleted and can be rewound."""
+    queue = lake.create_queue(name, rewind_range=3600)
+    queue.send_batch([SendEntry(f"done {number}") for number in range(count)])
+    queue.delete_batch([message.receipt_handle for message in queue.receive(count)])
+    return queue
+
+
+def test_the_list_keeps_itself_up_to_date_and_what_is_typed(lake: LakeQueue, visit: Visit):
+    queue = lake.create_queue("list-orders")
+    lake.create_queue("list-jobs.fifo", fifo=True)
+    queue.send_batch([SendEntry("a"), SendEntry("b", delay=600)])
+    page = visit.open()
+    search = page.get_by_role("searchbox")
+    search.type("list-")
+    row = visit.row("list-orders")
+    shows(row.locator("td").first).to_have_text("1")
+    shows(row.locator("[data-label=Delayed]")).to_have_text("1")
+    shows(visit.row("list-jobs.fifo").locator(".badge")).to_have_text("FIFO")
+    shows(row.locator("svg")).to_have_attribute("aria-label", re.compile("visible over 3 h: at most 1, now 1"))
+    shows(visit.row("")).to_have_count(2)
+    queue.send("c")
+    shows(row.locator("td").first).to_have_text("2")
+    assert search.input_value() == "list-"
+    assert search.evaluate("node => node === document.activeElement")
+    visit.button("Visible").click()
+    shows(page.locator("tbody tr th")).to_have_text([re.compile("list-orders"), re.compile("list-jobs.fifo")])
+    search.fill("list-nothing")
+    shows(page.get_by_text("No queue has “list-nothing” in its name.")).to_be_visible()
+
+
+def test_messages_are_filtered_without_being_touched(lake: LakeQueue, visit: Visit):
+    queue = lake.create_queue("filtered")
+    queue.send_batch([SendEntry("apple"), SendEntry("banana"), SendEntry("cherry", delay=600)])
+    queue.receive(1, visibility_timeout=600)
+    page = visit.open()
+    page.get_by_role("link", name="filtered").click()
+    bodies = page.locator("td.at-body")
+    shows(bodies).to_have_text(["apple", "banana", "cherry"])
+    page.get_by_label("State").select_option("in_flight")
+    visit.button("Apply").click()
+    shows(bodies).to_have_text(["apple"])
+    visit.button("Clear").click()
+    shows(bodies).to_have_count(3)
+    page.get_by_label("Text in body, id or group").fill("NAN")
+    page.keyboard.press("Enter")
+    shows(bodies).to_have_text(["banana"])
+    visit.button("Clear").click()
+    condition = page.get_by_label("SQL condition")
+    condition.fill("length(body) = 6 AND nonsense")
+    page.keyboard.press("Enter")
+    fault = page.get_by_role("alert")
+    shows(fault).to_contain_text("There is no column nonsense")
+    condition.fill("length(body) = 6 AND state <> 'delayed'")
+    page.keyboard.press("Enter")
+    shows(bodies).to_have_text(["banana"])
+    shows(fault).to_be_hidden()
+    queue.send("orange")
+    shows(bodies).to_have_text(["banana", "orange"])
+    assert condition.input_value() == "length(body) = 6 AND state <> 'delayed'"
+    assert [message.receive_count for message in queue.peek()] == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("part", ["messages", "history"])
+def test_markup_stays_text_and_long_bodies_are_shown_on_demand(lake: LakeQueue, visit: Visit, part: str):
+    queue = lake.create_queue(f"markup-{part}", tags={MARKUP: MARKUP}, rewind_range=3600)
+    body = MARKUP + "x" * 2_000
+    queue.send(body, attributes={"markup": MARKUP}, group_id="a'b")
+    if part == "history":
+        queue.delete(queue.receive()[0].receipt_handle)
+    page = visit.open(f"#/q/markup-{part}/{part}")
+    shows(page.locator("td.at-body")).to_have_text(body[:300])
+    page.locator("tr.message").click()
+    shown = page.locator(".details pre")
+    shows(shown).to_have_text(body[:400])
+    shows(page.locator(".details .pairs tbody td").last).to_have_text(MARKUP)
+    visit.button(f"Show all {len(body):,} characters").click()
+    shows(shown).to_have_text(body)
+    page.get_by_role("link", name="Attributes").click()
+    shows(page.get_by_role("cell", name=MARKUP)).to_be_visible()
+    assert page.locator("main img, main script").count() == 0
+    assert page.title() == f"markup-{part} · lakequeue"
+
+
+def test_a_message_is_sent(lake: LakeQueue, visit: Visit):
+    queue = lake.create_queue("sent.fifo", fifo=True)
+    page = visit.open("#/q/sent.fifo")
+    visit.button("Send…").click()
+    dialog = page.get_by_role("dialog", name="Send a message to sent.fifo")
+    dialog.get_by_label("Body").fill(MARKUP)
+    dialog.get_by_label("Group id").fill("g")
+    dialog.get_by_label("Deduplication id").fill("d d")
+    visit.button("Add attribute").click()
+    dialog.get_by_label("Name of the attribute").fill("n")
+    dialog.get_by_label("Type of the attribute").select_option("Number")
+    dialog.get_by_label("Value of the attribute").fill("1.5")
+    dialog.get_by_role("button", name="Send", exact=True).click()
+    shows(dialog.get_by_role("alert")).to_contain_text("MessageDeduplicationId")
+    dialog.get_by_label("Deduplication id").fill("d")
+    dialog.get_by_role("button", name="Send", exact=True).click()
+    shows(page.locator(".toast")).to_contain_text("Sent ")
+    shows(dialog).to_have_count(0)
+    shows(page.locator("td.at-body")).to_have_text(MARKUP)
+    [message] = queue.receive()
+    assert (message.body, message.group_id, message.dedup_id) == (MARKUP, "g", "d")
+    assert message.message_attributes["n"] == ("Number", "1.5")
+
+
+@pytest.mark.spec("PUR-1")
+def test_a_purge_says_how_much_goes_and_wants_the_name(lake: LakeQueue, visit: Visit):
+    queue = lake.create_queue("purged")
+    queue.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("c", delay=600)])
+    page = visit.open("#/q/purged")
+    visit.button("Purge…").click()
+    dialog = page.get_by_role("dialog", name="Purge purged?")
+    shows(dialog).to_contain_text("3 messages of purged (2 visible, 1 delayed) will be removed for good")
+    confirm = dialog.get_by_role("button", name="Purge 3 messages")
+    shows(confirm).to_be_disabled()
+    typed = dialog.get_by_label("Type the name of the queue to go on")
+    typed.fill("purge")
+    shows(confirm).to_be_disabled()
+    page.keyboard.press("Enter")
+    assert queue.counts().visible == 2
+    typed.fill("purged")
+    confirm.click()
+    shows(page.locator(".toast")).to_have_text("purged is purged.")
+    shows(page.get_by_text("The queue is empty.")).to_be_visible()
+    assert queue.counts().visible == queue.counts().delayed == 0
+
+
+@pytest.mark.spec("RWD-9")
+def test_a_rewind_says_what_comes_back(lake: LakeQueue, visit: Visit):
+    queue = with_history(lake, "rewound", 3)
+    page = visit.open("#/q/rewound/history")
+    shows(page.locator("td.at-body")).to_have_text(["done 0", "done 1", "done 2"])
+    shows(page.locator("p.note").first).to_contain_text("3 deleted messages can be made visible again")
+    visit.button("Rewind…").click()
+    dialog = page.get_by_role("dialog", name="Rewind rewound?")
+    instant = dialog.get_by_label("Make deleted messages visible again")
+    instant.fill("2001-01-01T00:00:00")
+    shows(dialog.get_by_role("alert")).to_contain_text("for parameter RewindTime is invalid")
+    visit.button("As far as possible").click()
+    shows(dialog.locator(".what")).to_contain_text("3 deleted messages of rewound sent at ")
+    shows(dialog.locator(".what")).to_contain_text("will be visible in rewound again")
+    dialog.get_by_role("button", name="Rewind 3 messages").click()
+    shows(page.locator(".toast")).to_have_text("3 messages of rewound visible again.")
+    shows(page.get_by_text("No deleted message can be rewound.")).to_be_visible()
+    assert queue.counts().visible == 3
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_redrive_says_how_much_goes_where(lake: LakeQueue, visit: Visit):
+    lake.create_queue("redriven-letters")
+    for name in ("redriven-mails", "redriven-orders"):
+        policy = {"deadLetterTargetArn": "redriven-letters", "maxReceiveCount": 1}
+        source = lake.create_queue(name, visibility_timeout=0, redrive_policy=policy)
+        source.send_batch([SendEntry(f"{name} {number}") for number in range(2)])
+        source.receive(10)
+        source.receive(10)
+    page = visit.open("#/q/redriven-orders/letters")
+    page.get_by_role("link", name="redriven-letters").click()
+    shows(page.locator("td.at-body")).to_have_count(4)
+    visit.button("Redrive…").click()
+    dialog = page.get_by_role("dialog", name="Redrive redriven-letters?")
+    what = dialog.locator(".what")
+    shows(what).to_contain_text("4 messages of redriven-letters will be moved")
+    shows(what).to_contain_text("2 messages to redriven-mails, 2 messages to redriven-orders")
+    dialog.get_by_label("Only messages").fill("nonsense")
+    visit.button("Count").click()
+    shows(dialog.get_by_role("alert")).to_contain_text("There is no column nonsense")
+    dialog.get_by_label("Only messages").fill("body LIKE '%orders 1'")
+    visit.button("Count").click()
+    shows(what).to_contain_text("1 message of redriven-letters will be moved: 1 message to redriven-orders")
+    dialog.get_by_role("button", name="Move 1 message").click()
+    shows(page.locator(".toast")).to_have_text("1 message of redriven-letters moved.")
+    shows(page.locator("td.at-body")).to_have_count(3)
+    assert [message.body for message in lake.queue("redriven-orders").peek()] == ["redriven-orders 1"]
+    page.get_by_role("link", name="Dead letters").click()
+    shows(page.locator(".plain a")).to_have_text(["redriven-mails", "redriven-orders"])
+
+
+def test_everything_can_be_reached_by_keyboard(lake: LakeQueue, visit: Visit):
+    lake.create_queue("keyboard").send("a")
+    page = visit.open()
+    shows(visit.row("keyboard")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("keyboard")
+    shows(visit.row("")).to_have_count(1)
+    for _ in range(7):  # past the headers, to the first row
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    shows(page.locator("tr.message")).to_have_count(1)
+    toggle = visit.button("Details of")
+    toggle.focus()
+    page.keyboard.press("Enter")
+    shows(toggle).to_have_attribute("aria-expanded", "true")
+    visit.button("Purge…").focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    shows(dialog).to_be_visible()
+    assert dialog.evaluate("node => node.contains(document.activeElement)")
+    page.keyboard.press("Escape")
+    shows(dialog).to_have_count(0)
+    shows(toggle).to_have_attribute("aria-expanded", "true")
+    assert lake.queue("keyboard").counts().visible == 1
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_dark_and_light_wide_and_narrow(lake: LakeQueue, visiting: Visiting, tmp_path: Path, width: int):
+    name = f"look-{width}-" + "long" * 15
+    with_history(lake, name, 2).send_batch([SendEntry("word " * 200), SendEntry("w" * 500, group_id="g" * 100)])
+    brightness = {}
+    for scheme in ("dark", "light"):
+        with visiting(color_scheme=scheme, viewport={"width": width, "height": 800}) as visit:
+            for part in ("", "messages", "history", "letters", "attributes"):
+                page = visit.open(part and f"#/q/{name}/{part}")
+                shows(page.locator("main tr:visible, main .card:visible").first).to_be_visible()
+                if part in ("messages", "history"):
+                    page.locator("tr.message").last.click()
+                page.screenshot(path=tmp_path / f"{scheme}-{part or 'list'}.png")
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, part
+            colours = page.evaluate(
+                "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+            )
+            brightness[scheme] = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
+    (dark, dark_ink), (light, light_ink) = brightness["dark"], brightness["light"]
+    assert dark < 200 < 500 < dark_ink and light_ink < 200 < 500 < light
+
+
+def test_what_goes_wrong_is_one_line_and_ends_by_itself(lake: LakeQueue, visiting: Visiting):
+    queue = lake.create_queue("wrong")
+    with serving(lake) as address, visiting(address) as visit:
+        page = visit.open("#/q/wrong")
+        shows(page.get_by_text("The queue is empty.")).to_be_visible()
+        lake.delete_queue("wrong")
+        fault = page.locator("#fault")
+        shows(fault).to_have_text("The specified queue does not exist.")
+        assert "\n" not in fault.inner_text()
+        lake.create_queue("wrong")
+        shows(fault).to_be_hidden()
+        page.route("**/api/**", lambda route: route.abort())
+        shows(fault).to_have_text("The server does not answer.")
+        page.unroute("**/api/**")
+        shows(fault).to_be_hidden()
+    assert queue.created_at <= lake.queue("wrong").created_at - timedelta(0)
+
+
+class Keys(Open):
+    """A door with one key."""
+
+    def password(self, key_id: str, secret: str) -> Caller | None:
+        return Anyone("Ada") if (key_id, secret) == ("AKIA1", "secret") else None
+
+
+def test_a_server_with_keys_lets_in_who_has_one(lake: LakeQueue, visiting: Visiting):
+    from playwright.sync_api import Error
+
+    lake.create_queue("guarded")
+    key = {"username": "AKIA1", "password": "secret"}
+    with serving(lake, access=Keys()) as address:
+        with visiting(address) as visit, pytest.raises(Error, match="ERR_INVALID_AUTH_CREDENTIALS"):
+            visit.open()
+        with visiting(address, http_credentials=key) as visit:
+            page = visit.open()
+            shows(visit.row("guarded")).to_be_visible()
+            shows(page.locator("#about")).to_have_text("local · Ada")
+            page.get_by_role("link", name="guarded").click()
+            visit.button("Send…").click()
+            page.get_by_label("Body", exact=True).fill("a")
+            page.get_by_role("button", name="Send", exact=True).click()
+            shows(page.locator("td.at-body")).to_have_text("a")

@@ -1,0 +1,56 @@
+"""The AWS SDK for Java v2, from Maven."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clients.running_tools import output
+from serve.running import ServerProcess
+
+PROJECT = Path(__file__).with_name("java")
+
+pytestmark = pytest.mark.clients
+
+
+@pytest.fixture(scope="module")
+def printed(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
+    """Names and values that the walkthrough prints."""
+    project = tmp_path_factory.mktemp("java") / "walkthrough"  # Maven writes beside the sources
+    shutil.copytree(PROJECT, project)
+    told = output(["mvn", "-B", "-q", "compile", "exec:java", f"-Dexec.args={served.url}"], project)
+    told = re.sub(r"\x1b\[\d*m", "", told)  # Maven resets colours that it does not use
+    pairs = [line.partition("=") for line in told.splitlines()]
+    return [(name, value) for name, _, value in pairs if value]
+
+
+@pytest.mark.spec("EXM-1", "MSA-1", "SND-3", "SEQ-2", "RCV-10", "DDP-8", "ATT-3")
+def test_the_walkthrough_of_a_fifo_queue(served: ServerProcess, printed: list[tuple[str, str]]) -> None:
+    values = dict(printed)
+    assert values["QueueUrl"] == f"{served.url}/000000000000/MyFifoQueue.fifo"
+    for name in ("MessageId", "SequenceNumber"):
+        assert [value for key, value in printed if key == f"Sent.{name}"] == 2 * [values[f"Sent.{name}"]]
+    assert values["MessageId"] == values["Sent.MessageId"]
+    assert values["MD5OfBody"] == "6a1559560f67c5e7a7d5d838bf0272ee"
+    assert values["Body"] == "This is my message text."
+    assert values["Attribute.SequenceNumber"] == values["Sent.SequenceNumber"]
+    assert values["Attribute.MessageGroupId"] == "messageGroup1"
+    assert values["Attribute.MessageDeduplicationId"] == "1"
+    assert values["Attribute.ApproximateReceiveCount"] == "1"
+    assert values["SameReceiptHandle"] == values["ReceiptHandle"]
+    assert values["Deleted"] == "true false"
+    assert not served.lake.list_queues()
+
+
+@pytest.mark.spec("ERR-1", "ERR-6")
+def test_the_five_fields_of_a_refusal(printed: list[tuple[str, str]]) -> None:
+    values = dict(printed)
+    assert values["Error.Class"] == "QueueDoesNotExistException"
+    assert values["Error.Message"] == "The specified queue does not exist."
+    assert values["Error.HttpStatus"] == "400"
+    assert values["Error.Code"] == "AWS.SimpleQueueService.NonExistentQueue"
+    assert values["Error.Type"] == "Sender"
+    assert len(values["Error.RequestId"]) == 36

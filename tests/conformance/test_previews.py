@@ -1,0 +1,101 @@
+"""What a rewind or a redrive would do, before anybody does it; and looking at what was deleted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from conformance.bench import Bench, point_only
+from lakequeue import Queue, SendEntry, errors, looking
+from lakequeue.predicate import Predicate
+from lakequeue.testing import ManualClock
+
+
+def consumed(bench: Bench, clock: ManualClock, count: int = 6, **attributes: object) -> Queue:
+    """A queue with messages sent a second apart, of which the even ones were deleted."""
+    queue = bench.create(**{"rewind_range": True} | attributes)
+    for number in range(count):
+        queue.send(str(number))
+        clock.advance(1)
+    while batch := queue.receive(10, visibility_timeout=3600):
+        queue.delete_batch([message.receipt_handle for message in batch if int(message.body) % 2 == 0])
+    return queue
+
+
+@pytest.mark.spec("RWD-4", "RWD-9", "RWD-19")
+def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(bench: Bench, clock: ManualClock):
+    begin = clock.now()
+    consumed(bench, clock)
+    before = bench.versions()
+    queue = bench.queue()
+    shown = looking.look_back(queue, begin, None, 10)
+    assert [(message.body, message.state, message.receive_count) for message in shown] == [
+        ("0", "deleted", 0),
+        ("2", "deleted", 0),
+        ("4", "deleted", 0),
+    ]
+    for seconds, count in ((0, 3), (2, 2), (2.5, 1), (4, 1), (5, 0), (6, 0)):
+        assert (seconds, looking.rewindable(queue, begin + timedelta(seconds=seconds))) == (seconds, count)
+    assert bench.versions() == before
+    assert queue.rewind(begin + timedelta(seconds=2)) == 2
+    assert looking.rewindable(bench.queue(), begin) == 1
+    assert [message.body for message in looking.look_back(bench.queue(), begin, None, 10)] == ["0"]
+
+
+@point_only
+def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
+    bench: Bench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(looking, "ROWS", 2)
+    begin = clock.now()
+    queue = consumed(bench, clock, 20, shards=3)
+
+    def bodies(seconds: int, where: str | None, limit: int = 100) -> list[int]:
+        condition = None if where is None else Predicate(where, looking.SCHEMA)
+        found = looking.look_back(queue, begin + timedelta(seconds=seconds), condition, limit)
+        return [int(message.body) for message in found]
+
+    assert bodies(0, None) == list(range(0, 20, 2))
+    assert bodies(11, None) == [12, 14, 16, 18]
+    assert bodies(11, None, 2) == [12, 14]
+    assert bodies(3, "body::INT % 3 = 0") == [6, 12, 18]
+    assert bodies(3, "state <> 'deleted'") == []
+    assert looking.rewindable(queue, begin + timedelta(seconds=11)) == 4
+
+
+@point_only
+@pytest.mark.spec("RWD-6", "RWD-11", "RWD-15")
+def test_what_a_rewind_refuses_is_refused_before_it(bench: Bench, clock: ManualClock):
+    queue = consumed(bench, clock, rewind_range=60)
+    for instant in (clock.now() + timedelta(seconds=1), clock.now() - timedelta(seconds=61)):
+        with pytest.raises(errors.InvalidParameterValue, match="RewindTime"):
+            looking.rewindable(queue, instant)
+    clock.advance(60)
+    assert looking.rewindable(queue, clock.now() - timedelta(seconds=60)) == 0
+    assert looking.look_back(queue, clock.now() - timedelta(hours=1), None, 10) == []
+    with pytest.raises(errors.UnsupportedOperation):
+        looking.rewindable(bench.create("plain"), clock.now())
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_redrive_says_beforehand_how_much_it_takes_where(bench: Bench, clock: ManualClock):
+    bench.create("letters")
+    for name in ("orders", "mails", "gone"):
+        source = bench.create(name, visibility_timeout=0)
+        source.set_attributes(redrive_policy={"deadLetterTargetArn": "letters", "maxReceiveCount": 1})
+        source.send_batch([SendEntry(f"{name} {number}") for number in range(3 if name == "mails" else 2)])
+        source.receive(10)
+        source.receive(10)
+    bench.queue("letters").send("no dead letter")
+    bench.open().delete_queue("gone")
+    letters = bench.queue("letters")
+    before = bench.versions()
+    assert letters.redrivable() == {"orders": 2, "mails": 3}
+    assert letters.redrivable("body LIKE '% 1'") == {"orders": 1, "mails": 1}
+    assert letters.redrivable("body LIKE 'gone%'") == {}
+    with pytest.raises(errors.InvalidParameterValue, match="where"):
+        letters.redrivable("nonsense(")
+    assert bench.versions() == before
+    letters.receive(1, visibility_timeout=60)
+    assert sum(letters.redrivable().values()) == letters.redrive() == 4

@@ -1,0 +1,169 @@
+"""Servers of tests: one in a thread of the test's process, or one in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import boto3
+import httpx
+from botocore.config import Config
+
+from lakequeue import LakeQueue
+from lakequeue.clock import Clock, SystemClock
+from lakequeue.serve.app import Application
+from lakequeue.serve.server import Server
+
+PATIENCE = 60.0
+"""Real seconds that a server has to start or to stop."""
+PROGRAM = "from lakequeue.cli import main; main()"
+KEYS = {"aws_access_key_id": "anybody", "aws_secret_access_key": "nothing"}
+
+
+@attrs.frozen
+class Running:
+    """A server that answers.
+
+    Attributes:
+        lake: another entry to its root.
+        application: what it runs.
+    """
+
+    url: str
+    root: Path
+    lake: LakeQueue
+    application: Application
+
+
+def sqs(url: str, **more: Any) -> Any:
+    """A boto3 client; clients may be shared by threads.
+
+    Args:
+        more: settings that are not these: nothing is repeated, which would hide what the first request did.
+    """
+    settings = {"retries": {"total_max_attempts": 1}, "max_pool_connections": 64}
+    config = Config(**(settings | more))
+    return boto3.Session().client("sqs", region_name="eu-west-1", endpoint_url=url, config=config, **KEYS)
+
+
+@contextmanager
+def serving(root: Path, clock: Clock | None = None, **more: Any) -> Iterator[Running]:
+    """Runs a server in a thread.
+
+    Args:
+        more: further arguments of the application.
+    """
+    lake = LakeQueue(str(root), clock=clock or SystemClock())
+    lake.prepare()
+    application = Application(lake, **more)
+    server = Server(application, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, name="server", daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: server.started or not thread.is_alive())
+        assert server.started, "the server does not start"
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield Running(f"http://127.0.0.1:{port}", root, lake, application)
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the server does not stop"
+
+
+@attrs.define
+class ServerProcess:
+    """`lakequeue serve` in a process of its own, which may be killed and started again on its port."""
+
+    root: Path
+    port: int = attrs.field(factory=lambda: free_port())
+    options: tuple[str, ...] = ()
+    program: str = PROGRAM
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def errors(self) -> Path:
+        """What it printed, of all its lives."""
+        return self.root.with_name(f"{self.root.name}-{self.port}.log")
+
+    @property
+    def lake(self) -> LakeQueue:
+        """An entry of this process to the root."""
+        return LakeQueue(str(self.root))
+
+    def start(self) -> None:
+        """Returns once it answers."""
+        command = [sys.executable, "-c", self.program, "--root", str(self.root), "serve", "--port", str(self.port)]
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*command, *self.options], stdout=errors, stderr=errors, start_new_session=True
+            )
+        wait_until(lambda: self._ended() or answers(self.url))
+        assert not self._ended(), self.errors.read_text()
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.kill(self.process.pid, how)
+        if self.process is not None:
+            self.process.wait(PATIENCE)
+
+    def _ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+
+@contextmanager
+def server_process(root: Path, *options: str) -> Iterator[ServerProcess]:
+    """Runs `lakequeue serve` in a process of its own."""
+    server = ServerProcess(root, options=options)
+    try:
+        server.start()
+        yield server
+    finally:
+        try:
+            server.stop()
+        finally:
+            server.kill()
+
+
+def answers(url: str) -> bool:
+    """Whether a server is there."""
+    try:
+        httpx.get(url)
+    except httpx.TransportError:
+        return False
+    return True
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Any, patience: float = PATIENCE) -> None:
+    """Waits in real time for something that another thread or process does."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.01)

@@ -1,0 +1,558 @@
+"""Requests that are wrong: each gets an error of SQS or a closed connection, and the server goes on serving."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote_plus, urlencode
+
+import pytest
+
+from lakequeue.clock import SystemClock
+from lakequeue.serve import endpoint
+from lakequeue.serve.connection import Connection
+from lakequeue.serve.faults import LONGEST_MESSAGE
+from lakequeue.serve.guard import LARGEST_HEAD, MOST_HEADERS
+from lakequeue.serve.logs import JsonLines
+from serve.entrance import FORM, JSON, Told, entrance, everything, post, told_raw, wait_until
+
+URL = "http://localhost/000000000000/orders"
+LARGEST = 1_000_000
+"""Bytes of a body that the server of these tests takes."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with entrance(tmp_path_factory.mktemp("bad") / "root", largest_body=LARGEST) as running:
+        running.application.actions.lake.create_queue("orders", Profile="sqs")
+        yield running
+
+
+@pytest.fixture
+def server(running):
+    """The server of all tests, which serves after each of them."""
+    yield running
+    assert running.serves()
+    wait_until(lambda: not running.server.server_state.connections)
+
+
+def in_json(server, body, action="SendMessage", head="") -> Told:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return told_raw(server.exchange(post(content, action, JSON, head)))
+
+
+def in_query(server, body, head="", kind=FORM) -> Told:
+    content = body if isinstance(body, bytes) else urlencode(body).encode()
+    return told_raw(server.exchange(post(content, "", kind, head)))
+
+
+def staying(request: bytes) -> bytes:
+    """The request of a client that wants to send another one."""
+    return request.replace(b"Connection: close\r\n", b"")
+
+
+def one_answer(connection: socket.socket) -> bytes:
+    """The next answer, of a connection that stays."""
+    answer = b""
+    while not answer.endswith((b"}", b"</ErrorResponse>")):
+        answer += connection.recv(65536)
+    return answer
+
+
+def depth(levels: int, inside: str = "1") -> bytes:
+    return ('{"a":' * levels + inside + "}" * levels).encode()
+
+
+# --- bodies
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(
+            b"{",
+            b"nothing",
+            b"{'QueueUrl': 1}",
+            b'{"a": NaN}',
+            b'{"a": -Infinity}',
+            b'{"a": 1}}',
+            b'{"a" 1}',
+            b"\x00",
+        ),
+        *(
+            b'"' + b"\xff" * 10 + b'"',
+            b'{"MessageBody": "\xed\xa0\x80"}',
+            "{}".encode("utf-16"),
+            b"\xef\xbb\xbf{}",
+        ),
+        *(b"[" * 100_000, depth(100_000), b'{"a": ' + b"9" * 10_000 + b"}", b'{"\xc3": 1}'),
+    ],
+    ids=range(16),
+)
+def test_what_is_not_json(server, body):
+    assert in_json(server, body) == Told(400, "SerializationException", "The body is not JSON in UTF-8.")
+
+
+@pytest.mark.parametrize("body", [b"[]", b"1", b"null", b'"x"', b"true"])
+def test_json_that_is_no_object(server, body):
+    assert in_json(server, body).code == "SerializationException"
+
+
+@pytest.mark.parametrize("body", [b"Action", b"Action=%FF", b"\xff\xfe=1", b"Action=a&Action=b", b"&&", b"%00%"])
+def test_what_is_no_form(server, body):
+    assert in_query(server, body).code == "SerializationException"
+
+
+def test_a_form_with_too_many_fields(server):
+    assert in_query(server, b"&".join(b"a%d=1" % n for n in range(3_000))).code == "SerializationException"
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "multipart/form-data; boundary=x", "", "application/xml", "x/y;;;"]
+)
+def test_a_content_type_that_is_neither(server, kind):
+    error = in_query(server, b"Action=ListQueues", kind=kind)
+    assert (error.status, error.code) == (415, "UnsupportedMediaType")
+
+
+def test_json_without_its_header_and_a_form_with_it(server):
+    answer = server.exchange(post(b"{}", "", JSON))
+    assert told_raw(answer).code == "MissingAction"
+    assert (
+        told_raw(server.exchange(post(b"Action=ListQueues", "ListQueues", FORM))).code == "SerializationException"
+    )
+
+
+@pytest.mark.parametrize("action", ["Nothing", "sendmessage", "Send Message", "<b>", "a" * 5_000])
+def test_an_action_that_there_is_not(server, action):
+    assert in_json(server, b"{}", action).code == "InvalidAction"
+    assert in_query(server, {"Action": action}).code == "InvalidAction"
+
+
+def test_a_target_of_another_service(server):
+    head = "X-Amz-Target: DynamoDB_20120810.ListTables"
+    assert told_raw(server.exchange(post(b"{}", "", JSON, head))).code == "UnknownOperationException"
+
+
+def test_another_version_and_no_action(server):
+    assert in_query(server, {"Action": "ListQueues", "Version": "2009-02-01"}).code == "NoSuchVersion"
+    assert in_query(server, {"Version": "2012-11-05"}).code == "MissingAction"
+    assert in_query(server, b"").code == "MissingAction"
+
+
+# --- members
+
+
+@pytest.mark.parametrize(
+    ("action", "given", "member"),
+    [
+        ("SendMessage", {"QueueUrl": URL}, "MessageBody"),
+        ("SendMessage", {"MessageBody": "A"}, "QueueUrl"),
+        ("SendMessageBatch", {"QueueUrl": URL, "Entries": [{"Id": "1"}]}, "MessageBody"),
+        ("ReceiveMessage", {}, "QueueUrl"),
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": None}, "MessageBody"),
+        ("TagQueue", {"QueueUrl": URL}, "Tags"),
+    ],
+)
+@pytest.mark.spec("ERR-6")
+def test_a_member_that_is_missing(server, action, given, member):
+    error = in_json(server, given, action)
+    assert (error.status, error.code) == (400, "MissingParameter")
+    assert member in error.message
+
+
+@pytest.mark.parametrize(
+    ("action", "given"),
+    [
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": "A", "More": 1}),
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": "A", "queueurl": "x"}),
+        ("SendMessageBatch", {"QueueUrl": URL, "Entries": [{"Id": "1", "MessageBody": "A", "More": {}}]}),
+        ("ListQueues", {"\ud800": 1}),
+    ],
+)
+def test_a_member_too_many(server, action, given):
+    error = in_json(server, given, action)
+    assert error.code == "SerializationException" and "is not a member of" in error.message
+
+
+def test_members_of_a_form(server):
+    sending = {"Action": "SendMessage", "QueueUrl": URL, "MessageBody": "A"}
+    for wrong in (
+        {"More": "1"},
+        {"MessageAttribute": "1"},
+        {"MessageAttribute.x.Name": "1"},
+        {"MessageAttribute.1": "1"},
+        {"MessageAttribute.1.Name.2": "1"},
+        {"MessageAttribute.1.Name": "a", "MessageAttribute.1.Other": "b"},
+        {"MessageAttribute.99999.Name": "1"},
+        {"MessageBody.1": "1"},
+        {"DelaySeconds": "soon"},
+        {"DelaySeconds": "9" * 50},
+        {".": "1"},
+        {"." * 100_000: "1"},
+        {"a." * 100_000: "1"},
+        {"a." * 16 + "a": "1"},
+        {"x": "%" * 200_000},
+    ):
+        assert in_query(server, sending | wrong).code == "SerializationException", wrong
+
+
+@pytest.mark.parametrize(
+    ("action", "given"),
+    [
+        ("SendMessage", {"QueueUrl": 1, "MessageBody": "A"}),
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": ["A"]}),
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": "A", "DelaySeconds": "1"}),
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": "A", "DelaySeconds": True}),
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": "A", "DelaySeconds": 1.5}),
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": "A", "DelaySeconds": 2**63}),
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": "A", "DelaySeconds": -(10**4_000)}),
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": "A", "MessageAttributes": []}),
+        ("SendMessage", {"QueueUrl": URL, "MessageBody": "A", "MessageAttributes": {"a": "b"}}),
+        ("SendMessageBatch", {"QueueUrl": URL, "Entries": {}}),
+        ("SendMessageBatch", {"QueueUrl": URL, "Entries": [None]}),
+        ("SendMessageBatch", {"QueueUrl": URL, "Entries": [[]]}),
+        ("GetQueueAttributes", {"QueueUrl": URL, "AttributeNames": "All"}),
+        ("GetQueueAttributes", {"QueueUrl": URL, "AttributeNames": ["All"] * 1_001}),
+        ("TagQueue", {"QueueUrl": URL, "Tags": {str(n): "" for n in range(1_001)}}),
+        ("CreateQueue", {"QueueName": "\ud800"}),
+        ("CreateQueue", {"QueueName": "a", "Attributes": {"\udfff": "1"}}),
+    ],
+)
+def test_a_member_of_another_type(server, action, given):
+    assert in_json(server, given, action).code == "SerializationException"
+
+
+def test_binary_that_is_not_base64(server):
+    attributes = {"a": {"DataType": "Binary", "BinaryValue": "%%%"}}
+    given = {"QueueUrl": URL, "MessageBody": "A", "MessageAttributes": attributes}
+    assert in_json(server, given).code == "SerializationException"
+
+
+@pytest.mark.parametrize("number", [-1, 901, 2**31, 2**62, -(2**62)])
+def test_numbers_out_of_range(server, number):
+    given = {"QueueUrl": URL, "MessageBody": "A", "DelaySeconds": number}
+    assert in_json(server, given).code == "InvalidParameterValue"
+    assert in_query(server, {"Action": "SendMessage"} | given).code == "InvalidParameterValue"
+    for name in ("VisibilityTimeout", "WaitTimeSeconds", "MaxNumberOfMessages"):
+        if number != 901 or name != "VisibilityTimeout":
+            given = {"QueueUrl": URL, name: number}
+            assert in_json(server, given, "ReceiveMessage").code == "InvalidParameterValue"
+
+
+def test_a_message_says_no_more_than_people_read(server):
+    for given in ({"a" * 500_000: 1}, {"QueueName": "a" * 500_000}):
+        assert len(in_json(server, given, "CreateQueue").message) <= LONGEST_MESSAGE + 3
+
+
+@pytest.mark.parametrize("url", ["", "/", "://", "http://[::1", "%ff", "http://x/\x00", "a" * 100_000])
+def test_urls_that_name_no_queue(server, url):
+    error = in_json(server, {"QueueUrl": url, "MessageBody": "A"})
+    assert error.code == "AWS.SimpleQueueService.NonExistentQueue"
+
+
+@pytest.mark.parametrize("text", ["\x00", "\x0b", "\uffff", "a\x1f"])
+def test_characters_that_no_message_may_have(server, text):
+    assert in_json(server, {"QueueUrl": URL, "MessageBody": text}).code == "InvalidMessageContents"
+    form = f"Action=SendMessage&QueueUrl={quote_plus(URL)}&MessageBody={quote_plus(text)}"
+    assert in_query(server, form.encode()).code == "InvalidMessageContents"
+
+
+def test_a_message_that_is_too_large(server):
+    given = {"QueueUrl": URL, "MessageBody": "A" * (LARGEST - 1_000)}
+    server.application.actions.lake.queue("orders").set_attributes(MaximumMessageSize=1024)
+    assert in_json(server, given).code == "InvalidParameterValue"
+
+
+@pytest.mark.spec("ERR-1", "ERR-8")
+def test_a_refusal_changes_nothing(server):
+    lake = server.application.actions.lake
+    root = Path(lake.root)
+    before = sorted(root.rglob("*"))
+    told = [
+        in_json(server, {"QueueUrl": URL, "MessageBody": "A", "DelaySeconds": 901}),
+        in_json(server, {"QueueUrl": URL, "MessageBody": "\x00"}),
+        in_json(server, {"QueueUrl": URL, "Attributes": {"DelaySeconds": "1", "More": "2"}}, "SetQueueAttributes"),
+        in_json(server, {"QueueName": "a b"}, "CreateQueue"),
+        in_json(server, {"QueueUrl": URL, "ReceiptHandle": "x"}, "DeleteMessage"),
+        in_json(server, {"QueueUrl": URL, "Entries": [{"Id": "1", "MessageBody": "A"}] * 2}, "SendMessageBatch"),
+        in_query(server, {"Action": "PurgeQueue", "QueueUrl": URL, "More": "1"}),
+        in_query(server, {"Action": "TagQueue", "QueueUrl": URL}),
+    ]
+    assert all(error.status in (400, 404) for error in told)
+    assert sorted(root.rglob("*")) == before
+
+
+# --- methods and paths
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_another_method_than_post(server, method):
+    request = f"{method} /000000000000/orders?Action=ListQueues HTTP/1.1\r\nHost: localhost\r\n"
+    error = told_raw(server.exchange(f"{request}Connection: close\r\n\r\n".encode()))
+    assert (error.status, error.code) == (405, "MethodNotAllowed")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("HEAD / HTTP/1.1", "TRACE / HTTP/1.1", "FOO / HTTP/1.1", "OPTIONS * HTTP/1.1", "CONNECT a:1 HTTP/1.1"),
+        *("POST http://localhost/ HTTP/1.1", "POST //[ HTTP/1.1", "POST /%ff%00%0a HTTP/1.1"),
+    ],
+)
+def test_requests_that_nothing_here_answers(server, line):
+    answer = server.exchange(
+        f"{line}\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode()
+    )
+    assert answer.startswith(b"HTTP/1.1 4") and b"Traceback" not in answer and len(answer) < 1_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(
+            b"\x00" * 100,
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            b"GET\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        ),
+        *(
+            b"POST / HTTP/1.1\r\n\r\n",
+            b"POST / HTTP/x.y\r\nHost: localhost\r\n\r\n",
+            b"\r\n" * 1_000 + b"x\r\n\r\n",
+        ),
+        *(b"POST / HTTP/1.1\r\nHost : localhost\r\n\r\n", b"POST / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+        *(b"POST /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST / HTTP/1.1\r\nHost: local\x00host\r\n\r\n"),
+    ],
+    ids=range(11),
+)
+def test_what_is_not_http(server, data):
+    answer = server.exchange(data)
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 405 "))
+
+
+# --- lengths and chunks
+
+
+@pytest.mark.parametrize("length", ["x", "-1", "", "1 1", "1,2", "+5", "0x10", "1" * 21])
+def test_a_length_that_is_no_number(server, length):
+    request = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\nabc"
+    assert server.exchange(request.encode()).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_length_beside_chunks(server):
+    answer = server.exchange(
+        post(b"0\r\n\r\n", "ListQueues", head="Transfer-Encoding: chunked\r\nContent-Length: 99999")
+    )
+    assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 400 "))
+
+
+def test_a_body_that_is_longer_than_told(server):
+    request = staying(post(b"{}", "ListQueues")) + b"garbage\r\n\r\n"
+    first, second = server.exchange(request).split(b"HTTP/1.1 ")[1:]
+    assert first.startswith(b"200 ") and second.startswith(b"400 ")
+
+
+def test_a_body_that_is_shorter_than_told(server):
+    with server.connected() as connection:
+        connection.sendall(post(b"{}", "ListQueues", head="X: 1").replace(b"Length: 2", b"Length: 3"))
+        connection.shutdown(socket.SHUT_WR)
+        assert everything(connection) == b""
+
+
+def test_a_body_that_does_not_come(server, monkeypatch):
+    monkeypatch.setattr(endpoint, "SLOWEST_BODY", 0.05)
+    for kind, target in ((JSON, "ListQueues"), (FORM, "")):
+        error = told_raw(server.exchange(staying(post(b"{}", target, kind)).replace(b"Length: 2", b"Length: 3")))
+        assert (error.status, error.code) == (408, "RequestTimeout")
+
+
+def chunks(server, *parts: bytes) -> bytes:
+    head = "Transfer-Encoding: chunked"
+    return server.exchange(post(b"", "ListQueues", head=head).replace(b"Content-Length: 0\r\n", b""), *parts)
+
+
+def test_a_body_in_chunks(server):
+    assert chunks(server, b"1\r\n{\r\n", b"1;a=b\r\n", b"}\r\n0\r\nTrailer: x\r\n\r\n").startswith(
+        b"HTTP/1.1 200 "
+    )
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        *([b"x\r\n"], [b"-1\r\n{}\r\n"], [b"2\r\n{}x"], [b"2\r\n{}\r\n", b"\r\n\r\n"], [b"1" * 30 + b"\r\n"]),
+        *([b"2 2\r\n"], [b"2\r\n{}\r\n0\r\n", b"\x00\r\n\r\n"], [b"2;" + b"a" * 2 * LARGEST_HEAD]),
+    ],
+    ids=range(8),
+)
+def test_broken_chunks(server, parts):
+    answer = chunks(server, *parts)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"Invalid HTTP request received." in answer
+
+
+def test_chunks_that_end_in_between(server):
+    with server.connected() as connection:
+        connection.sendall(post(b"5\r\n{", "ListQueues", head="Transfer-Encoding: chunked"))
+        connection.shutdown(socket.SHUT_WR)
+        assert everything(connection) == b""
+
+
+@pytest.mark.parametrize("coding", ["gzip", "gzip, chunked", "chunked, chunked", "identity", "x" * 100])
+def test_codings_that_are_not_known(server, coding):
+    answer = server.exchange(post(b"", "ListQueues", head=f"Transfer-Encoding: {coding}"))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+# --- too much
+
+
+def test_a_body_that_is_too_large_by_its_length(server):
+    for kind, target in ((JSON, "SendMessage"), (FORM, "")):
+        head = staying(post(b"", target, kind)).replace(b"Length: 0", b"Length: %d" % (LARGEST + 1))
+        error = told_raw(server.exchange(head))  # none of the body has to arrive, nor will it be read
+        assert (error.status, error.code) == (413, "RequestEntityTooLarge")
+
+
+def test_a_body_that_becomes_too_large(server):
+    with server.connected() as connection:
+        connection.sendall(post(b"", "ListQueues", head="Transfer-Encoding: chunked"))
+        connection.sendall(b"%x\r\n%b\r\n" % (LARGEST, b" " * LARGEST))
+        connection.sendall(b"1\r\n \r\n")  # and no end
+        assert told_raw(everything(connection)).code == "RequestEntityTooLarge"
+
+
+def test_heads_that_are_too_large(server):
+    few = "\r\n".join(f"X-{n}: 1" for n in range(MOST_HEADERS))
+    error = in_json(server, b"{}", "ListQueues", few)
+    assert (error.status, error.code) == (431, "RequestHeaderFieldsTooLarge")
+    assert in_json(server, b"{}", "ListQueues", "X: " + "1" * LARGEST_HEAD).status in (400, 431)
+
+
+def test_a_head_without_an_end(server):
+    request = b"POST / HTTP/1.1\r\nHost: localhost\r\nX: "
+    with server.connected() as connection:
+        connection.sendall(request)
+        answer = b""
+        while not answer:
+            try:
+                connection.sendall(b"1" * LARGEST_HEAD)
+                connection.setblocking(False)
+                answer = connection.recv(65536)
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                break
+            finally:
+                connection.settimeout(60)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+
+
+# --- too slow
+
+
+def test_a_head_that_does_not_come(server, monkeypatch):
+    monkeypatch.setattr(Connection, "head_seconds", 0.05)
+    with server.connected() as silent, server.connected() as slow:
+        slow.sendall(b"POST / HTTP/1.1\r\nHost: local")
+        assert everything(silent) == everything(slow) == b""
+
+
+def test_a_second_head_that_does_not_come(server, monkeypatch):
+    monkeypatch.setattr(Connection, "head_seconds", 0.05)
+    with server.connected() as connection:
+        connection.sendall(staying(post(b"{}", "ListQueues")))
+        assert one_answer(connection).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"P")
+        assert everything(connection) == b""
+
+
+def test_an_idle_connection_may_stay_for_the_next_request(server, monkeypatch):
+    monkeypatch.setattr(Connection, "head_seconds", 0.2)
+    with server.connected() as idle, server.connected() as silent:
+        request = staying(post(b"{}", "ListQueues"))
+        idle.sendall(request)
+        assert one_answer(idle).startswith(b"HTTP/1.1 200 ")
+        assert everything(silent) == b""  # more time than a head gets has gone by
+        idle.sendall(request)
+        assert one_answer(idle).startswith(b"HTTP/1.1 200 ")
+
+
+@contextmanager
+def narrow(server) -> Iterator[socket.socket]:
+    """A connection on which little can be under way."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.connect(("127.0.0.1", server.port))
+        connection.settimeout(60)
+        wait_until(lambda: server.server.server_state.connections)
+        (other,) = server.server.server_state.connections
+        other.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        yield connection
+
+
+def test_a_client_that_does_not_read(server, monkeypatch):
+    monkeypatch.setattr(Connection, "answer_seconds", 0.05)
+    request = staying(post(b'{"%b": 1}' % (b"a" * 900), "ListQueues"))
+    with narrow(server) as connection, pytest.raises(ConnectionError):
+        while True:
+            connection.sendall(request * 100)
+
+
+def test_a_client_that_does_not_read_the_little_there_is(server, monkeypatch):
+    monkeypatch.setattr(server.server.config, "timeout_keep_alive", 0.05)
+    request = staying(post(b'{"%b": 1}' % (b"a" * 900), "ListQueues"))
+    with narrow(server) as connection:
+        connection.sendall(request * 40)  # less than what the server stops at
+        wait_until(lambda: not server.server.server_state.connections)
+
+
+def test_a_client_that_hangs_up_at_once(server):
+    for part in (1, 50, 100, None):
+        connection = server.connected()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(post(b"{}", "ListQueues")[:part])
+        connection.close()
+
+
+# --- too many
+
+
+def test_connections_above_the_limit_are_closed(tmp_path):
+    with entrance(tmp_path / "root", connections=2) as running:
+        with running.connected() as first, running.connected() as second:
+            wait_until(lambda: len(running.server.server_state.connections) == 2)
+            with running.connected() as third:
+                assert everything(third) == b""
+            for connection in (first, second):
+                connection.sendall(post(b"{}", "ListQueues"))
+                assert everything(connection).startswith(b"HTTP/1.1 200 ")
+        assert running.serves()
+
+
+# --- what the server says of it
+
+
+def test_nothing_of_a_request_reaches_a_log_as_it_is(server, caplog, capfd):
+    forged = "x\nERROR forged \x1b[31m"
+
+    def fails(*_):
+        raise RuntimeError(forged)
+
+    with caplog.at_level(logging.DEBUG), pytest.MonkeyPatch.context() as patch:
+        patch.setitem(server.application.actions._by_name, "ListQueues", fails)
+        error = in_json(server, b"{}", "ListQueues")
+        assert (error.status, error.code, error.message) == (500, "InternalFailure", "The server failed.")
+    in_json(server, {"QueueName": forged}, "CreateQueue")
+    in_json(server, {"QueueUrl": f"http://x/{forged}", "MessageBody": forged})
+    server.exchange(b"POST /\x1b[31m HTTP/1.1\r\nX: \x1b\r\n\r\n")
+    lines = JsonLines(SystemClock(), stacks=True)
+    said = "".join(lines.format(record) for record in caplog.records) + capfd.readouterr().err
+    assert "RuntimeError" in said
+    assert "\x1b" not in said and "\nERROR" not in said

@@ -1,0 +1,758 @@
+"""The console's files and its JSON API: what they answer, what they refuse, and in which headers it is wrapped."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from functools import partialmethod
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+from deltalake import DeltaTable
+
+from lakequeue import LakeQueue, Queue, SendEntry
+from lakequeue.clock import to_micros
+from lakequeue.serve import console as console_module
+from lakequeue.serve.access import Caller, Open
+from lakequeue.serve.app import Application
+from lakequeue.serve.console import HEADERS, STATIC
+from lakequeue.serve.depths import BUCKETS, SPAN
+from lakequeue.storage import layout
+from lakequeue.testing import ManualClock
+
+ASKED = {"X-Lakequeue-Console": "1"}
+HOSTILE = "<img src=x onerror=alert(1)> ' OR true --\u2028\x7f"
+
+
+@attrs.define
+class Browser:
+    """Requests of one after the other to an application in this thread."""
+
+    client: httpx.AsyncClient
+    loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.new_event_loop)
+
+    def request(self, method: str, path: str, **more: Any) -> httpx.Response:
+        return self.loop.run_until_complete(self.client.request(method, path, **more))
+
+    get = partialmethod(request, "GET")
+    post = partialmethod(request, "POST")
+    options = partialmethod(request, "OPTIONS")
+
+
+@attrs.define
+class Console:
+    """The console of a root, as a browser meets it."""
+
+    lake: LakeQueue
+    http: Browser
+
+    def get(self, path: str, **parameters: Any) -> dict[str, Any]:
+        response = self.http.get(f"/console/api/{path}", params=parameters)
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()
+        return found
+
+    def post(self, path: str, **members: Any) -> dict[str, Any]:
+        response = self.sent(path, members)
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()
+        return found
+
+    def sent(self, path: str, members: Any) -> httpx.Response:
+        return self.http.post(f"/console/api/{path}", json=members, headers=ASKED)
+
+    def bodies(self, queue: str, part: str = "messages", **filters: Any) -> list[str]:
+        return [message["body"] for message in self.get(f"queues/{queue}/{part}", **filters)["messages"]]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: ManualClock) -> LakeQueue:
+    lake = LakeQueue(str(tmp_path / "root"), clock=clock)
+    lake.prepare()
+    return lake
+
+
+@pytest.fixture
+def console(lake: LakeQueue) -> Iterator[Console]:
+    with visited(lake) as http:
+        yield Console(lake, http)
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    """A console with a queue, for requests that are refused and so change nothing."""
+    lake = LakeQueue(str(tmp_path_factory.mktemp("standing") / "root"), clock=ManualClock())
+    lake.create_queue("orders", rewind_range=3600).send("a")
+    with visited(lake) as http:
+        yield Console(lake, http)
+
+
+@contextmanager
+def visited(lake: LakeQueue, auth: httpx.Auth | None = None, **more: Any) -> Iterator[Browser]:
+    with visiting(Application(lake, **more), auth) as browser:
+        yield browser
+
+
+@contextmanager
+def visiting(application: Application, auth: httpx.Auth | None = None) -> Iterator[Browser]:
+    transport = httpx.ASGITransport(application.asgi)
+    client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9324", auth=auth)
+    browser = Browser(client)
+    yield browser
+    browser.loop.run_until_complete(browser.loop.shutdown_default_executor())
+    browser.loop.close()
+
+
+def versions(lake: LakeQueue) -> dict[str, int]:
+    logs = Path(lake.root).rglob("_delta_log")
+    return {str(log): DeltaTable(log.parent).version() for log in logs}
+
+
+def with_letters(lake: LakeQueue, *names: str) -> Queue:
+    """A dead-letter queue with two messages of each queue."""
+    letters = lake.create_queue("letters")
+    for name in names:
+        policy = {"deadLetterTargetArn": "letters", "maxReceiveCount": 1}
+        source = lake.create_queue(name, visibility_timeout=0, redrive_policy=policy)
+        source.send_batch([SendEntry(f"{name} {number}") for number in range(2)])
+        source.receive(10)
+        source.receive(10)
+    return letters
+
+
+def rewindable(lake: LakeQueue, clock: ManualClock, count: int) -> Queue:
+    """A queue of which all messages were deleted, sent a second apart."""
+    queue = lake.create_queue("orders", rewind_range=3600)
+    for number in range(count):
+        queue.send(f"order {number}")
+        clock.advance(1)
+    queue.delete_batch([message.receipt_handle for message in queue.receive(count)])
+    return queue
+
+
+# --- the files
+
+
+def test_the_files_come_from_the_package_and_ask_nobody_else(console: Console):
+    files = sorted(path.name for path in STATIC.iterdir())
+    assert {"index.html", "console.css", "console.js"} <= {*files}
+    for name in files:
+        response = console.http.get(f"/console/{name}")
+        assert response.status_code == 200
+        assert {name.lower() for name in HEADERS} <= {*response.headers}
+        assert "://" not in response.text.replace("http://www.w3.org/2000/svg", "")
+    page = console.http.get("/console/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.headers["cache-control"] == "no-cache"
+    assert page.headers["content-security-policy"].startswith("default-src 'self'; ")
+    assert page.headers["x-frame-options"] == "DENY" and page.headers["x-content-type-options"] == "nosniff"
+    assert "style=" not in page.text and "<script>" not in page.text and "onclick" not in page.text
+    assert console.http.get("/console/", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
+    assert "javascript" in console.http.get("/console/console.js").headers["content-type"]
+
+
+def test_scripts_make_no_markup_of_data():
+    for script in STATIC.glob("*.js"):
+        text = script.read_text(encoding="utf-8")
+        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+            assert way not in text, f"{script.name}: {way}"
+
+
+def test_the_address_without_a_slash_leads_to_the_page(console: Console):
+    response = console.http.get("/console")
+    assert (response.status_code, response.headers["location"]) == (307, "/console/")
+
+
+def test_the_endpoint_beside_it_goes_on(console: Console):
+    headers = {"X-Amz-Target": "AmazonSQS.ListQueues", "Content-Type": "application/x-amz-json-1.0"}
+    assert console.http.post("/", headers=headers, content=b"{}").json() == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("api/nothing", 404),
+        ("api/queues/a/b/c/d", 404),
+        ("nothing.js", 404),
+        ("%00", 404),
+        ("..%2f..%2fconsole.py", 404),
+        ("%2e%2e/console.py", 404),
+        ("api/queues/nope", 400),
+        ("api/queues/%3Cb%3E%27", 400),
+        ("api/queues?limit=0", 400),
+        ("api/queues?limit=x", 400),
+        ("api/queues?colour=red", 400),
+    ],
+)
+def test_what_is_not_there_is_refused_in_one_line(standing: Console, path: str, status: int):
+    response = standing.http.get(f"/console/{path}")
+    assert response.status_code == status
+    refusal = response.json()
+    assert {*refusal} == {"code", "message"} and "\n" not in refusal["message"] and refusal["message"]
+    assert response.headers["content-type"] == "application/json"
+    assert {name.lower() for name in HEADERS} <= {*response.headers}
+
+
+# --- the list
+
+
+@pytest.mark.spec("QUE-23")
+def test_the_list_tells_how_every_queue_stands(console: Console, clock: ManualClock):
+    queue = console.lake.create_queue("orders", rewind_range=60)
+    queue.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("c"), SendEntry("d", delay=60)])
+    clock.advance(5)
+    first, _ = queue.receive(2)
+    queue.delete(first.receipt_handle)
+    console.lake.create_queue("jobs.fifo", fifo=True)
+    found = console.get("queues")
+    assert [(row["name"], row["fifo"]) for row in found["queues"]] == [("jobs.fifo", True), ("orders", False)]
+    assert found["queues"][1]["counts"] == {
+        "visible": 1,
+        "in_flight": 1,
+        "delayed": 1,
+        "held": 0,
+        "rewindable": 1,
+        "oldest_age": 5,
+    }
+    assert found["queues"][0]["counts"]["oldest_age"] is None
+    assert (found["total"], found["next"], found["region"], found["caller"]) == (2, None, "local", "-")
+
+
+def test_the_list_has_pages_and_a_filter(console: Console):
+    for name in ("Alpha", "beta", "gamma", "alphabet"):
+        console.lake.create_queue(name)
+
+    def names(**parameters: Any) -> list[str]:
+        return [row["name"] for row in console.get("queues", **parameters)["queues"]]
+
+    assert names() == ["Alpha", "alphabet", "beta", "gamma"]
+    assert names(text="ALPHA") == ["Alpha", "alphabet"]
+    assert names(text=HOSTILE) == []
+    page = console.get("queues", limit=3)
+    assert (page["total"], page["next"]) == (4, "beta")
+    assert names(limit=3, after=page["next"]) == ["gamma"]
+    assert console.get("queues", after="beta")["next"] is None
+
+
+def test_a_sparkline_joins_what_the_compactor_wrote_and_what_the_server_saw(console: Console, clock: ManualClock):
+    queue = console.lake.create_queue("orders")
+    part = SPAN / BUCKETS
+    queue.send_batch([SendEntry("a"), SendEntry("b")])
+    console.lake.compact()
+    clock.advance(10 * part)
+    queue.send("c")
+    console.get("queues")
+    clock.advance(10 * part)
+    queue.purge()
+    [row] = console.get("queues")["queues"]
+    assert [value for value in row["depths"] if value is not None] == [2, 3, 0]
+    assert [index for index, value in enumerate(row["depths"]) if value is not None] == [39, 49, 59]
+    clock.advance(SPAN)
+    [row] = console.get("queues")["queues"]
+    assert row["depths"] == [None] * (BUCKETS - 1) + [0]
+
+
+def test_the_server_looks_by_itself(lake: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(console_module, "SECONDS", 0)
+    lake.create_queue("broken")
+    shutil.rmtree(layout.receipts_path(lake.root, lake.queue("broken").key))
+    lake.create_queue("orders").send("a")
+    application = Application(lake)
+
+    async def watched() -> None:
+        watching = asyncio.create_task(application.console.watch())
+        while not application.console.depths.seen(lake.queue("orders")):
+            await asyncio.sleep(0.01)
+        watching.cancel()
+
+    asyncio.run(asyncio.wait_for(watched(), 60))
+    depths = application.console.depths
+    assert [stands.counts.visible for stands in depths.seen(lake.queue("orders"))] == [1]
+    assert depths.seen(lake.queue("broken")) == []
+    gone = lake.queue("orders")
+    lake.delete_queue("orders")
+    depths.queues()
+    assert depths.seen(gone) == []
+
+
+def test_sparklines_do_without_what_the_compactor_wrote(console: Console, caplog: pytest.LogCaptureFixture):
+    console.lake.create_queue("orders").send("a")
+    console.lake.compact()
+    for file in Path(layout.stats_path(console.lake.root)).rglob("*.parquet"):
+        file.unlink()
+    [row] = console.get("queues")["queues"]
+    assert row["depths"] == [None] * (BUCKETS - 1) + [1]
+    assert "sparklines know nothing of the compactor" in caplog.text
+
+
+def test_a_queue_that_cannot_be_read_does_not_take_the_list_with_it(console: Console):
+    broken = console.lake.create_queue("broken")
+    console.lake.create_queue("sound").send("a")
+    shutil.rmtree(layout.receipts_path(console.lake.root, broken.key))
+    first, second = console.get("queues")["queues"]
+    assert (first["name"], first["counts"], first["error"]) == (
+        "broken",
+        None,
+        "The storage of the queues failed.",
+    )
+    assert second["counts"]["visible"] == 1
+    response = console.http.get("/console/api/queues/broken")
+    assert (response.status_code, response.json()["code"]) == (503, "ServiceUnavailable")
+    assert str(console.lake.root) not in response.text
+
+
+# --- one queue
+
+
+@pytest.mark.spec("RWD-24", "DLQ-7")
+def test_a_queue_is_shown_with_all_that_is_known_of_it(console: Console, clock: ManualClock):
+    console.lake.create_queue("letters")
+    console.lake.create_queue(
+        "orders",
+        tags={HOSTILE: HOSTILE},
+        rewind_range=60,
+        redrive_policy={"deadLetterTargetArn": "letters", "maxReceiveCount": 3},
+    )
+    found = console.get("queues/orders")
+    assert found["tags"] == {HOSTILE: HOSTILE}
+    assert found["attributes"]["RewindSeconds"] == "60" and found["attributes"]["QueueArn"].endswith(":orders")
+    assert (found["dead_letter_queue"], found["max_receive_count"]) == ("letters", 3)
+    assert found["min_rewind_time"] == "2025-12-31T23:59:00Z"
+    assert set(found["may"].values()) == {True}
+    letters = console.get("queues/letters")
+    assert (letters["sources"], letters["min_rewind_time"]) == (["orders"], None)
+
+
+def test_points_reach_from_the_first_look_to_the_present(console: Console, clock: ManualClock):
+    queue = console.lake.create_queue("orders")
+    queue.send("a")
+    begin = to_micros(clock.now()) // 1_000
+    console.get("queues/orders")
+    clock.advance(1800)
+    queue.send("b")
+    found = console.get("queues/orders/points")
+    assert (found["hours"], found["points"][0]["at"], found["points"][-1]["at"]) == (3, begin, begin + 1_800_000)
+    assert [found["points"][index]["visible"] for index in (0, -1)] == [1, 2]
+    ats = [point["at"] for point in found["points"]]
+    assert ats == sorted(ats)
+    clock.advance(3600)
+    assert console.get("queues/orders/points", hours=1)["points"][0]["at"] >= begin + 1_800_000
+    assert console.http.get("/console/api/queues/orders/points?hours=169").status_code == 400
+
+
+@pytest.mark.spec("STA-6")
+def test_messages_are_shown_through_filters_and_nothing_changes(console: Console, clock: ManualClock):
+    queue = console.lake.create_queue("orders")
+    queue.send_batch(
+        [
+            SendEntry("Apple", group_id="Fruit"),
+            SendEntry("banana", attributes={"kind": "ripe", "key": b"\xff"}),
+            SendEntry("it's 100%_sure"),
+            SendEntry("late", delay=60),
+            SendEntry(HOSTILE.replace("\x7f", "")),
+        ]
+    )
+    queue.receive()
+    before = versions(console.lake)
+    hostile = HOSTILE.replace("\x7f", "")
+    for filters, bodies in (
+        ({"state": "in_flight"}, ["Apple"]),
+        ({"state": "delayed"}, ["late"]),
+        ({"state": "held"}, []),
+        ({"text": "APPLE"}, ["Apple"]),
+        ({"text": "fruit"}, ["Apple"]),
+        ({"text": "it's"}, ["it's 100%_sure"]),
+        ({"text": "%_s"}, ["it's 100%_sure"]),
+        ({"text": hostile}, [hostile]),
+        ({"text": "') OR true OR contains('"}, []),
+        ({"where": "message_attributes['kind'] = 'ripe'"}, ["banana"]),
+        ({"where": "receive_count = 0 -- not received", "state": "visible", "text": "ban"}, ["banana"]),
+        ({"where": "body < 'b'", "text": "apple"}, ["Apple"]),
+        ({"where": "false) OR (body = 'late'", "text": "late"}, ["late"]),
+        ({"where": "false) OR (body = 'late'", "text": "banana"}, []),
+        ({"limit": 2}, ["Apple", "banana"]),
+    ):
+        assert (filters, console.bodies("orders", **filters)) == (filters, bodies)
+    found = console.get("queues/orders/messages", limit=4)
+    assert found["more"] and not console.get("queues/orders/messages", limit=5)["more"]
+    apple, banana = found["messages"][:2]
+    assert (apple["state"], apple["receive_count"], apple["group_id"]) == ("in_flight", 1, "Fruit")
+    assert banana["attributes"] == {
+        "kind": {"type": "String", "value": "ripe"},
+        "key": {"type": "Binary", "value": "/w=="},
+    }
+    by_id = console.get("queues/orders/messages", text=banana["id"].upper())["messages"]
+    assert [message["id"] for message in by_id] == [banana["id"]]
+    assert versions(console.lake) == before
+
+
+def test_long_bodies_are_cut_until_they_are_asked_for(console: Console):
+    queue = console.lake.create_queue("orders")
+    queue.send("é" * 1000, attributes={"note": "n" * 500})
+    [cut] = console.get("queues/orders/messages")["messages"]
+    assert (len(cut["body"]), cut["length"], cut["cut"]) == (400, 1000, True)
+    assert len(cut["attributes"]["note"]["value"]) == 400
+    whole = console.get(f"queues/orders/messages/{cut['id']}")
+    assert (whole["body"], whole["attributes"]["note"]["value"], whole["cut"]) == ("é" * 1000, "n" * 500, False)
+    for id in ("gone", "' OR true --"):
+        gone = console.http.get(f"/console/api/queues/orders/messages/{id}")
+        assert (gone.status_code, gone.json()["code"]) == (404, "ResourceNotFoundException")
+
+
+@pytest.mark.parametrize(
+    ("filters", "said"),
+    [
+        ({"where": "nonsense"}, "There is no column nonsense"),
+        ({"where": "true)) OR ((true", "text": "a"}, "Value true)) OR ((true for parameter where"),
+        ({"where": "getenv('HOME') = 'a'"}, "for parameter where"),
+        ({"where": "body = (SELECT 'a')"}, "one message at a time"),
+        ({"state": "gone"}, "Value gone for parameter state"),
+        ({"text": "a\0b"}, "for parameter text"),
+        ({"limit": "201"}, "for parameter limit"),
+        ({"limit": "-1"}, "for parameter limit"),
+        ({"since": "2026-01-01T00:00:00Z"}, "since is not a member"),
+    ],
+)
+def test_filters_that_are_none_are_refused(standing: Console, filters: dict[str, str], said: str):
+    response = standing.http.get("/console/api/queues/orders/messages", params=filters)
+    assert response.status_code == 400
+    assert said in response.json()["message"] and "\n" not in response.json()["message"]
+
+
+# --- actions
+
+
+def test_a_message_is_sent_as_sqs_would_take_it(console: Console):
+    queue = console.lake.create_queue("jobs.fifo", fifo=True)
+    sent = console.post(
+        "queues/jobs.fifo/send",
+        MessageBody=HOSTILE,
+        MessageGroupId="g",
+        MessageDeduplicationId="d",
+        MessageAttributes={
+            "text": {"DataType": "String", "StringValue": HOSTILE},
+            "key": {"DataType": "Binary", "BinaryValue": base64.b64encode(b"\x00").decode()},
+        },
+    )
+    assert sent["SequenceNumber"]
+    [message] = queue.receive()
+    assert (message.message_id, message.body, message.group_id, message.dedup_id) == (
+        sent["MessageId"],
+        HOSTILE,
+        "g",
+        "d",
+    )
+    assert message.message_attributes["text"].value == HOSTILE
+    assert message.message_attributes["key"].value == b"\x00"
+    delayed = console.lake.create_queue("later")
+    console.post("queues/later/send", MessageBody="a", DelaySeconds=60)
+    assert delayed.counts().delayed == 1
+
+
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        ({}, "MissingParameter"),
+        ({"MessageBody": 1}, "SerializationException"),
+        ({"MessageBody": "a", "Colour": "red"}, "SerializationException"),
+        ({"MessageBody": "a", "DelaySeconds": -1}, "InvalidParameterValue"),
+        ({"MessageBody": "a", "DelaySeconds": "1"}, "SerializationException"),
+        ({"MessageBody": "\x00"}, "InvalidMessageContents"),
+        ({"MessageBody": "\ud800"}, "SerializationException"),
+        ({"MessageBody": "a", "\ud800": 1}, "SerializationException"),
+        ({"MessageBody": "a", "MessageAttributes": {"a": {"DataType": "String"}}}, "InvalidParameterValue"),
+        ([], "SerializationException"),
+    ],
+)
+def test_a_message_that_sqs_would_not_take_is_refused(standing: Console, members: Any, code: str):
+    response = standing.http.post(
+        "/console/api/queues/orders/send",
+        content=json.dumps(members),
+        headers=ASKED | {"Content-Type": "application/json"},
+    )
+    assert (response.status_code, response.json()["code"]) == (400, code)
+    assert standing.lake.queue("orders").counts().visible == 1
+
+
+@pytest.mark.spec("PUR-1", "PUR-2")
+def test_a_purge_wants_the_name_typed(console: Console):
+    queue = console.lake.create_queue("orders")
+    queue.send("a")
+    for typed in (None, "", "order", "Orders", 1):
+        assert console.sent("queues/orders/purge", {"name": typed}).status_code == 400
+    assert queue.counts().visible == 1
+    assert console.post("queues/orders/purge", name="orders") == {}
+    assert queue.counts().visible == 0
+    again = console.sent("queues/orders/purge", {"name": "orders"})
+    assert (again.status_code, again.json()["code"]) == (403, "PurgeQueueInProgress")
+
+
+@pytest.mark.spec("RWD-9", "RWD-11")
+def test_a_rewind_does_what_it_said_it_would(console: Console, clock: ManualClock):
+    begin = clock.now()
+    queue = rewindable(console.lake, clock, 4)
+    to = (begin + timedelta(seconds=2)).isoformat()
+    assert console.bodies("orders", "history") == [f"order {number}" for number in range(4)]
+    assert console.bodies("orders", "history", since=to, text="ORDER", where="body <> 'order 2'") == ["order 3"]
+    first = console.get("queues/orders/history", limit=1)
+    assert first["more"] and first["messages"][0]["state"] == "deleted"
+    assert console.get(f"queues/orders/history/{first['messages'][0]['id']}")["body"] == "order 0"
+    assert console.http.get("/console/api/queues/orders/history/gone").status_code == 404
+    before = versions(console.lake)
+    assert console.get("queues/orders/rewind", to=to) == {"messages": 2, "to": "2026-01-01T00:00:02Z"}
+    assert versions(console.lake) == before
+    assert console.post("queues/orders/rewind", to=to) == {"messages": 2}
+    assert [message.body for message in queue.peek()] == ["order 2", "order 3"]
+
+
+@pytest.mark.parametrize(
+    "to", [None, "", "yesterday", "2026-01-01", "2026-01-01T00:00:00", 5, "2031-01-01T00:00:00Z"]
+)
+def test_a_rewind_to_no_such_instant_is_refused(standing: Console, to: Any):
+    assert standing.http.get("/console/api/queues/orders/rewind", params={"to": to}).status_code == 400
+    assert standing.sent("queues/orders/rewind", {"to": to}).status_code == 400
+
+
+@pytest.mark.spec("RWD-15")
+def test_a_queue_without_a_history_says_so(console: Console, clock: ManualClock):
+    console.lake.create_queue("orders")
+    assert console.bodies("orders", "history") == []
+    response = console.sent("queues/orders/rewind", {"to": clock.now().isoformat()})
+    assert (response.status_code, response.json()["code"]) == (400, "UnsupportedOperation")
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_redrive_does_what_it_said_it_would_and_no_more(console: Console):
+    with_letters(console.lake, "mails", "orders")
+    assert console.get("queues/letters/redrive") == {
+        "messages": 4,
+        "destinations": [{"queue": "mails", "messages": 2}, {"queue": "orders", "messages": 2}],
+    }
+    where = "body LIKE 'orders%'"
+    assert console.get("queues/letters/redrive", where=where)["destinations"] == [
+        {"queue": "orders", "messages": 2}
+    ]
+    assert console.post("queues/letters/redrive", where=where, messages=1) == {"messages": 1}
+    assert console.bodies("orders") == ["orders 0"]
+    assert console.post("queues/letters/redrive", messages=2) == {"messages": 2}
+    assert console.post("queues/letters/redrive") == {"messages": 1}
+    assert console.bodies("letters") == []
+    for members in (
+        {"where": "nonsense"},
+        {"messages": 0},
+        {"messages": 1001},
+        {"messages": "a"},
+        {"to": "mails"},
+    ):
+        assert console.sent("queues/letters/redrive", members).status_code == 400
+
+
+# --- who may
+
+
+ACTS = [
+    ("send", {"MessageBody": "a"}),
+    ("purge", {"name": "orders"}),
+    ("redrive", {}),
+    ("rewind", {"to": "2026-01-01T00:00:00Z"}),
+]
+
+
+@pytest.mark.parametrize(("act", "members"), ACTS)
+def test_no_other_site_can_have_a_browser_act(console: Console, clock: ManualClock, act: str, members: Any):
+    rewindable(console.lake, clock, 1)
+    path, before = f"/console/api/queues/orders/{act}", versions(console.lake)
+    as_json = {"Content-Type": "application/json"}
+    content = json.dumps(members)
+    for headers, status in (
+        (as_json, 403),
+        (ASKED, 415),
+        (ASKED | {"Content-Type": "text/plain"}, 415),
+        (ASKED | {"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    ):
+        response = console.http.post(path, content=content, headers=headers)
+        assert (response.status_code, headers) == (status, headers)
+        assert {*response.json()} == {"code", "message"}
+    preflight = console.http.options(
+        path,
+        headers={
+            "Origin": "http://other.example",
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "x-lakequeue-console",
+        },
+    )
+    assert preflight.status_code == 403 and "access-control-allow-origin" not in preflight.headers
+    assert versions(console.lake) == before
+    assert console.http.post(path, content=content, headers=ASKED | as_json).status_code == 200
+    assert versions(console.lake) != before or act == "redrive"  # which finds no dead letters
+
+
+@pytest.mark.parametrize(("content", "status"), [(b"", 400), (b"{", 400), (b"[" * 9999, 400), (b" " * 5001, 413)])
+def test_bodies_that_are_none_are_refused(lake: LakeQueue, content: bytes, status: int):
+    lake.create_queue("orders")
+    with visited(lake, largest_body=5000 if status == 413 else 2**20) as http:
+        headers = ASKED | {"Content-Type": "application/json"}
+        response = http.post("/console/api/queues/orders/send", content=content, headers=headers)
+        assert (response.status_code, {*response.json()}) == (status, {"code", "message"})
+
+
+@attrs.frozen
+class Limited:
+    """Somebody with a list of permitted actions."""
+
+    name: str
+    allowed: frozenset[str]
+
+    def may(self, action: str, queue: str | None) -> bool:
+        return action in self.allowed and queue != "secret"
+
+
+@attrs.frozen
+class Keys(Open):
+    """A door with one key."""
+
+    allowed: frozenset[str] = frozenset()
+
+    def password(self, key_id: str, secret: str) -> Caller | None:
+        known = (key_id, secret) == ("AKIA1", "pass:wörd")
+        return Limited("reader", self.allowed) if known else None
+
+
+def keyed(lake: LakeQueue, *allowed: str) -> AbstractContextManager[Browser]:
+    return visited(lake, httpx.BasicAuth("AKIA1", "pass:wörd"), access=Keys(frozenset(allowed)))
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "Basic",
+        "Basic !",
+        "Basic /w==",
+        "Bearer QUtJQTE6cGFzczp3w7ZyZA==",
+        "Basic " + base64.b64encode(b"AKIA1:pass").decode(),
+        "Basic " + base64.b64encode(b"AKIA1").decode(),
+    ],
+)
+def test_where_there_are_keys_nobody_sees_anything_without_one(lake: LakeQueue, authorization: str | None):
+    lake.create_queue("orders")
+    with visited(lake, access=Keys(frozenset({"ListQueues"}))) as http:
+        headers = {} if authorization is None else {"Authorization": authorization}
+        for path in ("", "console.js", "api/queues", "api/queues/orders", "api/nothing"):
+            response = http.get(f"/console/{path}", headers=headers)
+            assert (response.status_code, {*response.json()}) == (401, {"code", "message"})
+            assert response.headers["www-authenticate"] == 'Basic realm="lakequeue", charset="UTF-8"'
+            assert "content-security-policy" in response.headers
+        response = http.post("/console/api/queues/orders/send", json={"MessageBody": "a"}, headers=headers | ASKED)
+        assert response.status_code == 401
+    assert lake.queue("orders").counts().visible == 0
+
+
+def test_a_key_shows_no_more_than_it_may(lake: LakeQueue, clock: ManualClock):
+    rewindable(lake, clock, 1).send("a")
+    lake.create_queue("secret").send("b")
+    one = "/console/api/queues/orders"
+    with keyed(lake, "ListQueues") as http:
+        assert http.get("/console/").status_code == 200
+        found = http.get("/console/api/queues").json()
+        assert [(row["name"], row["counts"], row["depths"]) for row in found["queues"]] == [
+            ("orders", None, None),
+            ("secret", None, None),
+        ]
+        assert found["caller"] == "reader"
+        assert http.get(one).status_code == http.get(f"{one}/points").status_code == 403
+    with keyed(lake, "GetQueueAttributes") as http:
+        assert http.get("/console/api/queues").status_code == 403
+        found = http.get(one).json()
+        assert set(found["may"].values()) == {False} and found["tags"] is None and found["sources"] is None
+        refused = http.get("/console/api/queues/secret")
+        assert refused.status_code == 403
+        assert refused.json()["message"] == "reader may not do GetQueueAttributes on secret."
+        for path in (
+            "messages",
+            "messages/x",
+            "history",
+            "history/x",
+            "rewind?to=2026-01-01T00:00:00Z",
+            "redrive",
+        ):
+            assert (path, http.get(f"{one}/{path}").status_code) == (path, 403)
+        for act, members in ACTS:
+            assert http.post(f"{one}/{act}", json=members, headers=ASKED).status_code == 403
+    assert lake.queue("orders").counts().visible == 1
+
+
+@pytest.mark.parametrize(("act", "members"), ACTS)
+def test_a_key_does_what_it_may(lake: LakeQueue, clock: ManualClock, act: str, members: Any):
+    rewindable(lake, clock, 1)
+    action = {"send": "SendMessage", "purge": "PurgeQueue", "redrive": "StartMessageMoveTask", "rewind": "Rewind"}
+    with keyed(lake, action[act]) as http:
+        for other, given in ACTS:
+            allowed = other == act
+            status = http.post(f"/console/api/queues/orders/{other}", json=given, headers=ASKED).status_code
+            assert (other, status) == (other, 200 if allowed else 403)
+
+
+def test_a_condition_asks_for_permission_to_read(lake: LakeQueue):
+    with_letters(lake, "orders")
+    one, where = "/console/api/queues/letters/redrive", {"where": "body LIKE 'o%'"}
+    with keyed(lake, "StartMessageMoveTask") as http:
+        assert http.get(one).json()["messages"] == 2
+        assert http.get(one, params=where).status_code == 403
+        assert http.post(one, json=where, headers=ASKED).status_code == 403
+    with keyed(lake, "StartMessageMoveTask", "ReceiveMessage") as http:
+        assert http.post(one, json=where, headers=ASKED).json() == {"messages": 2}
+
+
+def test_the_access_log_is_told_what_a_request_was_about(lake: LakeQueue):
+    lake.create_queue("orders")
+    told: list[tuple[str, str, str, str]] = []
+    application = Application(lake, access=Keys(frozenset({"GetQueueAttributes"})))
+    inside = application.asgi
+
+    async def outside(scope: Any, receive: Any, send: Any) -> None:
+        await inside(scope, receive, send)
+        exchange = scope["state"]["exchange"]
+        told.append((exchange.action, exchange.queue, exchange.caller, exchange.code))
+
+    application.asgi = outside
+    with visiting(application, httpx.BasicAuth("AKIA1", "pass:wörd")) as http:
+        http.get("/console/")
+        http.get("/console/api/queues/orders")
+        http.post("/console/api/queues/orders/purge", json={}, headers=ASKED)
+        http.get("/console/api/nothing")
+    assert told == [
+        ("-", "-", "reader", "OK"),
+        ("GetQueueAttributes", "orders", "reader", "OK"),
+        ("PurgeQueue", "orders", "reader", "AccessDeniedException"),
+        ("-", "-", "reader", "NotFound"),
+    ]
+
+
+def test_answers_are_kept_by_nobody_and_failures_tell_nothing(
+    console: Console, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    console.lake.create_queue("orders")
+    assert console.http.get("/console/api/queues").headers["cache-control"] == "no-store"
+
+    def fail(self: Queue) -> None:
+        raise ZeroDivisionError("the inside of the server")
+
+    monkeypatch.setattr(Queue, "purge", fail)
+    response = console.sent("queues/orders/purge", {"name": "orders"})
+    assert response.status_code == 500
+    assert response.json() == {"code": "InternalFailure", "message": "The server failed."}
+    assert "the inside of the server" in caplog.text

@@ -1,0 +1,342 @@
+"""Requests made from the service model, right ones and broken ones: none of them makes the server fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from xml.etree import ElementTree
+
+import attrs
+import httpx
+import pytest
+from botocore.model import ListShape, MapShape, Shape, StructureShape
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from lakequeue import LakeQueue
+from lakequeue.clock import SystemClock
+from lakequeue.serve import query_protocol
+from lakequeue.serve.app import Application
+from lakequeue.serve.model import operations
+from serve.entrance import FORM, JSON, told
+
+BASE = "http://localhost:9324"
+NAMES = ["orders", "orders", "orders.fifo", "orders.fifo", "dead", "new"]
+ARN = "arn:aws:sqs:local:000000000000:"
+LONG_SECONDS = 600
+
+
+def mostly(sane: st.SearchStrategy[Any], wild: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """One in a dozen is wild; a request has many members, and one is enough to have it refused."""
+    return st.integers(0, 11).flatmap(lambda n: wild if n == 7 else sane)
+
+
+any_text = st.text(max_size=30) | st.sampled_from(
+    [
+        "",
+        "1e400",
+        "null",
+        "[]",
+        "\x00",
+        "\ud800",
+        "\uffff",
+        "A" * 70_000,
+        "a" * 81,
+        "*",
+        "../x",
+        "a b",
+        "9" * 5_000,
+    ]
+    + ["\u0661", "NaN", "1_0", "[" * 20_000, "=", "1e-99999999999"]
+)
+texts = mostly(st.sampled_from(["0", "1", "30", "1024", "true", "{}", "a", "x" * 500]), any_text)
+names = mostly(st.sampled_from(NAMES), any_text)
+numbers = mostly(
+    st.integers(0, 10), st.sampled_from([-1, 11, 20, 900, 43_201, 120_000, 2**31, 2**63, -(2**63), 10**40])
+)
+values = st.none() | st.booleans() | numbers | st.floats(allow_nan=False, allow_infinity=False) | any_text
+junk = st.recursive(
+    values,
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(any_text, inside, max_size=3),
+    max_leaves=6,
+)
+policies = mostly(
+    st.fixed_dictionaries({"deadLetterTargetArn": names.map(ARN.__add__), "maxReceiveCount": numbers}),
+    st.dictionaries(texts, texts, max_size=2)
+    | st.fixed_dictionaries({"Statement": junk}, optional={"Version": junk, "Id": junk})
+    | st.fixed_dictionaries(
+        {"redrivePermission": st.sampled_from(["allowAll", "byQueue"])}, optional={"sourceQueueArns": junk}
+    )
+    | st.fixed_dictionaries({"deadLetterTargetArn": st.just(f"{ARN}dead"), "maxReceiveCount": junk})
+    | junk,
+).map(json.dumps)
+handles: list[str] = []
+"""Receipt handles, tokens and task handles that the server has given out."""
+
+
+@attrs.frozen
+class Asked:
+    action: str
+    kind: str
+    path: str
+    body: bytes
+    target: str | None = None
+
+    def headers(self) -> dict[str, str]:
+        return {"content-type": self.kind} | ({"x-amz-target": self.target} if self.target else {})
+
+
+def text_for(name: str, shape: Shape) -> st.SearchStrategy[Any]:
+    """Texts that a member may well have, by its name."""
+    known = {
+        "QueueUrl": names.map(lambda queue: f"{BASE}/000000000000/{queue}"),
+        "QueueName": names,
+        "QueueNamePrefix": names,
+        "SourceArn": names.map(ARN.__add__),
+        "DestinationArn": names.map(ARN.__add__),
+        "DataType": st.sampled_from(["String", "Number", "Binary", "String.x"]),
+        "StringValue": mostly(st.just("1"), any_text),
+        "Id": mostly(st.integers(1, 99).map(str), any_text),
+        "MessageGroupId": mostly(st.sampled_from(["g", "h"]), any_text),
+        "MessageDeduplicationId": mostly(st.integers(1, 99).map(str), any_text),
+        "ReceiptHandle": given_out(),
+        "NextToken": given_out(),
+        "TaskHandle": given_out(),
+        "RedrivePolicy": policies,
+        "RedriveAllowPolicy": policies,
+        "Policy": policies,
+    }
+    if name in known:
+        return known[name]
+    enum = getattr(shape, "enum", None)
+    return st.sampled_from(enum) if enum else texts
+
+
+def given_out() -> st.SearchStrategy[str]:
+    return st.integers(0, 40).map(lambda n: handles[-1 - n] if n < len(handles) else "AQEB")
+
+
+def member(shape: Shape, name: str = "") -> st.SearchStrategy[Any]:
+    """Values of a shape, as JSON has them; mostly such that mean something."""
+    match shape:
+        case StructureShape():
+            members = {key: member(inner, key) for key, inner in shape.members.items()}
+            needed = {key: members[key] for key in shape.required_members}
+            more = {key: value for key, value in members.items() if key not in needed}
+            few = st.lists(st.sampled_from(sorted(more)), max_size=2, unique=True) if more else st.just([])
+            return few.flatmap(lambda keys: st.fixed_dictionaries(needed | {key: more[key] for key in keys}))
+        case ListShape():
+            return st.lists(member(shape.member, name), max_size=4)
+        case MapShape():
+            keys = mostly(st.sampled_from(getattr(shape.key, "enum", None) or ["a", "b.c", "d"]), any_text)
+            return keyed(st.lists(keys, max_size=2, unique=True), shape)
+    match shape.type_name:
+        case "integer" | "long":
+            return numbers
+        case "boolean":
+            return st.booleans()
+        case "blob":
+            return mostly(st.just("AAEC"), any_text)
+    return text_for(name, shape)
+
+
+def keyed(keys: st.SearchStrategy[list[str]], shape: MapShape) -> st.SearchStrategy[dict[str, Any]]:
+    def filled(chosen: list[str]) -> st.SearchStrategy[dict[str, Any]]:
+        special = {"RedrivePolicy": policies, "RedriveAllowPolicy": policies, "Policy": policies}
+        each = member(shape.value) if isinstance(shape.value, StructureShape) else texts
+        return st.fixed_dictionaries({key: special.get(key, each) for key in chosen})
+
+    return keys.flatmap(filled)
+
+
+@st.composite
+def broken(draw: st.DrawFn, value: Any) -> Any:
+    """A value of which one part is another."""
+    if isinstance(value, dict) and value and draw(st.booleans()):
+        key = draw(st.sampled_from(sorted(value)))
+        match draw(st.sampled_from(["into", "without", "renamed"])):
+            case "into":
+                return value | {key: draw(broken(value[key]))}
+            case "without":
+                return {name: item for name, item in value.items() if name != key}
+            case _:
+                return {draw(texts) if name == key else name: item for name, item in value.items()}
+    if isinstance(value, list) and value and draw(st.booleans()):
+        place = draw(st.integers(0, len(value) - 1))
+        return [*value[:place], draw(broken(value[place])), *value[place + 1 :]]
+    if isinstance(value, dict) and draw(st.booleans()):
+        return value | {draw(texts): draw(junk)}
+    return draw(junk)
+
+
+def fields(shape: Shape, value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """A value as the fields of a form, as far as it can be one."""
+    prefix = f"{name}." if name else ""
+    match shape, value:
+        case StructureShape(), dict():
+            for key, item in value.items():
+                inner = shape.members.get(key)
+                if inner is None:
+                    yield f"{prefix}{key}", item
+                else:
+                    yield from fields(inner, item, prefix + query_protocol._element(key, inner))
+        case ListShape(), list():
+            for n, item in enumerate(value, 1):
+                yield from fields(shape.member, item, f"{prefix}{n}")
+        case MapShape(), dict():
+            for n, (key, item) in enumerate(value.items(), 1):
+                yield f"{prefix}{n}.{query_protocol._key(shape)}", key
+                yield from fields(shape.value, item, f"{prefix}{n}.Value")
+        case _, bool():
+            yield name, str(value).lower()
+        case _:
+            yield name, value
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Asked:
+    action = draw(st.sampled_from([*sorted(operations()), *["SendMessage", "ReceiveMessage"] * 4]))
+    shape = operations()[action].input_shape
+    value = draw(member(shape))
+    for _ in range(draw(st.sampled_from([0, 0, 0, 0, 0, 1, 2]))):
+        value = draw(broken(value))
+    path = draw(st.sampled_from(["/", "/", "/000000000000/orders", "/queue/new", "/%ff/%2F"]))
+    if draw(st.booleans()):
+        body, kind, target = json.dumps(value).encode(), JSON, f"AmazonSQS.{action}"
+    else:
+        form = [("Action", action), *(fields(shape, value, "") if isinstance(value, dict) else [("x", value)])]
+        body, kind, target = urlencode(form, errors="surrogatepass").encode(), FORM, None
+    match draw(st.sampled_from([*["as it is"] * 12, "cut", "changed", "random"])):
+        case "cut":
+            body = body[: draw(st.integers(0, len(body)))]
+        case "changed":
+            place = draw(st.integers(0, len(body)))
+            body = body[:place] + draw(st.binary(max_size=4)) + body[place + draw(st.integers(0, 4)) :]
+        case "random":
+            body = draw(st.binary(max_size=200))
+    return Asked(action, kind, path, body, target)
+
+
+class Forward(SystemClock):
+    """The machine's clock, put forward now and then."""
+
+    by = timedelta(0)
+
+    def now(self) -> datetime:
+        return super().now() + self.by
+
+
+class Fuzzed:
+    """An application that is asked without a socket, and what it has answered."""
+
+    def __init__(self, application: Application, clock: Forward, loop: asyncio.AbstractEventLoop) -> None:
+        self._lake, self._clock, self._loop = application.actions.lake, clock, loop
+        self._client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(application.asgi), base_url=BASE, timeout=None
+        )
+        self.answers: Counter[tuple[str, int]] = Counter()
+
+    def ask(self, asked: Asked) -> None:
+        sent = self._client.post(asked.path, content=asked.body, headers=asked.headers())
+        answer = self._loop.run_until_complete(sent)
+        assert answer.status_code < 500, answer.text
+        self.answers[asked.action, answer.status_code] += 1
+        if answer.status_code == 200:
+            self._remember(asked, answer)
+            if asked.action == "DeleteQueue":
+                self._clock.by += timedelta(seconds=61)
+                made(self._lake)
+        else:
+            error = told(answer.status_code, answer.headers, answer.content)
+            assert error.code and error.message
+
+    def _remember(self, asked: Asked, answer: httpx.Response) -> None:
+        if asked.kind == JSON:
+            document = answer.json() if answer.content else {}
+            assert isinstance(document, dict)
+            if asked.action == "ReceiveMessage":
+                handles.extend(message["ReceiptHandle"] for message in document.get("Messages", []))
+            handles.extend(document[name] for name in ("NextToken", "TaskHandle") if name in document)
+        else:
+            root = ElementTree.fromstring(answer.content)
+            assert root.tag == f"{{{query_protocol.NAMESPACE}}}{asked.action}Response"
+        del handles[:-40]
+
+    def serves(self) -> bool:
+        self.ask(Asked("ListQueues", JSON, "/", b"{}", "AmazonSQS.ListQueues"))
+        return self.answers["ListQueues", 200] > 0
+
+
+def made(lake: LakeQueue) -> None:
+    """Makes those of the queues that are not there."""
+    there = {queue.name for queue in lake.list_queues()}
+    policy = json.dumps({"deadLetterTargetArn": f"{ARN}dead", "maxReceiveCount": 1})
+    wanted = {"dead": {}, "orders": {"RedrivePolicy": policy}, "orders.fifo": {"FifoQueue": "true"}}
+    for name, attributes in wanted.items():
+        if name not in there:
+            lake.create_queue(name, Profile="sqs", **attributes)
+
+
+@contextmanager
+def fuzzed(root: Path) -> Iterator[Fuzzed]:
+    clock = Forward()
+    lake = LakeQueue(str(root), clock=clock)
+    lake.prepare()
+    application = Application(lake)
+    made(lake)
+    application.endpoint.stop()  # nobody waits for messages
+    loop = asyncio.new_event_loop()
+    lifespan = application.asgi.router.lifespan_context(application.asgi)
+    try:
+        loop.run_until_complete(lifespan.__aenter__())
+        yield Fuzzed(application, clock, loop)
+        loop.run_until_complete(lifespan.__aexit__(None, None, None))
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def fuzz(server: Fuzzed, examples: int, start: int) -> None:
+    """Asks a number of requests, others for each start."""
+
+    @seed(start)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],  # the queues change with each request: a smaller one may not fail again
+    )
+    @given(requests())
+    def ask(asked: Asked) -> None:
+        server.ask(asked)
+
+    ask()
+
+
+def test_no_request_makes_the_server_fail(tmp_path):
+    with fuzzed(tmp_path / "root") as server:
+        fuzz(server, 150, 0)
+        assert server.serves()
+        assert {status for _, status in server.answers} >= {200, 400}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LONG_SECONDS * 2)
+def test_no_request_makes_the_server_fail_for_ten_minutes(tmp_path):
+    end, round = time.monotonic() + LONG_SECONDS, 0
+    while time.monotonic() < end:
+        round += 1
+        with fuzzed(tmp_path / str(round)) as server:
+            while time.monotonic() < end and server.answers.total() < 2_000:
+                fuzz(server, 250, round * 1_000 + server.answers.total())
+            assert server.serves()
+            print(f"round {round}: {server.answers.total()} requests", sorted(server.answers.items()))

@@ -1,0 +1,240 @@
+"""The file of keys, what its rules allow, and a server that asks for signatures, with boto3."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import boto3
+import botocore.auth
+import httpx
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.compat import get_current_datetime
+from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+
+from lakequeue.errors import InvalidOptions
+from lakequeue.serve.keys import _NOBODY, Key, Keys, Rule
+from serve.entrance import FORM, JSON, Entrance, entrance, told
+
+ADMIN, ORDERS, SENDER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER"
+FILE = {
+    ADMIN: {"secret": "admin-secret"},
+    ORDERS: {"secret": "orders-secret", "rules": [{"queues": ["orders*"], "actions": ["*"]}]},
+    SENDER: {
+        "secret": "sender-secret",
+        "rules": [
+            {"queues": ["orders", "letters"], "actions": ["SendMessage", "GetQueueUrl"]},
+            {"queues": ["*"], "actions": ["ListQueues"]},
+        ],
+    },
+}
+
+
+def written(path: Path, content: object) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def problems(path: Path, content: object) -> list[str]:
+    with pytest.raises(InvalidOptions) as caught:
+        Keys.read(written(path / "keys.json", content))
+    assert "secret-text" not in str(caught.value)
+    return [problem.removeprefix(f"{path}/keys.json: ") for problem in caught.value.problems]
+
+
+def test_every_problem_is_named_at_once(tmp_path):
+    assert problems(
+        tmp_path,
+        {
+            "a b": {"secret": ""},
+            "one": {"secret": "secret-text", "rules": [{"queues": ["q"], "actions": ["Send", "*"]}], "role": 1},
+            "two": {"rules": []},
+            "three": {"secret": "secret-text", "rules": [{"queues": "q*", "actions": [1]}, 7]},
+            "four": "secret-text",
+            "five": {"secret": "\u00e9\ud800"},
+        },
+    ) == [
+        "key 'a b': an id has 1 to 128 letters, digits, _, . and -",
+        "key 'a b': secret must be 1 to 256 visible characters of ASCII",
+        "key 'one': 'role' is not known",
+        "key 'one', rule 1: 'Send' is no action of SQS",
+        "key 'two': secret must be 1 to 256 visible characters of ASCII",
+        "key 'two', rules: must be a list that is not empty",
+        "key 'three', rule 1, queues: must be a list that is not empty",
+        "key 'three', rule 1, actions: must be texts that are not empty",
+        "key 'three', rule 2: must be an object",
+        "key 'three', rule 2, queues: must be a list that is not empty",
+        "key 'three', rule 2, actions: must be a list that is not empty",
+        "key 'four': must be an object",
+        "key 'four': secret must be 1 to 256 visible characters of ASCII",
+        "key 'five': secret must be 1 to 256 visible characters of ASCII",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "not JSON in UTF-8"),
+        ("[" * 100_000, "not JSON in UTF-8"),
+        ("[]", "the file: must be an object"),
+        ("{}", "the file: must have a key"),
+        ('{"a": {"secret": "x"}, "a": {"secret": "y"}}', "the file: 'a' is given twice"),
+        ('{"a": {"secret": "x", "secret": "y"}}', "key 'a': 'secret' is given twice"),
+    ],
+)
+def test_what_is_no_file_of_keys(tmp_path, content, expected):
+    assert expected in problems(tmp_path, content)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610])
+def test_a_file_that_others_can_read_is_refused(tmp_path, mode):
+    path = written(tmp_path / "keys.json", FILE)
+    path.chmod(mode)
+    with pytest.raises(InvalidOptions, match="others may read"):
+        Keys.read(path)
+
+
+def test_rules_allow_actions_on_queues():
+    rule = Rule(("orders*", "a?c"), frozenset({"SendMessage", "ListQueues"}))
+    assert rule.allows("SendMessage", "orders.fifo") and rule.allows("SendMessage", "abc")
+    assert not rule.allows("SendMessage", "Orders") and not rule.allows("ReceiveMessage", "orders")
+    assert not rule.allows("ListQueues", None)
+    assert Rule(("*",), frozenset({"*"})).allows("ListQueues", None)
+    assert Key("a", "s").may("PurgeQueue", "any") and not Key("a", "s", (rule,)).may("PurgeQueue", "orders")
+
+
+def test_a_key_and_its_secret_will_do_for_the_console():
+    keys = Keys({"a": Key("a", "secret"), "b": Key("b", "other")})
+    assert keys.password("a", "secret") == Key("a", "secret")
+    for wrong in (
+        ("a", "secre"),
+        ("a", ""),
+        ("", ""),
+        ("b", "secret"),
+        ("c", _NOBODY),
+        ("A", "secret"),
+        ("a", "\ud800"),
+    ):
+        assert keys.password(*wrong) is None
+
+
+def test_what_the_console_does_beside_sqs_may_be_allowed(tmp_path):
+    rules = [{"queues": ["*"], "actions": ["Rewind"]}]
+    keys = Keys.read(written(tmp_path / "keys.json", {"a": {"secret": "s", "rules": rules}}))
+    caller = keys.password("a", "s")
+    assert caller is not None and caller.may("Rewind", "orders") and not caller.may("PurgeQueue", "orders")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    access = Keys.read(written(folder / "keys.json", FILE))
+    with entrance(folder / "root", access=access) as running:
+        client(running, ADMIN).create_queue(QueueName="orders")
+        client(running, ADMIN).create_queue(QueueName="other")
+        yield running
+
+
+def client(running: Entrance, id: str, secret: str | None = None):
+    return boto3.client(
+        "sqs",
+        region_name="eu-west-1",
+        endpoint_url=running.url,
+        aws_access_key_id=id,
+        aws_secret_access_key=secret or FILE[id]["secret"],
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+def code(call, **given):
+    with pytest.raises(ClientError) as caught:
+        call(**given)
+    return caught.value.response["Error"]["Code"], caught.value.response["ResponseMetadata"]["HTTPStatusCode"]
+
+
+def test_a_key_without_rules_may_do_everything(guarded):
+    admin = client(guarded, ADMIN)
+    url = admin.get_queue_url(QueueName="other")["QueueUrl"]
+    admin.send_message(QueueUrl=url, MessageBody="\u00e9\u4e2d" * 1_000)
+    (message,) = admin.receive_message(QueueUrl=url)["Messages"]
+    admin.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    assert {each.rpartition("/")[2] for each in admin.list_queues()["QueueUrls"]} == {"orders", "other"}
+
+
+def test_rules_hold_on_the_wire(guarded):
+    orders, sender = client(guarded, ORDERS), client(guarded, SENDER)
+    url = orders.get_queue_url(QueueName="orders")["QueueUrl"]
+    other = url.replace("orders", "other")
+    assert sender.send_message(QueueUrl=url, MessageBody="A")["MessageId"]
+    assert [message["Body"] for message in orders.receive_message(QueueUrl=url)["Messages"]] == ["A"]
+    assert len(sender.list_queues()["QueueUrls"]) == 2
+    denied = ("AccessDeniedException", 403)
+    assert code(orders.list_queues) == denied
+    assert code(orders.send_message, QueueUrl=other, MessageBody="A") == denied
+    assert code(orders.create_queue, QueueName="new") == denied
+    assert code(sender.receive_message, QueueUrl=url) == denied
+    assert code(sender.send_message_batch, QueueUrl=url, Entries=[{"Id": "1", "MessageBody": "A"}]) == denied
+    arn = "arn:aws:sqs:local:000000000000:"
+    assert code(orders.start_message_move_task, SourceArn=arn + "other") == denied
+    assert code(orders.start_message_move_task, SourceArn=arn + "orders", DestinationArn=arn + "other") == denied
+
+
+def test_a_queue_may_not_be_reached_under_another_spelling(guarded):
+    orders = client(guarded, ORDERS)
+    for url in ("http://orders/000000000000/other", "orders/%6Fther", "/other#orders", "/other?orders", "/other/"):
+        found = code(orders.send_message, QueueUrl=url, MessageBody="A")
+        assert found[0] in ("AccessDeniedException", "AWS.SimpleQueueService.NonExistentQueue"), url
+    assert "Messages" not in client(guarded, ADMIN).receive_message(QueueUrl=f"{guarded.url}/000000000000/other")
+
+
+def test_who_is_not_known_is_refused(guarded):
+    assert code(client(guarded, ADMIN, "guessed").list_queues) == ("SignatureDoesNotMatch", 403)
+    assert code(client(guarded, "AKIDNOBODY", "guessed").list_queues) == ("InvalidClientTokenId", 403)
+
+
+def test_who_does_not_sign_is_refused_in_the_own_protocol(guarded):
+    for kind, content in ((JSON, b"{}"), (FORM, b"Action=ListQueues")):
+        answer = httpx.post(guarded.url, content=content, headers={"content-type": kind}, trust_env=False)
+        error = told(answer.status_code, answer.headers, answer.content)
+        assert (error.status, error.code) == (403, "MissingAuthenticationToken")
+
+
+@pytest.mark.parametrize("skew", [-16, 16])
+def test_a_client_whose_clock_is_wrong_is_told_so(guarded, monkeypatch, skew):
+    wrong = lambda: get_current_datetime() + timedelta(minutes=skew)  # noqa: E731
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", wrong)
+    assert code(client(guarded, ADMIN).list_queues) == ("RequestExpired", 403)
+
+
+def test_what_is_changed_on_its_way_is_refused(guarded):
+    admin = client(guarded, ADMIN)
+
+    def tamper(request, **_):
+        request.body = request.body.replace(b"honest", b"forged")
+
+    admin.meta.events.register("before-send.sqs.SendMessage", tamper)
+    url = f"{guarded.url}/000000000000/orders"
+    assert code(admin.send_message, QueueUrl=url, MessageBody="honest") == ("SignatureDoesNotMatch", 403)
+
+
+def test_a_server_with_keys_may_be_asked_under_any_name(guarded):
+    answer = httpx.post(guarded.url, headers={"host": "queue.example"}, trust_env=False)
+    assert told(answer.status_code, answer.headers, answer.content).code == "MissingAuthenticationToken"
+
+
+def test_older_clients_sign_the_query_protocol(guarded):
+    def ask(path: str, body: str) -> httpx.Response:
+        url = f"{guarded.url}{path}"
+        asked = AWSRequest("POST", url, {"Content-Type": FORM}, body.encode())
+        SigV4Auth(Credentials(ORDERS, FILE[ORDERS]["secret"]), "sqs", "eu-west-1").add_auth(asked)
+        return httpx.post(url, content=body, headers=dict(asked.headers), trust_env=False)
+
+    assert "<MessageId>" in ask("/000000000000/orders", "Action=SendMessage&MessageBody=A").text
+    answer = ask("/000000000000/other", "Action=SendMessage&MessageBody=A")
+    assert told(answer.status_code, answer.headers, answer.content).code == "AccessDeniedException"

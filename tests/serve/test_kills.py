@@ -1,0 +1,108 @@
+"""A server under load is killed with SIGKILL and started again, and keeps what it said (see the README)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+
+from serve.load import VISIBILITY, Load, Receipt, Story
+from serve.running import PROGRAM, ServerProcess, server_process, sqs
+
+PATCHED = "import lakequeue.serve.actions as a; A = a.Actions; PATCH; " + PROGRAM
+MUTATIONS = {
+    "lost": "send = A._send; A._send = lambda self, given, url: "
+    "send(self, given | ({'QueueUrl': 'elsewhere'} if given['MessageBody'].endswith('7') else {}), url)",
+    "back": "A._delete_message = lambda self, given, url: {}",
+    "early": "receive = A.receive; A.receive = lambda self, queue, given, interrupt: "
+    "receive(self, queue, given | {'VisibilityTimeout': 0}, interrupt)",
+}
+"""What a server would do that broke a promise."""
+
+
+def queue_of(server: ServerProcess, fifo: bool = False) -> str:
+    attributes = {"VisibilityTimeout": str(VISIBILITY)} | ({"FifoQueue": "true"} if fifo else {})
+    name = "load.fifo" if fifo else "load"
+    url: str = sqs(server.url).create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+    return url
+
+
+def survive(root: Path, kills: int, fifo: bool) -> Load:
+    with server_process(root) as server:
+        load = Load(server, queue_of(server, fifo), fifo)
+        with load.running():
+            for _ in range(kills):
+                load.until_more(20)
+                server.kill()
+                server.start()
+            load.until_more(20)
+    return load
+
+
+def check(load: Load) -> None:
+    story = load.story
+    assert [*story.faults()] == []
+    assert any(not isinstance(failure, ClientError) for failure in story.failures)  # it was killed in the middle
+    if load.fifo:
+        in_order: dict[str, list[int]] = {}
+        for receipt in sorted(story.receipts, key=lambda receipt: receipt.answered):
+            group, _, number = receipt.body.partition(":")
+            seen = in_order.setdefault(group, [])
+            if int(number) not in seen:
+                seen.append(int(number))
+        for group, numbers in in_order.items():
+            assert numbers == [*range(len(numbers))], group
+
+
+@pytest.mark.slow
+@pytest.mark.spec("SND-17", "DEL-2", "RCV-3", "RCV-6")
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_killed_server_has_lost_nothing_and_redelivers_only_what_is_due(tmp_path: Path, fifo: bool) -> None:
+    check(survive(tmp_path / "root", 4, fifo))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_server_that_is_killed_again_and_again(tmp_path: Path, fifo: bool) -> None:
+    check(survive(tmp_path / "root", 60, fifo))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", MUTATIONS)
+def test_a_server_that_breaks_a_promise_is_found_out(tmp_path: Path, fault: str) -> None:
+    """The mutation check of the tests above."""
+    server = ServerProcess(tmp_path / "root", program=PATCHED.replace("PATCH", MUTATIONS[fault]))
+    try:
+        server.start()
+        sqs(server.url).create_queue(QueueName="elsewhere")
+        load = Load(server, queue_of(server))
+        with load.running(until_empty=False):  # which it might never be
+            load.until_more(60)
+    finally:
+        server.kill()
+    assert fault in {told.partition(":")[0] for told in load.story.faults()}
+
+
+def receipt(asked: float, deleted: float | None = None, id: str = "i", body: str = "a") -> Receipt:
+    return Receipt(body, id, f"handle of {asked}", asked, asked + 0.1, deleted)
+
+
+@pytest.mark.parametrize(
+    ("receipts", "faults"),
+    [
+        ([receipt(0)], []),
+        ([], ["lost"]),
+        ([receipt(0), receipt(VISIBILITY)], []),
+        ([receipt(0), receipt(VISIBILITY - 0.2)], ["early"]),
+        ([receipt(0, 1.0)], []),
+        ([receipt(0, 1.0), receipt(VISIBILITY + 1)], ["back"]),
+        ([receipt(0, VISIBILITY + 0.5), receipt(VISIBILITY + 1)], []),  # deleted too late to be sure
+        ([receipt(0), receipt(VISIBILITY, id="j")], ["doubled"]),
+        ([receipt(0), receipt(0, body="b")], ["invented"]),
+    ],
+)
+def test_the_judge_tells_what_cannot_be(receipts: list[Receipt], faults: list[str]) -> None:
+    story = Story({"a"}, {"a": "i"}, receipts)
+    assert [told.partition(":")[0] for told in story.faults()] == faults

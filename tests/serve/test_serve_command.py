@@ -1,0 +1,179 @@
+"""`lakequeue serve`: what its options refuse, and TLS."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+from typer.testing import CliRunner
+
+from lakequeue.cli import app
+from lakequeue.errors import InvalidOptions
+from lakequeue.serve.server import Certificate, is_loopback, listening
+from serve.entrance import JSON, PATIENCE, entrance, everything, told
+
+PROGRAM = "from lakequeue.cli import main; main()"
+LISTING = {"x-amz-target": "AmazonSQS.ListQueues", "content-type": JSON}
+
+
+def refused(root: Path, *options: object) -> tuple[int, str]:
+    """Exit code and the one line that tells why; no root was made."""
+    result = CliRunner().invoke(app, ["--root", str(root), "serve", *map(str, options)])
+    assert result.stdout == "" and len(result.stderr.splitlines()) == 1
+    assert not root.exists()
+    return result.exit_code, result.stderr
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def keys(tmp_path):
+    path = tmp_path / "keys.json"
+    path.write_text('{"AKID": {"secret": "s"}}', encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def certificate(authority, tmp_path_factory):
+    return issued(authority, tmp_path_factory.mktemp("tls"))
+
+
+def issued(authority: trustme.CA, folder: Path) -> Certificate:
+    made = authority.issue_cert("localhost", "127.0.0.1")
+    made.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    made.private_key_pem.write_to_path(folder / "key.pem")
+    return Certificate(folder / "cert.pem", folder / "key.pem")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "queue.example", "localhost.example", ""])
+def test_other_machines_are_served_with_keys_only(root, host):
+    code, line = refused(root, "--host", host, "--port", 0)
+    assert code == 2 and "--keys" in line
+
+
+def test_what_this_machine_alone_is():
+    assert all(map(is_loopback, ["127.0.0.1", "127.1.2.3", "::1", "localhost"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "", "localhost.example", "128.0.0.1"]))
+
+
+def test_a_wrong_file_of_keys(root, keys):
+    keys.write_text("{}", encoding="utf-8")
+    assert refused(root, "--keys", keys) == (2, f"error: usage: {keys}: the file: must have a key\n")
+    keys.chmod(0o644)
+    assert "others may read" in refused(root, "--keys", keys)[1]
+    code, line = refused(root, "--keys", keys.with_name("none"))
+    assert code == 3 and "No such file" in line
+
+
+def test_certificate_and_key_belong_together(root, certificate, authority, tmp_path):
+    assert refused(root, "--tls-cert", certificate.cert)[0] == 2
+    assert refused(root, "--tls-key", certificate.key)[0] == 2
+    code, line = refused(root, "--tls-cert", certificate.cert, "--tls-key", tmp_path / "none")
+    assert code == 3 and "No such file" in line and str(tmp_path / "none") in line
+    other = issued(authority, tmp_path)
+    code, line = refused(root, "--tls-cert", certificate.cert, "--tls-key", other.key)
+    assert code == 2 and "key values mismatch" in line
+    other.cert.write_text("nothing", encoding="ascii")
+    assert refused(root, "--tls-cert", other.cert, "--tls-key", other.key)[0] == 2
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked(certificate, tmp_path):
+    key = serialization.load_pem_private_key(certificate.key.read_bytes(), None)
+    locked = tmp_path / "locked.pem"
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+    locked.write_bytes(key.private_bytes(*form, serialization.BestAvailableEncryption(b"password")))
+    with pytest.raises(InvalidOptions, match="without a password"):
+        Certificate(certificate.cert, locked).check()
+
+
+@pytest.mark.parametrize("options", [("--max-body", 0), ("--max-connections", 0), ("--port", 65536)])
+def test_limits_are_numbers_that_make_sense(root, options):
+    assert refused(root, *options)[0] == 2
+
+
+def test_a_port_that_is_taken(root):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, line = refused(root, "--port", port)
+    assert (code, line) == (
+        3,
+        f"error: environment: cannot listen at 127.0.0.1, port {port}: Address already in use\n",
+    )
+
+
+def test_an_address_of_another_machine(root, keys):
+    code, line = refused(root, "--host", "192.0.2.1", "--port", 0, "--keys", keys)
+    assert code == 3 and "cannot listen at 192.0.2.1" in line
+    with pytest.raises(OSError, match="cannot listen at nowhere.invalid"):
+        listening("nowhere.invalid", 0)
+
+
+def test_the_port_that_was_taken_is_printed(root, keys):
+    command = [sys.executable, "-c", PROGRAM, "--root", str(root), "serve", "--port", "0", "--keys", str(keys)]
+    options = [
+        "--no-access-log",
+        "--max-body",
+        "1000",
+        "--max-connections",
+        "5",
+        "--allowed-host",
+        "queue.example",
+    ]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        url = process.stderr.readline().rstrip().rpartition(" at ")[2]
+
+        def asked(host: str, content: bytes = b"{}") -> str:
+            answer = httpx.post(
+                url, headers=LISTING | {"host": host}, content=content, trust_env=False, timeout=PATIENCE
+            )
+            return told(answer.status_code, answer.headers, answer.content).code
+
+        assert asked("queue.example") == asked("localhost") == "MissingAuthenticationToken"
+        assert asked("other.example") == "InvalidHost"
+        assert asked("localhost", b" " * 1_001) == "RequestEntityTooLarge"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, errors) == (0, "")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_requests_over_tls(root, certificate, authority):
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
+    with entrance(root, certificate=certificate) as running:
+        assert running.url.startswith("https://")
+        with httpx.Client(verify=trusted, trust_env=False, timeout=PATIENCE) as client:
+            url = f"https://localhost:{running.port}"
+            made = client.post(
+                url,
+                headers=LISTING | {"x-amz-target": "AmazonSQS.CreateQueue"},
+                content=json.dumps({"QueueName": "orders"}),
+            )
+            assert made.json()["QueueUrl"] == f"{url}/000000000000/orders"
+        with running.connected() as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"HTTP" not in everything(plain)
+        with httpx.Client(verify=trusted, trust_env=False, timeout=PATIENCE) as client:
+            assert client.post(url, headers=LISTING, content=b"{}").status_code == 200

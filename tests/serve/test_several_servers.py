@@ -1,0 +1,118 @@
+"""Several servers on one root behave as one service."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from serve.running import Running, server_process, sqs, wait_until
+
+
+@pytest.fixture(scope="module")
+def other(server: Running) -> Iterator[Any]:
+    """A client of a second server, in a process of its own, on the root of the first."""
+    with server_process(server.root) as process:
+        yield sqs(process.url)
+
+
+def test_a_queue_of_one_is_there_on_the_other_at_once(client: Any, other: Any) -> None:
+    url = client.create_queue(QueueName="shared", tags={"a": "b"})["QueueUrl"]
+    assert other.get_queue_url(QueueName="shared")["QueueUrl"].endswith("/000000000000/shared")
+    other.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "7"})
+    shown = client.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])["Attributes"]
+    assert shown == {"VisibilityTimeout": "7"}
+    client.delete_queue(QueueUrl=url)
+    with pytest.raises(other.exceptions.QueueDoesNotExist):
+        other.send_message(QueueUrl=url, MessageBody="late")
+    with pytest.raises(other.exceptions.QueueDeletedRecently):
+        other.create_queue(QueueName="shared")
+
+
+@pytest.mark.spec("LPL-1", "LPL-4", "LPL-6")
+def test_a_long_poll_of_one_ends_with_a_send_to_the_other(client: Any, other: Any) -> None:
+    url = client.create_queue(QueueName="polled")["QueueUrl"]
+    found: list[dict[str, Any]] = []
+    poll = threading.Thread(target=lambda: found.append(other.receive_message(QueueUrl=url, WaitTimeSeconds=20)))
+    began = time.monotonic()
+    poll.start()
+    client.send_message(QueueUrl=url, MessageBody="x")
+    poll.join(30)
+    assert time.monotonic() - began < 15  # it did not sit out its 20 s
+    [message] = found[0]["Messages"]
+    client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    assert "Messages" not in other.receive_message(QueueUrl=url, VisibilityTimeout=0)
+
+
+@pytest.mark.spec("RCV-15")
+def test_consumers_of_both_share_the_messages(server: Running, client: Any, other: Any) -> None:
+    url = client.create_queue(QueueName="divided", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
+    sent = [
+        entry["MessageId"]
+        for who in (client, other)
+        for _ in range(5)
+        for entry in who.send_message_batch(
+            QueueUrl=url, Entries=[{"Id": str(number), "MessageBody": "x"} for number in range(10)]
+        )["Successful"]
+    ]
+    received: list[str] = []
+
+    def consume(who: Any) -> None:
+        while messages := who.receive_message(QueueUrl=url, MaxNumberOfMessages=3).get("Messages"):
+            received.extend(message["MessageId"] for message in messages)
+            entries = [
+                {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"]}
+                for number, message in enumerate(messages)
+            ]
+            assert "Failed" not in who.delete_message_batch(QueueUrl=url, Entries=entries)
+
+    consumers = [threading.Thread(target=consume, args=(who,)) for who in 4 * [client, other]]
+    for thread in consumers:
+        thread.start()
+    for thread in consumers:
+        thread.join(120)
+    assert sorted(received) == sorted(sent) and len(sent) == 100
+    counts = server.lake.queue("divided").counts()
+    assert (counts.visible, counts.in_flight) == (0, 0)
+
+
+@pytest.mark.spec("DDP-10", "ATT-3")
+def test_deduplication_and_attempt_ids_hold_across_both(client: Any, other: Any) -> None:
+    url = client.create_queue(QueueName="both.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    send = {"QueueUrl": url, "MessageBody": "x", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    first, second = client.send_message(**send), other.send_message(**send)
+    assert [first[name] == second[name] for name in ("MessageId", "SequenceNumber")] == [True, True]
+    receive = {"QueueUrl": url, "ReceiveRequestAttemptId": "a", "VisibilityTimeout": 600}
+    [one], [same] = (who.receive_message(**receive)["Messages"] for who in (client, other))
+    assert one["ReceiptHandle"] == same["ReceiptHandle"]
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_task_that_one_carries_out_is_listed_and_cancelled_by_the_other(client: Any, other: Any) -> None:
+    dead = client.create_queue(QueueName="dead")["QueueUrl"]
+    arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    client.create_queue(QueueName="source", Attributes={"RedrivePolicy": policy})
+    elsewhere = client.create_queue(QueueName="elsewhere")["QueueUrl"]
+    there = client.get_queue_attributes(QueueUrl=elsewhere, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    for _ in range(10):
+        client.send_message(QueueUrl=dead, MessageBody="x")
+    handle = client.start_message_move_task(SourceArn=arn, DestinationArn=there, MaxNumberOfMessagesPerSecond=1)[
+        "TaskHandle"
+    ]
+    wait_until(lambda: other.receive_message(QueueUrl=elsewhere).get("Messages"))
+    [task] = other.list_message_move_tasks(SourceArn=arn)["Results"]
+    assert (task["TaskHandle"], task["Status"]) == (handle, "RUNNING")
+    with pytest.raises(other.exceptions.ClientError, match="already a task running"):
+        other.start_message_move_task(SourceArn=arn)
+    other.cancel_message_move_task(TaskHandle=handle)
+    wait_until(lambda: client.list_message_move_tasks(SourceArn=arn)["Results"][0]["Status"] == "CANCELLED")
+    counts = [
+        client.get_queue_attributes(QueueUrl=dead, AttributeNames=["ApproximateNumberOfMessages"])["Attributes"]
+        for _ in range(2)
+    ]
+    assert int(counts[0]["ApproximateNumberOfMessages"]) > 0

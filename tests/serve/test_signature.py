@@ -1,0 +1,251 @@
+"""Signature Version 4: what botocore signs is let in, and nothing else is."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+from botocore.auth import SIGV4_TIMESTAMP, SigV4Auth, SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from lakequeue.serve.access import Request
+from lakequeue.serve.faults import WireError
+from lakequeue.serve.keys import Key, Keys
+from lakequeue.serve.signature import Signed
+
+ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+BODY = b'{"QueueUrl": "http://localhost:9324/000000000000/orders", "MessageBody": "\xc3\xa9"}'
+TARGET = "AmazonSQS.SendMessage"
+
+
+def signed(
+    body: bytes = BODY,
+    url: str = "http://localhost:9324/",
+    region: str = "eu-west-1",
+    service: str = "sqs",
+    secret: str = SECRET,
+    id: str = ID,
+    **headers: str,
+) -> Request:
+    """A request that botocore has signed, as it arrives."""
+    given = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": TARGET, "User-Agent": "test"}
+    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    asked = AWSRequest("POST", url, given, body)
+    SigV4Auth(Credentials(id, secret), service, region).add_auth(asked)
+    parts = urlsplit(url)
+    arrived = {name.lower(): value for name, value in asked.headers.items()} | {"host": parts.netloc}
+    return Request("POST", parts.path or "/", parts.query, arrived, body)
+
+
+def signed_at(request: Request) -> datetime:
+    found = datetime.strptime(request.headers["x-amz-date"], SIGV4_TIMESTAMP)
+    return found.replace(tzinfo=timezone.utc)
+
+
+def refusal(request: Request, now: datetime | None = None) -> WireError:
+    with pytest.raises(WireError) as caught:
+        Keys({ID: Key(ID, SECRET)}).caller(request, now or datetime.now(timezone.utc))
+    assert SECRET not in caught.value.message
+    return caught.value
+
+
+def let_in(request: Request) -> bool:
+    return Keys({ID: Key(ID, SECRET)}).caller(request, signed_at(request)).name == ID
+
+
+def with_headers(request: Request, **changed: str | None) -> Request:
+    headers = dict(request.headers) | {name.replace("_", "-"): value for name, value in changed.items()}
+    return attrs.evolve(request, headers={name: value for name, value in headers.items() if value is not None})
+
+
+def with_authorization(request: Request, old: str, new: str) -> Request:
+    text = request.headers["authorization"]
+    assert old in text
+    return with_headers(request, authorization=text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:9324",
+        "http://localhost:9324/000000000000/orders",
+        "http://localhost:9324//000000000000//orders",
+        "http://localhost:9324/a%20b/%C3%A9/~x/it's",
+        "http://localhost:9324/a/../b/./c/",
+        "http://localhost:9324/?b=2&a=1&a=0&c=%20%2F",
+        "http://localhost:9324/?flag",
+        "http://[::1]:9324/",
+        "http://queue.example/",
+    ],
+)
+def test_paths_and_queries_are_signed_as_sdks_do(url):
+    assert let_in(signed(url=url))
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"\x00\xff" * 100_000])
+def test_any_body_may_be_signed(body):
+    assert let_in(signed(body))
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "local", "moon"])
+def test_any_region_will_do(region):
+    assert let_in(signed(region=region))
+
+
+def test_spaces_in_headers_count_once():
+    assert let_in(signed(X_Amz_Meta="  a   b  "))
+
+
+def test_a_client_may_sign_more_than_botocore_would():
+    request = signed()
+    names = "content-type;host;user-agent;x-amz-date;x-amz-target"
+    asked = AWSRequest("POST", "http://localhost:9324/", dict(request.headers), BODY)
+    del asked.headers["authorization"]
+    auth = SigV4Auth(Credentials(ID, SECRET), "sqs", "eu-west-1")
+    asked.context["timestamp"] = request.headers["x-amz-date"]
+    canonical = auth.canonical_request(asked).split("\n")
+    place = next(n for n, line in enumerate(canonical) if line.startswith("x-amz-date"))
+    canonical.insert(place, "user-agent:test")
+    canonical[-2] = names
+    signature = auth.signature(auth.string_to_sign(asked, "\n".join(canonical)), asked)
+    header = f"AWS4-HMAC-SHA256 Credential={auth.scope(asked)},SignedHeaders={names},Signature={signature}"
+    assert let_in(with_headers(request, authorization=header))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda request: attrs.evolve(request, body=BODY + b" "), "SignatureDoesNotMatch"),
+        (lambda request: attrs.evolve(request, body=b""), "SignatureDoesNotMatch"),
+        (lambda request: attrs.evolve(request, path="/000000000000/other"), "SignatureDoesNotMatch"),
+        (lambda request: attrs.evolve(request, path="/#x"), "SignatureDoesNotMatch"),
+        (lambda request: attrs.evolve(request, query="a=1"), "SignatureDoesNotMatch"),
+        (lambda request: attrs.evolve(request, method="PUT"), "SignatureDoesNotMatch"),
+        (lambda request: with_headers(request, host="localhost:9325"), "SignatureDoesNotMatch"),
+        (lambda request: with_headers(request, x_amz_target="AmazonSQS.PurgeQueue"), "SignatureDoesNotMatch"),
+        (lambda request: with_headers(request, content_type="text/plain"), "SignatureDoesNotMatch"),
+        (lambda request: with_headers(request, content_type=None), "SignatureDoesNotMatch"),
+        (lambda request: with_headers(request, x_amz_new="1"), "IncompleteSignature"),
+        (lambda request: with_authorization(request, "eu-west-1", "eu-west-2"), "SignatureDoesNotMatch"),
+        (lambda request: with_authorization(request, "/sqs/", "/s3/"), "SignatureDoesNotMatch"),
+        (lambda request: with_authorization(request, "aws4_request", "aws5_request"), "SignatureDoesNotMatch"),
+        (lambda request: with_authorization(request, "content-type;host", "content-type"), "IncompleteSignature"),
+        (lambda request: with_authorization(request, ";x-amz-target", ""), "IncompleteSignature"),
+        (lambda request: with_authorization(request, ID, ID.lower()), "InvalidClientTokenId"),
+    ],
+)
+def test_what_was_changed_on_its_way_is_refused(change, code):
+    request = signed()
+    assert let_in(request)
+    error = refusal(change(request))
+    assert (error.code, error.status) == (code, 400 if code == "IncompleteSignature" else 403)
+
+
+def test_another_date_is_another_signature():
+    request = signed()
+    later = (signed_at(request) + timedelta(seconds=1)).strftime(SIGV4_TIMESTAMP)
+    assert refusal(with_headers(request, x_amz_date=later)).code == "SignatureDoesNotMatch"
+
+
+def test_the_day_of_the_credential_is_that_of_the_request():
+    request = signed()
+    day = request.headers["x-amz-date"][:8]
+    assert refusal(with_authorization(request, f"/{day}/", "/20200101/")).code == "SignatureDoesNotMatch"
+
+
+def test_another_secret_and_an_unknown_key():
+    assert refusal(signed(secret="another")).code == "SignatureDoesNotMatch"
+    assert refusal(signed(id="AKIDOTHER")).code == "InvalidClientTokenId"
+
+
+def test_an_unknown_key_costs_a_comparison_too(monkeypatch):
+    compared = []
+    monkeypatch.setattr(Signed, "by", lambda self, secret: compared.append(secret) or True)
+    assert refusal(signed(id="AKIDOTHER")).code == "InvalidClientTokenId"
+    assert len(compared) == 1 and compared[0] != ""
+
+
+@pytest.mark.parametrize("minutes", [-15, 15])
+def test_clocks_may_differ_by_fifteen_minutes(minutes):
+    request = signed()
+    keys, now = Keys({ID: Key(ID, SECRET)}), signed_at(request) + timedelta(minutes=minutes)
+    assert keys.caller(request, now).name == ID
+    error = refusal(request, now + timedelta(seconds=minutes // 15))
+    assert (error.code, error.status) == ("RequestExpired", 403)
+    assert ("expired" in error.message) == (minutes > 0)
+
+
+def test_the_instant_may_be_told_in_any_zone():
+    request = signed()
+    now = signed_at(request).astimezone(timezone(timedelta(hours=5)))
+    assert Keys({ID: Key(ID, SECRET)}).caller(request, now).name == ID
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer abc",
+        "AWS4-HMAC-SHA256",
+        "AWS4-HMAC-SHA256 ,,,",
+        "AWS4-HMAC-SHA256 Credential=a/b",
+        "AWS4-HMAC-SHA256 Credential=a, SignedHeaders=host",
+        f"AWS4-HMAC-SHA256 Credential=a/b/c/sqs/aws4_request, SignedHeaders=host, Signature={'é' * 64}",
+        f"AWS4-HMAC-SHA256 Credential=a/b/c/sqs/aws4_request, SignedHeaders=, Signature={'0' * 64}",
+        f"AWS4-HMAC-SHA256 Credential=////, SignedHeaders=host;x-amz-date, Signature={'0' * 64}",
+        f"AWS4-ECDSA-P256-SHA256 Credential=a/b/sqs/aws4_request, SignedHeaders=host, Signature={'0' * 64}",
+    ],
+)
+def test_half_a_signature_is_refused(header):
+    error = refusal(with_headers(signed(), authorization=header))
+    assert (error.code, error.status) == ("IncompleteSignature", 400)
+
+
+@pytest.mark.parametrize("part", ["Credential", "SignedHeaders", "Signature"])
+def test_every_part_must_be_there_once(part):
+    request = signed()
+    assert refusal(with_authorization(request, f"{part}=", "Other=")).code == "IncompleteSignature"
+    twice = with_headers(request, authorization=f"{request.headers['authorization']}, {part}=x")
+    assert refusal(twice).code == "IncompleteSignature"
+
+
+@pytest.mark.parametrize("date", [None, "", "today", "20260101", "20261301T000000Z", "20260101T000000+0100"])
+def test_the_date_must_be_there_and_be_one(date):
+    assert refusal(with_headers(signed(), x_amz_date=date)).code == "IncompleteSignature"
+
+
+def test_a_header_that_was_lost():
+    assert refusal(with_headers(signed(X_Other="1"), x_other=None)).code == "SignatureDoesNotMatch"
+
+
+def test_nothing_signed_and_presigned():
+    error = refusal(with_headers(signed(), authorization=None))
+    assert (error.code, error.status) == ("MissingAuthenticationToken", 403)
+    asked = AWSRequest("POST", "http://localhost:9324/", {}, BODY)
+    SigV4QueryAuth(Credentials(ID, SECRET), "sqs", "eu-west-1").add_auth(asked)
+    query = urlsplit(asked.url).query
+    assert "X-Amz-Signature=" in query
+    error = refusal(Request("POST", "/", query, {"host": "localhost:9324"}, BODY))
+    assert (error.code, error.status) == ("IncompleteSignature", 400)
+    assert "resigned" in error.message
+
+
+@pytest.mark.parametrize("told", ["UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", ""])
+def test_a_body_that_is_not_signed(told):
+    assert refusal(signed(X_Amz_Content_SHA256=told)).code == "IncompleteSignature"
+
+
+def test_the_hash_of_another_body():
+    request = signed(X_Amz_Content_SHA256="0" * 64)
+    error = refusal(request)
+    assert error.code == "SignatureDoesNotMatch" and "body" in error.message
+
+
+def test_no_secret_is_printed():
+    key = Key(ID, SECRET)
+    assert SECRET not in repr(key)
+    request = signed()
+    assert request.headers["authorization"][-64:] not in repr(Signed.of(request, signed_at(request)))
