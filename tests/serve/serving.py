@@ -114,11 +114,12 @@ class Running:
 def running(lake: LakeQueue) -> Iterator[Running]:
     """Serves a root in a thread of this process."""
     lake.prepare()
-    application, port = Application(lake), free_port()
-    server = Server(application, "127.0.0.1", port)
+    application = Application(lake)
+    server = Server(application, "127.0.0.1", 0)
+    url = server.bind()
     thread = threading.Thread(target=server.run)
     thread.start()
-    running = Running(application, f"http://127.0.0.1:{port}", server)
+    running = Running(application, url, server)
     try:
         wait_until(lambda: server.started or not thread.is_alive(), "the server to listen")
         assert server.started

@@ -8,7 +8,7 @@ import logging
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -16,6 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving import PATIENCE, Client, Process, client_of, running, wait_until
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from lakequeue import LakeQueue
@@ -75,35 +77,56 @@ def test_health_is_good_while_the_catalog_can_be_read(client: Client, root: Path
     assert health(client) == (200, {"status": "ok"})
 
 
-def test_health_waits_for_storage_only_so_long_and_with_one_thread(tmp_path: Path) -> None:
-    gate, looks = threading.Event(), 0
+class Slow(LakeQueue):
+    """Storage that does not answer before a gate is opened."""
 
-    class Slow(LakeQueue):
-        def check(self) -> None:
-            nonlocal looks
-            looks += 1
-            gate.wait()
-            super().check()
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root))
+        self.gate = threading.Event()
+        self.looks = 0
 
-    lake = Slow(str(tmp_path / "queues"))
-    lake.prepare()
-    app = Starlette(routes=[Route("/health", Health(lake, lambda: False, seconds=0.01).answer)])
+    def check(self) -> None:
+        self.looks += 1
+        self.gate.wait()
+        super().check()
 
-    async def ask() -> None:
+
+def ask(lake: Slow, answer: Callable[[Request], Awaitable[Response]], when_closed: Callable[[str], bool]) -> None:
+    """Asks three times while storage is slow, and then until the answer is another one."""
+    app = Starlette(routes=[Route("/", answer)])
+
+    async def asking() -> None:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as http:
             for _ in range(3):
-                answer = await http.get("/health")
-                assert answer.status_code == 503
-                assert answer.json()["reason"] == "The storage of the queues did not answer within 0.01 s."
-            assert looks == 1
-            gate.set()
-            while (await http.get("/health")).status_code != 200:
+                assert when_closed((await http.get("/")).text)
+            assert lake.looks == 1
+            lake.gate.set()
+            while when_closed((await http.get("/")).text):
                 pass
 
+    lake.prepare()
     try:
-        asyncio.run(asyncio.wait_for(ask(), PATIENCE))
+        asyncio.run(asyncio.wait_for(asking(), PATIENCE))
     finally:
-        gate.set()
+        lake.gate.set()
+
+
+def test_health_waits_for_storage_only_so_long_and_with_one_thread(root: Path) -> None:
+    lake = Slow(root)
+    health = Health(lake, lambda: False, seconds=0.01)
+    ask(lake, health.answer, lambda text: "The storage of the queues did not answer within 0.01 s." in text)
+
+
+def test_metrics_of_requests_are_told_when_storage_hangs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "LONGEST", 0.01)
+    lake = Slow(root)
+    metrics = metrics_module.Metrics(lake, lambda: 7)
+
+    def without_queues(text: str) -> bool:
+        assert "lakequeue_long_polls_waiting 7.0" in text
+        return "lakequeue_storage_readable 0.0" in text
+
+    ask(lake, metrics.answer, without_queues)
 
 
 def test_health_is_bad_once_the_server_stops(served: tuple[Application, Client]) -> None:

@@ -73,3 +73,11 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: int) -> None:
         server.signal(number)
         assert server.wait() == -number
         slow.close()
+
+
+def test_the_body_of_an_answer_does_not_wait_until_its_head_was_acknowledged(tmp_path: Path) -> None:
+    with running(LakeQueue(str(tmp_path / "queues"))) as server, client_of(server.url) as client:
+        client("ListQueues")
+        [connection] = server.server.server_state.connections
+        kept = connection.transport.get_extra_info("socket")
+        assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -23,6 +24,9 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # asyncio does it only where the listener was made with a protocol number; else the body of each answer
+        # waits 40 ms for the client to acknowledge its head
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         most = self.limit_concurrency
         if most is not None and len(self.connections) >= most:
             self.logger.warning("A connection is refused: there are %d already.", most - 1)

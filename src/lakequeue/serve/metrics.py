@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from time import monotonic
@@ -10,7 +11,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +23,8 @@ from lakequeue.service import LakeQueue
 
 LOOKING = 5.0
 """Seconds that a scrape spends on the queues; those that it does not get to are left out."""
+LONGEST = 8.0
+"""Seconds after which a scrape gives up on them: Prometheus itself waits for 10 s."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 """Bounds of latencies in seconds, up to the longest long poll."""
 
@@ -56,8 +58,7 @@ class Metrics:
         polls = Gauge("lakequeue_long_polls_waiting", "Receives that may wait.", registry=self._registry)
         polls.set_function(waiting)
         ProcessCollector(registry=self._registry)
-        self._registry.register(_Queues(lake))
-        self._look = Shared(lambda: list(self._registry.collect()))
+        self._look = Shared(_Queues(lake).collect)
 
     def begun(self) -> None:
         self._in_progress.inc()
@@ -73,7 +74,12 @@ class Metrics:
 
     async def answer(self, http: Request) -> Response:
         """The answer to a scrape; those that come at the same time share one look at the queues."""
-        found = _Found(await self._look.answer())
+        try:
+            queues = await asyncio.wait_for(self._look.answer(), LONGEST)
+        except asyncio.TimeoutError:  # what requests came to is told all the same
+            _log.warning("a scrape tells of no queue: storage did not answer within %g s", LONGEST)
+            queues = [_readable(0)]
+        found = _Found([*self._registry.collect(), *queues])
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
         content = await run_in_threadpool(encode, found)
         return Response(content, headers={"content-type": content_type})
@@ -93,28 +99,25 @@ class _Found(CollectorRegistry):
         return iter(self._metrics)
 
 
-class _Queues(Collector):
+class _Queues:
     """How the queues stand, asked at each scrape."""
 
     def __init__(self, lake: LakeQueue) -> None:
         self._lake = lake
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> list[Metric]:
         messages = GaugeMetricFamily("lakequeue_queue_messages", "Messages by state.", labels=["queue", "state"])
         oldest = GaugeMetricFamily(
             "lakequeue_queue_oldest_message_age_seconds", "Age of the oldest stored message.", labels=["queue"]
         )
         sent = CounterMetricFamily("lakequeue_queue_sent", "Messages that were ever sent.", labels=["queue"])
         left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues without figures in this answer.")
-        readable = GaugeMetricFamily("lakequeue_storage_readable", "Whether the catalog can be read, 1 or 0.")
         try:
             self._lake.check()
             queues = self._lake.list_all()
-            readable.add_metric([], 1)
         except LakeQueueError as error:
             _log.warning("a scrape tells of no queue: %s", error)
-            queues = []
-            readable.add_metric([], 0)
+            return [_readable(0)]
         missing, until = 0, monotonic() + LOOKING
         for queue in queues:
             if monotonic() > until:
@@ -133,4 +136,8 @@ class _Queues(Collector):
             oldest.add_metric([queue.name], stands.counts.oldest_age or 0)
             sent.add_metric([queue.name], stands.sent)
         left_out.add_metric([], missing)
-        return iter((readable, left_out, messages, oldest, sent))
+        return [_readable(1), left_out, messages, oldest, sent]
+
+
+def _readable(value: float) -> Metric:
+    return GaugeMetricFamily("lakequeue_storage_readable", "Whether the catalog can be read, 1 or 0.", value)

@@ -165,12 +165,12 @@ class MoveTasks:
         for row in self._lake.rows():
             if row.region != self._lake.region or row.deleted_at is not None:
                 continue
-            for task in _read(row.move_tasks):
-                if task.active and task.written + SILENCE < self._now():
-                    try:
+            try:
+                for task in _read(row.move_tasks):
+                    if task.active and task.written + SILENCE < self._now():
                         self._take_up(self._lake.open(row), task)
-                    except LakeQueueError as error:  # of this queue; others may have tasks too
-                        _log.warning("a message move task of %s cannot be taken up: %s", row.name, error)
+            except Exception as error:  # of this queue; others may have tasks too
+                _log.warning("message move tasks of %s cannot be taken up: %s", row.name, error)
 
     def stop(self) -> None:
         """Ends this server's work after the step it is in; other servers, or the next one, take the rest up."""
