@@ -16,7 +16,8 @@ import pytest
 from lakequeue import LakeQueue
 from lakequeue.profiles import PROFILES
 from model.model import LEGAL
-from serve.running import answers, free_port, wait_until
+from serve.running import answers
+from serve.serving import free_port, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from serve.running import KEYS, PATIENCE, ServerProcess, sqs, wait_until
+from serve.running import KEYS, ServerProcess, sqs
+from serve.serving import PATIENCE, wait_until
 
 JOBS = Path(__file__).with_name("celery_jobs.py")
 

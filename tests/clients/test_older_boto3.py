@@ -14,7 +14,7 @@ from clients.running_tools import output
 from serve.running import ServerProcess
 
 PROGRAM = Path(__file__).with_name("older_walkthrough.py")
-VERSIONS = ("boto3==1.28.0", "botocore==1.31.0")
+VERSIONS = ("boto3==1.28.80", "botocore==1.31.80")
 
 pytestmark = pytest.mark.clients
 

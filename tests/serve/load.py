@@ -14,7 +14,8 @@ from typing import Any
 import attrs
 from botocore.exceptions import BotoCoreError, ClientError
 
-from serve.running import PATIENCE, ServerProcess, sqs, wait_until
+from serve.running import ServerProcess, sqs
+from serve.serving import PATIENCE, wait_until
 
 VISIBILITY = 3
 """Seconds that a receipt lasts."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +21,8 @@ from lakequeue import LakeQueue
 from lakequeue.clock import Clock, SystemClock
 from lakequeue.serve.app import Application
 from lakequeue.serve.server import Server
+from serve.serving import PATIENCE, free_port, wait_until
 
-PATIENCE = 60.0
-"""Real seconds that a server has to start or to stop."""
 PROGRAM = "from lakequeue.cli import main; main()"
 KEYS = {"aws_access_key_id": "anybody", "aws_secret_access_key": "nothing"}
 
@@ -35,14 +32,12 @@ class Running:
     """A server that answers.
 
     Attributes:
-        lake: another entry to its root.
-        application: what it runs.
+        lake: its entry to the root.
     """
 
     url: str
     root: Path
     lake: LakeQueue
-    application: Application
 
 
 def sqs(url: str, **more: Any) -> Any:
@@ -57,23 +52,18 @@ def sqs(url: str, **more: Any) -> Any:
 
 
 @contextmanager
-def serving(root: Path, clock: Clock | None = None, **more: Any) -> Iterator[Running]:
-    """Runs a server in a thread.
-
-    Args:
-        more: further arguments of the application.
-    """
+def serving(root: Path, clock: Clock | None = None) -> Iterator[Running]:
+    """Runs a server in a thread."""
     lake = LakeQueue(str(root), clock=clock or SystemClock())
     lake.prepare()
-    application = Application(lake, **more)
-    server = Server(application, "127.0.0.1", 0)
+    server = Server(Application(lake), "127.0.0.1", 0)
+    url = server.bind()
     thread = threading.Thread(target=server.run, name="server", daemon=True)
     thread.start()
     try:
-        wait_until(lambda: server.started or not thread.is_alive())
-        assert server.started, "the server does not start"
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield Running(f"http://127.0.0.1:{port}", root, lake, application)
+        wait_until(lambda: server.started or not thread.is_alive(), "the server to start")
+        assert server.started
+        yield Running(url, root, lake)
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
@@ -85,8 +75,7 @@ class ServerProcess:
     """`lakequeue serve` in a process of its own, which may be killed and started again on its port."""
 
     root: Path
-    port: int = attrs.field(factory=lambda: free_port())
-    options: tuple[str, ...] = ()
+    port: int = attrs.field(factory=free_port)
     program: str = PROGRAM
     process: subprocess.Popen[bytes] | None = None
 
@@ -108,10 +97,8 @@ class ServerProcess:
         """Returns once it answers."""
         command = [sys.executable, "-c", self.program, "--root", str(self.root), "serve", "--port", str(self.port)]
         with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [*command, *self.options], stdout=errors, stderr=errors, start_new_session=True
-            )
-        wait_until(lambda: self._ended() or answers(self.url))
+            self.process = subprocess.Popen(command, stdout=errors, stderr=errors, start_new_session=True)
+        wait_until(lambda: self._ended() or answers(self.url), "the server to answer")
         assert not self._ended(), self.errors.read_text()
 
     def kill(self) -> None:
@@ -131,9 +118,9 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(root: Path, *options: str) -> Iterator[ServerProcess]:
+def server_process(root: Path) -> Iterator[ServerProcess]:
     """Runs `lakequeue serve` in a process of its own."""
-    server = ServerProcess(root, options=options)
+    server = ServerProcess(root)
     try:
         server.start()
         yield server
@@ -147,23 +134,7 @@ def server_process(root: Path, *options: str) -> Iterator[ServerProcess]:
 def answers(url: str) -> bool:
     """Whether a server is there."""
     try:
-        httpx.get(url)
+        httpx.get(url, trust_env=False)  # past any proxy
     except httpx.TransportError:
         return False
     return True
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_until(condition: Any, patience: float = PATIENCE) -> None:
-    """Waits in real time for something that another thread or process does."""
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.01)

@@ -30,7 +30,7 @@ ACCOUNT = "000000000000"
 _MAIN = "import sys; from lakequeue.cli import main; sys.exit(main())"
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
+def wait_until(condition: Callable[[], object], what: str = "its condition") -> None:
     """Waits in real time for something that happens in another thread or process."""
     deadline = time.monotonic() + PATIENCE
     while not condition():

@@ -11,7 +11,8 @@ import attrs
 import pytest
 
 from lakequeue.testing import ManualClock
-from serve.running import Running, sqs, wait_until
+from serve.running import Running, sqs
+from serve.serving import wait_until
 
 _numbers = itertools.count()
 

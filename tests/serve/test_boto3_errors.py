@@ -156,6 +156,19 @@ CASES = [
         "InvalidAttributeName",
         lambda client, url: client.create_queue(QueueName="x", Attributes={"FifoQueues": "true"}),
     ),
+    *(
+        Case(
+            "InvalidAttributeName",
+            lambda client, url, name=name: client.create_queue(QueueName="x", Attributes={name: "lake"}),
+            message=f"Unknown Attribute {name}.",
+        )
+        for name in ("Profile", "profile", "name", "self", "tags", "visibility_timeout")
+    ),
+    Case(
+        "InvalidAttributeName",
+        lambda client, url: client.set_queue_attributes(QueueUrl=url, Attributes={"self": "x"}),
+        message="Unknown Attribute self.",
+    ),
     Case(
         "InvalidAttributeValue",
         lambda client, url: client.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "901"}),

@@ -66,7 +66,7 @@ def test_a_killed_server_has_lost_nothing_and_redelivers_only_what_is_due(tmp_pa
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_server_that_is_killed_again_and_again(tmp_path: Path, fifo: bool) -> None:
-    check(survive(tmp_path / "root", 60, fifo))
+    check(survive(tmp_path / "root", 30, fifo))
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from lakequeue.serve.query_protocol import NAMESPACE
-from serve.running import Running, wait_until
+from serve.running import Running
+from serve.serving import wait_until
 
 VERSION = "2012-11-05"
 FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}

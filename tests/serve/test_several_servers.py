@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from serve.running import Running, server_process, sqs, wait_until
+from serve.running import Running, server_process, sqs
+from serve.serving import wait_until
 
 
 @pytest.fixture(scope="module")

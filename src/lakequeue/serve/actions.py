@@ -338,6 +338,8 @@ def queue_url(base_url: str, name: str) -> str:
 def _plain_attributes(given: Mapping[str, str]) -> dict[str, str]:
     """The attributes to be set, without those that ask for no encryption."""
     for name, value in given.items():
+        if name == "Profile" or not name[:1].isupper():  # Python's arguments are no attributes of SQS
+            raise InvalidAttributeName(f"Unknown Attribute {name}.")
         if value not in _UNENCRYPTED.get(name, (value,)):
             raise UnsupportedOperation(f"Messages are not encrypted by the server; leave out {name}.")
     return {name: value for name, value in given.items() if name not in _UNENCRYPTED}
