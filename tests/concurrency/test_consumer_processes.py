@@ -77,6 +77,7 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
         worker.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.spec("HBN-1", "HBN-21", "RCV-6")
 def test_another_consumer_takes_over_from_one_that_is_killed(crew: Crew) -> None:
     crew.queue.send("deadly")

@@ -137,6 +137,7 @@ def test_three_processes(crew: Crew) -> None:
     assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 20, summary
 
 
+@pytest.mark.slow
 @pytest.mark.spec("RCV-15", "QUE-33")
 def test_a_process_that_is_killed_again_and_again(crew: Crew) -> None:
     crew.start("steady")

@@ -112,7 +112,7 @@ def through_point(root: str, clock: ManualClock) -> LakeQueue:
 
 
 @pytest.mark.spec("DLT-7", "RET-9", "RET-8", "RET-11")
-@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+@pytest.mark.parametrize("fifo", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["standard", "fifo"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_pass_after_each_step_changes_no_answer(tmp_path, seed, fifo):
     compare(tmp_path, through_point, seed, fifo, steps=50)

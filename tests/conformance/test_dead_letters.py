@@ -62,7 +62,6 @@ def cut_short(patch: pytest.MonkeyPatch, before: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.core
 @pytest.mark.spec("DLQ-2", "DLQ-4")
 def test_the_receive_that_would_exceed_the_maximum_moves_the_message(bench: Bench, clock: ManualClock):
     create(bench, "dead")
@@ -168,7 +167,6 @@ def test_groups_keep_their_order_between_fifo_queues_of_several_shards(bench: Be
     ]
 
 
-@pytest.mark.core
 @pytest.mark.spec("DLQ-2", "DLQ-8")
 def test_one_engine_ends_what_the_other_began(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     create(bench, "dead", "orders")

@@ -446,7 +446,6 @@ def test_a_send_that_is_refused_leaves_its_deduplication_id_free(bench: FifoBenc
 # --- deduplication
 
 
-@pytest.mark.core
 @pytest.mark.spec("DDP-1", "QTA-9", "DDP-2", "DDP-3", "DDP-8", "DDP-9", "DDP-11", "DLT-3")
 def test_an_id_counts_for_five_minutes_from_its_first_send_in_every_process(bench: FifoBench, clock):
     first = bench.create().send("A1", group_id="A", dedup_id="d")

@@ -381,7 +381,6 @@ def test_a_process_whose_clock_is_behind_turns_no_time_back(bench: Bench, clock)
 # --- the queue itself
 
 
-@pytest.mark.core
 @pytest.mark.spec("QUE-1", "QUE-4", "QUE-6", "QUE-13", "QUE-15", "QUE-27", "PRF-1", "DLT-3")
 def test_a_queue_is_made_found_and_deleted(lq: LakeQueue, bench: Bench, clock):
     made = lq.create_queue("orders", visibility_timeout=60, tags={"team": "blue"})

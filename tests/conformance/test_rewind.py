@@ -38,7 +38,6 @@ def bodies(queue: Queue) -> list[str]:
     return [message.body for message in queue.receive(1_000)]
 
 
-@pytest.mark.core
 @pytest.mark.spec("RWD-4", "RWD-7", "RWD-9", "RWD-10", "RWD-19", "RWD-20", "STA-9", "DEL-4", "QUE-22")
 def test_what_was_deleted_comes_back_in_the_order_of_sending(bench: Bench, clock: ManualClock) -> None:
     queue = bench.create(rewind_range=HOUR)

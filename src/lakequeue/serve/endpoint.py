@@ -162,7 +162,7 @@ class Endpoint:
         hung_up = asyncio.create_task(_hang_up(http))
         hung_up.add_done_callback(lambda _: interrupt.set())
         try:
-            messages, result = await self._received(queue, given, interrupt)
+            queue, (messages, result) = await self._received(queue, given, interrupt)
         finally:
             del self._receiving[interrupt]
             gone = hung_up.done() and not hung_up.cancelled()
@@ -175,12 +175,13 @@ class Endpoint:
 
     async def _received(
         self, queue: Queue, given: dict[str, Any], interrupt: Interrupt
-    ) -> tuple[list[Message], dict[str, Any]]:
+    ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
+        """What was received, and the queue it came from: the newest of the name."""
         try:
-            return await self._actions.receive(queue, given, interrupt)
+            return queue, await self._actions.receive(queue, given, interrupt)
         except QueueDoesNotExist:
             newest = await asyncio.to_thread(self._actions.reopened, queue)
-            return await self._actions.receive(newest, given, interrupt)
+            return newest, await self._actions.receive(newest, given, interrupt)
 
 
 async def _read(body: bytes, read: Callable[..., _Read], *given: Any) -> _Read:
