@@ -104,6 +104,13 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(certificate, tmp_p
         Certificate(certificate.cert, locked).check()
 
 
+def test_without_the_extra_it_says_what_to_install(root, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "lakequeue.serve.server")
+    code, line = refused(root)
+    assert code == 3 and "serve needs uvicorn" in line and "lakequeue[serve]" in line
+
+
 @pytest.mark.parametrize("options", [("--max-body", 0), ("--max-connections", 0), ("--port", 65536)])
 def test_limits_are_numbers_that_make_sense(root, options):
     assert refused(root, *options)[0] == 2

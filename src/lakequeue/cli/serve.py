@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lakequeue.cli.frame import Session, usage
+from lakequeue.errors import QueueClientError
 
 
 def serve(
@@ -37,10 +38,15 @@ def serve(
 ) -> None:
     """Answer SQS clients over HTTP."""
     session: Session = ctx.obj
-    from lakequeue.serve import logs
-    from lakequeue.serve.app import Application
-    from lakequeue.serve.keys import Keys
-    from lakequeue.serve.server import Certificate, Server, is_loopback
+    try:
+        from lakequeue.serve import logs
+        from lakequeue.serve.app import Application
+        from lakequeue.serve.keys import Keys
+        from lakequeue.serve.server import Certificate, Server, is_loopback
+    except ModuleNotFoundError as error:
+        raise QueueClientError(
+            f"serve needs {error.name}, which is not installed: pip install 'lakequeue[serve]'"
+        ) from error
 
     if keys is None and not is_loopback(host):
         usage(f"--host {host} can be reached from other machines: give --keys as well")
