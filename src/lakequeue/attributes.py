@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -570,3 +570,13 @@ def _argument(
 def _refused(value: Any, parameter: str, reason: str) -> InvalidParameterValue:
     shown = _text(_seconds(_micros(value))) if isinstance(value, timedelta) else value
     return InvalidParameterValue(f"Value {shown} for parameter {parameter} is invalid. Reason: {reason}")
+
+
+def selected(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The attributes that were asked for; InvalidAttributeName for a name that is none (QUE-23)."""
+    if "All" in names:
+        return dict(known)
+    for name in names:
+        if name not in known and name not in ATTRIBUTE_NAMES:
+            raise InvalidAttributeName(f"Unknown Attribute {name}.")
+    return {name: known[name] for name in names if name in known}

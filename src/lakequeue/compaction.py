@@ -19,10 +19,9 @@ from lakequeue.shard import Expire
 from lakequeue.shard_service import ShardService
 from lakequeue.storage import layout, stats, sweep
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.commit import commit, first_line
+from lakequeue.storage.commit import first_line
+from lakequeue.storage.engine import Freed
 from lakequeue.storage.housekeeping import Tidied
-from lakequeue.storage.ledger import wipe
-from lakequeue.storage.sweep import Freed
 
 if TYPE_CHECKING:
     from lakequeue.queue import Queue
@@ -139,14 +138,13 @@ def _sweep(queue: Queue, summary: CompactionSummary) -> None:
     lq = queue.owner
     messages, receipts = (path(lq.root, queue.key) for path in (layout.messages_path, layout.receipts_path))
     with summary.step("manifests of bulk sends"):
-        horizon = queue.now_micros() - layout.MESSAGES_KEPT.file_hours * 3600 * 1_000_000
-        summary.freed(sweep.forget_manifests(messages, horizon))
+        summary.freed(sweep.forget_manifests(messages, layout.MESSAGES_KEPT.file_hours * 3600))
     for path, kept in ((messages, layout.MESSAGES_KEPT), (receipts, layout.RECEIPTS_KEPT)):
         table = lq.engine.open(path)
         with summary.step("removing files"):
-            summary.freed(table.vacuum(kept.file_hours))
+            summary.freed(sweep.vacuum(table, kept))
         with summary.step("trimming the log"):
-            summary.freed(table.trim(kept.log_minutes))
+            summary.freed(sweep.trim(table, kept))
     with summary.step("removing empty directories"):
         sweep.remove_empty_folders(messages, FOLDERS_KEPT)
 
@@ -163,24 +161,11 @@ def _stood(queue: Queue) -> stats.StatsRow:
 
 
 def _remove(lq: LakeQueue, row: QueueRow) -> CompactionSummary:
-    """Removes the data of a deleted queue, then its row.
-
-    The logs of its two empty tables stay, some kilobytes: a process that slept since before the deletion would
-    find nothing in the way of its commit otherwise, and its send would succeed and be lost.
-    """
+    """Removes the row of a deleted queue, then its tables; those of a pass that is cut short are orphans then."""
     summary = CompactionSummary(row.name, row.region, deleted=True)
-    messages, receipts = (path(lq.root, row.key) for path in (layout.messages_path, layout.receipts_path))
     with summary.step("removing a deleted queue"):
-        table = lq.engine.open(receipts)
-        wipe(table, row.shards)
-        summary.freed(table.vacuum(0) + table.trim(0))
-        table = lq.engine.open(messages)
-        shards = {"shard": list(range(row.shards))}
-        commit(table, {"removed": 0}, lambda token: table.replace(shards, [], {"removed": 1}, token))
-        summary.freed(sweep.forget_manifests(messages, lq.micros()))
-        summary.freed(table.vacuum(0) + table.trim(0))
-        sweep.remove_empty_folders(messages, 0)
         lq.forget(row)
+        summary.freed(sweep.remove_tables(lq.root, row.key))
     return summary
 
 

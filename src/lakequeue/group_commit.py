@@ -11,86 +11,98 @@ from lakequeue.errors import QueueClientError
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
+HEAL = 0.5
+"""Seconds after which a waiter looks whether an interrupt has left everybody without a leader."""
+
 
 class _Item(Generic[Request, Answer]):
     def __init__(self, request: Request) -> None:
         self.request = request
         self.event = threading.Event()
+        """Set when it is done, and when it is its turn to lead."""
         self.done = False
-        self.leads = False
         self.answer: Answer | None = None
         self.error: BaseException | None = None
+
+    def settle(self, answer: Answer | BaseException) -> None:
+        if isinstance(answer, BaseException):
+            self.error = answer
+        else:
+            self.answer = answer
+        self.done = True
+        self.event.set()
 
 
 class GroupCommit(Generic[Request, Answer]):
     """Hands the requests of concurrent callers to one of them, a batch at a time.
 
-    The caller that finds nobody at work leads: it runs the batch, then passes the lead to one that
-    arrived meanwhile. No thread of its own, and at most one batch runs at a time.
+    The caller that finds nobody at work leads: it runs the batch, then wakes one that arrived meanwhile. No
+    thread of its own, and at most one batch runs at a time. The lead is a lock, so a leader that is interrupted
+    gives it up whatever it was doing; a waiter that nobody woke for a while takes it.
     """
 
     def __init__(self, run: Callable[[Sequence[Request]], Sequence[Answer | BaseException]]) -> None:
         """``run`` answers each request in order; an exception that it raises is the answer to all."""
         self._run = run
         self._mutex = threading.Lock()
+        self._leading = threading.Lock()
         self._pending: list[_Item[Request, Answer]] = []
-        self._busy = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is running."""
+        return self._leading.locked()
 
     def submit(self, request: Request) -> Answer:
         """Runs a request in the next batch; returns its answer or raises its error."""
         item: _Item[Request, Answer] = _Item(request)
-        with self._mutex:
-            self._pending.append(item)
-            item.leads = not self._busy
-            self._busy = True
-        if not item.leads:
-            self._await(item)
-        if not item.done:
-            self._lead()
+        try:
+            with self._mutex:
+                self._pending.append(item)
+            while not item.done:
+                item.event.clear()
+                if item.done:
+                    break
+                if self.busy:
+                    item.event.wait(HEAL)
+                    continue
+                with self._leading:
+                    if not item.done:
+                        self._lead(item)
+                self._wake_next()
+        except BaseException:  # Ctrl-C, here or in the batch that it led
+            self._leave(item)
+            raise
         if item.error is not None:
             raise item.error
         return item.answer  # type: ignore[return-value]
 
-    def _await(self, item: _Item[Request, Answer]) -> None:
-        try:
-            item.event.wait()
-        except BaseException:  # Ctrl-C: leave the line, and do not keep the lead
-            with self._mutex:
-                if item in self._pending:
-                    self._pending.remove(item)
-                if item.leads:
-                    self._pass_on()
-            raise
-
-    def _lead(self) -> None:
+    def _lead(self, leader: _Item[Request, Answer]) -> None:
         with self._mutex:
+            if leader not in self._pending:  # a leader took it, and was interrupted before it could answer
+                raise _interrupted()
             batch, self._pending = self._pending, []
+        # an interrupt is meant for this caller only; the others learn that they do not know
+        answers: Sequence[Answer | BaseException] = [_interrupted()] * len(batch)
         try:
             answers = self._run([item.request for item in batch])
-            for item, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, BaseException):
-                    item.error = answer
-                else:
-                    item.answer = answer
         except Exception as error:
-            for item in batch:
-                item.error = error
-        except BaseException:  # Ctrl-C is meant for this caller only
-            for item in batch:
-                item.error = QueueClientError(
-                    "the commit was interrupted; repeating it is safe", outcome_unknown=True
-                )
-            raise
+            answers = [error] * len(batch)
         finally:
-            with self._mutex:
-                self._pass_on()
-            for item in batch:
-                item.done = True
-                item.event.set()
+            for item, answer in zip(batch, answers, strict=True):
+                item.settle(answer)
 
-    def _pass_on(self) -> None:
-        if self._pending:
-            self._pending[0].leads = True
-            self._pending[0].event.set()
-        else:
-            self._busy = False
+    def _wake_next(self) -> None:
+        with self._mutex:
+            if self._pending:
+                self._pending[0].event.set()
+
+    def _leave(self, item: _Item[Request, Answer]) -> None:
+        with self._mutex:
+            if item in self._pending:
+                self._pending.remove(item)
+        self._wake_next()
+
+
+def _interrupted() -> QueueClientError:
+    return QueueClientError("the commit was interrupted; repeating it is safe", outcome_unknown=True)

@@ -26,7 +26,7 @@ from lakequeue.errors import (
     RequestThrottled,
 )
 from lakequeue.heartbeat import Heart, Verdict
-from lakequeue.message import BatchFailure, Message
+from lakequeue.message import UNAVAILABLE, BatchFailure, Message
 from lakequeue.queue import Queue
 from lakequeue.renewal import Hold, Renewal
 
@@ -364,7 +364,7 @@ def _hold(message: Message, now: int) -> Hold:
 
 
 def _verdict(failure: BatchFailure) -> Verdict:
-    if failure.code in (RequestThrottled.code, OverLimit.code):
+    if failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE):
         return Verdict.FAILED
     # one code for a deleted message and for an older receipt; the sentence tells them apart (RCP-7, RCP-11)
     return Verdict.GONE if "Message does not exist" in failure.message else Verdict.LOST

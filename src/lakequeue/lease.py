@@ -34,6 +34,7 @@ from lakequeue.shard import (
     LeaseRelease,
 )
 from lakequeue.shard_service import ShardService
+from lakequeue.steps import Steps
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.layout import messages_path
 from lakequeue.storage.log import ShardLog
@@ -250,12 +251,14 @@ class Lease:
 
     def _command(self, command: Any) -> LeaseCounts:
         done = lost = 0
+        steps = Steps("settling the lease")
         with self._queue.service():
             for part in self._parts:
                 wanted: Command = command(part)
-                result = part.shard.command([wanted], self._queue.now_micros)[0]
-                if result.error is not None:
-                    raise result.error
+                with steps.step():
+                    result = part.shard.command([wanted], self._queue.now_micros)[0]
+                    if result.error is not None:
+                        raise result.error
                 done, lost = done + result.value.done, lost + result.value.lost
         if done == 0:
             raise LeaseLost(done, lost)

@@ -157,6 +157,15 @@ def rewindable(queue: Queue, to: datetime) -> int:
         return sum(shard.look(lambda machine: machine.rewindable(command, now())) for shard in queue.shards)
 
 
+def predicate(where: str | None) -> Predicate | None:
+    """A condition over ``SCHEMA``, None without one; InvalidParameterValue if it is none."""
+    if where is None:
+        return None
+    from lakequeue.predicate import Predicate
+
+    return Predicate(where, SCHEMA)
+
+
 def _size(predicate: Predicate | None, limit: int) -> int:
     return ROWS if predicate is not None else min(limit, ROWS)
 

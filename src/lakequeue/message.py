@@ -24,6 +24,7 @@ from lakequeue.errors import (
     InvalidMessageContents,
     InvalidParameterValue,
     MissingParameter,
+    QueueClientError,
     QueueServiceError,
     TooManyEntriesInBatchRequest,
     coded_for,
@@ -115,6 +116,10 @@ class BatchSuccess:
     receipt_handle: str | None = None
 
 
+UNAVAILABLE = "ServiceUnavailable"
+"""Code of an entry that storage failed, while others of its batch were done."""
+
+
 @attrs.frozen
 class BatchFailure:
     """An entry of a batch that was refused (BAT-4)."""
@@ -125,8 +130,11 @@ class BatchFailure:
     sender_fault: bool = True
 
     @classmethod
-    def of(cls, id: str, error: QueueServiceError) -> BatchFailure:
-        return cls(id, error.code, error.message, error.sender_fault)
+    def of(cls, id: str, error: QueueServiceError | QueueClientError) -> BatchFailure:
+        if isinstance(error, QueueServiceError):
+            return cls(id, error.code, error.message, error.sender_fault)
+        outcome = "it may have taken effect: repeat it" if error.outcome_unknown else "nothing was changed"
+        return cls(id, UNAVAILABLE, f"Storage failed; {outcome}.", False)
 
 
 @attrs.frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -13,7 +13,6 @@ import attrs
 
 from lakequeue import handles, looking, redrive
 from lakequeue.attributes import (
-    ATTRIBUTE_NAMES,
     HIDDEN,
     QueueAttributes,
     check_attempt_id,
@@ -21,10 +20,10 @@ from lakequeue.attributes import (
     check_tags,
     check_visibility_timeout,
     check_wait,
+    selected,
 )
 from lakequeue.clock import Duration, from_micros, to_micros
 from lakequeue.errors import (
-    InvalidAttributeName,
     InvalidParameterValue,
     QueueClientError,
     QueueDoesNotExist,
@@ -59,15 +58,15 @@ from lakequeue.shard import (
     SetAttributes,
 )
 from lakequeue.shard_service import ShardService
+from lakequeue.steps import Steps
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.commit import StaleAttributes, first_line
+from lakequeue.storage.commit import StaleAttributes
 from lakequeue.storage.layout import messages_path, stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakequeue.compaction import CompactionSummary
-    from lakequeue.predicate import Predicate
     from lakequeue.service import LakeQueue
     from lakequeue.storage import bulk
 
@@ -90,7 +89,7 @@ class Queue:
         self._sender = Sender(shards, self.now_micros)
         self._mover = Mover(owner, row, shards)
         self._receiver = Receiver(row, shards, self._mover, self.now_micros)
-        self._settler = Settler(row, shards)
+        self._settler = Settler(row, shards, owner.storage_errors)
 
     @property
     def name(self) -> str:
@@ -169,38 +168,42 @@ class Queue:
                     result.failed.append(BatchFailure.of(id, outcome))
             return result
 
-    def _deliver(self, check: Callable[[], list[Any]]) -> list[SendResult | BatchFailure | QueueServiceError]:
-        """Appends what passes ``check``, in one commit per shard; each entry's result or refusal, in order."""
+    def _deliver(
+        self, check: Callable[[], list[Any]]
+    ) -> list[SendResult | BatchFailure | QueueServiceError | QueueClientError]:
+        """Appends what passes ``check``, in one commit per shard; each entry's result or failure, in order."""
         version, checked = self._validated(check)
         done: dict[int, SendResult | QueueServiceError] = {}
+        failed: dict[int, QueueServiceError | QueueClientError] = {}
         while True:
-            left = {n: e for n, e in enumerate(checked) if isinstance(e, ValidEntry) and n not in done}
+            left = {
+                n: e
+                for n, e in enumerate(checked)
+                if isinstance(e, ValidEntry) and n not in done and n not in failed
+            }
             if not left:
-                if done or not self._reload():
-                    return [done.get(index, entry) for index, entry in enumerate(checked)]
+                if done or failed or not self._reload():
+                    break
                 version, checked = self._validated(check)
                 continue
-            try:
-                for shard, entries in self._sender.by_shard(left, self.fifo):
-                    done |= self._sender.send(shard, entries, self._attributes, version)
-            except (StaleAttributes, QueueServiceError) as error:
+            stale = False
+            for shard, entries in self._sender.by_shard(left, self.fifo):
                 try:
-                    if not isinstance(error, StaleAttributes):
-                        raise
+                    with self.owner.storage_errors():
+                        done |= self._sender.send(shard, entries, self._attributes, version)
+                except StaleAttributes:
+                    stale = True
+                except (QueueServiceError, QueueClientError) as error:  # other shards have theirs
+                    failed |= dict.fromkeys(entries, error)
+            if stale:
+                try:
                     self._renew()
                     version, checked = self._validated(check)
-                except QueueServiceError as refusal:
-                    if not done:
-                        raise
-                    done |= {index: refusal for index in left if index not in done}  # other shards have theirs
-            except Exception as error:
-                if not done:
-                    raise
-                raise QueueClientError(
-                    f"part of the batch was sent, then storage failed ({first_line(error)}); repeating it with "
-                    "the same deduplication ids is safe",
-                    outcome_unknown=True,
-                ) from error
+                except (QueueServiceError, QueueClientError) as error:
+                    failed |= {index: error for index in left if index not in done and index not in failed}
+        if failed and not done:
+            raise next(iter(failed.values()))
+        return [done.get(index) or failed.get(index) or entry for index, entry in enumerate(checked)]
 
     # --- receiving
 
@@ -407,10 +410,13 @@ class Queue:
             first, *others = self._shards
             purge = Purge(self.name)
             first.look(lambda machine: machine.check_purge(purge, self.now_micros()))
+            steps = Steps("purge")
             # the first shard keeps the pause, so it comes last: a purge that was cut short can be repeated
             for shard in others:
-                _raise(shard.command([Purge(self.name, at_any_time=True)], self.now_micros))
-            _raise(first.command([purge], self.now_micros))
+                with steps.step():
+                    _raise(shard.command([Purge(self.name, at_any_time=True)], self.now_micros))
+            with steps.step():
+                _raise(first.command([purge], self.now_micros))
 
     def rewind(self, to: datetime) -> int:
         """Makes deleted messages that were sent at ``to`` or later consumable again, in their old order (RWD-9).
@@ -433,10 +439,11 @@ class Queue:
                 ) from None
             for shard in self._shards:  # a refusal by one must not find the others rewound
                 shard.look(lambda machine: machine.check_rewind(command, self.now_micros()))
-            count, command = 0, attrs.evolve(command, checked=True)
+            count, command, steps = 0, attrs.evolve(command, checked=True), Steps("rewind")
             for shard in self._shards:
-                results = shard.command([command], self.now_micros)
-                _raise(results)
+                with steps.step():
+                    results = shard.command([command], self.now_micros)
+                    _raise(results)
                 count += results[0].value
             return count
 
@@ -468,7 +475,7 @@ class Queue:
                 "LastModifiedTimestamp": str(self._row.modified_at // 1_000_000),
                 "QueueArn": self.arn,
             }
-            return _selected(known, names)
+            return selected(known, names)
 
     @property
     def arn(self) -> str:
@@ -506,8 +513,11 @@ class Queue:
                     modified_at=self.now_micros(),
                 )
 
-            self._adopt(self.owner.update(self._row, change))
-            self.finish()
+            steps = Steps("set_attributes")
+            with steps.step():
+                self._adopt(self.owner.update(self._row, change))
+            with steps.step():
+                self.finish()
 
     def finish(self) -> None:
         """Brings the catalog's attributes to every shard; ends what a killed process began (QUE-25)."""
@@ -522,12 +532,13 @@ class Queue:
 
     def close(self) -> None:
         """Refuses every further send and command, for good: the first steps of a deletion (QUE-13)."""
+        steps = Steps("the deletion")
         for shard in self._shards:
-            shard.mark(close=True)
+            with steps.step():
+                shard.mark(close=True)
         for shard in self._shards:
-            for result in shard.command([Close()], self.now_micros):
-                if result.error is not None and not isinstance(result.error, QueueDoesNotExist):
-                    raise result.error
+            with steps.step(), suppress(QueueDoesNotExist):
+                _raise(shard.command([Close()], self.now_micros))
 
     def counts(self) -> QueueCounts:
         """Messages by state, exact at one snapshot per shard; cheap whatever the backlog.
@@ -552,7 +563,7 @@ class Queue:
         """
         with self.service():
             _check_whole("limit", limit)
-            return looking.look(self._shards, self.now_micros, _predicate(where), limit)
+            return looking.look(self._shards, self.now_micros, looking.predicate(where), limit)
 
     def redrive(
         self,
@@ -584,12 +595,12 @@ class Queue:
                     "Reason: Must be another queue of the same kind."
                 )
             key = None if destination is None else destination.key
-            return self._mover.redrive(max_messages, _predicate(where), progress, key)
+            return self._mover.redrive(max_messages, looking.predicate(where), progress, key)
 
     def redrivable(self, where: str | None = None) -> dict[str, int]:
         """How many messages such a redrive would move now, by the name of the queue that takes them."""
         with self.service():
-            return self._mover.redrivable(_predicate(where))
+            return self._mover.redrivable(looking.predicate(where))
 
     @property
     def move_tasks(self) -> str | None:
@@ -757,13 +768,30 @@ class Queue:
     @contextmanager
     def service(self) -> Iterator[None]:
         """Gives errors their profile's code, finishes an interrupted deletion, hides storage's own errors."""
+        with coded_for(self._attributes.profile):
+            try:
+                with self.owner.storage_errors():
+                    yield
+            except QueueDoesNotExist:
+                # a deletion begins at the first shard; if that is open, the error speaks of another queue
+                if not self._deleted() and self._shards[0].closed():
+                    self.owner.finish_deletion(self)
+                raise
+            except QueueClientError as error:
+                if error.outcome_unknown or not self._deleted():
+                    raise
+                raise QueueDoesNotExist() from error  # its tables are gone
+
+    def _deleted(self) -> bool:
+        """Whether the catalog says so."""
         try:
-            with coded_for(self._attributes.profile), self.owner.storage_errors():
-                yield
-        except QueueDoesNotExist:
-            if self._shards[0].closed():  # where a deletion begins; else the error speaks of another queue
-                self.owner.finish_deletion(self)
-            raise
+            row = self.owner.row(self._row.key)
+        except Exception:
+            return False
+        if row is not None and row.deleted_at is None:
+            return False
+        self.owner.forget_shards(self._row.key)
+        return True
 
 
 def _check_whole(parameter: str, value: object) -> None:
@@ -771,23 +799,6 @@ def _check_whole(parameter: str, value: object) -> None:
         raise InvalidParameterValue(
             f"Value {value} for parameter {parameter} is invalid. Reason: Must be a whole number of at least 1."
         )
-
-
-def _predicate(where: str | None) -> Predicate | None:
-    if where is None:
-        return None
-    from lakequeue.predicate import Predicate
-
-    return Predicate(where, looking.SCHEMA)
-
-
-def _selected(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    if "All" in names:
-        return dict(known)
-    for name in names:
-        if name not in known and name not in ATTRIBUTE_NAMES:
-            raise InvalidAttributeName(f"Unknown Attribute {name}.")
-    return {name: known[name] for name in names if name in known}
 
 
 def _raise(results: Sequence[Result]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from typing import Any
 
 import attrs
 
@@ -28,7 +30,14 @@ POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
 POLL_UNCALLED = 5_000_000
 """Microseconds until a long poll looks that nobody calls: whoever should have may hang."""
 
+MOST_FAILURES = 32
+"""Reads of one receive that may fail before what is left of a range is given up."""
+
 Parts = list[tuple[ShardService, ClaimResult]]
+Row = dict[str, Any]
+"""A message, column -> value."""
+
+_log = logging.getLogger("lakequeue")
 
 
 class Interrupt(threading.Event):
@@ -165,16 +174,50 @@ class Receiver:
 
     def _messages(self, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
         seal = handles.Seal(self._row.key, shard.shard, claimed.lease_id, self._row.handle_key)
+        rows, unreadable = self._rows(shard, claimed)
         found = {
             offset: received_message(row, claimed, span, seal.text(offset), names, self._sequence(shard, offset))
             for span in claimed.spans
-            for offset, row in enumerate(shard.messages(span.first, span.last), span.first)
-            if row is not None
+            for offset in range(span.first, span.last + 1)
+            if (row := rows.get(offset)) is not None
         }
         if not claimed.order:
             return list(found.values())
-        order = (offset for first, last in claimed.order for offset in range(first, last + 1))
-        return [found[offset] for offset in order if offset in found]
+        messages = []
+        for offset in (offset for first, last in claimed.order for offset in range(first, last + 1)):
+            if offset in unreadable:
+                break  # what follows may be of its group (FIF-1); it comes again too
+            if offset in found:
+                messages.append(found[offset])
+        return messages
+
+    def _rows(self, shard: ShardService, claimed: ClaimResult) -> tuple[dict[int, Row], set[int]]:
+        """Claimed messages by offset, and the offsets of those that storage cannot read now.
+
+        To raise would hide all of them until their timeout, so it does only if there is nothing else to answer.
+        """
+        rows: dict[int, Row] = {}
+        unreadable: set[int] = set()
+        failures = 0
+        pending = [(span.first, span.last) for span in reversed(claimed.spans)]
+        while pending:
+            first, last = pending.pop()
+            try:
+                found = shard.messages(first, last)
+            except Exception as error:
+                failures += 1
+                if first < last and failures < MOST_FAILURES:  # some of them may be in another file
+                    middle = (first + last) // 2
+                    pending += [(middle + 1, last), (first, middle)]
+                    continue
+                if not rows and not pending:
+                    raise
+                unreadable.update(range(first, last + 1))
+                reason = str(error).partition("\n")[0]
+                _log.error("messages %s to %s of %s cannot be read: %s", first, last, self._row.name, reason)
+            else:
+                rows.update((offset, row) for offset, row in enumerate(found, first) if row is not None)
+        return rows, unreadable
 
     def _sequence(self, shard: ShardService, offset: int) -> str | None:
         return sequence_number(shard.shard, offset) if self._fifo else None

@@ -6,9 +6,8 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from os.path import abspath
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -32,19 +31,20 @@ from lakequeue.queue import Queue
 from lakequeue.redrive import Place
 from lakequeue.shard import Head
 from lakequeue.shard_service import ShardService
-from lakequeue.storage import layout
+from lakequeue.steps import Steps
+from lakequeue.storage import layout, process
 from lakequeue.storage.catalog import Catalog, QueueRow
-from lakequeue.storage.commit import back_off, first_line
+from lakequeue.storage.commit import StaleAttributes, back_off, first_line
 from lakequeue.storage.engine import Engine
 from lakequeue.storage.ledger import create_ledger
-from lakequeue.storage.locks import local_path
 from lakequeue.storage.point import PointEngine
+from lakequeue.storage.roots import root_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakequeue.compaction import CompactionSummary, Progress
-    from lakequeue.storage.sweep import Freed
+    from lakequeue.storage.engine import Freed
 
 ATTEMPTS = 30
 MAX_LISTED = 1_000
@@ -68,6 +68,11 @@ class _Store:
                     ShardService(self.engine, self.root, row.key, shard, line) for shard in range(row.shards)
                 ]
             return self._shards[row.key]
+
+    def forget(self, key: str) -> None:
+        """Lets go of the shards of a deleted queue, and of what they have cached."""
+        with self.lock:
+            self._shards.pop(key, None)
 
 
 _stores: weakref.WeakValueDictionary[tuple[str, str, int], _Store] = weakref.WeakValueDictionary()
@@ -99,9 +104,8 @@ class LakeQueue:
             raise InvalidParameterValue(f'engine must be "auto", "point" or "spark", not {engine!r}')
         if engine == "spark" and spark is None:
             raise QueueClientError('engine="spark" needs a session: LakeQueue(root, spark=…)')
-        root = str(root).rstrip("/") or "/"
-        local = local_path(root)
-        self.root = abspath(local) if local is not None else root
+        process.check()
+        self.root = root_of(root)
         self.clock: Clock = clock or SystemClock()
         self.region = region
         self._spark = None if engine == "point" else spark
@@ -150,9 +154,10 @@ class LakeQueue:
                 self.check_redrive(self.region, name, wanted)
                 self._check_cooldown(name, rules.recreate_cooldown)
                 row = self._new_row(name, wanted, tags)
-                self._make_tables(row)
-                if self._store.catalog.put(row, changes):
-                    return self._queue(row)
+                with self._store.catalog.creating() as in_time:
+                    self._make_tables(row)
+                    if in_time() and self._store.catalog.put(row, changes):
+                        return self._queue(row)
                 back_off(attempt)
         raise RequestThrottled("too many queues of this name are being created")
 
@@ -292,6 +297,10 @@ class LakeQueue:
         """What this process does with the shards of a queue."""
         return self._store.shards(row)
 
+    def forget_shards(self, key: str) -> None:
+        """Lets go of what this process holds of a deleted queue."""
+        self._store.forget(key)
+
     def open(self, row: QueueRow) -> Queue:
         """The queue of a row, of whatever region."""
         return self._queue(row)
@@ -313,8 +322,9 @@ class LakeQueue:
         raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
 
     def sweep_catalog(self) -> Freed:
-        """Removes files and log entries of the catalog that nobody needs."""
-        return self._store.catalog.sweep()
+        """Removes what nobody needs of the catalog, and tables that it does not name."""
+        with self._store.lock:
+            return self._store.catalog.sweep()
 
     @property
     def spark(self) -> SparkSession | None:
@@ -350,14 +360,16 @@ class LakeQueue:
         """Deletes a queue, or ends a deletion that was interrupted: shards first, the catalog's row last."""
         with self._store.lock:
             row = self._store.catalog.incarnation(queue.key)
-            if row is None or row.deleted_at is not None:
-                return
-        queue.close()
-        now = to_micros(self.clock.now())
-        try:
-            self.update(row, lambda newest: attrs.evolve(newest, deleted_at=now))
-        except QueueDoesNotExist:  # another process was faster
+        if row is None or row.deleted_at is not None:
+            self.forget_shards(queue.key)
             return
+        steps = Steps("the deletion")
+        with steps.step():
+            queue.close()
+        now = to_micros(self.clock.now())
+        with steps.step(), suppress(QueueDoesNotExist):  # another process was faster
+            self.update(row, lambda newest: attrs.evolve(newest, deleted_at=now))
+        self.forget_shards(row.key)
 
     def check_redrive(self, region: str, name: str, attributes: QueueAttributes) -> None:
         """Raises what a queue's redrive policy is refused with (DLQ-2, DLQ-3, DLQ-6)."""
@@ -384,9 +396,10 @@ class LakeQueue:
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
         """Turns what storage raises into QueueClientError."""
+        process.check()
         try:
             yield
-        except (LakeQueueError, TypeError, AssertionError):
+        except (LakeQueueError, StaleAttributes, TypeError, AssertionError):
             raise
         except Exception as error:
             raise QueueClientError(f"{self.root}: {first_line(error)}") from error

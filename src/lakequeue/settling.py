@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from lakequeue import handles
-from lakequeue.errors import QueueServiceError
+from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.message import BatchFailure, BatchResult, BatchSuccess
 from lakequeue.shard import ChangeVisibility, Command
 from lakequeue.shard_service import Now, ShardService
@@ -23,9 +24,15 @@ def change_to(timeout: int) -> Maker:
 class Settler:
     """Deletes and changes by receipt handle. Thread-safe."""
 
-    def __init__(self, row: QueueRow, shards: Sequence[ShardService]) -> None:
+    def __init__(
+        self,
+        row: QueueRow,
+        shards: Sequence[ShardService],
+        storage_errors: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._row = row
         self._shards = shards
+        self._storage_errors = storage_errors
 
     def one(self, text: str, make: Maker, now: Now) -> None:
         """Settles one receipt or raises why not."""
@@ -36,7 +43,7 @@ class Settler:
 
     def batch(self, texts: Sequence[str], makers: Sequence[Maker | QueueServiceError], now: Now) -> BatchResult:
         """Settles many; entry ids are indexes. A maker that is an error refuses its entry (BAT-4)."""
-        refusals: dict[int, QueueServiceError | None] = {}
+        refusals: dict[int, QueueServiceError | QueueClientError | None] = {}
         by_shard: dict[int, list[tuple[int, Command]]] = {}
         for index, (text, make) in enumerate(zip(texts, makers, strict=True)):
             try:
@@ -49,8 +56,11 @@ class Settler:
                 by_shard.setdefault(shard, []).append((index, command))
         for shard, commands in by_shard.items():
             try:
-                results = self._shards[shard].command([command for _, command in commands], now)
-            except QueueServiceError as error:  # what other shards did stays done
+                with self._storage_errors():
+                    results = self._shards[shard].command([command for _, command in commands], now)
+            except (QueueServiceError, QueueClientError) as error:  # what other shards did stays done
+                if len(by_shard) == 1 and isinstance(error, QueueClientError):
+                    raise
                 refusals.update((index, error) for index, _ in commands)
                 continue
             refusals.update((index, result.error) for (index, _), result in zip(commands, results, strict=True))

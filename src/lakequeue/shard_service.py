@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import attrs
 import pyarrow as pa
 
 from lakequeue.attributes import QueueAttributes
-from lakequeue.errors import QueueClientError, QueueDoesNotExist, RequestThrottled
+from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, RequestThrottled
 from lakequeue.group_commit import GroupCommit
 from lakequeue.line import Line
 from lakequeue.shard import (
@@ -38,12 +38,14 @@ from lakequeue.storage.dedup import WINDOW, DedupWindow, Key, dedup_key
 from lakequeue.storage.engine import Engine, StaleSnapshot
 from lakequeue.storage.housekeeping import Tidied, compact, tidy
 from lakequeue.storage.ledger import Ledger
-from lakequeue.storage.locks import committing
+from lakequeue.storage.locks import LockHeld, committing
 from lakequeue.storage.log import LogReader, ShardLog
 
 PATIENCE = 4
 """Lost races after which a batch keeps other committers out: a Spark commit takes a second to decide, and
 would never get in between those of a busy point engine."""
+ALONE_PATIENCE = 2.0
+"""Seconds that it waits for that: another one may be stopped in a commit, and those go on together with it."""
 ATTEMPTS = 60
 """Lost races of one batch before its callers get RequestThrottled (ERR-9)."""
 
@@ -135,7 +137,7 @@ class ShardService:
 
     def mark(self, *, close: bool = False, attributes_version: int | None = None) -> None:
         """Closes the log, or announces attributes to every sender; does nothing if that is done."""
-        with self._send_lock:
+        with self._at_log():
             appender = self._open_appender()
             for attempt in range(ATTEMPTS):
                 appender.refresh()
@@ -149,13 +151,13 @@ class ShardService:
 
     def closed(self) -> bool:
         """Whether the log takes no more messages, as of now."""
-        with self._send_lock:
+        with self._at_log():
             appender = self._open_appender()
             appender.refresh()
             return appender.closed
 
     def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
-        with self._send_lock, ExitStack() as alone:
+        with self._at_log(), ExitStack() as alone:
             answers, appended = self._append_in_turn(sends, alone)
             if appended is not None:
                 self.wake()
@@ -200,7 +202,7 @@ class ShardService:
                     self._bodies.remember(done.first, done.rows)
                 return answers, done
             if attempt == PATIENCE:
-                alone.enter_context(committing(appender.table.path, exclusive=True))
+                _alone(alone, appender.table.path)
                 appender.refresh()
             back_off(attempt)
         return [RequestThrottled("too many lost races; nothing was sent") for _ in sends], None
@@ -231,7 +233,7 @@ class ShardService:
 
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
         """Messages that the cap on stored ones leaves in the shard, None without a cap (QUE-21)."""
-        with self._send_lock:
+        with self._at_log():
             appender = self._open_appender()
             appender.refresh()
             return self._room(attributes, now, appender.end)
@@ -260,7 +262,7 @@ class ShardService:
 
     def tidy(self, now: int, fifo: bool) -> None:
         """Joins small files after a segment was closed by somebody who did not send through here."""
-        with self._send_lock:
+        with self._at_log():
             self._tidy(now, fifo)
 
     def compact(self, now: int, fifo: bool) -> Tidied:
@@ -278,17 +280,29 @@ class ShardService:
 
     def rewrite_ledger(self, now: Now) -> bool:
         """Writes the ledger into as few files as it needs, if it has some more; whether it did."""
-        with self._ledger_lock:
+        with self._at_ledger():
             machine = self._fresh_machine()
             if not self._open_ledger().crowded(machine):
                 return False
         return self.command([Rewrite()], now)[0].error is None
 
     def _committed_floor(self) -> int:
-        with self._ledger_lock:
+        with self._at_ledger():
             ledger = self._open_ledger()
             ledger.table.refresh()
             return ledger.floor()
+
+    @contextmanager
+    def _at_log(self) -> Iterator[None]:
+        """Holds the writing handle; after an error or an interrupt anywhere in it the next call opens another."""
+        with self._send_lock:
+            try:
+                yield
+            except (QueueServiceError, StaleAttributes):
+                raise  # an answer
+            except BaseException:
+                self._appender = None
+                raise
 
     def _open_appender(self) -> Appender:
         if self._appender is None:
@@ -311,7 +325,7 @@ class ShardService:
 
     def next_event(self, now: int) -> int | None:
         """When a claim may find more than now, as far as this process knows."""
-        with self._ledger_lock:
+        with self._at_ledger():
             return None if self._machine is None else self._machine.next_event(now)
 
     @property
@@ -326,7 +340,7 @@ class ShardService:
         Raises:
             QueueDoesNotExist: the queue was deleted.
         """
-        with self._ledger_lock:
+        with self._at_ledger():
             machine = self._fresh_machine()
             if machine.head.closed:
                 raise QueueDoesNotExist("The specified queue does not exist.")
@@ -334,12 +348,8 @@ class ShardService:
 
     def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
         commands = [command for group in groups for command in group.commands]
-        with self._ledger_lock, ExitStack() as alone:
-            try:
-                results = self._decide_in_turn(commands, lambda: max(group.now() for group in groups), alone)
-            except BaseException:
-                self._machine = None  # what it holds may differ from the table
-                raise
+        with self._at_ledger(), ExitStack() as alone:
+            results = self._decide_in_turn(commands, lambda: max(group.now() for group in groups), alone)
         if results is None:
             error = RequestThrottled("too many lost races; nothing was changed")
             return [error for _ in groups]
@@ -398,9 +408,21 @@ class ShardService:
             self._machine = None
             lost += 1
             if lost == PATIENCE:
-                alone.enter_context(committing(ledger.table.path, exclusive=True))
+                _alone(alone, ledger.table.path)
             back_off(attempt)
         return None
+
+    @contextmanager
+    def _at_ledger(self) -> Iterator[None]:
+        """Holds the ledger and the reader of the log; likewise."""
+        with self._ledger_lock:
+            try:
+                yield
+            except QueueServiceError:
+                raise  # an answer
+            except BaseException:
+                self._machine = self._ledger = self._reader = None
+                raise
 
     def _load_machine(self) -> None:
         ledger = self._open_ledger()
@@ -445,7 +467,7 @@ class ShardService:
         except Exception:  # its file was joined with others, and removed, since this process last looked
             found = [None]
         if None in found:
-            with self._ledger_lock:
+            with self._at_ledger():
                 self._open_reader().refresh()
             found = self._read(first, last)
         missing = [first + index for index, message in enumerate(found) if message is None]
@@ -457,7 +479,7 @@ class ShardService:
 
     def log(self) -> ShardLog:
         """The newest snapshot of the log."""
-        with self._ledger_lock:
+        with self._at_ledger():
             return self._open_reader().refresh()
 
     def rows(self, first: int, last: int) -> tuple[int, pa.Table]:
@@ -488,11 +510,15 @@ class ShardService:
     def _from_log(self, question: Callable[[Bodies, LogReader], _T]) -> _T:
         reader = self._reader
         if reader is None:
-            with self._ledger_lock:
+            with self._at_ledger():
                 reader = self._open_reader()
         # not under the lock of the ledger: there the receivers of one commit would wait for the next one to end
         with self._body_lock:
-            return question(self._bodies, reader)
+            try:
+                return question(self._bodies, reader)
+            except BaseException:
+                self._reader = None
+                raise
 
     # --- waiting
 
@@ -533,6 +559,12 @@ class _Places:
             return None
         self.new.append(message)
         return Placed(self._end + len(self.new) - 1, message.message_id)
+
+
+def _alone(stack: ExitStack, table_path: str) -> None:
+    """Keeps other committers out until the stack ends, unless one of them is stopped."""
+    with suppress(LockHeld):
+        stack.enter_context(committing(table_path, exclusive=True, patience=ALONE_PATIENCE))
 
 
 def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:

@@ -183,7 +183,7 @@ class TestInterrupted:
     def test_a_caller_that_waits_leaves_the_line_and_the_rest_go_on(self) -> None:
         gate, group, batches = _gated()
         first = _started([lambda: group.submit(1)])[0]
-        _until(lambda: group._busy and not group._pending)
+        _until(lambda: group.busy and not group._pending)
         behind = _started([lambda: group.submit(2)])[0]
         _until(lambda: len(group._pending) == 1)
         with pytest.raises(KeyboardInterrupt), _interrupt_when(lambda: len(group._pending) == 2):
@@ -195,7 +195,7 @@ class TestInterrupted:
     def test_the_next_leader_hands_the_lead_on(self) -> None:
         gate, group, batches = _gated()
         first = _started([lambda: group.submit(1)])[0]
-        _until(lambda: group._busy and not group._pending)
+        _until(lambda: group.busy and not group._pending)
         behind: list[Future[int]] = []
 
         def when_main_waits() -> bool:
@@ -214,7 +214,7 @@ class TestInterrupted:
         behind: list[Future[int]] = []
 
         def when_main_leads() -> bool:
-            if group._busy and not behind:
+            if group.busy and not behind:
                 behind.extend(_started([lambda: group.submit(2)]))
             return len(group._pending) == 1
 
@@ -239,7 +239,7 @@ class TestInterrupted:
 
         group: GroupCommit[int, int] = GroupCommit(run)
         first = _started([lambda: group.submit(1)])[0]
-        _until(lambda: group._busy and not group._pending)
+        _until(lambda: group.busy and not group._pending)
         behind: list[Future[int]] = []
 
         def when_main_leads() -> bool:

@@ -323,16 +323,16 @@ def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(bench: Bench, 
     whole = log_files_of(queue, "messages")
     assert any("checkpoint" in name for name in whole)
     reader = DeltaTable(f"{queue.owner.root}/q/{queue.key}/messages")  # loads its log lazily, by that checkpoint
-    older(queue.owner.root, 1_800)
+    older(queue.owner.root, 300)
     for number in range(5, 9):
         queue.send(str(number))
     succeeded(queue.compact())
     assert set(whole) <= set(log_files_of(queue, "messages"))  # the old checkpoint may still be read by
-    older(queue.owner.root, 1_801)
+    older(queue.owner.root, 301)
     succeeded(queue.compact())
     assert len(log_files_of(queue, "messages")) < len(whole) + 4
     assert reader.to_pyarrow_table().num_rows == 5
-    older(queue.owner.root, 1_801)
+    older(queue.owner.root, 301)
     succeeded(queue.compact())
     assert [m.body for m in bench.queue().receive(10)] == list("012345678")
     assert len(queue.receive(10)) == 0
@@ -354,7 +354,7 @@ def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(
     clock.advance(DAY + 1)
     deleted, *_ = [each for each in succeeded(bench.open().compact()) if each.deleted]
     assert deleted.queue == "orders" and deleted.files_freed > 21
-    assert files_of(queue, "messages") == [] and len(files_of(queue, "receipts")) == 1
+    assert not Path(layout.tables_path(queue.owner.root, queue.key)).exists()
     for call in (lambda: sleeper.send("lost?"), sleeper.receive, sleeper.counts):
         with pytest.raises(QueueDoesNotExist):
             call()

@@ -49,6 +49,16 @@ class Segment:
 
 
 @attrs.frozen
+class _Loaded:
+    """What a snapshot says of the end of the log; replaced as a whole, so that an interrupt leaves no mixture."""
+
+    version: int
+    send_version: int
+    last_sent_at: int
+    open: Segment | None
+
+
+@attrs.frozen
 class Place:
     """Where messages go in the log of a shard, from offset ``first`` on."""
 
@@ -87,21 +97,24 @@ class Appender:
     def __init__(self, table: Table, shard: int) -> None:
         self.table = table
         self._shard = shard
-        self._open: Segment | None = None
         self._window: DedupWindow | None = None
-        self.last_sent_at = 0
-        self._load()
+        self._loaded = self._load()
 
     def refresh(self) -> None:
         """Loads the newest snapshot."""
         self.table.refresh()
-        if self.table.version != self._version:
-            self._load()
+        if self.table.version != self._loaded.version:
+            self._loaded = self._load()
 
     @property
     def end(self) -> int:
         """End offset of the loaded snapshot."""
-        return layout.end_of(self._send_version)
+        return layout.end_of(self._loaded.send_version)
+
+    @property
+    def last_sent_at(self) -> int:
+        """Instant of the last message of the loaded snapshot, in microseconds."""
+        return self._loaded.last_sent_at
 
     @property
     def attributes_version(self) -> int:
@@ -134,12 +147,11 @@ class Appender:
             by_group = self._window.by_group
             keys = [dedup_key(message.entry.group_id, message.entry.dedup_id, by_group) for message in messages]
             self._window.add(first, keys, sent_at)
-        if self.table.version == self._version + 1:
-            self._version += 1
-            self._send_version, self.last_sent_at = first + len(messages), sent_at
-            self._open = attrs.evolve(segment, commits=segment.commits + 1)
+        if self.table.version == self._loaded.version + 1:
+            opened = attrs.evolve(segment, commits=segment.commits + 1)
+            self._loaded = _Loaded(self.table.version, first + len(messages), sent_at, opened)
         else:
-            self._load()
+            self._loaded = self._load()
         return Appended(first, rows, place.closes)
 
     def place(self, now: int) -> Place:
@@ -150,10 +162,10 @@ class Appender:
         """
         self.check_open()
         first, sent_at = self.end, max(now, self.last_sent_at)
-        segment = self._open
+        segment = before = self._loaded.open
         if segment is None or self._opens(now):
             segment = Segment(first, sent_at, 0)
-        closes = segment is not self._open and self._open is not None
+        closes = segment is not before and before is not None
         return Place(self._shard, segment, first, sent_at, closes)
 
     def mark(self, *, close: bool = False, attributes_version: int | None = None) -> bool:
@@ -161,7 +173,7 @@ class Appender:
 
         It closes the log for good, or announces a version of the queue's attributes.
         """
-        fence = {layout.send_id(self._shard): self._send_version}
+        fence = {layout.send_id(self._shard): self._loaded.send_version}
         ids = dict(fence)
         if close:
             ids[layout.send_id(self._shard)] = layout.CLOSED + self.end
@@ -170,13 +182,13 @@ class Appender:
             fence[layout.attributes_id(self._shard)] = self.attributes_version
             ids[layout.attributes_id(self._shard)] = attributes_version
         done = commit(self.table, fence, lambda token: self.table.add([], ids, token))
-        self._load()
+        self._loaded = self._load()
         return done
 
     @property
     def closed(self) -> bool:
         """Whether the log takes no more messages."""
-        return self._send_version >= layout.CLOSED
+        return self._loaded.send_version >= layout.CLOSED
 
     def check_open(self) -> None:
         """Raises QueueDoesNotExist if the log is closed."""
@@ -186,7 +198,7 @@ class Appender:
     def fence(self, attributes_version: int) -> Mapping[str, int]:
         """What a commit decided on the loaded snapshot depends on."""
         return {
-            layout.send_id(self._shard): self._send_version,
+            layout.send_id(self._shard): self._loaded.send_version,
             layout.attributes_id(self._shard): attributes_version,
         }
 
@@ -197,24 +209,25 @@ class Appender:
         return done
 
     def _opens(self, now: int) -> bool:
-        open_segment = self._open
+        open_segment = self._loaded.open
         return (
             open_segment is None
             or open_segment.commits >= SEGMENT_COMMITS
             or now - open_segment.opened_at > SEGMENT_AGE
         )
 
-    def _load(self) -> None:
-        self._version = self.table.version
-        self._send_version = self.table.transaction(layout.send_id(self._shard)) or 0
+    def _load(self) -> _Loaded:
         files = log_files(self.table, self._shard)
         last = max(files, key=lambda file: file.base, default=None)
-        self.last_sent_at = self.table.transaction(layout.clock_id(self._shard)) or 0
-        if last is None or last.bulk:
-            self._open = None
-        else:
-            commits = sum(file.base == last.base for file in files)
-            self._open = Segment(last.base, last.opened_at, commits)
+        segment = None
+        if last is not None and not last.bulk:
+            segment = Segment(last.base, last.opened_at, sum(file.base == last.base for file in files))
+        return _Loaded(
+            self.table.version,
+            self.table.transaction(layout.send_id(self._shard)) or 0,
+            self.table.transaction(layout.clock_id(self._shard)) or 0,
+            segment,
+        )
 
 
 def _cells(message: NewMessage) -> dict[str, Any]:

@@ -41,13 +41,19 @@ class Bodies:
         if not len(rows) or self._known(first) or rows.nbytes > self._limit // 4:
             return
         chunk = rows.select(_COLUMNS)
-        self._chunks[first] = chunk
-        self._order[first] = chunk.nbytes
-        self._bytes += chunk.nbytes
-        while self._bytes > self._limit:
-            oldest, size = self._order.popitem(last=False)
-            del self._chunks[oldest]
-            self._bytes -= size
+        try:
+            self._chunks[first] = chunk
+            self._order[first] = chunk.nbytes
+            self._bytes += chunk.nbytes
+            while self._bytes > self._limit:
+                oldest, size = self._order.popitem(last=False)
+                del self._chunks[oldest]
+                self._bytes -= size
+        except BaseException:  # an interrupt in between: what was noted of it would not agree
+            self._chunks.clear()
+            self._order.clear()
+            self._bytes = 0
+            raise
 
     def read(self, table: Table, log: ShardLog, first: int, last: int) -> list[dict[str, Any] | None]:
         """Messages ``first..last`` as column -> value; None where the log holds it no more."""

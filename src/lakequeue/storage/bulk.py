@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 ATTEMPTS = 60
 PATIENCE = 4
 """Attempts after which files with new duplicates are written while small sends wait."""
-OLDEST_MANIFEST = 12 * 3600 * 1_000_000
-"""Waiting files older than half of what VACUUM keeps may be gone before they are committed."""
 
 
 @attrs.frozen
@@ -126,11 +124,9 @@ def send(
     if name is not None and name.committed(table):
         return 0
     manifest = None if name is None else waiting.load_manifest(target.messages_path, id)
-    if manifest is not None and now() - manifest.created_at > OLDEST_MANIFEST:
+    if manifest is not None and manifest.too_old:
         if name is None or not name.of_stream:
-            raise QueueClientError(
-                f"the files of bulk send {id} were written more than 12 h ago; send them under a new id"
-            )
+            raise _too_old(id)
         waiting.forget(target.messages_path, id)  # a stream knows no other id; its source has the same rows still
         manifest = None
     if manifest is None:
@@ -145,7 +141,6 @@ def send(
             max_delay=None if delay.high is None else float(delay.high),
             fifo=_fifo(attributes, order_by) if attributes.fifo else None,
             count_attributes=attributes.profile_rules.attributes_count_in_size,
-            now=now(),
         )
     if not manifest.rows:
         if name is not None and name.of_stream:
@@ -199,6 +194,8 @@ def _commit_all(
                 if attempt < PATIENCE:
                     continue
                 files = duplicates.files()
+            if manifest.too_old:
+                raise _too_old(manifest.send_id)
             rows = sum(file.rows for file in files)
             if _commit(target, table, files, name, rows, instant):
                 return rows
@@ -242,7 +239,18 @@ def _commit(
         ids[name.app_id] = name.version
     if not ids:
         return True  # nothing is left of a send that nobody will repeat
-    return commit(table, fence, lambda token: table.add(added, ids, token))
+
+    def add(token: str) -> None:
+        waiting.check_there(target.messages_path, added)  # in here, as the process may have been stopped before
+        table.add(added, ids, token)
+
+    return commit(table, fence, add)
+
+
+def _too_old(send_id: str) -> QueueClientError:
+    return QueueClientError(
+        f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"
+    )
 
 
 def _dealt(target: Target, files: Sequence[DataFile], turn: int) -> Sequence[DataFile]:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import attrs
 import pyarrow as pa
 
 from lakequeue.errors import QueueClientError
 from lakequeue.names import name_hash
-from lakequeue.storage import layout
+from lakequeue.storage import layout, sweep
 from lakequeue.storage.commit import commit, first_line
-from lakequeue.storage.engine import Engine, Table
-from lakequeue.storage.locks import local_path
-from lakequeue.storage.sweep import Freed
+from lakequeue.storage.engine import Engine, Freed, Table
+from lakequeue.storage.locks import committing, local_path
+from lakequeue.storage.sweep import PATIENCE, trim, vacuum
+
+CREATION = 3600.0
+"""Seconds that the creation of a queue may take on an object store, tables and all."""
+ORPHANS_KEPT = 48 * 3600.0
+"""Seconds that tables stay there which the catalog does not name."""
 
 _SOURCE = layout.QUEUES.append(pa.field("op", pa.string()))
 
@@ -98,10 +105,30 @@ class Catalog:
         return self._open().transaction(_fence(region, name)) or 0
 
     def sweep(self) -> Freed:
-        """Removes files and log entries of ``queues`` that nobody needs."""
+        """Removes files and log entries of ``queues`` that nobody needs, and tables that it does not name."""
         table = self._engine.open(layout.queues_path(self.root))
-        kept = layout.QUEUES_KEPT
-        return table.vacuum(kept.file_hours) + table.trim(kept.log_minutes)
+        return self._remove_orphans() + vacuum(table, layout.QUEUES_KEPT) + trim(table, layout.QUEUES_KEPT)
+
+    @contextmanager
+    def creating(self) -> Iterator[Callable[[], bool]]:
+        """Keeps the tables of a queue from the sweep, until its row names them.
+
+        Answers what tells whether that is still so: on object stores, where there is no lock, for an hour.
+        """
+        path, began = layout.queues_path(self.root), time.time()
+        with committing(path, exclusive=self._engine.commits_alone):
+            yield lambda: local_path(path) is not None or time.time() - began < CREATION
+
+    def _remove_orphans(self) -> Freed:
+        """Removes the tables of queues whose creation was lost or killed."""
+        freed = Freed()
+        with committing(layout.queues_path(self.root), exclusive=True, patience=PATIENCE):
+            known = {row.key for row in self.rows()}
+            kept = 0.0 if local_path(self.root) is not None else ORPHANS_KEPT
+            for name in sweep.folders(f"{self.root}/q"):
+                if name not in known:
+                    freed += sweep.remove_tables(self.root, name, kept)
+        return freed
 
     def prepare(self) -> None:
         """Makes the root and its ``queues`` table where they are missing.
@@ -116,7 +143,8 @@ class Catalog:
             local = local_path(self.root)
             if local is not None:
                 os.makedirs(local, exist_ok=True)
-                if not self._engine.exists(path) and os.listdir(local):
+                # what a process that is just making it, or was killed while it did, has left is no obstacle
+                if not self._engine.exists(path) and set(os.listdir(local)) - layout.ROOT_FOLDERS:
                     raise QueueClientError(
                         f"{self.root} holds something else; a root is an empty or new directory"
                     )

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
 
 from lakequeue.errors import QueueClientError
+from lakequeue.storage import layout, sweep
 from lakequeue.storage.engine import LostRace, StaleSnapshot, Table
+from lakequeue.storage.locks import LockHeld, committing, local_path
 
+OLDEST_BASE = 3600.0
+"""Seconds after which a snapshot is too old to commit on where no lock keeps its log."""
+LONG_COMMIT = 600.0
+"""Seconds by the wall clock after which a commit looks for its token before it is acknowledged: the process may
+have been suspended in between."""
+TRIM_EVERY = 100
+"""Commits to a local table between two tries to keep its log short."""
+TRIM_PATIENCE = 0.2
+"""Seconds that such a try waits for the table's lock."""
 _REPEATS = 30
 """Repeats of a commit that lost to commits which did not touch its fence (merges of segments)."""
+
+_log = logging.getLogger("lakequeue")
 
 
 class StaleAttributes(Exception):
@@ -30,30 +45,34 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
         True if it is committed. False if the race is lost; the handle then holds the newest snapshot.
 
     Raises:
-        QueueClientError: storage failed; ``outcome_unknown`` if even looking afterwards did.
+        QueueClientError: storage failed, or the table's lock was held by others for too long; with
+            ``outcome_unknown`` if even looking afterwards could not tell whether it landed.
     """
     token = uuid.uuid4().hex
     stale = 0
     for repeat in range(_REPEATS):
-        # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
-        try:
-            if not holds(table, fence):
+        # from the look at the base to the answer nobody may remove log entries, see `locks`
+        with committing(table.path, exclusive=table.commits_alone):
+            if not _may_commit(table, fence):
                 return False
-        except StaleSnapshot:
-            table.refresh()
-            return False
-        base = table.version
-        try:
-            attempt(token)
+            base, wall, machine = table.version, time.time(), time.monotonic()
+            try:
+                attempt(token)
+            except Exception as error:
+                # A commit may land and still raise: post-commit work failed, or the answer was lost.
+                landed = _landed(table, token, base, error)
+                # files of an old snapshot may be gone by now; of the newest one they must not
+                stale += isinstance(error, StaleSnapshot)
+                if not landed and (stale > 1 or not isinstance(error, LostRace)) and holds(table, fence):
+                    raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
+            else:
+                # a monotonic clock stands still while the machine is suspended, a wall clock may be set back
+                took = max(time.time() - wall, time.monotonic() - machine)
+                landed = took < LONG_COMMIT or _landed(table, token, base, TimeoutError(f"it took {took:.0f} s"))
+        if landed:
+            if table.version % TRIM_EVERY == 0:
+                _trim(table)
             return True
-        except Exception as error:
-            # A commit may land and still raise: post-commit work failed, or the answer was lost.
-            if _landed(table, token, base, error):
-                return True
-            # files of an old snapshot may be gone by now; of the newest one they must not
-            stale += isinstance(error, StaleSnapshot)
-            if (stale > 1 or not isinstance(error, LostRace)) and holds(table, fence):
-                raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
         back_off(repeat)
     return False
 
@@ -73,13 +92,56 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def _may_commit(table: Table, fence: Mapping[str, int]) -> bool:
+    """Whether the next version after the loaded one was never made, or somebody finds it there."""
+    # Once it was made and trimmed, "create if absent" succeeds at a dead place. Entries are removed oldest
+    # first, so it was not while that of the base is there.
+    local = local_path(table.path)
+    fresh = _in_log(table, table.version) if local is not None else time.time() - table.loaded_at < OLDEST_BASE
+    try:
+        # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
+        if fresh:
+            return holds(table, fence)
+    except StaleSnapshot:
+        pass
+    table.refresh()
+    if local is not None and not _in_log(table, table.version):
+        raise QueueClientError(
+            f"{table.path} has no log entry of its version {table.version}; nothing was changed"
+        )
+    return False
+
+
 def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
+    """Whether a commit after ``base`` carries the token; QueueClientError if nobody can tell."""
     try:
         table.refresh()
-        return table.landed(token, base)
+        landed = table.landed(token, base)
+        if _in_log(table, base):  # else the log is silent about what was trimmed, and tells of dead entries
+            return landed
+        reason = "its log was trimmed meanwhile"
     except Exception as second:
-        raise QueueClientError(
-            f"the outcome of a commit to {table.path} is unknown ({first_line(error)}; "
-            f"{first_line(second)}); repeating it is safe",
-            outcome_unknown=True,
-        ) from error
+        reason = first_line(second)
+    raise QueueClientError(
+        f"the outcome of a commit to {table.path} is unknown ({first_line(error)}; {reason}); "
+        "repeating it is safe",
+        outcome_unknown=True,
+    ) from error
+
+
+def _in_log(table: Table, version: int) -> bool:
+    entry = f"_delta_log/{version:020}.json"
+    local = local_path(table.path)
+    return os.path.exists(f"{local}/{entry}") if local is not None else sweep.exists(table.path, entry)
+
+
+def _trim(table: Table) -> None:
+    """Keeps the log of a local table short, unless others are in a commit for long; never fails."""
+    if local_path(table.path) is None:
+        return  # there a long log costs nothing, and the compactor trims it
+    try:
+        sweep.trim_log(table.path, layout.MESSAGES_KEPT, TRIM_PATIENCE)
+    except LockHeld:
+        pass
+    except Exception as error:
+        _log.warning("trimming the log of %s failed: %s", table.path, first_line(error))

@@ -14,8 +14,6 @@ from typing import Protocol
 import attrs
 import pyarrow as pa
 
-from lakequeue.storage.sweep import Freed
-
 
 class LostRace(Exception):
     """Another commit got in between; reload, decide again, repeat."""
@@ -23,6 +21,17 @@ class LostRace(Exception):
 
 class StaleSnapshot(LostRace):
     """Files of the loaded snapshot, or of its log, are gone: it was not the newest for hours; refresh."""
+
+
+@attrs.frozen
+class Freed:
+    """What was removed from storage."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Freed) -> Freed:
+        return Freed(self.files + other.files, self.bytes + other.bytes)
 
 
 @attrs.frozen
@@ -59,6 +68,10 @@ class Table(Protocol):
     """
 
     path: str
+    commits_alone: bool
+    """Whether its commits need the table's lock on local disks to themselves, see `locks`."""
+    loaded_at: float
+    """By the machine's wall clock, seconds: when the snapshot was known to be the newest."""
 
     @property
     def version(self) -> int:
@@ -115,20 +128,22 @@ class Table(Protocol):
     def landed(self, token: str, since: int) -> bool:
         """Whether a commit after version ``since`` carries ``token``; refresh first."""
 
-    def vacuum(self, hours: float) -> Freed:
-        """Removes data files that no snapshot of the last ``hours`` needs; commits nothing.
+    def unused(self, hours: float) -> list[str]:
+        """Data files that no snapshot of the last ``hours`` needs, and uncommitted ones of that age.
 
-        Files that were never committed go when they are as old.
+        Their paths are below the table and not URL-encoded.
         """
 
-    def trim(self, minutes: float) -> Freed:
-        """Removes log entries that no snapshot of the last ``minutes`` needs, see ``sweep.trim_log``."""
+    def checkpoint(self) -> None:
+        """Writes a checkpoint of the newest snapshot."""
 
 
 class Engine(Protocol):
     """Opens and creates tables."""
 
     name: str
+    commits_alone: bool
+    """As of its tables."""
 
     def exists(self, path: str) -> bool:
         """Whether a Delta table is there."""

@@ -48,7 +48,6 @@ def stage(
     messages_path: str,
     send_id: str,
     *,
-    now: int,
     max_bytes: int,
     default_delay: float = 0.0,
     max_delay: float | None = None,
@@ -63,7 +62,6 @@ def stage(
             ``message_attributes`` (name -> text, or name -> type, string_value, binary_value).
         messages_path: the queue's ``messages`` table.
         send_id: names the send; message ids are derived from it and the row's place.
-        now: microseconds, written into the manifest.
         max_bytes: the largest message, in UTF-8 bytes (SND-2).
         default_delay: seconds for rows without ``delay_seconds`` (DLY-9).
         max_delay: largest delay a row may ask for, in seconds; None: any.
@@ -111,7 +109,7 @@ def stage(
         with contextlib.suppress(OSError):
             waiting.delete_folder(messages_path, folder)
         raise
-    manifest = Manifest(send_id, now, files)
+    manifest = Manifest(send_id, files)
     first = waiting.write_manifest(messages_path, manifest)
     if first != manifest:  # a second attempt at the same send was quicker; its files are the send
         waiting.delete_folder(messages_path, folder)

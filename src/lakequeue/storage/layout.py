@@ -123,7 +123,10 @@ class Kept:
     """How long a table keeps what its newest snapshot does not need."""
 
     file_hours: int
-    log_minutes: int
+    log_minutes: int = 10
+    # on object stores nothing but time keeps what a stopped process needs to find or to commit
+    remote_file_hours: int = 48
+    remote_log_minutes: int = 7 * 24 * 60
 
     @property
     def properties(self) -> dict[str, str]:
@@ -131,8 +134,8 @@ class Kept:
         return {
             # a checkpoint every 100 commits keeps opening a table at ~20 ms
             "delta.checkpointInterval": "100",
-            # each commit lists the log on local disks: 1,000 files in it take 8 ms, so as little as readers need
-            "delta.logRetentionDuration": f"interval {self.log_minutes} minutes",
+            # the log is a part of the fence, so only `sweep` removes entries; also, this lists it at each commit
+            "delta.enableExpiredLogCleanup": "false",
             "delta.deletedFileRetentionDuration": f"interval {self.file_hours} hours",
             # an engine that writes deletion vectors would make the other one blind
             "delta.enableDeletionVectors": "false",
@@ -140,13 +143,14 @@ class Kept:
 
 
 # an entry that lists queues reads at once what its snapshot names
-QUEUES_KEPT = Kept(file_hours=24, log_minutes=10)
-# files: a lease may read for 12 h, and files of a bulk send wait uncommitted; log: a lease's DataFrame reads the
-# version that its places were looked up in
-MESSAGES_KEPT = Kept(file_hours=24, log_minutes=60)
-# a commit per operation: more would make each of them slower
-RECEIPTS_KEPT = Kept(file_hours=1, log_minutes=10)
-STATS_KEPT = Kept(file_hours=24, log_minutes=10)
+QUEUES_KEPT = Kept(file_hours=24)
+# a lease may read for 12 h, and files of a bulk send wait uncommitted
+MESSAGES_KEPT = Kept(file_hours=24)
+# a commit per operation leaves a file each
+RECEIPTS_KEPT = Kept(file_hours=1)
+STATS_KEPT = Kept(file_hours=24)
+
+NOTHING_KEPT = Kept(0, 0, 0, 0)
 
 QUEUES_PROPERTIES = QUEUES_KEPT.properties
 MESSAGES_PROPERTIES = MESSAGES_KEPT.properties | {
@@ -157,12 +161,20 @@ RECEIPTS_PROPERTIES = RECEIPTS_KEPT.properties | {"delta.dataSkippingStatsColumn
 STATS_PROPERTIES = STATS_KEPT.properties | {"delta.dataSkippingStatsColumns": "minute"}
 
 
+ROOT_FOLDERS = {"queues", "stats", "q"}
+"""What a root holds."""
+
+
 def queues_path(root: str) -> str:
     return f"{root}/queues"
 
 
 def stats_path(root: str) -> str:
     return f"{root}/stats"
+
+
+def tables_path(root: str, key: str) -> str:
+    return f"{root}/q/{key}"
 
 
 def messages_path(root: str, key: str) -> str:

@@ -138,27 +138,6 @@ class Ledger:
 _DATA = pa.schema([layout.RECEIPTS.field(name) for name in layout.RECEIPTS.names[2:]])
 
 
-def wipe(table: Table, shards: int) -> None:
-    """Drops the runs of a deleted queue; its heads stay, so that old handles are refused as before."""
-    for shard in range(shards):
-        ledger = Ledger(table, shard)
-        head, runs, history = ledger.load()
-        if not runs and not history:
-            continue
-        head = attrs.evolve(head, epoch=head.epoch + 1)
-        app_id = layout.receipts_id(shard)
-        commit(
-            table,
-            {app_id: head.epoch - 1},
-            lambda token, head=head, app_id=app_id, shard=shard: table.replace(  # type: ignore[misc]
-                {"shard": [shard], "settled": [False, True]},
-                [run_rows(shard, [], [], head)],
-                {app_id: head.epoch},
-                token,
-            ),
-        )
-
-
 def create_ledger(engine: Engine, path: str, shards: int, head: Head) -> None:
     """Creates ``receipts`` with a head row for each shard."""
     engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES)

@@ -12,25 +12,37 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
+from lakequeue.storage import process
 from lakequeue.storage.engine import DataFile, LostRace, StaleSnapshot
-from lakequeue.storage.locks import committing, local_path
-from lakequeue.storage.sweep import Freed, remove, trim_log, wants_checkpoint
+from lakequeue.storage.locks import local_path
 
 _T = TypeVar("_T")
 _WRITER = WriterProperties(compression="SNAPPY")
+# the log is a part of the fence: only `sweep` removes entries of it
+_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 _LOST = ("oncurrent", "conflict", "deleted data", "Invalid table version", "already exists")
 
 
 class PointTable:
     """One handle of one Delta table. ``engine.Table`` says what each method promises."""
 
+    commits_alone = False
+
     def __init__(self, path: str, version: int | None = None) -> None:
         self.path = path
+        self.loaded_at = time.time()
         self._table = DeltaTable(path, version)
         self._partitions: list[str] = self._table.metadata().partition_columns
         self._schema = pa.schema(self._table.schema())
@@ -45,14 +57,15 @@ class PointTable:
         return self._table.version()
 
     def refresh(self) -> None:
+        asked_at = time.time()
         try:
-            if not self._broken:
-                self._table.update_incremental()
-                return
-        except DeltaError:
-            pass  # the log may have been trimmed below the loaded version: load it anew
-        self._table = DeltaTable(self.path)
-        self._broken = False
+            if self._broken:
+                raise DeltaError("reload")
+            self._table.update_incremental()
+        except DeltaError:  # the log may have been trimmed below the loaded version: load it anew
+            self._table = DeltaTable(self.path)
+            self._broken = False
+        self.loaded_at = asked_at
 
     def transaction(self, app_id: str) -> int | None:
         # asking delta-rs takes 1-2 ms, so what is known of the loaded version is kept
@@ -96,6 +109,7 @@ class PointTable:
                 mode="append",
                 writer_properties=_WRITER,
                 commit_properties=_properties(transactions, token),
+                post_commithook_properties=_HOOKS,
             )
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
@@ -135,6 +149,7 @@ class PointTable:
                     # a source in memory is not a stream; with its statistics the join prunes files
                     streamed_exec=False,
                     commit_properties=_properties(transactions, token),
+                    post_commithook_properties=_HOOKS,
                 )
                 .when_matched_delete("s.op = 'del'")
                 .when_matched_update(updates)
@@ -146,19 +161,16 @@ class PointTable:
         behind = self._table.version() - since
         return behind > 0 and any(entry.get("userMetadata") == token for entry in self._table.history(behind))
 
-    def vacuum(self, hours: float) -> Freed:
+    def unused(self, hours: float) -> list[str]:
         self.refresh()
-        # delta-rs would make two commits of it; it names the files, unquoted, and they are removed here
-        dead = self._table.vacuum(
+        # delta-rs would make two commits of a VACUUM; here it only names the files
+        return self._table.vacuum(
             retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
         )
-        return remove(self.path, dead)
 
-    def trim(self, minutes: float) -> Freed:
+    def checkpoint(self) -> None:
         self.refresh()
-        if wants_checkpoint(self.path, self.version, minutes * 60):
-            self._table.create_checkpoint()
-        return trim_log(self.path, minutes * 60)
+        self._table.create_checkpoint()
 
     def _loaded(self, question: Callable[[DeltaTable], _T]) -> _T:
         """Asks the loaded snapshot, of which delta-rs reads parts of the log only when it is asked."""
@@ -188,6 +200,7 @@ class PointTable:
                 self._partitions,
                 partition_filters=filters,
                 commit_properties=_properties(transactions, token),
+                post_commithook_properties=_HOOKS,
             )
             self.refresh()  # this call leaves the handle on the version before its own commit
 
@@ -220,22 +233,22 @@ class PointTable:
 
     @contextmanager
     def _committing(self, transactions: Mapping[str, int]) -> Iterator[None]:
-        with committing(self.path, exclusive=False):
-            base = self.version
-            try:
-                yield
-            except CommitFailedError as error:
+        base = self.version
+        try:
+            yield
+        except CommitFailedError as error:
+            raise LostRace(str(error)) from error
+        except DeltaError as error:
+            if any(word in str(error) for word in _LOST):
                 raise LostRace(str(error)) from error
-            except DeltaError as error:
-                if any(word in str(error) for word in _LOST):
-                    raise LostRace(str(error)) from error
-                if "not found" in str(error):
-                    self._broken = True
-                    raise StaleSnapshot(str(error)) from error
-                raise
-            if self._known_at == base and self.version == base + 1:  # nobody else in between
-                self._known.update(transactions)
-                self._known_at = self.version
+            if "not found" in str(error):
+                self._broken = True
+                raise StaleSnapshot(str(error)) from error
+            raise
+        self.loaded_at = time.time()
+        if self._known_at == base and self.version == base + 1:  # nobody else in between
+            self._known.update(transactions)
+            self._known_at = self.version
 
 
 class PointEngine:
@@ -243,10 +256,14 @@ class PointEngine:
 
     name = "point"
 
+    commits_alone = False
+
     def exists(self, path: str) -> bool:
+        process.claim()
         return DeltaTable.is_deltatable(path)
 
     def open(self, path: str) -> PointTable:
+        process.claim()
         try:
             return PointTable(path)
         except TableNotFoundError as error:
@@ -255,9 +272,14 @@ class PointEngine:
     def create(
         self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]
     ) -> None:
-        DeltaTable.create(
-            path, schema, mode="ignore", partition_by=list(partitions), configuration=dict(properties)
-        )
+        process.claim()
+        try:
+            DeltaTable.create(
+                path, schema, mode="ignore", partition_by=list(partitions), configuration=dict(properties)
+            )
+        except DeltaError:  # somebody else has just created it
+            if not DeltaTable.is_deltatable(path):
+                raise
 
 
 _STATISTICS = {"position", "sent_at", "delay_seconds", "first_offset", "last_offset"}

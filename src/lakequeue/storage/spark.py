@@ -22,10 +22,10 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.storage import process
 from lakequeue.storage.engine import DataFile, LostRace
 from lakequeue.storage.frames import quoted, spark_uri
 from lakequeue.storage.locks import committing, local_path
-from lakequeue.storage.sweep import Freed, remove, trim_log, wants_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +47,8 @@ _ROW_ORDER = ("position", "first_offset")
 
 class SparkTable:
     """One handle of one Delta table. ``engine.Table`` says what each method promises."""
+
+    commits_alone = True
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path
@@ -70,11 +72,13 @@ class SparkTable:
         return int(self._snapshot.version())
 
     def refresh(self) -> None:
+        asked_at = time.time()
         with _active(self._session):
             snapshot = self._log.update(False, self._none, self._none)
         if self._files is not None and snapshot.version() != self.version:
             self._files = None
         self._snapshot: Any = snapshot
+        self.loaded_at = asked_at
 
     def transaction(self, app_id: str) -> int | None:
         found = self._snapshot.transactions().get(app_id)
@@ -158,9 +162,8 @@ class SparkTable:
         names = [field["name"] for field in self._schema["fields"]]
         updates = {f"`{name}`": f"s.`{name}`" for name in names}
         predicate = " AND ".join([*(f"t.`{name}` = s.`{name}`" for name in on), f"({target_filter})"])
-        with self._locked(), _active(session):
-            self._snapshot = self._log.update(False, self._none, self._none)
-            self._files = None
+        with _lost_races(), _active(session):
+            self.refresh()
             if self.transaction(app_id) != decided_on:
                 raise LostRace(f"{app_id} moved on from {decided_on}")
             (
@@ -185,7 +188,7 @@ class SparkTable:
         history = DeltaTable.forPath(self._session, self._uri).history(behind)
         return any(row.userMetadata == token for row in history.select("userMetadata").collect())
 
-    def vacuum(self, hours: float) -> Freed:
+    def unused(self, hours: float) -> list[str]:
         self.refresh()
         # a dry run names the files; VACUUM itself would commit twice, for minutes under the lock of a local root
         session = _session(self._spark)
@@ -197,27 +200,19 @@ class SparkTable:
         # the answer encodes some paths and not others; each names one file at most, as file names are unique
         prefix = f"{unquote(urlparse(self._uri).path).rstrip('/')}/"
         variants = [variant for row in dead for variant in (row.path, unquote(row.path))]
-        own = {variant.partition(prefix)[2] for variant in variants} - {""}
-        return remove(self.path, sorted(own))
+        return sorted({variant.partition(prefix)[2] for variant in variants} - {""})
 
-    def trim(self, minutes: float) -> Freed:
+    def checkpoint(self) -> None:
         self.refresh()
-        if wants_checkpoint(self.path, self.version, minutes * 60):
-            with _active(self._session):
-                self._log.checkpoint(self._snapshot, self._none)
-        return trim_log(self.path, minutes * 60)
+        with _active(self._session):
+            self._log.checkpoint(self._snapshot, self._none)
 
     # -- commits -----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with committing(self.path, exclusive=True), _lost_races():
-            yield
-
-    @contextlib.contextmanager
     def _committing(self) -> Iterator[Any]:
-        """A transaction on the loaded snapshot, with the table's lock held until it has committed."""
-        with self._locked(), _active(self._session):
+        """A transaction on the loaded snapshot."""
+        with _lost_races(), _active(self._session):
             yield self._log.startTransaction(self._none, self._jvm.scala.Option.apply(self._snapshot))
         self.refresh()
 
@@ -306,8 +301,10 @@ class SparkEngine:
     """Opens and creates tables through delta-spark."""
 
     name = "spark"
+    commits_alone = True
 
     def __init__(self, spark: SparkSession) -> None:
+        process.claim()
         self._spark = spark
 
     def exists(self, path: str) -> bool:

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from lakequeue.storage import layout
 from lakequeue.storage.commit import back_off, commit
-from lakequeue.storage.engine import Engine, Table
-from lakequeue.storage.sweep import Freed
+from lakequeue.storage.engine import Engine, Freed, Table
+from lakequeue.storage.sweep import trim, vacuum
 
 MINUTE = 60 * 1_000_000
 MAX_FILES = 16
@@ -96,7 +96,7 @@ def sweep(engine: Engine, root: str) -> Freed:
         if len(paths) > MAX_FILES:
             _join(table, day, paths)
             files = table.files()
-    return table.vacuum(layout.STATS_KEPT.file_hours) + table.trim(layout.STATS_KEPT.log_minutes)
+    return vacuum(table, layout.STATS_KEPT) + trim(table, layout.STATS_KEPT)
 
 
 def _join(table: Table, day: str, paths: Sequence[str]) -> None:

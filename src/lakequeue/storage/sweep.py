@@ -1,35 +1,35 @@
-"""What lies around a Delta table: removed files, old log entries, manifests of bulk sends, empty directories.
+"""What lies around a Delta table: unused files, old log entries, manifests of bulk sends, empty directories.
 
-Nothing here commits. What is removed here is what no reader asks for any more, so doing it twice, or at the
-same time in two processes, or half, does no harm.
+Nothing here commits, and nothing but this removes log entries or files. On local disks it does so while nobody is
+in a commit to the table, see `locks`; on object stores it removes only what is days old. Doing it twice, or at
+the same time in two processes, or half, does no harm.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
+from urllib.parse import unquote
 
-import attrs
 import pyarrow.fs as pa_fs
 
-from lakequeue.storage.locks import local_path
+from lakequeue.storage import layout
+from lakequeue.storage.engine import Freed, Table
+from lakequeue.storage.locks import committing, local_path
 
+LOG_ENTRIES = 200
+"""Entries that a log is cut to where it grows quickly: local commits list it, and 1,000 more take some ms."""
+READING = 5.0
+"""Seconds that entries stay in any case, for a reader that has just listed them."""
+PATIENCE = 5.0
+"""Seconds that the compactor waits until nobody is in a commit."""
+_BATCH = 500
+"""Files that are removed while others must not commit."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.parquet|crc)(\.crc)?$")
-
-
-@attrs.frozen
-class Freed:
-    """What was removed from storage."""
-
-    files: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: Freed) -> Freed:
-        return Freed(self.files + other.files, self.bytes + other.bytes)
 
 
 def remove(table_path: str, files: Iterable[str]) -> Freed:
@@ -44,7 +44,35 @@ def remove(table_path: str, files: Iterable[str]) -> Freed:
     return freed
 
 
-def wants_checkpoint(table_path: str, version: int, kept_seconds: float) -> bool:
+def vacuum(table: Table, kept: layout.Kept) -> Freed:
+    """Removes data files that no version of the last ``kept.file_hours`` names.
+
+    Those that were never committed go when they are as old.
+
+    Raises:
+        LockHeld: somebody is in a commit for long; what is left is removed the next time.
+    """
+    hours = kept.file_hours if local_path(table.path) is not None else kept.remote_file_hours
+    unused, freed = sorted(table.unused(hours)), Freed()
+    for start in range(0, len(unused), _BATCH):
+        # whoever wrote a file and did not commit it yet holds the lock, or has committed it by now
+        with committing(table.path, exclusive=True, patience=PATIENCE):
+            table.refresh()
+            named = set(map(unquote, table.files()["path"].to_pylist()))
+            freed += remove(table.path, [file for file in unused[start : start + _BATCH] if file not in named])
+    return freed
+
+
+def trim(table: Table, kept: layout.Kept) -> Freed:
+    """Removes log entries as ``trim_log`` does, after a checkpoint is made where one is wanted for that."""
+    table.refresh()
+    if _wants_checkpoint(table.path, table.version, _log_seconds(table.path, kept)):
+        with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):
+            table.checkpoint()
+    return trim_log(table.path, kept)
+
+
+def _wants_checkpoint(table_path: str, version: int, kept_seconds: float) -> bool:
     """Whether the log cannot be trimmed in time unless a checkpoint is made now.
 
     One is due when the newest is older than half of what is kept; none if nothing was committed since.
@@ -56,21 +84,44 @@ def wants_checkpoint(table_path: str, version: int, kept_seconds: float) -> bool
     return version > number and info.mtime.timestamp() < time.time() - kept_seconds / 2
 
 
-def trim_log(table_path: str, kept_seconds: float) -> Freed:
-    """Removes log entries below the newest checkpoint that is at least ``kept_seconds`` old.
+def trim_log(table_path: str, kept: layout.Kept, patience: float = PATIENCE) -> Freed:
+    """Removes log entries below the newest checkpoint that is old enough, oldest first.
 
-    The checkpoint's own age counts, not that of its commit: who loaded a snapshot since then reads nothing
-    below it, and who did before has had that long. So a snapshot may be read, and asked for by its version,
-    for ``kept_seconds`` after it was the newest. delta-rs's own cleanup goes by the age of the commits, and
-    takes from a quiet table the log under a reader that has just come.
+    On local disks that is one of ``kept.log_minutes``, or the newest one with ``LOG_ENTRIES`` behind it. The
+    checkpoint's own age counts, not that of its commit: who loaded a snapshot since then reads nothing below it,
+    and who did before has had that long.
+
+    Raises:
+        LockHeld: somebody is in a commit for ``patience`` seconds; nothing was removed.
     """
     entries = list(_log(table_path))
-    horizon = time.time() - kept_seconds
-    safe = [number for number, kind, info in entries if kind == "checkpoint" and info.mtime.timestamp() <= horizon]
+    last = max((number for number, kind, _ in entries if kind == "json"), default=0)
+    local, now = local_path(table_path) is not None, time.time()
+    seconds = _log_seconds(table_path, kept)
+
+    def old_enough(number: int, info: pa_fs.FileInfo) -> bool:
+        age = now - info.mtime.timestamp()
+        return age >= seconds or (local and number <= last - LOG_ENTRIES and age >= READING)
+
+    safe = [number for number, kind, info in entries if kind == "checkpoint" and old_enough(number, info)]
     if not safe:
         return Freed()
-    oldest = max(safe)
-    return remove(table_path, [f"_delta_log/{info.base_name}" for number, _, info in entries if number < oldest])
+    # oldest first: while an entry is there, none that follows it was removed
+    old = sorted((number, info.base_name) for number, _, info in entries if number < max(safe))
+    if not old:
+        return Freed()
+    with committing(table_path, exclusive=True, patience=patience):
+        return remove(table_path, [f"_delta_log/{name}" for _, name in old])
+
+
+def _log_seconds(table_path: str, kept: layout.Kept) -> float:
+    return 60 * (kept.log_minutes if local_path(table_path) is not None else kept.remote_log_minutes)
+
+
+def exists(table_path: str, file: str) -> bool:
+    """Whether there is a file or folder of this name below a table."""
+    filesystem, base = filesystem_of(table_path)
+    return filesystem.get_file_info(f"{base}{file}").type != pa_fs.FileType.NotFound
 
 
 def readable_from(table_path: str) -> int:
@@ -79,19 +130,16 @@ def readable_from(table_path: str) -> int:
     return min(number for number, kind, _ in _log(table_path) if kind == "checkpoint" or number == 0)
 
 
-def forget_manifests(messages_path: str, before: int) -> Freed:
-    """Removes manifests of bulk sends that were written before an instant.
+def forget_manifests(messages_path: str, kept_seconds: float) -> Freed:
+    """Removes manifests of bulk sends that are as old.
 
     Of a committed send nobody needs it; files of another are too old to be committed, and VACUUM takes them.
     """
     filesystem, base = filesystem_of(messages_path)
-    old = []
-    for info in filesystem.get_file_info(pa_fs.FileSelector(f"{base}_manifests", allow_not_found=True)):
-        if info.base_name.endswith(".json"):
-            with contextlib.suppress(FileNotFoundError), filesystem.open_input_stream(info.path) as stream:
-                if json.loads(stream.read())["created_at"] < before:
-                    old.append(f"_manifests/{info.base_name}")
-    return remove(messages_path, old)
+    horizon = time.time() - kept_seconds
+    found = filesystem.get_file_info(pa_fs.FileSelector(f"{base}_manifests", allow_not_found=True))
+    old = [info.base_name for info in found if info.mtime is not None and info.mtime.timestamp() <= horizon]
+    return remove(messages_path, [f"_manifests/{name}" for name in old])
 
 
 def remove_empty_folders(table_path: str, kept_seconds: float) -> None:
@@ -111,6 +159,33 @@ def remove_empty_folders(table_path: str, kept_seconds: float) -> None:
         if inside != "." and not inside.startswith(("_", ".")) and touched[folder] < horizon:
             with contextlib.suppress(OSError):  # not empty, or gone
                 os.rmdir(folder)
+
+
+def folders(path: str) -> list[str]:
+    """Names of what is in a folder."""
+    filesystem, base = filesystem_of(path)
+    return [info.base_name for info in filesystem.get_file_info(pa_fs.FileSelector(base, allow_not_found=True))]
+
+
+def remove_tables(root: str, key: str, kept_seconds: float = 0) -> Freed:
+    """Removes the tables of a queue that the catalog does not name, unless something in them is younger.
+
+    Raises:
+        LockHeld: somebody is in a commit to one of them, and would make parts of it anew.
+    """
+    with ExitStack() as alone:
+        for table in (layout.messages_path(root, key), layout.receipts_path(root, key)):
+            if exists(table, "_delta_log"):
+                alone.enter_context(committing(table, exclusive=True, patience=PATIENCE))
+        filesystem, base = filesystem_of(layout.tables_path(root, key))
+        infos = filesystem.get_file_info(pa_fs.FileSelector(base, recursive=True, allow_not_found=True))
+        files = [info for info in infos if info.type == pa_fs.FileType.File]
+        newest = max((info.mtime.timestamp() for info in files if info.mtime is not None), default=0.0)
+        if time.time() - newest < kept_seconds:
+            return Freed()
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.delete_dir(base)
+    return Freed(len(files), sum(info.size or 0 for info in files))
 
 
 def _log(table_path: str) -> Iterable[tuple[int, str, pa_fs.FileInfo]]:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,9 @@ from lakequeue.storage.sweep import filesystem_of
 ROW_GROUP = 4 << 20
 """Bytes. A receive of ten messages reads a row group; out of large ones it took 2 s."""
 
+LONGEST_WAIT = 12 * 3600.0
+"""Seconds that files wait for their commit: half of what VACUUM keeps."""
+
 _COLUMNS = pa.schema([field for field in layout.MESSAGES if field.name not in layout.MESSAGE_PARTITIONS])
 
 
@@ -36,16 +40,21 @@ class Manifest:
     """Files of a bulk send that wait for their commit."""
 
     send_id: str
-    created_at: int
-    """Microseconds; files older than half of what VACUUM keeps must not be committed."""
     files: Sequence[DataFile]
     """In the order of the DataFrame's partitions; ``partition`` is empty until the commit fixes it, but names
     the shard on FIFO queues."""
+    written_at: float = attrs.field(factory=time.time, eq=False)
+    """By the machine's wall clock, in seconds."""
 
     @property
     def rows(self) -> int:
         """Messages in all files."""
         return sum(file.rows for file in self.files)
+
+    @property
+    def too_old(self) -> bool:
+        """Whether VACUUM may take its files before they are committed."""
+        return time.time() - self.written_at > LONGEST_WAIT
 
 
 # -- manifests -------------------------------------------------------------------------------------------------
@@ -54,18 +63,28 @@ class Manifest:
 def load_manifest(messages_path: str, send_id: str) -> Manifest | None:
     """The manifest of a bulk send that was staged here, None if there is none."""
     filesystem, base = filesystem_of(messages_path)
+    path = f"{base}{_manifest_name(send_id)}"
     try:
-        with filesystem.open_input_stream(f"{base}{_manifest_name(send_id)}") as stream:
-            text = stream.read()
-    except FileNotFoundError:
+        with filesystem.open_input_stream(path) as stream:
+            plain = json.loads(stream.read())
+        written_at = filesystem.get_file_info(path).mtime.timestamp()
+    except (FileNotFoundError, AttributeError):  # gone before, or between the two
         return None
-    plain = json.loads(text)
-    return Manifest(plain["send_id"], plain["created_at"], [DataFile(**file) for file in plain["files"]])
+    return Manifest(plain["send_id"], [DataFile(**file) for file in plain["files"]], written_at)
+
+
+def check_there(messages_path: str, files: Sequence[DataFile]) -> None:
+    """Raises FileNotFoundError if VACUUM took one of the files; for those who hold the lock of a local table."""
+    local = local_path(messages_path)
+    gone = [] if local is None else [file.path for file in files if not os.path.exists(f"{local}/{file.path}")]
+    if gone:
+        raise FileNotFoundError(f"{len(gone)} of {len(files)} files waited too long and were removed")
 
 
 def write_manifest(messages_path: str, manifest: Manifest) -> Manifest:
     """Writes the manifest unless there is one; returns the one that is there."""
-    text = json.dumps(attrs.asdict(manifest, value_serializer=_plain)).encode()
+    stored = attrs.filters.exclude(attrs.fields(Manifest).written_at)
+    text = json.dumps(attrs.asdict(manifest, filter=stored, value_serializer=_plain)).encode()
     name = _manifest_name(manifest.send_id)
     local = local_path(messages_path)
     if local is None:

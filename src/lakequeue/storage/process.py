@@ -1,0 +1,25 @@
+"""The process that uses storage: neither delta-rs's threads nor Spark's connection survive a fork."""
+
+from __future__ import annotations
+
+import os
+
+from lakequeue.errors import QueueClientError
+
+_user: int | None = None
+
+
+def claim() -> None:
+    """Notes that this process has begun to use storage."""
+    global _user
+    check()
+    _user = os.getpid()
+
+
+def check() -> None:
+    """Raises QueueClientError in a child that was forked after its parent had begun to use storage."""
+    if _user not in (None, os.getpid()):
+        raise QueueClientError(
+            "this process was forked from one that had used lakequeue, and the libraries below do not survive "
+            'that: start it by multiprocessing\'s "spawn" or "forkserver", or use lakequeue in children only'
+        )
