@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import reduce
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import attrs
 
@@ -37,7 +37,7 @@ from lakequeue.shard_service import ShardService
 from lakequeue.steps import Steps
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.layout import messages_path
-from lakequeue.storage.log import ShardLog
+from lakequeue.storage.lease_frame import LeaseColumns, LeasePlace, lease_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,21 +96,14 @@ class Lease:
 
         Lazy; files that it reads stay for 24 hours.
         """
-        from lakequeue.storage.lease_frame import LeaseColumns, lease_frame
-
         owner = self._queue.owner
         spark = owner.require_spark("Lease.messages")
-        path = messages_path(owner.root, self._row.key)
         key = handles.lease_key(self._row.handle_key, self._lease_id)
         columns = LeaseColumns(self._row.key, self._lease_id, key, self._queue.fifo)
-        parts = []
         with self._queue.service():
-            for part in self._parts:
-                log = part.shard.log()
-                spans = _located(part.shard.shard, log, part.claimed)
-                # segments may be merged at any time, so the places are those of one version
-                parts.append(lease_frame(spark, path, spans, columns, version=log.version))
-        return reduce(lambda left, right: left.unionByName(right), parts)
+            path = messages_path(owner.root, self._row.key)
+            places = [place for part in self._parts for place in _places(path, part)]
+            return lease_frame(spark, places, columns)
 
     def extend(self, visibility_timeout: Duration) -> LeaseCounts:
         """Lets the lease end so many seconds from now.
@@ -265,19 +258,22 @@ class Lease:
         return LeaseCounts(done, lost)
 
 
-def _located(shard: int, log: ShardLog, claimed: ClaimResult) -> list[tuple[int, ...]]:
-    """Where claimed messages lie: shard, base, opened at, first and last position, first offset, count."""
-    places: list[tuple[int, ...]] = []
-    for span in claimed.spans:
+def _places(path: str, part: _Part) -> Iterator[LeasePlace]:
+    """Where the messages of a shard lie, in the newest snapshot of its log."""
+    log = part.shard.log()
+    for span in part.claimed.spans:
         for file in log.overlapping(span.first, span.last):
             first, last = max(span.first, file.first), min(span.last, file.last)
-            same_segment = places and places[-1][1] == file.base and places[-1][6] == span.receive_count
-            if same_segment and places[-1][4] == first - file.base - 1:
-                places[-1] = (*places[-1][:4], last - file.base, *places[-1][5:])
-            else:
-                positions = (first - file.base, last - file.base)
-                places.append((shard, file.base, file.opened_at, *positions, first, span.receive_count))
-    return places
+            yield LeasePlace(
+                f"{path}/{unquote(file.path)}",
+                (first, last) == (file.first, file.last),
+                part.shard.shard,
+                file.base,
+                file.opened_at,
+                first - file.base,
+                last - file.base,
+                span.receive_count,
+            )
 
 
 def _texts(failed: DataFrame | Iterable[str]) -> Iterable[str]:

@@ -21,9 +21,9 @@ def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:
     """Entries to one root that know as little of each other as processes do."""
     entries = []
     for _ in range(count):
-        entry = LakeQueue(str(root), clock=clock)
         service._stores.clear()
-        entries.append(entry)
+        entries.append(LakeQueue(str(root), clock=clock))
+    service._stores.clear()
     return entries
 
 

@@ -7,7 +7,7 @@ which it must fail; a safeguard that no test misses could be lost without anybod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import attrs
 import pytest
 
 from concurrency.rig import apart, check_log, drain, shard_of, small_segments, without_tidying
+from concurrency.stopping import busy_hours, older, short_logs, stopped_in
 from lakequeue import (
     LakeQueue,
     LakeQueueError,
@@ -25,7 +26,7 @@ from lakequeue import (
 )
 from lakequeue.shard import ShardMachine
 from lakequeue.shard_service import ShardService
-from lakequeue.storage import housekeeping
+from lakequeue.storage import housekeeping, layout
 from lakequeue.storage.append import Appender
 from lakequeue.storage.engine import LostRace
 from lakequeue.storage.ledger import Ledger
@@ -230,7 +231,102 @@ def a_closed_log_takes_nothing(on: Stage) -> None:
     assert [row.body for row in check_log(on.queue)] == ["a"]
 
 
+def a_stopped_send_is_stored_once(on: Stage) -> None:
+    on.queue.send("first")
+    stopped_in(on.patch, "append", lambda: busy_hours(on.other))
+    on.queue.send("stopped")
+    assert [row.body for row in check_log(on.other)].count("stopped") == 1
+
+
+def the_files_of_a_stopped_commit_stay(on: Stage) -> None:
+    on.patch.setattr("lakequeue.storage.sweep.PATIENCE", 0.05)
+    on.queue.send("a")
+    [message] = on.queue.receive()
+
+    def an_hour_passes() -> None:
+        older(on.here.root, 2 * 3600)
+        on.other.compact()
+
+    stopped_in(on.patch, "merge", an_hour_passes)
+    on.queue.delete(message.receipt_handle)
+    assert apart(on.here.root, on.clock, 1)[0].queue("orders").counts().in_flight == 0
+
+
+def silence_of_a_trimmed_log_proves_nothing(on: Stage) -> None:
+    on.patch.setattr("lakequeue.storage.commit.local_path", lambda _: None)  # as where there is no lock
+    append, landed = PointTable.append, PointTable.landed
+    on.queue.send("first")
+
+    def landed_and_raised(table: PointTable, *args: Any) -> None:
+        on.patch.setattr(PointTable, "append", append)
+        append(table, *args)
+        entry = Path(table.path) / "_delta_log" / f"{table.version - 1:020}.json"
+        on.patch.setattr(PointTable, "landed", lambda *_: entry.unlink() or False)
+        raise OSError("the answer was lost")
+
+    on.patch.setattr(PointTable, "append", landed_and_raised)
+    with pytest.raises(QueueClientError) as caught:
+        on.queue.send("second")
+    on.patch.setattr(PointTable, "landed", landed)
+    assert caught.value.outcome_unknown
+
+
+def a_late_send_into_an_idle_segment_survives(on: Stage) -> None:
+    late = apart(on.here.root, ManualClock(), 1)[0].queue("orders")
+    for number in range(3):
+        late.send(str(number))
+    on.clock.advance(2 * 3600)
+    replace = PointTable.replace
+
+    def overtaken(*_: Any) -> None:
+        on.patch.setattr(PointTable, "replace", replace)
+        late.send("late")
+        raise LostRace("conflict")
+
+    on.patch.setattr(PointTable, "replace", overtaken)
+    on.queue.compact()
+    assert [row.body for row in check_log(on.queue)] == ["0", "1", "2", "late"]
+
+
+def a_message_whose_file_was_joined_and_removed_is_read(on: Stage) -> None:
+    small_segments(on.patch)
+    for name in ("MESSAGES", "RECEIPTS"):
+        on.patch.setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
+    for number in range(9):
+        on.other.send(str(number))
+    shard_of(on.queue).look(lambda machine: machine)  # knows the files as they are now
+    on.other.compact()
+    rows = shard_of(on.queue).messages(0, 8)
+    assert [row and row["body"] for row in rows] == [str(number) for number in range(9)]
+
+
 # --- mutations
+
+
+def commit_without_a_lock(patch: Patch) -> None:
+    patch.setattr("lakequeue.storage.commit.committing", lambda *_, **__: nullcontext())
+
+
+def clean_without_a_lock(patch: Patch) -> None:
+    patch.setattr("lakequeue.storage.sweep.committing", lambda *_, **__: nullcontext())
+
+
+def take_silence_for_no(patch: Patch) -> None:
+    patch.setattr("lakequeue.storage.commit._in_log", lambda *_: True)
+
+
+def join_the_open_segment_without_its_fence(patch: Patch) -> None:
+    step = housekeeping._open_step
+
+    def unfenced(*args: Any) -> Any:
+        found = step(*args)
+        return found and attrs.evolve(found, with_send=False)
+
+    patch.setattr(housekeeping, "_open_step", unfenced)
+
+
+def read_in_the_log_as_it_was_known(patch: Patch) -> None:
+    patch.setattr(ShardService, "messages", ShardService._read)
 
 
 def no_check_of_the_snapshot(patch: Patch) -> None:
@@ -340,10 +436,18 @@ PAIRS: list[tuple[int, Callable[[Stage], None], Callable[[Patch], None]]] = [
     (7, a_closed_log_takes_nothing, send_to_closed_logs),
     (8, an_empty_answer_is_a_fresh_one, answer_from_memory),
     (8, another_process_settles_what_one_received, forget_leases_on_loading),
+    (6, a_stopped_send_is_stored_once, commit_without_a_lock),
+    (6, a_stopped_send_is_stored_once, clean_without_a_lock),
+    (6, the_files_of_a_stopped_commit_stay, commit_without_a_lock),
+    (6, the_files_of_a_stopped_commit_stay, clean_without_a_lock),
+    (7, silence_of_a_trimmed_log_proves_nothing, take_silence_for_no),
+    (1, a_late_send_into_an_idle_segment_survives, join_the_open_segment_without_its_fence),
+    (1, a_message_whose_file_was_joined_and_removed_is_read, read_in_the_log_as_it_was_known),
 ]
 
 
 def _stage(patch: Patch, root: Path) -> Stage:
+    short_logs(patch)
     clock = ManualClock()
     here, there = apart(root, clock)
     return Stage(patch, clock, here, there, here.create_queue("orders"), there.create_queue("orders"))

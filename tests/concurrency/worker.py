@@ -31,7 +31,7 @@ from lakequeue import (
     compaction,
     shard_service,
 )
-from lakequeue.storage import append, housekeeping, layout, ledger, point, sweep
+from lakequeue.storage import append, housekeeping, layout, ledger, sweep
 from lakequeue.storage.point import PointEngine, PointTable
 
 QUEUE = "orders"
@@ -203,8 +203,8 @@ def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
         for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
             setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
         compaction.DELETED_KEPT = -1
-        methods = ("append", "add", "merge", "replace", "vacuum", "trim")
-        removals = [(point, "remove"), (sweep, "remove"), (point, "trim_log")]
+        methods = ("append", "add", "merge", "replace", "unused", "checkpoint")
+        removals = [(sweep, name) for name in ("remove", "trim_log", "remove_tables")]
         _die(int(number), moment, [*((PointTable, name) for name in methods), *removals])
     elif verb == "merge":
         append.SEGMENT_COMMITS = 2

@@ -850,6 +850,20 @@ def test_after_its_timeout_a_retry_is_a_receive_like_any_other(bench: FifoBench,
 
 
 @point_only
+@pytest.mark.spec("ATT-1", "ATT-3")
+def test_an_attempt_is_answered_by_the_shard_that_answered_it_first(bench: FifoBench):
+    queue = bench.create(deduplication_scope="message_group", shards=2)
+    by_shard = {zlib.crc32(group.encode()) % 2: group for group in "ABCDEFGH"}
+    first_asked = zlib.crc32(b"x") % 2
+    send(queue, f"{by_shard[1 - first_asked]}1")
+    held = bench.queue().receive(10, attempt_id="x")
+    assert len(held) == 1
+    send(queue, f"{by_shard[first_asked]}1")
+    assert bench.queue().receive(10, attempt_id="x") == held
+    assert len(bench.queue().receive(10)) == 1
+
+
+@point_only
 @pytest.mark.spec("ATT-8")
 def test_an_attempt_that_found_nothing_is_not_remembered(bench: FifoBench, clock):
     queue = bench.create()

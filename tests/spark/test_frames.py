@@ -38,20 +38,24 @@ def log(tmp_path: Path) -> Table:
 
 
 def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> waiting.Manifest:
-    given = {"send_id": "s1", "now": NOW, "max_bytes": 262_144} | given
+    given = {"send_id": "s1", "max_bytes": 262_144} | given
     return frames.stage(spark, df, log.path, given.pop("send_id"), **given)
 
 
-def commit(log: Table, files: Sequence[DataFile]) -> list[lease_frame.LeaseSpan]:
+def place(log: Table, file: DataFile, base: int, shard: int = 0) -> lease_frame.LeasePlace:
+    return lease_frame.LeasePlace(f"{log.path}/{file.path}", True, shard, base, NOW, 0, file.rows - 1)
+
+
+def commit(log: Table, files: Sequence[DataFile]) -> list[lease_frame.LeasePlace]:
     """Adds staged files one segment after the other; returns where they lie."""
-    end, added, spans = 0, [], []
+    end, added, places = 0, [], []
     for file in files:
         partition = {"shard": "0", "base_offset": str(end), "opened_at": "2026-01-01 00:00:00.123456"}
         added.append(attrs.evolve(file, partition=partition))
-        spans.append(lease_frame.LeaseSpan(0, end, NOW, 0, file.rows - 1, end, 1))
+        places.append(place(log, file, end))
         end += file.rows
     log.add(added, {"send-0": end}, "bulk")
-    return spans
+    return places
 
 
 @pytest.mark.core
@@ -77,7 +81,7 @@ def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table)
     assert waiting.load_manifest(log.path, "s1") == manifest
     assert waiting.load_manifest(log.path, "s2") is None
 
-    lease = lease_frame.lease_frame(spark, log.path, commit(log, manifest.files), LEASE)
+    lease = lease_frame.lease_frame(spark, commit(log, manifest.files), LEASE)
     assert tuple(lease.columns) == lease_frame.LEASE_COLUMNS
     found = lease.orderBy("offset").collect()
     assert [(row.body, row.delay_seconds, row.group_id) for row in found] == [
@@ -175,7 +179,7 @@ def test_columns_that_are_not_a_message_are_named(
 @pytest.mark.core
 def test_a_second_staging_of_a_send_keeps_to_the_first(spark: SparkSession, log: Table) -> None:
     first = staged(spark, spark.sql("SELECT 'first' AS body"), log, send_id="any / id")
-    second = staged(spark, spark.sql("SELECT 'second' AS body"), log, send_id="any / id", now=NOW + 1)
+    second = staged(spark, spark.sql("SELECT 'second' AS body"), log, send_id="any / id")
     assert second == first
     assert len(list(Path(log.path).rglob("*.parquet"))) == 1
     waiting.discard(log.path, "any / id")
@@ -192,49 +196,50 @@ def test_an_empty_dataframe_stages_no_files(spark: SparkSession, log: Table) -> 
 def test_many_ranges_are_leased_exactly(spark: SparkSession, log: Table) -> None:
     manifest = staged(spark, spark.range(0, 2000, 1, 2).selectExpr("cast(id AS string) AS body"), log)
     whole = commit(log, manifest.files)
-    spans, expected = [], {}
-    for segment in whole:
-        for first in range(segment.first_position, segment.last_position, 10):
-            count = 1 + first % 3
-            spans.append(segment._replace(first_position=first, last_position=first + 6, receive_count=count))
-            expected |= {segment.base_offset + p: count for p in range(first, first + 7)}
-    assert len(spans) > 2 * lease_frame.MAX_PREDICATES
-    for part in (spans, spans[:5]):
-        lease = lease_frame.lease_frame(spark, log.path, part, LEASE, version=log.version)
+    places, expected = [], {}
+    for file in whole:
+        for first in range(file.first_position, file.last_position, 10):
+            part = file._replace(whole=False, first_position=first, last_position=first + 6)
+            places.append(part._replace(receive_count=1 + first % 3))
+            expected |= {file.base_offset + p: 1 + first % 3 for p in range(first, first + 7)}
+    assert len(places) > 2 * lease_frame.MAX_PREDICATES
+    for some in (places, places[:5], [whole[0], *places[-5:]]):
+        lease = lease_frame.lease_frame(spark, some, LEASE)
         found = {row.offset: row.receive_count for row in lease.select("offset", "receive_count").collect()}
-        wanted = {s.base_offset + p for s in part for p in range(s.first_position, s.last_position + 1)}
-        assert found == {offset: expected[offset] for offset in wanted}
-    assert lease_frame.lease_frame(spark, log.path, [], LEASE).isEmpty()
+        wanted = [p.base_offset + at for p in some for at in range(p.first_position, p.last_position + 1)]
+        first_file = dict.fromkeys(range(1000), 1) if some[0] is whole[0] else {}
+        assert found == {offset: (expected | first_file)[offset] for offset in wanted}
+        assert lease.count() == len(wanted)
+    assert lease_frame.lease_frame(spark, [], LEASE).isEmpty()
 
 
 @pytest.mark.spec("SEQ-1", "SEQ-4", "SEQ-5", "DDP-12")
 def test_messages_of_fifo_queues_are_leased_with_their_ids_and_numbers(spark: SparkSession, log: Table) -> None:
     df = spark.range(0, 300, 1, 2).selectExpr("id % 8 || '' AS group_id", "'d' || id AS dedup_id", "'b' AS body")
     files = staged(spark, df, log, fifo=row_rules.Fifo()).files
-    added, spans = [], []
+    added, places = [], []
     for file, (shard, base) in zip(files, [(1_023, 0), (0, 2**44)], strict=True):
         partition = {"shard": str(shard), "base_offset": str(base), "opened_at": "2026-01-01 00:00:00.123456"}
         added.append(attrs.evolve(file, partition=partition))
-        spans.append(lease_frame.LeaseSpan(shard, base, NOW, 0, file.rows - 1, base, 1))
+        places.append(place(log, file, base, shard))
     log.add(added, {"send-0": 300}, "bulk")
 
-    lease = lease_frame.lease_frame(spark, log.path, spans, attrs.evolve(LEASE, fifo=True))
+    lease = lease_frame.lease_frame(spark, places, attrs.evolve(LEASE, fifo=True))
     rows = lease.select("shard", "offset", "dedup_id", "sequence_number").collect()
     assert {row.sequence_number for row in rows} == {sequence_number(row.shard, row.offset) for row in rows}
     assert {row.dedup_id for row in rows} == {f"d{n}" for n in range(300)}
-    plain = lease_frame.lease_frame(spark, log.path, spans, LEASE)
+    plain = lease_frame.lease_frame(spark, places, LEASE)
     assert [row.sequence_number for row in plain.select("sequence_number").distinct().collect()] == [None]
 
 
 def test_a_lease_reads_only_its_files_and_shows_no_other_key(spark: SparkSession, log: Table) -> None:
     manifest = staged(spark, spark.range(0, 40, 1, 4).selectExpr("cast(id AS string) AS body"), log)
-    spans = commit(log, manifest.files)
-    lease = lease_frame.lease_frame(spark, log.path, spans[1:2], LEASE)
-    plan = lease.select("body")._jdf.queryExecution().toString()
-    assert "PartitionFilters: [" in plan
+    places = commit(log, manifest.files)
+    lease = lease_frame.lease_frame(spark, places[1:2], LEASE)
+    assert [name.rpartition("/")[2] for name in lease.inputFiles()] == [places[1].path.rpartition("/")[2]]
     executed = lease.select("body")._jdf.queryExecution().executedPlan().toString()
     assert "receipt_handle" not in executed and "message_id" not in executed
-    assert lease.count() == spans[1].last_position + 1
+    assert lease.count() == places[1].last_position + 1
     assert "secret" not in lease._jdf.queryExecution().toString()
 
 

@@ -16,7 +16,6 @@ from lakequeue.storage import layout, sweep
 from lakequeue.storage.commit import commit, first_line
 from lakequeue.storage.engine import Engine, Freed, Table
 from lakequeue.storage.locks import committing, local_path
-from lakequeue.storage.sweep import PATIENCE, trim, vacuum
 
 CREATION = 3600.0
 """Seconds that the creation of a queue may take on an object store, tables and all."""
@@ -107,7 +106,7 @@ class Catalog:
     def sweep(self) -> Freed:
         """Removes files and log entries of ``queues`` that nobody needs, and tables that it does not name."""
         table = self._engine.open(layout.queues_path(self.root))
-        return self._remove_orphans() + vacuum(table, layout.QUEUES_KEPT) + trim(table, layout.QUEUES_KEPT)
+        return self._remove_orphans() + sweep.vacuum(table, layout.QUEUES_KEPT) + sweep.trim(table, layout.QUEUES_KEPT)
 
     @contextmanager
     def creating(self) -> Iterator[Callable[[], bool]]:
@@ -122,7 +121,7 @@ class Catalog:
     def _remove_orphans(self) -> Freed:
         """Removes the tables of queues whose creation was lost or killed."""
         freed = Freed()
-        with committing(layout.queues_path(self.root), exclusive=True, patience=PATIENCE):
+        with committing(layout.queues_path(self.root), exclusive=True, patience=sweep.PATIENCE):
             known = {row.key for row in self.rows()}
             kept = 0.0 if local_path(self.root) is not None else ORPHANS_KEPT
             for name in sweep.folders(f"{self.root}/q"):

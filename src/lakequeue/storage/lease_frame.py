@@ -1,4 +1,4 @@
-"""The messages of a lease as a DataFrame, with files skipped by segment and position."""
+"""The messages of a lease as a DataFrame over the files that hold them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
+import pyarrow as pa
 
+from lakequeue.storage import layout
 from lakequeue.storage.frames import spark_uri
 
 if TYPE_CHECKING:
@@ -31,20 +33,27 @@ SEQUENCE_NUMBER = """
 """
 """``sequence.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
-"""More ranges than this are joined; as a predicate they would outgrow what the planner likes."""
+"""More ranges than this are not told to the reader one by one; the planner does not like it."""
 _BUCKET = 8
 """Positions are joined by their 256-blocks, so that a row meets few ranges."""
+_COLUMNS = (
+    *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
+    *("dedup_id", "first_sent_at"),
+)
 
 
-class LeaseSpan(NamedTuple):
-    """Messages of one lease that lie together in one segment; all bounds inclusive."""
+class LeasePlace(NamedTuple):
+    """Messages of one lease that lie together in one file; all bounds inclusive."""
 
+    path: str
+    """URI or path of the file, not URL-encoded."""
+    whole: bool
+    """Whether they are all messages of the file."""
     shard: int
     base_offset: int
     opened_at: int
     first_position: int
     last_position: int
-    first_offset: int
     receive_count: int = 1
 
 
@@ -65,41 +74,24 @@ class LeaseColumns:
     fifo: bool = False
 
 
-def lease_frame(
-    spark: SparkSession,
-    messages_path: str,
-    spans: Sequence[LeaseSpan | tuple[int, ...]],
-    lease: LeaseColumns,
-    *,
-    version: int | None = None,
-) -> DataFrame:
+def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
     """The messages of a lease with their receipt handles; columns are ``LEASE_COLUMNS``.
 
+    It reads the files themselves. They stay for 24 hours, whatever is merged or trimmed meanwhile; the log that
+    names them is much shorter.
+
     Args:
-        spark: any session with Delta's extension.
-        messages_path: the queue's ``messages`` table.
-        spans: where the messages lie, by segment, in the snapshot of ``version``.
+        spark: any session.
+        places: where the messages lie.
         lease: what the handles are made of.
-        version: version of ``messages`` that the spans were taken from, so that a merge of segments in
-            between moves nothing under the lease; None: the newest.
     """
     from pyspark.sql import functions as F
 
-    ordered = sorted(
-        (LeaseSpan(*span) for span in spans), key=lambda s: (s.shard, s.base_offset, s.first_position)
-    )
-    reader = spark.read.format("delta")
-    if version is not None:
-        reader = reader.option("versionAsOf", version)
-    rows = reader.load(spark_uri(messages_path))
-    counts = {span.receive_count for span in ordered}
-    if not ordered:
-        rows = rows.where(F.lit(False)).withColumn("receive_count", F.lit(0))
-    elif len(ordered) <= MAX_PREDICATES:
-        rows = rows.where(_any([_exactly(span) for span in ordered]))
-        rows = rows.withColumn("receive_count", F.lit(counts.pop()) if len(counts) == 1 else _count_of(ordered))
-    else:
-        rows = _joined(spark, rows.where(_any([_around(group) for group in _grouped(ordered)])), ordered)
+    whole, parts = [place for place in places if place.whole], [place for place in places if not place.whole]
+    found = [_whole_files(spark, whole)] if whole else []
+    if parts or not found:
+        found.append(_parts_of_files(spark, parts))
+    rows = found[0] if len(found) == 1 else found[0].unionByName(found[1])
     rows = rows.withColumn("offset", F.col("base_offset") + F.col("position"))
     plain = F.concat(
         F.lit(f"{lease.key}-"), F.col("shard").cast("string"), F.lit("-"), F.col("offset").cast("string"),
@@ -114,7 +106,7 @@ def lease_frame(
         "message_attributes",
         "group_id",
         "delay_seconds",
-        F.col("receive_count").cast("int").alias("receive_count"),
+        "receive_count",
         "shard",
         "offset",
         "dedup_id",
@@ -122,71 +114,67 @@ def lease_frame(
     )
 
 
-def _any(conditions: Sequence[Column]) -> Column:
-    """An OR of many as a balanced tree; a chain of 64 nests too deep for the planner's liking."""
-    if len(conditions) == 1:
-        return conditions[0]
-    half = len(conditions) // 2
-    return _any(conditions[:half]) | _any(conditions[half:])
-
-
-def _exactly(span: LeaseSpan) -> Column:
+def _whole_files(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    return (
-        (F.col("shard") == span.shard)
-        & (F.col("base_offset") == span.base_offset)
-        & F.col("position").between(span.first_position, span.last_position)
-    )
+    files = _table(spark, places).select("s_file", "shard", "base_offset", "opened_at", "receive_count")
+    rows = _read(spark, places)
+    return rows.join(F.broadcast(files), rows["file"] == files["s_file"]).drop("file", "s_file")
 
 
-def _count_of(spans: Sequence[LeaseSpan]) -> Column:
+def _parts_of_files(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    first = F.when(_exactly(spans[0]), spans[0].receive_count)
-    for span in spans[1:]:
-        first = first.when(_exactly(span), span.receive_count)
-    return first
-
-
-def _grouped(spans: Sequence[LeaseSpan]) -> list[list[LeaseSpan]]:
-    """Ordered spans in at most ``MAX_PREDICATES`` groups, cut where the gaps are widest."""
-
-    def gap(index: int) -> float:
-        before, after = spans[index - 1], spans[index]
-        if before.shard != after.shard:
-            return float("inf")
-        return (after.base_offset + after.first_position) - (before.base_offset + before.last_position)
-
-    cuts = sorted(sorted(range(1, len(spans)), key=gap, reverse=True)[: MAX_PREDICATES - 1])
-    return [list(spans[a:b]) for a, b in zip([0, *cuts], [*cuts, len(spans)], strict=True)]
-
-
-def _around(group: Sequence[LeaseSpan]) -> Column:
-    """Holds for all messages of a group, and for some between them; skips the files outside."""
-    from pyspark.sql import functions as F
-
-    first, last = group[0], group[-1]
-    shards = F.col("shard").between(first.shard, last.shard)
-    if first.shard != last.shard:
-        return shards
-    bases = shards & F.col("base_offset").between(first.base_offset, last.base_offset)
-    if first.base_offset != last.base_offset:
-        return bases
-    return bases & F.col("position").between(first.first_position, max(span.last_position for span in group))
-
-
-def _joined(spark: SparkSession, rows: DataFrame, spans: Sequence[LeaseSpan]) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    schema = "s_shard int, s_base bigint, s_first bigint, s_last bigint, receive_count int"
-    values = [(s.shard, s.base_offset, s.first_position, s.last_position, s.receive_count) for s in spans]
+    ordered = sorted(places, key=lambda place: (place.path, place.first_position))
+    rows = _read(spark, ordered)
+    if len(ordered) <= MAX_PREDICATES:  # lets the reader skip row groups
+        rows = rows.where(_any([F.col("position").between(p.first_position, p.last_position) for p in ordered]))
     block = F.explode(F.sequence(F.shiftright("s_first", _BUCKET), F.shiftright("s_last", _BUCKET)))
-    ranges = F.broadcast(spark.createDataFrame(values, schema).withColumn("s_block", block))
+    ranges = F.broadcast(_table(spark, ordered).withColumn("s_block", block))
     here = (
-        (F.col("shard") == F.col("s_shard"))
-        & (F.col("base_offset") == F.col("s_base"))
+        (F.col("file") == F.col("s_file"))
         & (F.shiftright("position", _BUCKET) == F.col("s_block"))
         & F.col("position").between(F.col("s_first"), F.col("s_last"))
     )
-    return rows.join(ranges, here)
+    return rows.join(ranges, here).drop("file", "s_file", "s_first", "s_last", "s_block")
+
+
+def _read(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
+    """The rows of the files, with the name of each as ``file``."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = from_arrow_schema(pa.schema([layout.MESSAGES.field(name) for name in _COLUMNS]))
+    if not places:
+        return spark.createDataFrame([], schema).withColumn("file", F.lit(""))
+    # names are not patterns
+    reader = spark.read.schema(schema).option("__globPaths__", "false")
+    rows = reader.parquet(*(spark_uri(path) for path in sorted({place.path for place in places})))
+    return rows.withColumn("file", F.col("_metadata.file_name"))
+
+
+def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
+    """The places as rows. A file is known by its name alone, which has a UUID in it."""
+    from pyspark.sql import functions as F
+
+    schema = (
+        "s_file string, shard int, base_offset bigint, opened_micros bigint, s_first bigint, s_last bigint, "
+        "receive_count int"
+    )
+    values = [
+        (p.path.rpartition("/")[2], p.shard, p.base_offset, p.opened_at, p.first_position, p.last_position,
+         p.receive_count)
+        for p in places
+    ]  # fmt: skip
+    rows = spark.createDataFrame(values, schema)
+    return rows.withColumn("opened_at", F.timestamp_micros("opened_micros")).drop("opened_micros")
+
+
+def _any(conditions: Sequence[Column]) -> Column:
+    """An OR of many as a balanced tree; a chain of 64 nests too deep for the planner's liking."""
+    from pyspark.sql import functions as F
+
+    if len(conditions) < 2:
+        return conditions[0] if conditions else F.lit(False)
+    half = len(conditions) // 2
+    return _any(conditions[:half]) | _any(conditions[half:])

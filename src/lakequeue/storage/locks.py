@@ -160,14 +160,14 @@ _locks_mutex = threading.Lock()
 
 
 @contextlib.contextmanager
-def committing(table_path: str, *, exclusive: bool, patience: float = PATIENCE) -> Iterator[None]:
+def committing(table_path: str, *, exclusive: bool, patience: float | None = None) -> Iterator[None]:
     """Holds the table's commit lock; nothing to do on remote storage, whose stores arbitrate.
 
     A thread may take it again inside, but not alone what it shares. So a writer that keeps losing its races can
     take it alone, decide and commit.
 
     Raises:
-        LockHeld: others held it for ``patience`` seconds.
+        LockHeld: others held it for ``patience`` (None: ``PATIENCE``) seconds.
     """
     local = local_path(table_path)
     if local is None:
@@ -178,5 +178,6 @@ def committing(table_path: str, *, exclusive: bool, patience: float = PATIENCE) 
         lock = _locks.get(folder)
         if lock is None:
             lock = _locks[folder] = _TableLock(folder)
+    patience = PATIENCE if patience is None else patience
     with lock.exclusive(patience) if exclusive else lock.shared(patience):
         yield

@@ -69,7 +69,7 @@ def trim(table: Table, kept: layout.Kept) -> Freed:
     if _wants_checkpoint(table.path, table.version, _log_seconds(table.path, kept)):
         with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):
             table.checkpoint()
-    return trim_log(table.path, kept)
+    return trim_log(table.path, kept, PATIENCE)
 
 
 def _wants_checkpoint(table_path: str, version: int, kept_seconds: float) -> bool:
@@ -84,7 +84,7 @@ def _wants_checkpoint(table_path: str, version: int, kept_seconds: float) -> boo
     return version > number and info.mtime.timestamp() < time.time() - kept_seconds / 2
 
 
-def trim_log(table_path: str, kept: layout.Kept, patience: float = PATIENCE) -> Freed:
+def trim_log(table_path: str, kept: layout.Kept, patience: float) -> Freed:
     """Removes log entries below the newest checkpoint that is old enough, oldest first.
 
     On local disks that is one of ``kept.log_minutes``, or the newest one with ``LOG_ENTRIES`` behind it. The

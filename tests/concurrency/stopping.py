@@ -1,0 +1,80 @@
+"""Processes that are stopped in the middle of a commit, and time that passes meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from lakequeue import Queue
+from lakequeue.storage import layout
+from lakequeue.storage.engine import LostRace
+from lakequeue.storage.point import PointTable
+
+
+def older(root: str | Path, seconds: float) -> None:
+    """Sets back when the files below a root were written."""
+    for folder, _, names in os.walk(root):
+        for path in [folder, *(os.path.join(folder, name) for name in names)]:
+            written = os.stat(path).st_mtime - seconds
+            os.utime(path, (written, written))
+
+
+def stopped_in(patch: pytest.MonkeyPatch, method: str, meanwhile: Callable[[], Any]) -> mock.Mock:
+    """Stops the next write of one kind right before it creates its log entry, its data files written.
+
+    delta-rs looks at the log, then links the entry to its place. What comes in between is done here to a copy of
+    the table as it was, and the entry is linked after `meanwhile`, as if the process had been stopped before that.
+    """
+    original, seen = getattr(PointTable, method), mock.Mock()
+
+    def write(table: PointTable, *args: Any) -> None:
+        patch.setattr(PointTable, method, original)
+        seen()
+        folder = Path(table.path)
+        before, entry = set(_files(folder)), f"_delta_log/{table.version + 1:020}.json"
+        twin = folder.parent / f"{folder.name}-twin"
+        shutil.copytree(folder, twin)
+        original(PointTable(str(twin)), *args)
+        for file in set(_files(twin)) - before - {entry}:
+            if not file.startswith("_"):
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(twin / file, folder / file)
+        meanwhile()
+        try:
+            os.link(twin / entry, folder / entry)
+        except FileExistsError:
+            raise LostRace(f"{entry} exists") from None
+        finally:
+            shutil.rmtree(twin)
+
+    patch.setattr(PointTable, method, write)
+    return seen
+
+
+def _files(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+
+
+def short_logs(patch: pytest.MonkeyPatch) -> None:
+    """Lets queues that are made from now on have checkpoints, and trim their logs, every few commits."""
+    for properties in (layout.MESSAGES_PROPERTIES, layout.RECEIPTS_PROPERTIES):
+        patch.setitem(properties, "delta.checkpointInterval", "10")
+    patch.setattr("lakequeue.storage.commit.TRIM_EVERY", 5)
+    patch.setattr("lakequeue.storage.sweep.LOG_ENTRIES", 5)
+    patch.setattr("lakequeue.storage.sweep.READING", 0)
+
+
+def busy_hours(queue: Queue) -> None:
+    """Others send and settle until the logs of before would be trimmed, twice over; for `short_logs`."""
+    for _ in range(2):
+        for number in range(12):
+            queue.send(f"other {number}")
+            [message] = queue.receive(visibility_timeout=600)
+            queue.change_visibility(message.receipt_handle, 500)
+        older(queue.owner.root, 2 * 3600)

@@ -1,0 +1,191 @@
+"""Roots and queues that come and go: created at once, in part, or in a forked child."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from concurrency.rig import apart, drain
+from lakequeue import LakeQueue, QueueClientError, QueueDoesNotExist
+from lakequeue.storage.catalog import Catalog, QueueRow
+from lakequeue.testing import ManualClock
+
+CREATE = """
+import sys, time
+from lakequeue import LakeQueue
+while time.time() < float(sys.argv[2]):
+    pass
+for name in ("orders", f"own-{sys.argv[3]}"):
+    LakeQueue(sys.argv[1]).create_queue(name).send(sys.argv[3])
+"""
+
+
+@pytest.mark.spec("QUE-15", "DLT-4")
+def test_four_processes_that_make_a_root_at_once(tmp_path: Path) -> None:
+    root, start = str(tmp_path / "root"), time.time() + 3
+    commands = [[sys.executable, "-c", CREATE, root, str(start), str(number)] for number in range(4)]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    for process in running:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    lq = LakeQueue(root)
+    names = {queue.name for queue in lq.list_queues()}
+    assert names == {"orders", *(f"own-{number}" for number in range(4))}
+    assert sorted(drain(lq.queue("orders"))) == list("0123")
+
+
+@pytest.mark.spec("QUE-15")
+@pytest.mark.parametrize("left", ["queues", "queues/_delta_log", "queues/_commit.lock/", "q"])
+def test_a_root_whose_making_was_killed_is_made_by_the_next_process(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "root" / left
+    if left.endswith("/"):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    else:
+        path.mkdir(parents=True)
+    queue = LakeQueue(str(tmp_path / "root")).create_queue("orders")
+    queue.send("a")
+    assert drain(queue) == ["a"]
+
+
+def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(QueueClientError, match="holds something else"):
+        LakeQueue(str(tmp_path)).create_queue("orders")
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+@pytest.mark.spec("DLT-7")
+def test_tables_of_a_creation_that_was_lost_or_killed_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lq = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
+    kept = lq.create_queue("kept")
+    kept.send("a")
+    with monkeypatch.context() as patch:
+
+        def killed(*_: object) -> bool:
+            raise KeyboardInterrupt
+
+        patch.setattr(Catalog, "put", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lq.create_queue("orders")
+    folders = tmp_path / "root" / "q"
+    assert len(list(folders.iterdir())) == 2
+    freed = lq.compact()[-1]
+    assert freed.queue is None and freed.files_freed > 0 and not freed.failures
+    assert [path.name for path in folders.iterdir()] == [kept.key]
+    assert drain(kept) == ["a"]
+
+
+@pytest.mark.spec("DLT-7")
+def test_tables_of_a_queue_that_is_just_being_created_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = apart(tmp_path / "root", ManualClock())
+    here.create_queue("kept")
+    put = Catalog.put
+
+    def beside_a_sweep(*args: object) -> bool:
+        monkeypatch.setattr(Catalog, "put", put)
+        monkeypatch.setattr("lakequeue.storage.sweep.PATIENCE", 0.05)
+        assert any("was held" in failure for failure in there.compact()[-1].failures)
+        return put(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Catalog, "put", beside_a_sweep)
+    queue = here.create_queue("orders")
+    queue.send("a")
+    assert drain(there.queue("orders")) == ["a"]
+
+
+def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lq = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
+    lq.create_queue("first")
+    monkeypatch.setattr("lakequeue.storage.catalog.local_path", lambda _: None)  # no lock
+    made: list[str] = []
+    make = LakeQueue._make_tables
+
+    def slow(self: LakeQueue, row: QueueRow) -> None:
+        make(self, row)
+        made.append(row.key)
+        if len(made) == 1:
+            now = time.time
+            monkeypatch.setattr("lakequeue.storage.catalog.time.time", lambda: now() + 3_601)
+
+    monkeypatch.setattr(LakeQueue, "_make_tables", slow)
+    queue = lq.create_queue("orders")
+    assert len(made) == 2 and queue.key == made[1]
+
+
+@pytest.mark.spec("QUE-13")
+@pytest.mark.parametrize("who", ["here", "there"])
+def test_what_a_process_held_of_a_deleted_queue_is_let_go(tmp_path: Path, who: str) -> None:
+    here, there = apart(tmp_path / "root", ManualClock())
+    queue = here.create_queue("orders")
+    queue.send("a" * 100_000)
+    (here if who == "here" else there).delete_queue("orders")
+    with pytest.raises(QueueDoesNotExist):
+        queue.receive()
+    held = weakref.ref(queue.shards[0])
+    del queue
+    gc.collect()
+    assert held() is None
+
+
+def _in_child(root: str, work: str, answers: multiprocessing.Queue) -> None:
+    try:
+        answers.put(FORKED[work](root))
+    except Exception as error:
+        answers.put(f"{type(error).__name__}: {error}")
+
+
+FORKED: dict[str, Callable[[str], str]] = {
+    "open": lambda root: LakeQueue(root).queue("orders").send("child").message_id,
+    "send": lambda root: KNOWN[0].queue("orders").send("child").message_id,
+}
+KNOWN: list[LakeQueue] = []
+
+
+@pytest.mark.spec("ERR-2")
+@pytest.mark.parametrize("work", FORKED)
+def test_a_forked_child_says_in_one_line_that_it_cannot_work(tmp_path: Path, work: str) -> None:
+    lq = LakeQueue(str(tmp_path / "root"))
+    lq.create_queue("orders").send("parent")
+    KNOWN[:] = [lq]
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=_in_child, args=(lq.root, work, answers))
+    child.start()
+    answer = answers.get(timeout=30)
+    child.join(30)
+    assert answer.startswith("QueueClientError: this process was forked") and "\n" not in answer
+    assert drain(lq.queue("orders")) == ["parent"]
+
+
+def test_children_that_are_forked_before_anything_was_used_work(tmp_path: Path) -> None:
+    script = """
+import multiprocessing, sys
+from lakequeue import LakeQueue
+lq = LakeQueue(sys.argv[1])
+def work(number):
+    lq.queue("orders").send(str(number))
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(work, range(2), chunksize=1)
+    print(sorted(message.body for message in lq.queue("orders").receive(max_messages=10)))
+"""
+    make = "import sys; from lakequeue import LakeQueue; LakeQueue(sys.argv[1]).create_queue('orders')"
+    root = str(tmp_path / "root")
+    subprocess.run([sys.executable, "-c", make, root], check=True)
+    done = subprocess.run([sys.executable, "-c", script, root], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "['0', '1']", done.stderr

@@ -1,0 +1,153 @@
+"""Calls of several commits that fail in the middle: their caller learns that repeating is needed and safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from concurrency.rig import apart, drain
+from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
+from lakequeue.storage.point import PointTable
+from lakequeue.testing import ManualClock
+
+SHARDS = 3
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queue(tmp_path: Path, clock: ManualClock) -> Queue:
+    """Two messages in each shard: one is visible, one is deleted and can be rewound."""
+    lq = LakeQueue(str(tmp_path / "root"), clock=clock)
+    queue = lq.create_queue("orders", shards=SHARDS, rewind_range=3_600)
+    for _ in range(2):
+        for shard in range(SHARDS):
+            queue.send(f"message of {shard}")
+    for _ in range(SHARDS):  # each begins with the next shard
+        [message] = queue.receive()
+        queue.delete(message.receipt_handle)
+    return queue
+
+
+def fail_at(patch: pytest.MonkeyPatch, number: int, methods: tuple[str, ...] = ("append", "add", "merge")) -> None:
+    """Makes the writes from a number on fail (the first is 1)."""
+    writes = 0
+
+    def failing(original: Callable[..., None]) -> Callable[..., None]:
+        def method(*args: Any) -> None:
+            nonlocal writes
+            writes += 1
+            if writes >= number:
+                raise OSError("disk on fire")
+            original(*args)
+
+        return method
+
+    for name in methods:
+        patch.setattr(PointTable, name, failing(getattr(PointTable, name)))
+
+
+def fresh(queue: Queue) -> Queue:
+    return apart(queue.owner.root, queue.owner.clock, 1)[0].queue("orders")
+
+
+def rewind(queue: Queue) -> None:
+    queue.rewind(queue.owner.clock.now() - timedelta(hours=1))
+
+
+VERBS: dict[str, tuple[Callable[[Queue], Any], int]] = {
+    # with the number of writes
+    "purge": (Queue.purge, SHARDS),
+    "rewind": (rewind, SHARDS),
+    "set_attributes": (lambda queue: queue.set_attributes(delay=5), 2 * SHARDS + 1),
+    "delete_queue": (lambda queue: queue.owner.delete_queue("orders"), 2 * SHARDS + 1),
+}
+
+
+@pytest.mark.spec("ERR-2", "ERR-8")
+@pytest.mark.parametrize(
+    ("verb", "number"), [(v, n) for v, (_, writes) in VERBS.items() for n in range(1, writes + 1)]
+)
+def test_a_call_that_fails_in_the_middle_says_so_and_may_be_repeated(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str, number: int
+) -> None:
+    call, _ = VERBS[verb]
+    with monkeypatch.context() as patch:
+        fail_at(patch, number)
+        with pytest.raises(QueueClientError, match="disk on fire") as caught:
+            call(queue)
+        assert caught.value.outcome_unknown == (number > 1)
+    call(queue)
+    if verb == "delete_queue":
+        assert queue.owner.list_queues() == []
+        return
+    counts = fresh(queue).counts()
+    expected = {"purge": (0, 0), "rewind": (2 * SHARDS, 0), "set_attributes": (SHARDS, SHARDS)}[verb]
+    assert (counts.visible, counts.rewindable) == expected
+
+
+@pytest.mark.spec("ERR-2")
+@pytest.mark.parametrize("number", range(1, SHARDS + 1))
+@pytest.mark.parametrize("verb", ["delete", "extend", "release"])
+def test_a_lease_that_is_settled_in_part_is_settled_by_a_repetition(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str, number: int
+) -> None:
+    lease = queue.lease()
+    assert lease is not None and lease.message_count == SHARDS
+    call = (lambda: lease.extend(600)) if verb == "extend" else getattr(lease, verb)
+    with monkeypatch.context() as patch:
+        fail_at(patch, number)
+        with pytest.raises(QueueClientError) as caught:
+            call()
+        assert caught.value.outcome_unknown == (number > 1)
+    call()
+    counts = fresh(queue).counts()
+    assert (counts.visible, counts.in_flight) == {"delete": (0, 0), "extend": (0, 3), "release": (3, 0)}[verb]
+
+
+@pytest.mark.spec("BAT-4", "DEL-10", "BAT-3")
+@pytest.mark.parametrize("verb", ["delete_batch", "change_visibility_batch"])
+def test_a_batch_over_shards_tells_for_each_entry_whether_storage_failed(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    handles = [message.receipt_handle for message in queue.receive(max_messages=SHARDS)]
+
+    def call() -> Any:
+        return queue.delete_batch(handles) if verb == "delete_batch" else queue.change_visibility_batch(changes)
+
+    changes = [(handle, 600) for handle in handles]
+    with monkeypatch.context() as patch:
+        fail_at(patch, 2)
+        result = call()
+    assert len(result.successful) == 1
+    assert [(failure.code, failure.sender_fault) for failure in result.failed] == [
+        ("ServiceUnavailable", False)
+    ] * 2
+    assert "nothing was changed" in result.failed[0].message
+    assert len(call().successful) == SHARDS
+    counts = fresh(queue).counts()
+    assert counts.in_flight == (0 if verb == "delete_batch" else SHARDS)
+
+
+@pytest.mark.spec("BAT-4")
+def test_a_batch_of_sends_over_shards_tells_for_each_entry_whether_storage_failed(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lq = LakeQueue(str(tmp_path / "fifo"), clock=clock)
+    queue = lq.create_queue("orders.fifo", fifo=True, shards=SHARDS, deduplication_scope="message_group")
+    entries = [SendEntry(body=f"{n}", group_id=f"g{n}", dedup_id=f"d{n}") for n in range(9)]
+    with monkeypatch.context() as patch:
+        fail_at(patch, 2)
+        result = queue.send_batch(entries)
+    assert 0 < len(result.successful) < 9
+    assert len(result.successful) + len(result.failed) == 9
+    assert {failure.code for failure in result.failed} == {"ServiceUnavailable"}
+    assert len(queue.send_batch(entries).successful) == 9
+    assert sorted(drain(queue)) == [f"{n}" for n in range(9)]

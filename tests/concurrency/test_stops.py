@@ -1,0 +1,245 @@
+"""A process may be stopped anywhere, for any time: what it acknowledged afterwards is so, and others go on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from concurrency.rig import apart, at_once, check_log, drain, log_rows
+from concurrency.stopping import busy_hours, older, short_logs, stopped_in
+from lakequeue import Queue, QueueClientError, shard_service
+from lakequeue.storage import commit, layout, locks, sweep
+from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.point import PointTable
+from lakequeue.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> tuple[Queue, Queue]:
+    """One queue, as two processes have it."""
+    short_logs(monkeypatch)
+    here, there = apart(tmp_path / "root", clock)
+    return here.create_queue("orders"), there.create_queue("orders")
+
+
+@pytest.mark.spec("QUE-33", "DLT-1")
+def test_a_send_that_was_stopped_while_others_filled_and_trimmed_the_log_is_stored_once(
+    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = pair
+    queue.send("first")
+    seen = stopped_in(monkeypatch, "append", lambda: busy_hours(other))
+    queue.send("stopped")
+    assert seen.call_count == 1
+    assert [row.body for row in check_log(other)].count("stopped") == 1
+
+
+@pytest.mark.spec("DEL-2", "DLT-1")
+def test_a_delete_that_was_stopped_while_others_filled_and_trimmed_the_log_is_final(
+    pair: tuple[Queue, Queue], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = pair
+    queue.send("deleted")
+    [message] = queue.receive(visibility_timeout=600)
+    seen = stopped_in(monkeypatch, "merge", lambda: busy_hours(other))
+    queue.delete(message.receipt_handle)
+    assert seen.call_count == 1
+    clock.advance(1_000)
+    assert "deleted" not in drain(other)
+
+
+@pytest.mark.spec("DLT-7")
+def test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit(
+    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = pair
+    queue.send("a")
+    [message] = queue.receive()
+    passes: list[Any] = []
+
+    def an_hour_passes() -> None:
+        older(queue.owner.root, 2 * 3600)
+        passes.append(other.compact())
+
+    seen = stopped_in(monkeypatch, "merge", an_hour_passes)
+    queue.delete(message.receipt_handle)
+    assert seen.call_count == 1
+    third = apart(queue.owner.root, queue.owner.clock, 1)[0].queue("orders")
+    counts = third.counts()
+    assert (counts.visible, counts.in_flight) == (0, 0)
+    third.send("b")
+    assert drain(third) == ["b"]
+    assert not other.compact().failures
+
+
+@pytest.mark.spec("ERR-9")
+def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(
+    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, _ = pair
+    queue.send("a")
+    monkeypatch.setattr(shard_service, "ALONE_PATIENCE", 0.05)
+    commit, lost = Ledger.commit, iter([True] * (shard_service.PATIENCE + 1))
+    monkeypatch.setattr(Ledger, "commit", lambda *args: False if next(lost, False) else commit(*args))
+    with stopped_holding(layout.receipts_path(queue.owner.root, queue.key), "shared"):
+        [(message,)] = at_once([queue.receive], patience=20)
+    assert message.body == "a"
+
+
+@pytest.mark.spec("ERR-2")
+def test_a_process_that_is_stopped_while_it_keeps_others_out_is_named_and_changes_nothing(
+    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, _ = pair
+    path = layout.messages_path(queue.owner.root, queue.key)
+    monkeypatch.setattr(locks, "PATIENCE", 0.1)
+    with (
+        stopped_holding(path, "exclusive"),
+        pytest.raises(QueueClientError, match="_commit.lock was held") as caught,
+    ):
+        queue.send("a")
+    assert not caught.value.outcome_unknown
+    queue.send("b")
+    assert drain(queue) == ["b"]
+
+
+def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(
+    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = pair
+    monkeypatch.setattr(sweep, "PATIENCE", 0.1)
+    monkeypatch.setattr(commit, "TRIM_PATIENCE", 0.01)
+    folder = Path(layout.messages_path(queue.owner.root, queue.key))
+    with stopped_holding(str(folder), "shared"):
+        busy_hours(other)
+        assert (folder / "_delta_log" / f"{0:020}.json").exists()
+        failures = other.compact().failures
+        assert failures and all("_commit.lock was held" in failure for failure in failures)
+    busy_hours(other)
+    assert not (folder / "_delta_log" / f"{0:020}.json").exists()
+    assert len(list((folder / "_delta_log").glob("*.json"))) < 30
+
+
+class TestWithoutALock:
+    """As on object stores: nothing keeps a log from being trimmed while a process is stopped."""
+
+    @pytest.fixture(autouse=True)
+    def no_lock(self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("commit", "sweep"):
+            monkeypatch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
+        monkeypatch.setattr("lakequeue.storage.commit.local_path", lambda _: None)
+
+    def test_a_snapshot_that_was_loaded_hours_ago_is_not_committed_on(
+        self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = pair
+        queue.send("first")
+        other.send("second")
+        time_flies(monkeypatch, commit.OLDEST_BASE + 1)
+        append, bases = PointTable.append, []
+
+        def recorded(table: PointTable, *args: Any) -> None:
+            bases.append(table.version)
+            append(table, *args)
+
+        monkeypatch.setattr(PointTable, "append", recorded)
+        queue.send("third")
+        assert bases == [2]
+        assert [row.body for row in check_log(queue)] == ["first", "second", "third"]
+
+    def test_a_commit_that_took_long_is_found_before_it_is_acknowledged(
+        self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = pair
+        stopped_in(monkeypatch, "append", lambda: time_flies(monkeypatch, commit.LONG_COMMIT + 1))
+        queue.send("stopped")
+        assert drain(other) == ["stopped"]
+
+    def test_a_commit_at_a_dead_place_is_not_acknowledged(
+        self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = pair
+        queue.send("first")
+        folder = Path(layout.messages_path(queue.owner.root, queue.key))
+
+        def a_week_passes() -> None:
+            busy_hours(other)
+            cut_log(folder)
+            time_flies(monkeypatch, commit.LONG_COMMIT + 1)
+
+        stopped_in(monkeypatch, "append", a_week_passes)
+        with pytest.raises(QueueClientError) as caught:
+            queue.send("stopped")
+        assert caught.value.outcome_unknown
+        assert "stopped" not in [row.body for row in log_rows(other)]
+        queue.send("again")
+        assert [row.body for row in log_rows(other)][-1] == "again"
+
+    @pytest.mark.spec("ERR-9")
+    def test_a_log_that_was_trimmed_meanwhile_tells_nothing(
+        self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = pair
+        queue.send("first")
+        folder = Path(layout.messages_path(queue.owner.root, queue.key))
+        append = PointTable.append
+
+        def landed_and_raised(table: PointTable, *args: Any) -> None:
+            monkeypatch.setattr(PointTable, "append", append)
+            append(table, *args)
+            busy_hours(other)
+            cut_log(folder)
+            raise OSError("the answer was lost")
+
+        monkeypatch.setattr(PointTable, "append", landed_and_raised)
+        with pytest.raises(QueueClientError, match="trimmed meanwhile") as caught:
+            queue.send("stopped")
+        assert caught.value.outcome_unknown
+
+
+def cut_log(folder: Path) -> None:
+    """Removes the entries below the newest checkpoint, whoever is in a commit."""
+    log = folder / "_delta_log"
+    newest = max(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet"))
+    for path in log.iterdir():
+        if path.name[:20].isdigit() and int(path.name[:20]) < newest:
+            path.unlink()
+
+
+def time_flies(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Lets the machine's wall clock jump, as it does while a machine is suspended."""
+    now = time.time
+    patch.setattr("lakequeue.storage.commit.time.time", lambda: now() + seconds)
+
+
+@contextmanager
+def stopped_holding(table_path: str, kind: str) -> Iterator[None]:
+    """Another process that is stopped while it has the commit lock of a table."""
+    script = (
+        "import sys; from lakequeue.storage.locks import committing\n"
+        "with committing(sys.argv[1], exclusive=sys.argv[2] == 'exclusive'):\n"
+        "    print('in', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", script, table_path, kind]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"in\n"
+        process.send_signal(signal.SIGSTOP)
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.communicate()
+        assert process.returncode == 0
