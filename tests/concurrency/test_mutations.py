@@ -295,6 +295,8 @@ def a_message_whose_file_was_joined_and_removed_is_read(on: Stage) -> None:
     for number in range(9):
         on.other.send(str(number))
     shard_of(on.queue).look(lambda machine: machine)  # knows the files as they are now
+    for _ in range(9):
+        on.other.send("more")
     on.other.compact()
     rows = shard_of(on.queue).messages(0, 8)
     assert [row and row["body"] for row in rows] == [str(number) for number in range(9)]
