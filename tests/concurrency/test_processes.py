@@ -18,6 +18,7 @@ import attrs
 import pytest
 
 from concurrency.rig import application_id, check_log
+from concurrency.stopping import short_logs
 from lakequeue import LakeQueue, Queue
 from lakequeue.storage import layout
 
@@ -47,6 +48,7 @@ class Crew:
     queue: Queue
     running: dict[str, subprocess.Popen[bytes]] = attrs.field(factory=dict)
     killed: int = 0
+    stopped: int = 0
 
     @property
     def stop_file(self) -> Path:
@@ -95,6 +97,19 @@ class Crew:
         worker.wait()
         self.killed += 1
 
+    def suspend(self, name: str, seconds: float) -> None:
+        """Stops a worker wherever it is, and lets it go on after a while."""
+        os.killpg(self.running[name].pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.killpg(self.running[name].pid, signal.SIGCONT)
+        self.stopped += 1
+
+    def start_compactor(self, name: str) -> None:
+        """A process that cleans up whatever nothing but the commit lock keeps."""
+        command = [sys.executable, str(WORKER), "clean", str(self.root), str(self.stop_file)]
+        with open(self.root.parent / f"{name}.stderr", "wb") as errors:
+            self.running[name] = subprocess.Popen(command, stderr=errors, start_new_session=True)
+
     def stop(self) -> None:
         self.stop_file.touch()
         for name, worker in self.running.items():
@@ -109,7 +124,8 @@ class Crew:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
+def crew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
+    short_logs(monkeypatch)
     root = tmp_path / "root"
     queue = LakeQueue(str(root)).create_queue("orders")
     # held to the end: keeps the floor at 0, so that no row of the log is dropped before it was checked
@@ -148,6 +164,44 @@ def test_a_process_that_is_killed_again_and_again(crew: Crew) -> None:
     assert crew.killed >= 4
     assert summary.merges > 2
     assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 20, summary
+
+
+@pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
+def test_processes_that_are_stopped_again_and_again(crew: Crew) -> None:
+    summary = stopped_again_and_again(crew, 8)
+    assert crew.stopped > 6
+    assert min(summary.sent, summary.received, summary.deleted) > 10, summary
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SOAK_SECONDS + 600)
+@pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
+def test_ten_minutes_of_processes_that_are_stopped_and_killed(crew: Crew) -> None:
+    summary = stopped_again_and_again(crew, SOAK_SECONDS, kill=0.1)
+    print(summary, f"stopped {crew.stopped} times, killed {crew.killed} times")
+    assert crew.stopped > SOAK_SECONDS / 4
+    assert min(summary.sent, summary.received, summary.deleted) > SOAK_SECONDS, summary
+
+
+def stopped_again_and_again(crew: Crew, seconds: float, kill: float = 0.0) -> Summary:
+    """Three workers and a compactor; one is stopped at any time, long enough for its log to be trimmed."""
+    until, chance, lives = time.monotonic() + seconds, random.Random(), 3
+    crew.start_compactor("compactor")
+    for life in range(lives):
+        crew.start(f"worker{life}")
+        crew.wait_until_ready(f"worker{life}")
+    while time.monotonic() < until:
+        name = chance.choice(list(crew.running))
+        if name != "compactor" and chance.random() < kill:
+            crew.kill(name)
+            crew.start(f"worker{lives}")
+            crew.wait_until_ready(f"worker{lives}")
+            lives += 1
+        else:
+            crew.suspend(name, chance.uniform(0.1, 1.5))
+        time.sleep(chance.uniform(0, 0.2))
+    crew.stop()
+    return judge(crew)
 
 
 @pytest.mark.spark

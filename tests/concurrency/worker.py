@@ -3,6 +3,7 @@
 ``worker.py work ROOT ENGINE NAME LOG STOP PAUSE``: sends, receives, changes and deletes at random until the
 file STOP exists, resting for about PAUSE seconds now and then; writes what it is about to do, and what came
 of it, as JSON lines to LOG.
+``worker.py clean ROOT STOP``: compacts until the file STOP exists, and keeps nothing that is not needed.
 ``worker.py consume ROOT NAME LOG STOP``: receives and deletes, in turn, whatever there is.
 ``worker.py move ROOT NAME STOP``: receives without deleting, redrives and compacts at random.
 ``worker.py crash ROOT VERB NUMBER MOMENT``: runs a verb and kills itself right before or after that write to
@@ -31,7 +32,7 @@ from lakequeue import (
     compaction,
     shard_service,
 )
-from lakequeue.storage import append, housekeeping, layout, ledger, sweep
+from lakequeue.storage import append, commit, housekeeping, layout, ledger, sweep
 from lakequeue.storage.point import PointEngine, PointTable
 
 QUEUE = "orders"
@@ -56,6 +57,8 @@ class Diary:
 def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> None:
     append.SEGMENT_COMMITS = 4
     housekeeping.TIER_SEGMENTS = 3
+    commit.TRIM_EVERY = sweep.LOG_ENTRIES = 5
+    sweep.READING = 0
     spark = None
     if engine == "spark":
         from lakequeue.spark.session import build_session
@@ -115,6 +118,15 @@ def _settle(queue: Any, diary: Diary, chance: random.Random, message: Any) -> No
         diary.write("delete", receipt=receipt, at=micros())
         queue.delete(receipt)
         diary.write("deleted", receipt=receipt, at=micros())
+
+
+def clean(root: str, stop: str) -> None:
+    for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
+        setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
+    lq = LakeQueue(root)
+    while not os.path.exists(stop):
+        lq.compact()
+        time.sleep(0.2)
 
 
 def consume(root: str, name: str, log: str, stop: str) -> None:
@@ -286,4 +298,4 @@ def _die(number: int, moment: str, methods: list[tuple[Any, str]]) -> None:
 
 
 if __name__ == "__main__":
-    {"work": work, "consume": consume, "move": move, "crash": crash}[sys.argv[1]](*sys.argv[2:])
+    {"work": work, "clean": clean, "consume": consume, "move": move, "crash": crash}[sys.argv[1]](*sys.argv[2:])
