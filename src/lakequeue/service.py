@@ -211,13 +211,13 @@ class LakeQueue:
     def register_views(
         self, spark: SparkSession, now: datetime | None = None, as_of: datetime | None = None
     ) -> None:
-        """Makes the temporary views ``queues``, ``messages``, ``receipts`` and ``history`` in a session.
+        """Makes the temporary views ``queues``, ``messages``, ``receipts``, ``history`` and ``stats`` in a session.
 
         Args:
             spark: the session.
             now: the instant that states are judged at; None is ``as_of``, or else the time of each query.
             as_of: an aware instant by the machine's clock: show the tables as they were then. Ten minutes back
-                are always kept, of queues that rest more.
+                are kept, of shards that commit all the time only the last 200 commits; ``stats`` reaches further.
 
         Raises:
             QueueClientError: the log of a table no longer reaches back to ``as_of``.

@@ -17,6 +17,7 @@ from lakequeue.storage import layout, past
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.frames import quoted, spark_uri
 from lakequeue.storage.lease_frame import SEQUENCE_NUMBER
+from lakequeue.storage.sweep import exists
 
 _CHUNK = 100_000
 """Offsets that one task matches with their runs."""
@@ -99,6 +100,21 @@ _RUNS = {
 RECEIPTS: Mapping[str, str] = {"queue": "STRING", "region": "STRING"} | _RUNS
 """The row of ``first_offset`` -1 and ``state`` head is a shard's head."""
 
+STATS: Mapping[str, str] = {
+    "queue": "STRING",
+    "region": "STRING",
+    "minute": "TIMESTAMP",
+    "visible": "BIGINT",
+    "in_flight": "BIGINT",
+    "delayed": "BIGINT",
+    "held": "BIGINT",
+    "rewindable": "BIGINT",
+    "oldest_age": "DOUBLE",
+    "sent": "BIGINT",
+}
+"""Counts of every queue, deleted ones too, at each minute in which the compactor passed; ``sent`` is all that were
+ever sent. It reaches further back than the logs of the other tables."""
+
 _RUN_FIELDS = (
     "settled",
     "last_offset",
@@ -136,7 +152,7 @@ _GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
 def view_statements(
     root: str, queues: Sequence[QueueRow], now: datetime | None = None, as_of: datetime | None = None
 ) -> list[str]:
-    """The SQL that creates or replaces the four views, for a session with Delta's extension and catalog (DLT-5).
+    """The SQL that creates or replaces the five views, for a session with Delta's extension and catalog (DLT-5).
 
     A queue that gets a cap on delayed messages later shows held ones as such once the views are made anew.
 
@@ -166,7 +182,15 @@ def view_statements(
         for path, version in versions.items():  # tables are named by nothing else
             text = text.replace(_table(path), f"{_table(path)} VERSION AS OF {version}")
         statements.append(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {text}")
+    statements.append(f"CREATE OR REPLACE TEMPORARY VIEW stats AS {_stats(root)}")
     return statements
+
+
+def _stats(root: str) -> str:
+    path = layout.stats_path(root)
+    if not exists(path, "_delta_log"):  # the compactor never passed
+        return _nothing(STATS)
+    return f"SELECT {', '.join(STATS)} FROM {_table(path)}"
 
 
 def _versions(root: str, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:

@@ -73,7 +73,7 @@ def test_what_the_log_no_longer_tells_is_an_error_that_says_how_far_it_reaches(l
     sweep.trim(lq.engine.open(layout.receipts_path(lq.root, queue.key)), layout.NOTHING_KEPT)
     with pytest.raises(errors.QueueClientError, match="is known back to .*, and not as of"):
         lq.view_statements(as_of=early)
-    assert len(lq.view_statements(as_of=last_commit(lq, queue.key))) == 4
+    assert len(lq.view_statements(as_of=last_commit(lq, queue.key))) == 5
     for wrong in (datetime(2026, 1, 1), "yesterday"):
         with pytest.raises(errors.InvalidParameterValue, match="as_of"):
             lq.view_statements(as_of=wrong)  # type: ignore[arg-type]

@@ -289,10 +289,11 @@ def test_a_root_without_queues_has_empty_views_of_the_same_schema(
     spark: SparkSession, lq: LakeQueue, tmp_path: Path
 ) -> None:
     lq.create_queue("orders").send("a")
+    lq.compact()
     lq.register_views(spark)
-    full = {
-        view: spark.table(view).schema.simpleString() for view in ("messages", "receipts", "history", "queues")
-    }
+    names = ("messages", "receipts", "history", "queues", "stats")
+    full = {view: spark.table(view).schema.simpleString() for view in names}
+    assert spark.table("stats").select("queue", "visible", "sent").collect() == [("orders", 1, 1)]
     for statement in views.view_statements(str(tmp_path / "empty"), []):
         spark.sql(statement)
     assert {view: spark.table(view).schema.simpleString() for view in full} == full

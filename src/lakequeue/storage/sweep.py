@@ -22,8 +22,8 @@ from lakequeue.storage.engine import Freed, Table
 from lakequeue.storage.locks import committing, local_path
 
 LOG_ENTRIES = 200
-"""Entries that a log is cut to where it grows quickly: local commits list it, and 1,000 more take some ms."""
-READING = 5.0
+"""Entries that a log is cut to where it grows quickly: each local commit lists it, 5 ms for 1,000 more."""
+READING = 15.0
 """Seconds that entries stay in any case, for a reader that has just listed them."""
 PATIENCE = 5.0
 """Seconds that the compactor waits until nobody is in a commit."""
