@@ -46,6 +46,8 @@ PATIENCE = 4
 would never get in between those of a busy point engine."""
 ALONE_PATIENCE = 2.0
 """Seconds that it waits for that: another one may be stopped in a commit, and those go on together with it."""
+LOADS = 3
+"""Tries to read the newest ledger that may fail before its caller learns of it."""
 ATTEMPTS = 60
 """Lost races of one batch before its callers get RequestThrottled (ERR-9)."""
 
@@ -426,8 +428,14 @@ class ShardService:
 
     def _load_machine(self) -> None:
         ledger = self._open_ledger()
-        ledger.table.refresh()
-        head, runs, history = ledger.load()
+        for attempt in range(LOADS + 1):
+            ledger.table.refresh()
+            try:
+                head, runs, history = ledger.load()
+                break
+            except (OSError, StaleSnapshot):  # its files were written anew, and removed, since it was listed
+                if attempt == LOADS:
+                    raise
         # the ledger first: a log at least as new as the head that speaks of it
         log = self._open_reader().refresh()
         self._machine = ShardMachine(head, runs, log, history)

@@ -133,6 +133,25 @@ def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(
     assert len(list((folder / "_delta_log").glob("*.json"))) < 30
 
 
+@pytest.mark.spec("DLT-7")
+def test_a_process_that_was_stopped_between_listing_and_reading_reads_again(
+    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = pair
+    queue.send("a")
+    load = Ledger.load
+
+    def stopped(ledger: Ledger) -> Any:
+        monkeypatch.setattr(Ledger, "load", load)
+        busy_hours(other)
+        monkeypatch.setattr(layout, "RECEIPTS_KEPT", layout.NOTHING_KEPT)
+        assert not other.compact().failures
+        return load(ledger)
+
+    monkeypatch.setattr(Ledger, "load", stopped)
+    assert queue.receive()
+
+
 class TestWithoutALock:
     """As on object stores: nothing keeps a log from being trimmed while a process is stopped."""
 

@@ -32,6 +32,8 @@ _T = TypeVar("_T")
 _WRITER = WriterProperties(compression="SNAPPY")
 # the log is a part of the fence: only `sweep` removes entries of it
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+_LOADS = 3
+"""Tries to load the newest snapshot that may meet a trimmed log, before the last one."""
 _LOST = ("oncurrent", "conflict", "deleted data", "Invalid table version", "already exists")
 
 
@@ -43,7 +45,7 @@ class PointTable:
     def __init__(self, path: str, version: int | None = None) -> None:
         self.path = path
         self.loaded_at = time.time()
-        self._table = DeltaTable(path, version)
+        self._table = DeltaTable(path, version) if version is not None else _newest(path)
         self._partitions: list[str] = self._table.metadata().partition_columns
         self._schema = pa.schema(self._table.schema())
         self._fields = [f for f in self._schema if f.name not in self._partitions]
@@ -63,7 +65,7 @@ class PointTable:
                 raise DeltaError("reload")
             self._table.update_incremental()
         except DeltaError:  # the log may have been trimmed below the loaded version: load it anew
-            self._table = DeltaTable(self.path)
+            self._table = _newest(self.path)
             self._broken = False
         self.loaded_at = asked_at
 
@@ -177,7 +179,7 @@ class PointTable:
         try:
             return question(self._table)
         except DeltaError as error:
-            newest = DeltaTable(self.path)
+            newest = _newest(self.path)
             if newest.version() != self.version:
                 self._broken = True
                 raise StaleSnapshot(str(error)) from error
@@ -283,6 +285,17 @@ class PointEngine:
 
 
 _STATISTICS = {"position", "sent_at", "delay_seconds", "first_offset", "last_offset"}
+
+
+def _newest(path: str) -> DeltaTable:
+    for _ in range(_LOADS):
+        try:
+            return DeltaTable(path)
+        except TableNotFoundError:
+            raise
+        except DeltaError:  # stopped between listing the log and reading it, which was trimmed meanwhile
+            pass
+    return DeltaTable(path)
 
 
 def _properties(transactions: Mapping[str, int], token: str) -> CommitProperties:
