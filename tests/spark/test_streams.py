@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from concurrency.rig import application_id, check_log, log_rows
+from concurrency.stopping import older
 from lakequeue import (
     HeartbeatRenewal,
     InvalidOptions,
@@ -165,6 +167,31 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
     with pytest.raises(QueueClientError, match="more than 12 h ago"):
         queue.bulk_send(spark, batch_of(spark, "new"), names[1], None)
     assert bodies(queue) == ["new"]
+
+
+@pytest.mark.core
+@pytest.mark.spec("QUE-33", "DLT-7")
+@pytest.mark.parametrize("hours", [13, 30])
+def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too_old_sends_nothing(
+    spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch, hours: float
+) -> None:
+    commit_all, now = bulk._commit_all, time.time
+
+    def stopped(*args: Any) -> int:
+        older(queue.owner.root, hours * 3600)
+        assert not queue.compact().failures
+        if hours == 13:  # the files are there still, but would not be for long
+            monkeypatch.setattr("lakequeue.storage.waiting.time.time", lambda: now() + hours * 3600)
+        return commit_all(*args)
+
+    monkeypatch.setattr(bulk, "_commit_all", stopped)
+    with pytest.raises(QueueClientError, match="waited too long" if hours == 30 else "12 h ago") as caught:
+        queue.send_dataframe(batch_of(spark, "a", "b"))
+    assert not caught.value.outcome_unknown
+    monkeypatch.undo()
+    assert bodies(queue) == []
+    assert queue.send_dataframe(batch_of(spark, "a", "b")) == 2
+    assert sorted(bodies(queue)) == ["a", "b"]
 
 
 # --- to a queue
