@@ -211,7 +211,7 @@ class LakeQueue:
     def register_views(
         self, spark: SparkSession, now: datetime | None = None, as_of: datetime | None = None
     ) -> None:
-        """Makes the temporary views ``queues``, ``messages``, ``receipts``, ``history`` and ``stats`` in a session.
+        """Makes the temporary views ``queues``, ``messages``, ``receipts``, ``history`` and ``stats``.
 
         Args:
             spark: the session.

@@ -296,15 +296,12 @@ class ShardService:
 
     @contextmanager
     def _at_log(self) -> Iterator[None]:
-        """Holds the writing handle; after an error or an interrupt anywhere in it the next call opens another."""
-        with self._send_lock:
-            try:
-                yield
-            except (QueueServiceError, StaleAttributes):
-                raise  # an answer
-            except BaseException:
-                self._appender = None
-                raise
+        """Holds the writing handle."""
+        with self._send_lock, _dropping(self._drop_appender):
+            yield
+
+    def _drop_appender(self) -> None:
+        self._appender = None
 
     def _open_appender(self) -> Appender:
         if self._appender is None:
@@ -416,15 +413,12 @@ class ShardService:
 
     @contextmanager
     def _at_ledger(self) -> Iterator[None]:
-        """Holds the ledger and the reader of the log; likewise."""
-        with self._ledger_lock:
-            try:
-                yield
-            except QueueServiceError:
-                raise  # an answer
-            except BaseException:
-                self._machine = self._ledger = self._reader = None
-                raise
+        """Holds the ledger and the reader of the log."""
+        with self._ledger_lock, _dropping(self._drop_ledger):
+            yield
+
+    def _drop_ledger(self) -> None:
+        self._machine = self._ledger = self._reader = None
 
     def _load_machine(self) -> None:
         ledger = self._open_ledger()
@@ -521,12 +515,11 @@ class ShardService:
             with self._at_ledger():
                 reader = self._open_reader()
         # not under the lock of the ledger: there the receivers of one commit would wait for the next one to end
-        with self._body_lock:
-            try:
-                return question(self._bodies, reader)
-            except BaseException:
-                self._reader = None
-                raise
+        with self._body_lock, _dropping(self._drop_reader):
+            return question(self._bodies, reader)
+
+    def _drop_reader(self) -> None:
+        self._reader = None
 
     # --- waiting
 
@@ -567,6 +560,18 @@ class _Places:
             return None
         self.new.append(message)
         return Placed(self._end + len(self.new) - 1, message.message_id)
+
+
+@contextmanager
+def _dropping(drop: Callable[[], None]) -> Iterator[None]:
+    """After an error or an interrupt at any line, lets go of the handles that it may have left half-way."""
+    try:
+        yield
+    except (QueueServiceError, StaleAttributes):
+        raise  # an answer
+    except BaseException:
+        drop()
+        raise
 
 
 def _alone(stack: ExitStack, table_path: str) -> None:

