@@ -112,6 +112,8 @@ def compact_queue(queue: Queue) -> tuple[CompactionSummary, list[stats.StatsRow]
                 queue.finish()
             with summary.step("finishing a move"):
                 queue.finish_moves()
+            with summary.step("completing bulk sends"):
+                queue.complete_bulk_sends()
             for shard in queue.shards:
                 _compact_shard(queue, shard, summary)
             _sweep(queue, summary)
@@ -135,18 +137,21 @@ def _compact_shard(queue: Queue, shard: ShardService, summary: CompactionSummary
 
 
 def _sweep(queue: Queue, summary: CompactionSummary) -> None:
-    lq = queue.owner
-    messages, receipts = (path(lq.root, queue.key) for path in (layout.messages_path, layout.receipts_path))
+    waiting: dict[int, list[str]] = {}
     with summary.step("manifests of bulk sends"):
-        summary.freed(sweep.forget_manifests(messages, layout.MESSAGES_KEPT.file_hours * 3600))
-    for path, kept in ((messages, layout.MESSAGES_KEPT), (receipts, layout.RECEIPTS_KEPT)):
-        table = lq.engine.open(path)
-        with summary.step("removing files"):
-            summary.freed(sweep.vacuum(table, kept))
-        with summary.step("trimming the log"):
-            summary.freed(sweep.trim(table, kept))
-    with summary.step("removing empty directories"):
-        sweep.remove_empty_folders(messages, FOLDERS_KEPT)
+        waiting = queue.sweep_manifests()
+    for shard in queue.shards:
+        messages, receipts = (
+            queue.owner.engine.open(path(queue.owner.root, queue.key, shard.shard))
+            for path in (layout.messages_path, layout.receipts_path)
+        )
+        with summary.step(f"removing files of shard {shard.shard}"):
+            summary.freed(sweep.vacuum(messages, layout.MESSAGES_KEPT, waiting.get(shard.shard, ())))
+            summary.freed(sweep.vacuum(receipts, layout.RECEIPTS_KEPT))
+        with summary.step(f"trimming the logs of shard {shard.shard}"):
+            summary.freed(sweep.trim(messages, layout.MESSAGES_KEPT) + sweep.trim(receipts, layout.RECEIPTS_KEPT))
+        with summary.step("removing empty directories"):
+            sweep.remove_empty_folders(messages.path, FOLDERS_KEPT)
 
 
 def _stood(queue: Queue) -> stats.StatsRow:

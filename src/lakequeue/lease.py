@@ -101,8 +101,7 @@ class Lease:
         key = handles.lease_key(self._row.handle_key, self._lease_id)
         columns = LeaseColumns(self._row.key, self._lease_id, key, self._queue.fifo)
         with self._queue.service():
-            path = messages_path(owner.root, self._row.key)
-            places = [place for part in self._parts for place in _places(path, part)]
+            places = [place for part in self._parts for place in _places(owner.root, self._row.key, part)]
             return lease_frame(spark, places, columns)
 
     def extend(self, visibility_timeout: Duration) -> LeaseCounts:
@@ -258,9 +257,9 @@ class Lease:
         return LeaseCounts(done, lost)
 
 
-def _places(path: str, part: _Part) -> Iterator[LeasePlace]:
+def _places(root: str, key: str, part: _Part) -> Iterator[LeasePlace]:
     """Where the messages of a shard lie, in the newest snapshot of its log."""
-    log = part.shard.log()
+    path, log = messages_path(root, key, part.shard.shard), part.shard.log()
     for span in part.claimed.spans:
         for file in log.overlapping(span.first, span.last):
             first, last = max(span.first, file.first), min(span.last, file.last)

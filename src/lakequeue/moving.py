@@ -23,7 +23,7 @@ from lakequeue.shard_service import ShardService
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.commit import first_line
-from lakequeue.storage.moving import Cells, Source, arrived, deliver
+from lakequeue.storage.moving import Cells, Source, deliver
 
 if TYPE_CHECKING:
     from lakequeue.predicate import Predicate
@@ -173,10 +173,7 @@ class Mover:
 
     def _bring(self, shard: ShardService, move: Outgoing, target: QueueRow) -> bool:
         """Has the messages in the log of the target; False if that was deleted."""
-        table = self._owner.engine.open(layout.messages_path(self._owner.root, target.key))
         source = Source(self._row.key, shard.shard, move.number)
-        if arrived(table, source):
-            return True
         fifo = target.attributes.get("FifoQueue") == "true"
         turn = (shard.shard + move.number) % target.shards
         messages: dict[int, list[Cells]] = {}
@@ -186,15 +183,14 @@ class Mover:
                     group = row["group_id"] or ""
                     index = shard_of_group(group, target.shards) if fifo else turn
                     messages.setdefault(index, []).append(self._cells(row, count, fifo))
-        if not messages:
-            return True
-        closed = deliver(table, source, messages, self._owner.micros)
-        if closed is None:
-            return False
         shards = self._owner.shards(target)
-        for index in closed:
-            shards[index].tidy(self._owner.micros(), fifo)
-        for index in messages:
+        for index, cells in messages.items():
+            table = self._owner.engine.open(layout.messages_path(self._owner.root, target.key, index))
+            closes = deliver(table, source, cells, self._owner.micros)
+            if closes is None:
+                return False
+            if closes:
+                shards[index].tidy(self._owner.micros(), fifo)
             shards[index].wake()
         return True
 

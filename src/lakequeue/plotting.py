@@ -8,7 +8,7 @@ any compaction; and the present.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ from lakequeue.errors import QueueClientError
 from lakequeue.looking import Standing, standing
 from lakequeue.received import QueueCounts
 from lakequeue.shard import ShardMachine
-from lakequeue.shard_service import ShardStanding
+from lakequeue.shard_service import ShardService, ShardStanding
 from lakequeue.storage import layout, past, stats
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.log import ShardLog
@@ -104,30 +104,41 @@ def _of_row(minute: int, row: stats.StatsRow) -> Standing:
 
 
 def _from_versions(queue: Queue, since: int, now: int) -> list[Standing]:
-    """What those versions of the ledger tell that its log still keeps, with the messages sent by then."""
-    states = list(_states(queue, since))
-    begins = [state.begin for state in states]
-    begin = max(since, begins[0]) if begins else now
-    found = {state.begin: state for state in states if state.begin >= since}
-    for instant in range(begin, now, max(1, (now - begin) // MOST)):
-        index = bisect_right(begins, instant) - 1
-        # between two versions only if no other lies between them
-        if index + 1 == len(states) or states[index + 1].number == states[index].number + 1:
-            found[instant] = states[index]
-    return [
-        Standing.of(state.at(instant), instant) for instant, state in sorted(found.items(), key=lambda i: i[0])
-    ]
+    """What those versions of the ledgers tell that their logs still keep, with the messages sent by then."""
+    shards = [_Past(queue, shard, since) for shard in queue.shards]
+    begin = max([since, *(shard.begins[0] if shard.begins else now for shard in shards)])
+    instants = {instant for shard in shards for instant in shard.begins if instant >= begin}
+    instants.update(range(begin, now, max(1, (now - begin) // MOST)))
+    found = []
+    for instant in sorted(instants):
+        stood = [shard.at(instant) for shard in shards]
+        if None not in stood:
+            found.append(Standing.of([each for each in stood if each is not None], instant))
+    return found
 
 
-def _states(queue: Queue, since: int) -> Iterator[_State]:
-    path = layout.receipts_path(queue.owner.root, queue.key)
-    logs = [shard.log() for shard in queue.shards]
-    written = past.versions(path, first=1)  # the table is created empty
-    for version in _some(written, since):
-        with suppress(OSError):  # trimmed since, or one whose files are gone though its log is there
-            state = _State(path, version.number, logs)
-            if state.known:
-                yield state
+class _Past:
+    """The versions of the ledger of one shard that can still be opened."""
+
+    def __init__(self, queue: Queue, shard: ShardService, since: int) -> None:
+        path, log = layout.receipts_path(queue.owner.root, queue.key, shard.shard), shard.log()
+        self._states: list[_State] = []
+        for version in _some(past.versions(path, first=1), since):  # the table is created empty
+            with suppress(OSError):  # trimmed since, or one whose files are gone though its log is there
+                state = _State(path, version.number, log)
+                if state.known:
+                    self._states.append(state)
+        self.begins = [state.begin for state in self._states]
+
+    def at(self, instant: int) -> ShardStanding | None:
+        """How the shard stood at an instant; None where a version that cannot be opened was in force."""
+        index = bisect_right(self.begins, instant) - 1
+        if index < 0:
+            return None
+        state, later = self._states[index], self._states[index + 1 : index + 2]
+        if state.begin != instant and later and later[0].number != state.number + 1:
+            return None
+        return state.at(instant)
 
 
 def _some(versions: Sequence[past.Version], since: int) -> list[past.Version]:
@@ -143,26 +154,20 @@ def _some(versions: Sequence[past.Version], since: int) -> list[past.Version]:
 
 
 class _State:
-    """A version of the ledger of all shards."""
+    """A version of the ledger of a shard."""
 
-    def __init__(self, path: str, number: int, logs: Sequence[ShardLog]) -> None:
+    def __init__(self, path: str, number: int, log: ShardLog) -> None:
         self.number = number
-        table = past.opened(path, number)
-        self._shards = [(*Ledger(table, shard).load(), log) for shard, log in enumerate(logs)]
-        self.begin = max(head.committed_at for head, *_ in self._shards)
+        self._head, self._runs, self._history = Ledger(past.opened(path, number)).load()
+        self._log = log
+        self.begin = self._head.committed_at
 
     @property
     def known(self) -> bool:
-        """Whether nothing was dropped from the logs that was stored then."""
-        return all(
-            min([head.head_offset, *(run.first for run in runs)]) >= log.begin
-            for head, runs, _, log in self._shards
-        )
+        """Whether nothing was dropped from the log that was stored then."""
+        return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
-    def at(self, instant: int) -> list[ShardStanding]:
-        """How the shards stood at an instant while it was in force."""
-        return [
-            ShardStanding.of(machine, instant)
-            for head, runs, history, log in self._shards
-            for machine in [ShardMachine(head, runs, log.until(instant, head.head_offset), history)]
-        ]
+    def at(self, instant: int) -> ShardStanding:
+        """How the shard stood at an instant while it was in force."""
+        log = self._log.until(instant, self._head.head_offset)
+        return ShardStanding.of(ShardMachine(self._head, self._runs, log, self._history), instant)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -61,7 +61,7 @@ from lakequeue.shard_service import ShardService
 from lakequeue.steps import Steps
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.commit import StaleAttributes
-from lakequeue.storage.layout import messages_path, stream_id
+from lakequeue.storage.layout import stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from lakequeue.compaction import CompactionSummary
     from lakequeue.service import LakeQueue
     from lakequeue.storage import bulk
+    from lakequeue.storage.waiting import Name
 
 _Checked = TypeVar("_Checked")
 
@@ -377,10 +378,10 @@ class Queue:
                 rule, and nothing is sent.
             QueueClientError: no Spark session, or storage failed.
         """
-        from lakequeue.storage import bulk
+        from lakequeue.storage.waiting import Name
 
         spark = self.owner.require_spark("send_dataframe")
-        return self.bulk_send(spark, df, None if send_id is None else bulk.Name.of_send(send_id), order_by)
+        return self.bulk_send(spark, df, None if send_id is None else Name.of_send(send_id), order_by)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
         """Claims up to ``max_messages`` at once under one lease; None if none is available.
@@ -680,7 +681,7 @@ class Queue:
     def now_micros(self) -> int:
         return self.owner.micros()
 
-    def bulk_send(self, spark: SparkSession, df: DataFrame, name: bulk.Name | None, order_by: str | None) -> int:
+    def bulk_send(self, spark: SparkSession, df: DataFrame, name: Name | None, order_by: str | None) -> int:
         """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
         from lakequeue.storage import bulk
 
@@ -699,35 +700,38 @@ class Queue:
         """How many micro-batches of a stream the queue has, those without a row not counted at the end."""
         with self.service():
             self._reload()  # raises if the queue was deleted
-            table = self.owner.engine.open(messages_path(self.owner.root, self._row.key))
-            return table.transaction(stream_id(stream)) or 0
+            target = self._bulk_target()
+            return max(target.open(shard).transaction(stream_id(stream)) or 0 for shard in target.shards)
+
+    def complete_bulk_sends(self) -> None:
+        """Has every shard reached by the bulk sends that reached some, as their process was killed."""
+        from lakequeue.storage import bulk
+
+        target = self._bulk_target()
+        for manifest in bulk.abandoned(target):
+            bulk.complete(target, manifest, self.now_micros)
+            for shard in manifest.shards:
+                self._shards[shard].wake()
+
+    def sweep_manifests(self) -> dict[int, list[str]]:
+        """Forgets bulk sends that are complete, or too old to begin; by shard, the files of the others."""
+        from lakequeue.storage import bulk
+
+        return bulk.sweep_manifests(self._bulk_target())
 
     def _bulk_target(self) -> bulk.Target:
         from lakequeue.storage import bulk
 
         version, attributes = self._row.attributes_version, self._attributes  # in this order, see _adopt
-        shards = self._sender.in_turn()
-
-        def room() -> int | None:
-            now = self.now_micros()
-            rooms = [shard.room(attributes, now) for shard in shards]
-            return None if None in rooms else sum(left for left in rooms if left is not None)
-
-        @contextmanager
-        def holding() -> Iterator[None]:
-            with ExitStack() as stack:
-                for shard in self._shards:
-                    stack.enter_context(shard.holding_sends())
-                yield
-
         return bulk.Target(
             self.owner.engine,
-            messages_path(self.owner.root, self._row.key),
-            [shard.shard for shard in shards],
+            self.owner.root,
+            self._row.key,
+            [shard.shard for shard in self._sender.in_turn()],
             attributes,
             version,
-            room,
-            holding,
+            lambda shard: self._shards[shard].room(attributes, self.now_micros()),
+            lambda shard: self._shards[shard].holding_sends(),
             lambda shard: self._shards[shard].purged_offset(),
         )
 

@@ -6,6 +6,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -448,14 +449,15 @@ class LakeQueue:
 
     def _make_tables(self, row: QueueRow) -> None:
         engine = self._store.engine
-        engine.create(
-            layout.messages_path(self.root, row.key),
-            layout.MESSAGES,
-            layout.MESSAGE_PARTITIONS,
-            layout.MESSAGES_PROPERTIES,
-        )
-        head = Head(shard=0, committed_at=row.created_at, attributes=dict(row.attributes))
-        create_ledger(engine, layout.receipts_path(self.root, row.key), row.shards, head)
+        head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
+
+        def make(shard: int) -> None:
+            path = layout.messages_path(self.root, row.key, shard)
+            engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
+            create_ledger(engine, layout.receipts_path(self.root, row.key, shard), head)
+
+        with ThreadPoolExecutor(min(row.shards, 8)) as pool:
+            list(pool.map(make, range(row.shards)))
 
 
 def _store(root: str, through_spark: bool, spark: SparkSession | None) -> _Store:

@@ -106,8 +106,8 @@ class ShardService:
         self.shard = shard
         self.line = line
         self._engine = engine
-        self._messages = layout.messages_path(root, key)
-        self._receipts = layout.receipts_path(root, key)
+        self._messages = layout.messages_path(root, key, shard)
+        self._receipts = layout.receipts_path(root, key, shard)
         self._sending = GroupCommit(self._run_sends)
         self._settling = GroupCommit(self._run_commands)
         self._send_lock = threading.RLock()
@@ -256,7 +256,7 @@ class ShardService:
         try:
             floor = self._committed_floor()
             appender = self._open_appender()
-            tidy(appender.table, self.shard, floor, now - WINDOW if fifo else None)
+            tidy(appender.table, floor, now - WINDOW if fifo else None)
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
@@ -276,9 +276,9 @@ class ShardService:
         floor = self._committed_floor()
         # a handle of its own: the fences keep it apart from senders, who need not wait for it
         table = self._engine.open(self._messages)
-        if (table.transaction(layout.send_id(self.shard)) or 0) >= layout.CLOSED:
+        if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist("The specified queue does not exist.")
-        return compact(table, self.shard, floor, now, now - WINDOW if fifo else None)
+        return compact(table, floor, now, now - WINDOW if fifo else None)
 
     def rewrite_ledger(self, now: Now) -> bool:
         """Writes the ledger into as few files as it needs, if it has some more; whether it did."""
@@ -305,7 +305,7 @@ class ShardService:
 
     def _open_appender(self) -> Appender:
         if self._appender is None:
-            self._appender = Appender(self._engine.open(self._messages), self.shard)
+            self._appender = Appender(self._engine.open(self._messages))
         return self._appender
 
     # --- the ledger
@@ -448,12 +448,12 @@ class ShardService:
 
     def _open_ledger(self) -> Ledger:
         if self._ledger is None:
-            self._ledger = Ledger(self._engine.open(self._receipts), self.shard)
+            self._ledger = Ledger(self._engine.open(self._receipts))
         return self._ledger
 
     def _open_reader(self) -> LogReader:
         if self._reader is None:
-            self._reader = LogReader(self._engine.open(self._messages), self.shard)
+            self._reader = LogReader(self._engine.open(self._messages))
         return self._reader
 
     # --- reading
@@ -476,7 +476,7 @@ class ShardService:
         if missing:
             gone_below = self.look(lambda machine: machine.head.floor_offset)
             if missing[-1] >= gone_below:
-                raise QueueClientError(f"{self._messages} lacks offset {missing[-1]} of shard {self.shard}")
+                raise QueueClientError(f"{self._messages} lacks offset {missing[-1]}")
         return found
 
     def log(self) -> ShardLog:
@@ -503,7 +503,7 @@ class ShardService:
             return first, found
         gone_below = self.look(lambda machine: machine.head.floor_offset)
         if first >= gone_below:
-            raise QueueClientError(f"{self._messages} lacks offset {first} of shard {self.shard}")
+            raise QueueClientError(f"{self._messages} lacks offset {first}")
         return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
 
     def _read(self, first: int, last: int) -> list[dict[str, Any] | None]:

@@ -86,13 +86,11 @@ _RUNS = {
     "attempt_place": "INT",
     "move_number": "BIGINT",
     "target_key": "STRING",
-    "settled_at": "TIMESTAMP",
     "epoch": "BIGINT",
     "head_offset": "BIGINT",
     "floor_offset": "BIGINT",
     "purged_offset": "BIGINT",
     "purged_at": "TIMESTAMP",
-    "history_since": "TIMESTAMP",
     "closed": "BOOLEAN",
     "committed_at": "TIMESTAMP",
     "released_offset": "BIGINT",
@@ -168,7 +166,7 @@ def view_statements(
     now = now or as_of
     versions = {} if as_of is None else _versions(root, queues, as_of)
     if as_of is not None:
-        queues = [queue for queue in queues if layout.receipts_path(root, queue.key) in versions]
+        queues = [queue for queue in queues if layout.receipts_path(root, queue.key, 0) in versions]
     instant = "current_timestamp()" if now is None else f"timestamp_micros({to_micros(now)})"
     branches: dict[str, tuple[Mapping[str, str], Callable[[QueueRow], str]]] = {
         "messages": (MESSAGES, lambda queue: _messages(root, queue, instant)),
@@ -198,7 +196,11 @@ def _versions(root: str, queues: Sequence[QueueRow], as_of: datetime) -> dict[st
     found: dict[str, int] = {}
     for queue in queues:
         if from_micros(queue.created_at) <= as_of:
-            tables = [layout.messages_path(root, queue.key), layout.receipts_path(root, queue.key)]
+            tables = [
+                path(root, queue.key, shard)
+                for shard in range(queue.shards)
+                for path in (layout.messages_path, layout.receipts_path)
+            ]
             numbers = [past.version_at(path, to_micros(as_of)) for path in tables]
             if None not in numbers:  # else it was just being made
                 found |= {path: number for path, number in zip(tables, numbers, strict=True) if number is not None}
@@ -213,8 +215,7 @@ def _nothing(columns: Mapping[str, str]) -> str:
 
 
 def _receipts(root: str, queue: QueueRow) -> str:
-    columns = ", ".join(_RUNS)
-    return f"SELECT {_names(queue)}, {columns} FROM {_table(layout.receipts_path(root, queue.key))}"
+    return f"SELECT {_names(queue)}, {', '.join(_RUNS)} FROM ({_ledgers(root, queue)})"
 
 
 def _queue(root: str, queue: QueueRow, now: str) -> str:
@@ -337,12 +338,12 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
             FROM (
                 SELECT shard, base_offset + position AS `offset`, true AS is_message, {fields_of_messages},
                     CAST(NULL AS {_RUN}) AS begun
-                FROM {_table(layout.messages_path(root, queue.key))}
+                FROM ({_logs(root, queue)})
                 WHERE {only}
                 UNION ALL
                 SELECT shard, greatest(first_offset, chunk * {_CHUNK}) AS `offset`, false AS is_message,
                     {no_fields}, named_struct({run}) AS begun
-                FROM {_table(layout.receipts_path(root, queue.key))}
+                FROM ({_ledgers(root, queue)})
                 LATERAL VIEW explode(sequence(first_offset DIV {_CHUNK}, last_offset DIV {_CHUNK})) AS chunk
                 WHERE first_offset >= 0
             )
@@ -359,9 +360,28 @@ def _heads(root: str, queue: QueueRow, now: str) -> str:
             CAST(try_element_at(attributes, 'MessageRetentionPeriod') AS DOUBLE) AS retention,
             CAST(try_element_at(attributes, 'DelaySeconds') AS DOUBLE) AS delay,
             CAST(try_element_at(attributes, 'RewindSeconds') AS DOUBLE) AS rewind
-        FROM {_table(layout.receipts_path(root, queue.key))}
+        FROM ({_ledgers(root, queue)})
         WHERE first_offset = {layout.HEAD_OFFSET} AND NOT settled
     """
+
+
+def _logs(root: str, queue: QueueRow) -> str:
+    """``messages`` of all shards."""
+    return " UNION ALL ".join(
+        f"SELECT {shard} AS shard, * FROM {_table(layout.messages_path(root, queue.key, shard))}"
+        for shard in range(queue.shards)
+    )
+
+
+def _ledgers(root: str, queue: QueueRow) -> str:
+    """``receipts`` of all shards, with the fields of its structs as columns."""
+    fields = [f"run.{field.name}" for field in layout.RUN]
+    fields += [f"head.{field.name}" for field in layout.HEAD if field.name not in layout.RUN.names]
+    return " UNION ALL ".join(
+        f"SELECT {shard} AS shard, settled, first_offset, last_offset, state, {', '.join(fields)} "
+        f"FROM {_table(layout.receipts_path(root, queue.key, shard))}"
+        for shard in range(queue.shards)
+    )
 
 
 def _names(queue: QueueRow) -> str:

@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 def fifo_rows(queue: Queue) -> list[Row]:
     """Every row of the log in the order of the offsets."""
-    table = DeltaTable(layout.messages_path(queue.owner.root, queue.key)).to_pyarrow_table()
+    table = DeltaTable(layout.messages_path(queue.owner.root, queue.key, 0)).to_pyarrow_table()
     table = table.set_column(0, "offset", pc.add(table["base_offset"], table["position"]))
     table = table.set_column(1, "instant", table["sent_at"].cast(pa.int64()))
     columns = ("offset", "message_id", "body", "group_id", "dedup_id", "instant")
@@ -80,7 +80,7 @@ class History:
 
     @classmethod
     def of(cls, queue: Queue) -> History:
-        return cls(Path(layout.receipts_path(queue.owner.root, queue.key)))
+        return cls(Path(layout.receipts_path(queue.owner.root, queue.key, 0)))
 
     def follow(self) -> History:
         """Reads the commits since the last time."""
@@ -106,15 +106,19 @@ class History:
 
 def _ledger_rows(file: Path) -> frozenset[tuple[Any, ...]]:
     table = pq.ParquetFile(file).read()
-    instants = ("visible_at", "received_at", "committed_at")
-    columns = {
-        name: table[name].cast(pa.int64()) if name in instants else table[name] for name in table.column_names
-    }
-    names = (
-        *("first_offset", "last_offset", "state", "lease_id", "receive_count"),
-        *("visible_at", "received_at", "attempt_id", "committed_at", "head_offset"),
+
+    def values(part: str, name: str) -> list[Any]:
+        column = pc.struct_field(table[part], name)
+        return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+
+    return frozenset(
+        zip(
+            *(table[name].to_pylist() for name in ("first_offset", "last_offset", "state")),
+            *(values("run", name) for name in ("lease_id", "receive_count", "visible_at", "received_at", "attempt_id")),
+            *(values("head", name) for name in ("committed_at", "head_offset")),
+            strict=True,
+        )
     )
-    return frozenset(zip(*(columns[name].to_pylist() for name in names), strict=True))
 
 
 @attrs.frozen

@@ -56,36 +56,38 @@ class Row:
 
 
 def log_rows(queue: Queue) -> list[Row]:
-    """Every row of the log, by shard and offset, read by delta-rs alone."""
-    table = DeltaTable(layout.messages_path(queue.owner.root, queue.key)).to_pyarrow_table()
-    columns = (table[name].to_pylist() for name in ("shard", "base_offset", "position", "message_id", "body"))
-    instants = zip(table["sent_at"].to_pylist(), table["opened_at"].to_pylist(), strict=True)
-    sent = [at or opened for at, opened in instants]  # a bulk segment was sent when it was opened
-    rows = [
-        Row(shard, base + position, message_id, body, at)
-        for shard, base, position, message_id, body, at in zip(*columns, sent, strict=True)
-    ]
+    """Every row of the logs, by shard and offset, read by delta-rs alone."""
+    rows: list[Row] = []
+    for shard in range(len(queue.shards)):
+        table = DeltaTable(layout.messages_path(queue.owner.root, queue.key, shard)).to_pyarrow_table()
+        columns = (table[name].to_pylist() for name in ("base_offset", "position", "message_id", "body"))
+        instants = zip(table["sent_at"].to_pylist(), table["opened_at"].to_pylist(), strict=True)
+        sent = [at or opened for at, opened in instants]  # a bulk segment was sent when it was opened
+        rows += [
+            Row(shard, base + position, message_id, body, at)
+            for base, position, message_id, body, at in zip(*columns, sent, strict=True)
+        ]
     return sorted(rows, key=lambda row: (row.shard, row.offset))
 
 
 def log_versions(queue: Queue) -> tuple[int, int]:
-    """Table versions of ``messages`` and ``receipts``."""
+    """Table versions of ``messages`` and ``receipts`` of the first shard."""
     root, key = queue.owner.root, queue.key
-    paths = layout.messages_path(root, key), layout.receipts_path(root, key)
+    paths = layout.messages_path(root, key, 0), layout.receipts_path(root, key, 0)
     return DeltaTable(paths[0]).version(), DeltaTable(paths[1]).version()
 
 
-def application_id(queue: Queue, app_id: str) -> int:
-    table = DeltaTable(layout.messages_path(queue.owner.root, queue.key))
+def application_id(queue: Queue, app_id: str, shard: int = 0) -> int:
+    table = DeltaTable(layout.messages_path(queue.owner.root, queue.key, shard))
     return table.transaction_version(app_id) or 0
 
 
-def check_log(queue: Queue, shards: int = 1, *, from_start: bool = True) -> list[Row]:
+def check_log(queue: Queue, *, from_start: bool = True) -> list[Row]:
     """Asserts offsets that are dense and there once, ids and bodies there once, and time that only rises."""
     rows = log_rows(queue)
-    for shard in range(shards):
+    for shard in range(len(queue.shards)):
         part = [row for row in rows if row.shard == shard]
-        end = layout.end_of(application_id(queue, layout.send_id(shard)))
+        end = layout.end_of(application_id(queue, layout.SEND_ID, shard))
         first = 0 if from_start or not part else part[0].offset
         assert [row.offset for row in part] == list(range(first, end))
         sent = [row.sent_at for row in part]

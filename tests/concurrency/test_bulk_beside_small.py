@@ -135,7 +135,7 @@ def test_a_lost_race_numbers_the_same_files_anew(
     for name in ("storage.commit", "storage.bulk"):
         monkeypatch.setattr(f"lakequeue.{name}.back_off", lambda _: None)
     monkeypatch.setattr("lakequeue.storage.bulk.ATTEMPTS", 2)
-    end = application_id(queue, layout.send_id(0))
+    end = application_id(queue, layout.SEND_ID)
     with pytest.raises(Exception, match="nothing was sent"):
         queue.send_dataframe(rows(spark, 20))
-    assert application_id(queue, layout.send_id(0)) == end == len(check_log(queue))
+    assert application_id(queue, layout.SEND_ID) == end == len(check_log(queue))

@@ -235,7 +235,7 @@ class TestHousekeeping:
             queue.send(str(number))
         assert fault.seen > 3
         assert [row.body for row in check_log(queue)] == [str(number) for number in range(12)]
-        assert application_id(queue, layout.files_id(0)) > 0
+        assert application_id(queue, layout.FILES_ID) > 0
         assert drain(queue) == [str(number) for number in range(12)]
 
     @pytest.mark.parametrize("landed", [False, True])

@@ -103,7 +103,7 @@ def ids_outlive_their_messages(on: Stage) -> None:
     on.clock.advance(299)
     for number in range(4, 10):
         _send(on.queue, f"a{number}")
-    assert application_id(on.queue, layout.files_id(0)) > 0  # a time to drop what is below the floor
+    assert application_id(on.queue, layout.FILES_ID) > 0  # a time to drop what is below the floor
     _send(on.third(), "a0", "a3", "a5", "new")
     assert drain(on.other) == [*(f"a{number}" for number in range(4, 10)), "new"]
 

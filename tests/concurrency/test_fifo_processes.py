@@ -209,7 +209,7 @@ def judge(crew: FifoCrew) -> Summary:
         overtaken=claims.overtaken,
         changed=kinds["changed"],
         deleted=kinds["deleted"],
-        merges=application_id(crew.queue, layout.files_id(0)),
+        merges=application_id(crew.queue, layout.FILES_ID),
     )
 
 

@@ -177,7 +177,7 @@ class TestAttributes:
 
         monkeypatch.setattr(PointTable, "add", overtaken)
         queue.set_attributes(delay=10)
-        assert application_id(queue, layout.attributes_id(0)) == 2
+        assert application_id(queue, layout.ATTRIBUTES_ID) == 2
         assert at_once([lambda: queue.send("b") and None, lambda: other.send("c") and None], 20) == [None] * 2
         assert queue.attributes()["DelaySeconds"] == "20"
         assert queue.counts().delayed == 2
@@ -281,7 +281,7 @@ class TestMerging:
         for number in range(9):
             other.send(str(number))
         queue.send("last")
-        assert application_id(queue, layout.files_id(0)) > 0
+        assert application_id(queue, layout.FILES_ID) > 0
         assert [row.body for row in check_log(queue)] == ["first", *map(str, range(9)), "last"]
 
     def test_bodies_are_read_after_their_files_were_merged(
@@ -295,7 +295,7 @@ class TestMerging:
         assert [message.body for message in other.receive()] == ["0"]  # now it knows the old files
         queue.send("9")
         queue.send("10")
-        assert application_id(queue, layout.files_id(0)) > 0
+        assert application_id(queue, layout.FILES_ID) > 0
         assert drain(other) == [str(number) for number in range(1, 11)]
 
     def test_a_claimed_body_that_was_dropped_meanwhile_is_passed_over(

@@ -308,7 +308,7 @@ def judge(crew: Crew) -> Summary:
         final_deletes=final,
         successions=successions,
         unknown=kinds["failed"],
-        merges=application_id(crew.queue, layout.files_id(0)),
+        merges=application_id(crew.queue, layout.FILES_ID),
     )
 
 

@@ -94,7 +94,7 @@ def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(
     monkeypatch.setattr(shard_service, "ALONE_PATIENCE", 0.05)
     commit, lost = Ledger.commit, iter([True] * (shard_service.PATIENCE + 1))
     monkeypatch.setattr(Ledger, "commit", lambda *args: False if next(lost, False) else commit(*args))
-    with stopped_holding(layout.receipts_path(queue.owner.root, queue.key), "shared"):
+    with stopped_holding(layout.receipts_path(queue.owner.root, queue.key, 0), "shared"):
         [(message,)] = at_once([queue.receive], patience=20)
     assert message.body == "a"
 
@@ -104,7 +104,7 @@ def test_a_process_that_is_stopped_while_it_keeps_others_out_is_named_and_change
     pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, _ = pair
-    path = layout.messages_path(queue.owner.root, queue.key)
+    path = layout.messages_path(queue.owner.root, queue.key, 0)
     monkeypatch.setattr(locks, "PATIENCE", 0.1)
     with (
         stopped_holding(path, "exclusive"),
@@ -122,7 +122,7 @@ def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(
     queue, other = pair
     monkeypatch.setattr(sweep, "PATIENCE", 0.1)
     monkeypatch.setattr(commit, "TRIM_PATIENCE", 0.01)
-    folder = Path(layout.messages_path(queue.owner.root, queue.key))
+    folder = Path(layout.messages_path(queue.owner.root, queue.key, 0))
     with stopped_holding(str(folder), "shared"):
         busy_hours(other)
         assert (folder / "_delta_log" / f"{0:020}.json").exists()
@@ -192,7 +192,7 @@ class TestWithoutALock:
     ) -> None:
         queue, other = pair
         queue.send("first")
-        folder = Path(layout.messages_path(queue.owner.root, queue.key))
+        folder = Path(layout.messages_path(queue.owner.root, queue.key, 0))
 
         def a_week_passes() -> None:
             busy_hours(other)
@@ -213,7 +213,7 @@ class TestWithoutALock:
     ) -> None:
         queue, other = pair
         queue.send("first")
-        folder = Path(layout.messages_path(queue.owner.root, queue.key))
+        folder = Path(layout.messages_path(queue.owner.root, queue.key, 0))
         append = PointTable.append
 
         def landed_and_raised(table: PointTable, *args: Any) -> None:

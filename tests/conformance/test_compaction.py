@@ -60,17 +60,17 @@ def older(root: str | Path, seconds: float) -> None:
 
 def files_of(queue: Queue, name: str) -> list[str]:
     """Data files that lie in the directory of a table, live or not."""
-    table = Path(queue.owner.root) / "q" / queue.key / name
+    table = Path(queue.owner.root) / "q" / queue.key / "0" / name
     found = table.rglob("*.parquet")
     return sorted(str(path.relative_to(table)) for path in found if "_delta_log" not in path.parts)
 
 
 def live_files(queue: Queue, name: str = "messages") -> int:
-    return len(DeltaTable(f"{queue.owner.root}/q/{queue.key}/{name}").file_uris())
+    return len(DeltaTable(f"{queue.owner.root}/q/{queue.key}/0/{name}").file_uris())
 
 
 def log_files_of(queue: Queue, name: str) -> list[str]:
-    return sorted(path.name for path in (Path(queue.owner.root) / "q" / queue.key / name / "_delta_log").iterdir())
+    return sorted(path.name for path in (Path(queue.owner.root) / "q" / queue.key / "0" / name / "_delta_log").iterdir())
 
 
 def succeeded(summaries: Any) -> Any:
@@ -241,9 +241,9 @@ def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_anoth
 
 def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
     """What a bulk send commits: a file whose base and instant are partition values."""
-    path = layout.messages_path(queue.owner.root, queue.key)
+    path = layout.messages_path(queue.owner.root, queue.key, 0)
     table = PointEngine().open(path)
-    end = table.transaction(layout.send_id(0)) or 0
+    end = table.transaction(layout.SEND_ID) or 0
     rows = pa.Table.from_pylist(
         [{"position": n, "message_id": f"{end + n}", "body": body} for n, body in enumerate(bodies)],
         schema=pa.schema([f for f in layout.MESSAGES if f.name not in layout.MESSAGE_PARTITIONS]),
@@ -252,11 +252,11 @@ def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
     name = f"bulk/{end}/part.parquet"
     pq.write_table(rows, f"{path}/{name}")
     count, size = len(bodies), os.path.getsize(f"{path}/{name}")
-    partition = {"shard": "0", "base_offset": str(end), "opened_at": at}
+    partition = {"base_offset": str(end), "opened_at": at}
     nulls = {"sent_at": count, "position": 0, "delay_seconds": count}
     file = DataFile(name, size, count, partition, {"position": 0}, {"position": count - 1}, nulls)
     instant = pa.scalar(at).cast(pa.timestamp("us")).cast(pa.int64()).as_py()
-    table.add([file], {layout.send_id(0): end + count, layout.clock_id(0): instant}, f"bulk {end}")
+    table.add([file], {layout.SEND_ID: end + count, layout.CLOCK_ID: instant}, f"bulk {end}")
 
 
 @point_only
@@ -322,7 +322,7 @@ def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(bench: Bench, 
     succeeded(queue.compact())
     whole = log_files_of(queue, "messages")
     assert any("checkpoint" in name for name in whole)
-    reader = DeltaTable(f"{queue.owner.root}/q/{queue.key}/messages")  # loads its log lazily, by that checkpoint
+    reader = DeltaTable(f"{queue.owner.root}/q/{queue.key}/0/messages")  # loads its log lazily, by that checkpoint
     older(queue.owner.root, 300)
     for number in range(5, 9):
         queue.send(str(number))
@@ -370,7 +370,7 @@ def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(
 def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_day(bench: Bench, clock):
     queue = bench.create()
     queue.send("a")
-    table = Path(layout.messages_path(queue.owner.root, queue.key))
+    table = Path(layout.messages_path(queue.owner.root, queue.key, 0))
     (table / "bulk" / "load-1" / "x").mkdir(parents=True)
     (table / "bulk" / "load-1" / "x" / "part-0.parquet").write_bytes(b"rows")
     (table / "_manifests").mkdir()
@@ -427,7 +427,7 @@ def test_a_step_that_fails_is_told_and_the_others_go_on(bench: Bench, clock, cap
     broken, whole = bench.create("broken"), bench.create("whole", message_retention_period=60)
     whole.send("a")
     clock.advance(61)
-    shutil.rmtree(layout.messages_path(bench.root, broken.key))
+    shutil.rmtree(layout.messages_path(bench.root, broken.key, 0))
     told: list[Any] = []
     summaries = {each.queue: each for each in bench.open().compact(lambda *step: told.append(step))}
     assert summaries["broken"].failures and summaries["whole"].expired == 1
@@ -575,7 +575,7 @@ def steady_flow(bench: Bench, minutes: int, rounds: int) -> list[dict[str, float
                 "ledger files": live_files(queue, "receipts"),
                 "log": len(log_files_of(queue, "messages")),
                 "ledger log": len(log_files_of(queue, "receipts")),
-                "ledger rows": DeltaTable(layout.receipts_path(bench.root, queue.key)).to_pyarrow_table().num_rows,
+                "ledger rows": DeltaTable(layout.receipts_path(bench.root, queue.key, 0)).to_pyarrow_table().num_rows,
                 "ms a call": round(took * 1_000 / (rounds * 5), 1),
             }
         )
@@ -637,7 +637,7 @@ def _two_at_once_join_once(bench: Bench, patch: pytest.MonkeyPatch) -> None:
         scope.setattr("lakequeue.shard_service.tidy", lambda *_: None)
         for number in range(7):
             queue.send(str(number))
-    path = layout.messages_path(bench.root, queue.key)
+    path = layout.messages_path(bench.root, queue.key, 0)
     mine, theirs = PointEngine().open(path), PointEngine().open(path)
     replace, late = type(mine).replace, []
 
@@ -657,7 +657,7 @@ def _an_open_segment_loses_no_send(bench: Bench, patch: pytest.MonkeyPatch) -> N
     queue = bench.create()
     queue.send("0")
     queue.delete(queue.receive()[0].receipt_handle)
-    table = PointEngine().open(layout.messages_path(bench.root, queue.key))
+    table = PointEngine().open(layout.messages_path(bench.root, queue.key, 0))
     replace = type(table).replace
 
     def slow(table: Any, *arguments: Any) -> None:

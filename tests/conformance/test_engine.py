@@ -26,7 +26,6 @@ def messages(first: int, count: int, base: int = 0) -> pa.Table:
         layout.MESSAGES,
         [
             {
-                "shard": 0,
                 "base_offset": base,
                 "opened_at": OPENED,
                 "position": first - base + index,
@@ -45,7 +44,8 @@ def messages(first: int, count: int, base: int = 0) -> pa.Table:
 
 def runs(*offsets: int, state: str = "ready", op: str | None = None) -> pa.Table:
     schema = layout.RECEIPTS if op is None else layout.RECEIPTS.append(pa.field("op", pa.string()))
-    row = {"shard": 0, "settled": False, "state": state, "visible_at": OPENED}
+    details = dict.fromkeys(layout.RUN.names) | {"visible_at": OPENED}
+    row = {"settled": False, "state": state, "run": details}
     if op is not None:
         row["op"] = op
     return filled(schema, [row | {"first_offset": o, "last_offset": o} for o in offsets])
@@ -53,7 +53,7 @@ def runs(*offsets: int, state: str = "ready", op: str | None = None) -> pa.Table
 
 @pytest.fixture
 def log(engine: Engine, tmp_path: Path) -> Table:
-    path = layout.messages_path(str(tmp_path), "k")
+    path = layout.messages_path(str(tmp_path), "k", 0)
     Path(path).parent.mkdir(parents=True)
     engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
     return engine.open(path)
@@ -61,7 +61,7 @@ def log(engine: Engine, tmp_path: Path) -> Table:
 
 @pytest.fixture
 def ledger(engine: Engine, tmp_path: Path) -> Table:
-    path = layout.receipts_path(str(tmp_path), "k")
+    path = layout.receipts_path(str(tmp_path), "k", 0)
     Path(path).parent.mkdir(parents=True)
     engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES)
     return engine.open(path)
@@ -87,7 +87,7 @@ def test_append_shows_files_with_typed_partitions_and_statistics(log: Table) -> 
     assert {"min.position", "max.delay_seconds", "null_count.sent_at"} <= set(log.files().column_names)
     log.append(messages(0, 3), {"send-0": 3, "clock-0": 7}, "a")
     (file,) = log.files().to_pylist()
-    assert (file["partition.shard"], file["partition.base_offset"]) == (0, 0)
+    assert file["partition.base_offset"] == 0
     assert file["partition.opened_at"] == OPENED
     assert (file["rows"], file["min.position"], file["max.position"]) == (3, 0, 2)
     assert (file["null_count.sent_at"], file["max.delay_seconds"]) == (0, 0.0)
@@ -155,7 +155,7 @@ def test_waiting_files_are_added_with_their_partition(log: Table) -> None:
         path="bulk/id with space/part.parquet",
         size=(folder / "part.parquet").stat().st_size,
         rows=4,
-        partition={"shard": "0", "base_offset": "10", "opened_at": "2026-01-01 00:00:00.123456"},
+        partition={"base_offset": "10", "opened_at": "2026-01-01 00:00:00.123456"},
         minimum={"position": 0, "delay_seconds": 0.0},
         maximum={"position": 3, "delay_seconds": 0.0},
         nulls={"sent_at": 4, "position": 0, "delay_seconds": 0},
@@ -172,11 +172,11 @@ def test_a_replaced_segment_keeps_what_landed_beside_it(engine: Engine, log: Tab
     log.append(messages(2, 2), {"send-0": 4}, "b")
     compactor, late = engine.open(log.path), engine.open(log.path)
     log.append(messages(4, 2, base=4), {"send-0": 6}, "c")
-    compactor.replace({"shard": [0], "base_offset": [0]}, [messages(0, 4)], {"files-0": 1}, "merged")
+    compactor.replace({"base_offset": [0]}, [messages(0, 4)], {"files-0": 1}, "merged")
     assert sorted(rows_of(compactor, "body")) == sorted((f"body {i}",) for i in range(6))
     assert compactor.files().num_rows == 2
     with pytest.raises(LostRace):
-        late.replace({"shard": [0], "base_offset": [0]}, [messages(0, 4)], {"files-0": 1}, "again")
+        late.replace({"base_offset": [0]}, [messages(0, 4)], {"files-0": 1}, "again")
     late.refresh()
     assert len(rows_of(late, "body")) == 6
 
@@ -184,7 +184,7 @@ def test_a_replaced_segment_keeps_what_landed_beside_it(engine: Engine, log: Tab
 def test_replacing_by_nothing_drops_the_segment(log: Table) -> None:
     log.append(messages(0, 2), {"send-0": 2}, "a")
     log.append(messages(2, 1, base=2), {"send-0": 3}, "b")
-    log.replace({"shard": [0], "base_offset": [0]}, [], {"files-0": 1}, "drop")
+    log.replace({"base_offset": [0]}, [], {"files-0": 1}, "drop")
     assert rows_of(log, "body") == [("body 2",)]
     assert log.transaction("send-0") == 3
 
@@ -195,7 +195,7 @@ def test_merge_puts_updates_and_deletes_by_key(ledger: Table) -> None:
     ledger.merge(
         source,
         ["settled", "first_offset"],
-        "t.shard = 0 AND t.settled = false AND (t.first_offset = -1 OR t.first_offset BETWEEN 2 AND 9)",
+        "t.settled = false AND (t.first_offset = -1 OR t.first_offset BETWEEN 2 AND 9)",
         {"receipts-0": 2},
         "b",
     )
@@ -208,7 +208,7 @@ def test_merge_puts_updates_and_deletes_by_key(ledger: Table) -> None:
 def test_a_merge_on_an_older_snapshot_is_refused(engine: Engine, ledger: Table) -> None:
     ledger.append(runs(1), {"receipts-0": 1}, "a")
     stale = engine.open(ledger.path)
-    arguments = (["settled", "first_offset"], "t.shard = 0 AND t.settled = false", {"receipts-0": 2})
+    arguments = (["settled", "first_offset"], "t.settled = false", {"receipts-0": 2})
     ledger.merge(runs(1, state="in_flight", op="put"), *arguments, "winner")
     with pytest.raises(LostRace):
         stale.merge(runs(5, op="put"), *arguments, "loser")
@@ -219,7 +219,7 @@ def test_a_merge_on_an_older_snapshot_is_refused(engine: Engine, ledger: Table) 
 
 def test_a_compacted_ledger_keeps_its_ranges_in_order(ledger: Table) -> None:
     ledger.append(runs(5, 1), {"receipts-0": 1}, "a")
-    ledger.replace({"shard": [0], "settled": [False]}, [runs(1, 2), runs(5, 6)], {"receipts-0": 2}, "compact")
+    ledger.replace({"settled": [False]}, [runs(1, 2), runs(5, 6)], {"receipts-0": 2}, "compact")
     files = sorted(ledger.files().to_pylist(), key=lambda file: file["min.first_offset"])
     assert [(f["min.first_offset"], f["max.last_offset"]) for f in files] == [(1, 2), (5, 6)]
     tables = ledger.read([file["path"] for file in files], ["first_offset"])

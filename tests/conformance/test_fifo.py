@@ -953,7 +953,7 @@ def test_the_ledger_is_compacted_and_attempts_and_turns_stay(bench: FifoBench, c
         clock.advance(1)
     commits = [
         action["commitInfo"]["operation"]
-        for action in bench.log_actions(f"q/{queue.key}/receipts")
+        for action in bench.log_actions(f"q/{queue.key}/0/receipts")
         if "commitInfo" in action
     ]
     assert "WRITE" in commits[3:], "nothing was compacted"
@@ -1349,7 +1349,7 @@ def test_either_kind_is_tidied_and_nobody_notices(either: Either, monkeypatch):
     other = either.queue()
     for number in range(6):
         queue.send_batch([either.entry(f"{number}")])
-    assert any("remove" in action for action in either.bench.log_actions(f"q/{queue.key}/messages"))
+    assert any("remove" in action for action in either.bench.log_actions(f"q/{queue.key}/0/messages"))
     (first,) = other.receive(1)
     other.delete(first.receipt_handle)
     queue.send_batch([either.entry("6")])

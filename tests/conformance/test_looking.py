@@ -137,7 +137,7 @@ def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(benc
     assert (first, len(rows)) == (4, 0)
     with pytest.raises(errors.QueueClientError, match="lacks offset 7"):
         shard.rows(7, 8)
-    assert DeltaTable(layout.messages_path(queue.owner.root, queue.key)).to_pyarrow_table().num_rows == 0
+    assert DeltaTable(layout.messages_path(queue.owner.root, queue.key, 0)).to_pyarrow_table().num_rows == 0
 
 
 @point_only

@@ -301,7 +301,7 @@ def test_sparklines_do_without_what_the_compactor_wrote(console: Console, caplog
 def test_a_queue_that_cannot_be_read_does_not_take_the_list_with_it(console: Console):
     broken = console.lake.create_queue("broken")
     console.lake.create_queue("sound").send("a")
-    shutil.rmtree(layout.receipts_path(console.lake.root, broken.key))
+    shutil.rmtree(layout.receipts_path(console.lake.root, broken.key, 0))
     first, second = console.get("queues")["queues"]
     assert (first["name"], first["counts"], first["error"]) == (
         "broken",

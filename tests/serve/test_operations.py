@@ -206,7 +206,7 @@ def test_metrics_leave_out_what_cannot_be_read(client: Client, root: Path) -> No
     lake = LakeQueue(str(root))
     broken, whole = lake.create_queue("broken"), lake.create_queue("whole")
     whole.send("A")
-    shutil.rmtree(messages_path(str(root), broken.key))
+    shutil.rmtree(messages_path(str(root), broken.key, 0))
     found = samples(client)
     assert found["lakequeue_queues_left_out",] == 1
     assert found["lakequeue_queue_messages", "whole", "visible"] == 1

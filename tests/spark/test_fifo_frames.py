@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import zlib
@@ -50,9 +49,12 @@ def frame(spark: SparkSession, *rows: tuple[str, str, str]) -> DataFrame:
 
 
 def stored(queue: Queue) -> list[dict[str, Any]]:
-    """Rows of the log by shard and offset, after a look at whether the log is sound."""
-    check_log(queue, len(queue._shards))
-    rows = DeltaTable(layout.messages_path(queue.owner.root, queue.key)).to_pyarrow_table().to_pylist()
+    """Rows of the logs by shard and offset, after a look at whether the logs are sound."""
+    check_log(queue)
+    rows = []
+    for shard in range(len(queue.shards)):
+        table = DeltaTable(layout.messages_path(queue.owner.root, queue.key, shard)).to_pyarrow_table()
+        rows += [row | {"shard": shard} for row in table.to_pylist()]
     return sorted(rows, key=lambda row: (row["shard"], row["base_offset"] + row["position"]))
 
 
@@ -68,15 +70,14 @@ def by_group(queue: Queue) -> dict[str, list[str]]:
 
 
 def table_files(queue: Queue) -> set[str]:
-    root = layout.messages_path(queue.owner.root, queue.key)
+    root = layout.messages_path(queue.owner.root, queue.key, 0)
     return {str(Path(path).relative_to(root)) for path in DeltaTable(root).file_uris()}
 
 
 def staged_files(queue: Queue) -> dict[str, int]:
     """Files of the only manifest, with their rows."""
-    root = Path(layout.messages_path(queue.owner.root, queue.key))
-    (manifest,) = (root / "_manifests").glob("*.json")
-    return {file["path"]: file["rows"] for file in json.loads(manifest.read_text())["files"]}
+    (manifest,) = waiting.manifests(layout.tables_path(queue.owner.root, queue.key))
+    return {file.path: file.rows for file in manifest.of(0)}
 
 
 # -- order -----------------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ def test_rows_that_break_rules_are_counted_and_nothing_is_sent(spark: SparkSessi
     ):
         assert part in str(caught.value)
     assert stored(queue) == []
-    assert not list(Path(layout.messages_path(queue.owner.root, queue.key)).rglob("*.parquet"))
+    assert not list(Path(layout.messages_path(queue.owner.root, queue.key, 0)).rglob("*.parquet"))
     assert queue.send_dataframe(df.where("at < 3"), order_by="at") == 2
     assert bodies(queue) == ["fine", "fine too"]
 
@@ -234,13 +235,13 @@ def test_ids_in_merged_segments_are_found(
 @pytest.mark.spec("DDP-16")
 def test_messages_that_were_moved_here_hold_no_id(spark: SparkSession, queue: Queue) -> None:
     queue.send("small", group_id="g", dedup_id="s")
-    table = queue.owner.engine.open(layout.messages_path(queue.owner.root, queue.key))
+    table = queue.owner.engine.open(layout.messages_path(queue.owner.root, queue.key, 0))
     now = queue.owner.clock.now()
     row = table.read(table.files()["path"].to_pylist())[0].to_pylist()[0] | {
-        "shard": 0, "base_offset": 1, "opened_at": now, "message_id": "moved", "dedup_id": "m",
+        "base_offset": 1, "opened_at": now, "message_id": "moved", "dedup_id": "m",
         "source_queue": "q",
     }  # fmt: skip
-    table.append(pa.Table.from_pylist([row], schema=layout.MESSAGES), {layout.send_id(0): 2}, "move")
+    table.append(pa.Table.from_pylist([row], schema=layout.MESSAGES), {layout.SEND_ID: 2}, "move")
     assert queue.send_dataframe(frame(spark, ("g", "s", "no"), ("g", "m", "yes"))) == 1
     assert bodies(queue)[2:] == ["yes"]
 
@@ -320,15 +321,15 @@ def test_a_file_without_a_message_left_is_left_out(spark: SparkSession, queue: Q
     one = stored(queue)[0]["group_id"]
     queue.purge()
     assert queue.send_dataframe(wide(spark).where(f"group_id <> '{one}'")) == 190
-    end = application_id(queue, layout.send_id(0))
+    end = application_id(queue, layout.SEND_ID)
     assert queue.send_dataframe(wide(spark), send_id="rest") == 10
     files = table_files(queue) - before
     assert len(files) == 3
     assert queue.send_dataframe(wide(spark)) == 0
-    waits = Path(layout.messages_path(queue.owner.root, queue.key), "bulk").rglob("*.parquet")
+    waits = Path(layout.messages_path(queue.owner.root, queue.key, 0), "bulk").rglob("*.parquet")
     assert len(list(waits)) == len(before) + 2 + 2 + 1  # the send of the rest: two staged, one written anew
     assert queue.send_dataframe(wide(spark), send_id="nothing") == 0
-    assert application_id(queue, layout.send_id(0)) == end + 10
+    assert application_id(queue, layout.SEND_ID) == end + 10
     assert application_id(queue, layout.bulk_id("nothing")) == 1
     clock.advance(300)
     assert queue.send_dataframe(wide(spark), send_id="nothing") == 0

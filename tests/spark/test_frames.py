@@ -31,7 +31,7 @@ LEASE = lease_frame.LeaseColumns("0123456789abcdef-01234567", "f" * 32, handles.
 
 @pytest.fixture
 def log(tmp_path: Path) -> Table:
-    path = str(tmp_path / "a folder" / "messages")
+    path = layout.messages_path(str(tmp_path / "a folder"), "k", 0)
     engine = PointEngine()
     engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
     return engine.open(path)
@@ -39,7 +39,13 @@ def log(tmp_path: Path) -> Table:
 
 def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> waiting.Manifest:
     given = {"send_id": "s1", "max_bytes": 262_144} | given
-    return frames.stage(spark, df, log.path, given.pop("send_id"), **given)
+    name = waiting.Name.of_send(given.pop("send_id"))
+    return frames.stage(spark, df, log.path.removesuffix("/q/k/0/messages"), "k", [0], name, **given)
+
+
+def tables(log: Table) -> str:
+    """Where the manifests of the queue are."""
+    return log.path.removesuffix("/0/messages")
 
 
 def place(log: Table, file: DataFile, base: int, shard: int = 0) -> lease_frame.LeasePlace:
@@ -50,11 +56,11 @@ def commit(log: Table, files: Sequence[DataFile]) -> list[lease_frame.LeasePlace
     """Adds staged files one segment after the other; returns where they lie."""
     end, added, places = 0, [], []
     for file in files:
-        partition = {"shard": "0", "base_offset": str(end), "opened_at": "2026-01-01 00:00:00.123456"}
+        partition = {"base_offset": str(end), "opened_at": "2026-01-01 00:00:00.123456"}
         added.append(attrs.evolve(file, partition=partition))
         places.append(place(log, file, end))
         end += file.rows
-    log.add(added, {"send-0": end}, "bulk")
+    log.add(added, {"send": end}, "bulk")
     return places
 
 
@@ -71,17 +77,17 @@ def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table)
         rows, f"body string, delay_seconds double, group_id string, message_attributes {attributes}"
     )
     manifest = staged(spark, df.coalesce(1), log, default_delay=7.0)
-    (file,) = manifest.files
+    (file,) = manifest.of(0)
     assert (file.rows, file.minimum, file.maximum) == (
         3,
         {"position": 0, "delay_seconds": 0.0},
         {"position": 2, "delay_seconds": 7.0},
     )
     assert file.nulls == {"sent_at": 3, "position": 0, "delay_seconds": 0, "source_receive_count": 3}
-    assert waiting.load_manifest(log.path, "s1") == manifest
-    assert waiting.load_manifest(log.path, "s2") is None
+    assert waiting.load_manifest(tables(log), "s1") == manifest
+    assert waiting.load_manifest(tables(log), "s2") is None
 
-    lease = lease_frame.lease_frame(spark, commit(log, manifest.files), LEASE)
+    lease = lease_frame.lease_frame(spark, commit(log, manifest.of(0)), LEASE)
     assert tuple(lease.columns) == lease_frame.LEASE_COLUMNS
     found = lease.orderBy("offset").collect()
     assert [(row.body, row.delay_seconds, row.group_id) for row in found] == [
@@ -102,7 +108,7 @@ def test_both_engines_read_what_a_session_of_old_habits_has_staged(spark: SparkS
     other.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     other.conf.set("spark.sql.files.maxRecordsPerFile", "2")
     manifest = staged(other, other.range(5).selectExpr("concat('b', id) AS body").coalesce(1), log)
-    commit(log, manifest.files)
+    commit(log, manifest.of(0))
     (path,) = log.files()["path"].to_pylist()
     through_spark = SparkEngine(spark).open(log.path)
     for table in (log, through_spark):
@@ -146,7 +152,7 @@ def test_rows_that_break_rules_are_counted_and_nothing_stays(spark: SparkSession
         assert part in str(caught.value)
     with pytest.raises(InvalidMessageContents, match="1 row has characters"):
         staged(spark, spark.createDataFrame([("a\ufffe",), ("b",)], "body string"), log)
-    assert waiting.load_manifest(log.path, "s1") is None
+    assert waiting.load_manifest(tables(log), "s1") is None
     assert not list(Path(log.path).rglob("*.parquet"))
 
 
@@ -182,8 +188,8 @@ def test_a_second_staging_of_a_send_keeps_to_the_first(spark: SparkSession, log:
     second = staged(spark, spark.sql("SELECT 'second' AS body"), log, send_id="any / id")
     assert second == first
     assert len(list(Path(log.path).rglob("*.parquet"))) == 1
-    waiting.discard(log.path, "any / id")
-    assert waiting.load_manifest(log.path, "any / id") is None
+    waiting.discard(tables(log).removesuffix("/q/k"), "k", "any / id")
+    assert waiting.load_manifest(tables(log), "any / id") is None
     assert not list(Path(log.path).rglob("*.parquet"))
 
 
@@ -195,7 +201,7 @@ def test_an_empty_dataframe_stages_no_files(spark: SparkSession, log: Table) -> 
 @pytest.mark.core
 def test_many_ranges_are_leased_exactly(spark: SparkSession, log: Table) -> None:
     manifest = staged(spark, spark.range(0, 2000, 1, 2).selectExpr("cast(id AS string) AS body"), log)
-    whole = commit(log, manifest.files)
+    whole = commit(log, manifest.of(0))
     places, expected = [], {}
     for file in whole:
         for first in range(file.first_position, file.last_position, 10):
@@ -216,13 +222,13 @@ def test_many_ranges_are_leased_exactly(spark: SparkSession, log: Table) -> None
 @pytest.mark.spec("SEQ-1", "SEQ-4", "SEQ-5", "DDP-12")
 def test_messages_of_fifo_queues_are_leased_with_their_ids_and_numbers(spark: SparkSession, log: Table) -> None:
     df = spark.range(0, 300, 1, 2).selectExpr("id % 8 || '' AS group_id", "'d' || id AS dedup_id", "'b' AS body")
-    files = staged(spark, df, log, fifo=row_rules.Fifo()).files
+    files = staged(spark, df, log, fifo=row_rules.Fifo()).of(0)
     added, places = [], []
     for file, (shard, base) in zip(files, [(1_023, 0), (0, 2**44)], strict=True):
-        partition = {"shard": str(shard), "base_offset": str(base), "opened_at": "2026-01-01 00:00:00.123456"}
+        partition = {"base_offset": str(base), "opened_at": "2026-01-01 00:00:00.123456"}
         added.append(attrs.evolve(file, partition=partition))
         places.append(place(log, file, base, shard))
-    log.add(added, {"send-0": 300}, "bulk")
+    log.add(added, {"send": 300}, "bulk")
 
     lease = lease_frame.lease_frame(spark, places, attrs.evolve(LEASE, fifo=True))
     rows = lease.select("shard", "offset", "dedup_id", "sequence_number").collect()
@@ -234,7 +240,7 @@ def test_messages_of_fifo_queues_are_leased_with_their_ids_and_numbers(spark: Sp
 
 def test_a_lease_reads_only_its_files_and_shows_no_other_key(spark: SparkSession, log: Table) -> None:
     manifest = staged(spark, spark.range(0, 40, 1, 4).selectExpr("cast(id AS string) AS body"), log)
-    places = commit(log, manifest.files)
+    places = commit(log, manifest.of(0))
     lease = lease_frame.lease_frame(spark, places[1:2], LEASE)
     assert [name.rpartition("/")[2] for name in lease.inputFiles()] == [places[1].path.rpartition("/")[2]]
     executed = lease.select("body")._jdf.queryExecution().executedPlan().toString()

@@ -54,7 +54,7 @@ def consume(queue: Queue, clock: ManualClock, messages: int) -> datetime:
 
 def written(queue: Queue) -> list[dict[str, Any]]:
     """Rows that the last commit to the ledger put into files."""
-    log = Path(layout.receipts_path(queue.owner.root, queue.key)) / "_delta_log"
+    log = Path(layout.receipts_path(queue.owner.root, queue.key, 0)) / "_delta_log"
     actions = [json.loads(line) for line in max(log.glob("*.json")).read_text().splitlines()]
     return [json.loads(action["add"]["stats"])["numRecords"] for action in actions if "add" in action]
 

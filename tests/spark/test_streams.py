@@ -109,26 +109,26 @@ def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
 @pytest.mark.spec("SND-17")
 def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Queue) -> None:
     def send(number: int, *texts: str) -> int:
-        return queue.bulk_send(spark, batch_of(spark, *texts), bulk.Name.of_batch("s", number), None)
+        return queue.bulk_send(spark, batch_of(spark, *texts), waiting.Name.of_batch("s", number), None)
 
     assert [send(0, "a", "b"), send(0, "a", "b"), send(3, "c"), send(2, "late"), send(3, "c")] == [2, 0, 1, 0, 0]
-    assert queue.bulk_send(spark, batch_of(spark, "d"), bulk.Name.of_batch("t", 0), None) == 1
+    assert queue.bulk_send(spark, batch_of(spark, "d"), waiting.Name.of_batch("t", 0), None) == 1
     assert bodies(queue) == ["a", "b", "c", "d"]
     assert (queue.batches_of("s"), queue.batches_of("t"), queue.batches_of("u")) == (4, 1, 0)
     assert application_id(queue, "stream-s") == 4
-    folder = Path(layout.messages_path(queue.owner.root, queue.key)) / "_manifests"
+    folder = Path(layout.tables_path(queue.owner.root, queue.key)) / "manifests"
     assert not list(folder.iterdir())  # of streams there are too many to leave them to the compactor
 
 
 def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> None:
     nothing = batch_of(spark, "x").where("body IS NULL")
-    assert queue.bulk_send(spark, nothing, bulk.Name.of_batch("s", 0), None) == 0
+    assert queue.bulk_send(spark, nothing, waiting.Name.of_batch("s", 0), None) == 0
     assert queue.batches_of("s") == 0
-    assert not list((Path(layout.messages_path(queue.owner.root, queue.key)) / "_manifests").iterdir())
+    assert not list((Path(layout.tables_path(queue.owner.root, queue.key)) / "manifests").iterdir())
 
 
 @pytest.mark.spec("QUE-25", "SND-2")
-@pytest.mark.parametrize("name", [bulk.Name.of_batch("s", 0), bulk.Name.of_send("load")], ids=["batch", "send_id"])
+@pytest.mark.parametrize("name", [waiting.Name.of_batch("s", 0), waiting.Name.of_send("load")], ids=["batch", "send_id"])
 def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
     spark: SparkSession, lq: LakeQueue, queue: Queue, name: bulk.Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,13 +153,13 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
     def killed(*_: Any) -> None:
         raise OSError("killed")
 
-    names = bulk.Name.of_batch("s", 0), bulk.Name.of_send("load")
+    names = waiting.Name.of_batch("s", 0), waiting.Name.of_send("load")
     with monkeypatch.context() as patch:
         patch.setattr(bulk, "_commit_all", killed)
         for name in names:
             with pytest.raises(QueueClientError):
                 queue.bulk_send(spark, batch_of(spark, "old"), name, None)
-    manifests = Path(layout.messages_path(queue.owner.root, queue.key)) / "_manifests"
+    manifests = Path(layout.tables_path(queue.owner.root, queue.key)) / "manifests"
     for manifest in manifests.iterdir():
         written = manifest.stat().st_mtime - 12 * 3600 - 1
         os.utime(manifest, (written, written))
@@ -209,7 +209,7 @@ def test_every_row_of_a_stream_is_sent_once(folder: Folder, queue: Queue, checkp
     assert run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow")) == [(3,)]
     assert sorted(bodies(queue)) == ["a1", "a2", "b1", "c1", "c2", "c3"]
     commits = {row.sent_at for row in log_rows(queue)}
-    assert len(commits) == 1 and application_id(queue, layout.send_id(0)) == 6
+    assert len(commits) == 1 and application_id(queue, layout.SEND_ID) == 6
 
 
 @pytest.mark.core
@@ -346,7 +346,7 @@ def test_a_queue_that_is_deleted_ends_the_stream(
 @pytest.mark.long
 def test_the_spark_engine_sends_a_replayed_batch_once_too(tmp_path: Path, spark: SparkSession) -> None:
     queue = LakeQueue(str(tmp_path / "root"), spark=spark, engine="spark").create_queue("orders")
-    name = bulk.Name.of_batch("s", 0)
+    name = waiting.Name.of_batch("s", 0)
     assert [queue.bulk_send(spark, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
     assert queue.batches_of("s") == 1
 

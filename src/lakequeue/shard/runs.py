@@ -41,7 +41,6 @@ class Run(NamedTuple):
     attempt_place: int | None = None  # rank of the run in the answer to its attempt
     move_number: int | None = None
     target_key: str | None = None
-    settled_at: int | None = None
 
     @property
     def size(self) -> int:
@@ -62,13 +61,11 @@ class Head:
     ones is now (INF-9). `attributes` holds wire names and string values.
     """
 
-    shard: int
     epoch: int = 0
     head_offset: int = 0
     floor_offset: int = 0
     purged_offset: int = 0
     purged_at: int | None = None
-    history_since: int | None = None
     closed: bool = False
     move_number: int = 0
     committed_at: int = 0

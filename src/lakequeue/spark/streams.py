@@ -13,6 +13,7 @@ from lakequeue.errors import InvalidOptions, InvalidParameterValue, LakeQueueErr
 from lakequeue.spark import checkpoint as checkpoints
 from lakequeue.storage import bulk
 from lakequeue.storage.commit import first_line
+from lakequeue.storage.waiting import Name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,7 +68,7 @@ def stream_to_queue(
         raise InvalidOptions([f"checkpoint {checkpoint} was reset behind what {q.name} has of it; use a new one"])
 
     def send(rows: DataFrame, batch: int) -> dict[str, int]:
-        name = bulk.Name.of_batch(place.stream, batch)
+        name = Name.of_batch(place.stream, batch)
         return {"messages": q.bulk_send(rows.sparkSession, rows, name, order_by)}
 
     return _start(writer, send, q, checkpoint, place.stream)

@@ -62,7 +62,6 @@ class _Loaded:
 class Place:
     """Where messages go in the log of a shard, from offset ``first`` on."""
 
-    shard: int
     segment: Segment
     first: int
     sent_at: int
@@ -73,7 +72,6 @@ class Place:
         """Rows of ``messages`` from their columns, the same in each, that do not follow from the place."""
         count, base = len(cells), self.segment.base
         placed: dict[str, list[Any]] = {
-            "shard": [self.shard] * count,
             "base_offset": [base] * count,
             "opened_at": [self.segment.opened_at] * count,
             "position": list(range(self.first - base, self.first - base + count)),
@@ -88,15 +86,14 @@ class Place:
 
     def ids(self, count: int) -> dict[str, int]:
         """Application ids of the commit that appends so many."""
-        return {layout.send_id(self.shard): self.first + count, layout.clock_id(self.shard): self.sent_at}
+        return {layout.SEND_ID: self.first + count, layout.CLOCK_ID: self.sent_at}
 
 
 class Appender:
     """One writing handle on the log of one shard; not thread-safe, its owner locks."""
 
-    def __init__(self, table: Table, shard: int) -> None:
+    def __init__(self, table: Table) -> None:
         self.table = table
-        self._shard = shard
         self._window: DedupWindow | None = None
         self._loaded = self._load()
 
@@ -119,7 +116,7 @@ class Appender:
     @property
     def attributes_version(self) -> int:
         """Version of the queue attributes that this snapshot asks a sender to know."""
-        return self.table.transaction(layout.attributes_id(self._shard)) or 0
+        return self.table.transaction(layout.ATTRIBUTES_ID) or 0
 
     def window(self, by_group: bool, now: int) -> DedupWindow:
         """The deduplication ids that a send at ``now`` on the loaded snapshot must not repeat."""
@@ -127,7 +124,7 @@ class Appender:
             self._window = DedupWindow(by_group)
         now = max(now, self.last_sent_at)  # what the messages will be stamped with
         if self._window.end < self.end:
-            self._window.follow(self.table, log_files(self.table, self._shard), self.end, now)
+            self._window.follow(self.table, log_files(self.table), self.end, now)
         self._window.advance(now)
         return self._window
 
@@ -166,21 +163,21 @@ class Appender:
         if segment is None or self._opens(now):
             segment = Segment(first, sent_at, 0)
         closes = segment is not before and before is not None
-        return Place(self._shard, segment, first, sent_at, closes)
+        return Place(segment, first, sent_at, closes)
 
     def mark(self, *, close: bool = False, attributes_version: int | None = None) -> bool:
         """Makes an empty commit that every append on an older snapshot loses to.
 
         It closes the log for good, or announces a version of the queue's attributes.
         """
-        fence = {layout.send_id(self._shard): self._loaded.send_version}
+        fence = {layout.SEND_ID: self._loaded.send_version}
         ids = dict(fence)
         if close:
-            ids[layout.send_id(self._shard)] = layout.CLOSED + self.end
+            ids[layout.SEND_ID] = layout.CLOSED + self.end
         if attributes_version is not None:
             # two announcements leave the end where it is; without this the older one might land last
-            fence[layout.attributes_id(self._shard)] = self.attributes_version
-            ids[layout.attributes_id(self._shard)] = attributes_version
+            fence[layout.ATTRIBUTES_ID] = self.attributes_version
+            ids[layout.ATTRIBUTES_ID] = attributes_version
         done = commit(self.table, fence, lambda token: self.table.add([], ids, token))
         self._loaded = self._load()
         return done
@@ -198,8 +195,8 @@ class Appender:
     def fence(self, attributes_version: int) -> Mapping[str, int]:
         """What a commit decided on the loaded snapshot depends on."""
         return {
-            layout.send_id(self._shard): self._loaded.send_version,
-            layout.attributes_id(self._shard): attributes_version,
+            layout.SEND_ID: self._loaded.send_version,
+            layout.ATTRIBUTES_ID: attributes_version,
         }
 
     def _commit(self, attempt: Any, attributes_version: int) -> bool:
@@ -217,15 +214,15 @@ class Appender:
         )
 
     def _load(self) -> _Loaded:
-        files = log_files(self.table, self._shard)
+        files = log_files(self.table)
         last = max(files, key=lambda file: file.base, default=None)
         segment = None
         if last is not None and not last.bulk:
             segment = Segment(last.base, last.opened_at, sum(file.base == last.base for file in files))
         return _Loaded(
             self.table.version,
-            self.table.transaction(layout.send_id(self._shard)) or 0,
-            self.table.transaction(layout.clock_id(self._shard)) or 0,
+            self.table.transaction(layout.SEND_ID) or 0,
+            self.table.transaction(layout.CLOCK_ID) or 0,
             segment,
         )
 

@@ -1,13 +1,16 @@
-"""Bulk sends: files that Spark wrote become segments in one commit.
+"""Bulk sends: files that Spark wrote become segments, in one commit for each shard.
 
 Offsets are fixed at commit: the files' positions start at 0, and their bases and opening times are
 partition values. So a lost race costs another commit of a few milliseconds, never another write, and
 a bulk send holds no lock while it writes.
+
+Each commit is recognised by the name of the send, and the manifest says which shards there are. So whoever repeats
+a send that was cut short, or comes upon it, commits what is missing.
 """
 
 from __future__ import annotations
 
-import uuid
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -26,10 +29,10 @@ from lakequeue.errors import (
 )
 from lakequeue.storage import frames, layout, waiting
 from lakequeue.storage.bulk_dedup import Duplicates, opened_at
-from lakequeue.storage.commit import StaleAttributes, back_off, commit
+from lakequeue.storage.commit import StaleAttributes, back_off, commit, first_line
 from lakequeue.storage.engine import DataFile, Engine, Table
 from lakequeue.storage.row_rules import Fifo, check_columns
-from lakequeue.storage.waiting import Manifest
+from lakequeue.storage.waiting import Manifest, Name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,45 +47,28 @@ class Target:
     """Where a bulk send goes."""
 
     engine: Engine
-    messages_path: str
+    root: str
+    key: str
     shards: Sequence[int]
     """In the order in which files take turns."""
     attributes: QueueAttributes
     attributes_version: int
-    room: Callable[[], int | None]
-    """Messages that the cap on stored ones leaves, None without a cap (QUE-21)."""
-    holding: Callable[[], AbstractContextManager[None]]
-    """Keeps this process's small sends waiting for the few milliseconds of the commit."""
+    room: Callable[[int], int | None]
+    """Messages that the cap on stored ones leaves in a shard, None without a cap (QUE-21)."""
+    holding: Callable[[int], AbstractContextManager[None]]
+    """Keeps this process's small sends to a shard waiting for the few milliseconds of the commit."""
     purged: Callable[[int], int]
     """Offset up to which a shard was purged, fresh; asked when messages of the log are in the way (DDP-13)."""
 
+    @property
+    def tables_path(self) -> str:
+        return layout.tables_path(self.root, self.key)
 
-@attrs.frozen
-class Name:
-    """What a bulk send is recognised by when it is repeated, for good.
+    def messages(self, shard: int) -> str:
+        return layout.messages_path(self.root, self.key, shard)
 
-    It is committed once the application id has reached the version.
-    """
-
-    app_id: str
-    version: int
-    files: str
-    """Name of the files that wait for the commit; message ids are derived from it."""
-    of_stream: bool = False
-
-    @classmethod
-    def of_send(cls, send_id: str) -> Name:
-        """A send that its caller has named."""
-        return cls(layout.bulk_id(send_id), 1, send_id)
-
-    @classmethod
-    def of_batch(cls, stream: str, batch: int) -> Name:
-        """A micro-batch of a stream, whose batches come in the order of their numbers, from 0 on."""
-        return cls(layout.stream_id(stream), batch + 1, f"stream-{stream}-{batch}", of_stream=True)
-
-    def committed(self, table: Table) -> bool:
-        """Whether the loaded snapshot has this send, or a later batch of its stream."""
-        return (table.transaction(self.app_id) or 0) >= self.version
+    def open(self, shard: int) -> Table:
+        return self.engine.open(self.messages(shard))
 
 
 def check(attributes: QueueAttributes, df: DataFrame, order_by: str | None) -> None:
@@ -109,58 +95,125 @@ def send(
     """Sends the rows of ``df``; returns how many were added, 0 if ``name`` was sent before.
 
     Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``now`` is asked anew
-    for the commit, as writing may take minutes, and delays and deduplication count from the commit.
+    for each commit, as writing may take minutes, and delays and deduplication count from the commit.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule, or ``order_by`` is not for this queue;
             nothing was sent.
         OverLimit: the queue has no room for all of them (QUE-21).
         StaleAttributes: nothing was sent; repeat with the newest attributes.
+        QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
     """
-    attributes = target.attributes
-    check(attributes, df, order_by)
-    table = target.engine.open(target.messages_path)
-    id = uuid.uuid4().hex if name is None else name.files
-    if name is not None and name.committed(table):
-        return 0
-    manifest = None if name is None else waiting.load_manifest(target.messages_path, id)
-    if manifest is not None and manifest.too_old:
-        if name is None or not name.of_stream:
-            raise _too_old(id)
-        waiting.forget(target.messages_path, id)  # a stream knows no other id; its source has the same rows still
-        manifest = None
-    if manifest is None:
-        delay = attributes.limits("delay")
-        manifest = frames.stage(
-            spark,
-            df,
-            target.messages_path,
-            id,
-            max_bytes=attributes.maximum_message_size,
-            default_delay=attributes.delay_micros / 1_000_000,
-            max_delay=None if delay.high is None else float(delay.high),
-            fifo=_fifo(attributes, order_by) if attributes.fifo else None,
-            count_attributes=attributes.profile_rules.attributes_count_in_size,
-        )
+    check(target.attributes, df, order_by)
+    name = name or Name.new()
+    manifest = None
+    if not name.of_nobody:
+        manifest = waiting.load_manifest(target.tables_path, name.files)
+        # a manifest is removed when every shard was reached, or none
+        if manifest is None and any(name.reached(target.open(shard)) for shard in target.shards):
+            return 0
+        if manifest is not None and manifest.too_old and not _reached(target, manifest):
+            if not name.of_stream:
+                raise _too_old(name.files)
+            waiting.forget(target.tables_path, name.files)  # a stream knows no other name; its source has the rows
+            manifest = None
+    manifest = manifest or _stage(target, spark, df, name, order_by)
     if not manifest.rows:
-        if name is not None and name.of_stream:
-            waiting.discard(target.messages_path, id)
+        if name.of_stream or name.of_nobody:
+            waiting.discard(target.root, target.key, name.files)
         return 0
     try:
-        rows = _commit_all(target, table, manifest, name, now)
+        rows = complete(target, manifest, now)
     except (StaleAttributes, QueueServiceError) as error:
-        if name is None:
-            waiting.discard(target.messages_path, id)
+        if name.of_nobody:
+            waiting.discard(target.root, target.key, name.files)
         elif isinstance(error, StaleAttributes):
             # judged by old rules, so they are written anew; the files stay, as another process may be
             # committing them, which the fence lets only one of us do
-            waiting.forget(target.messages_path, id)
+            waiting.forget(target.tables_path, name.files)
         raise
-    if name is None and not rows:
-        waiting.discard(target.messages_path, id)
-    if name is not None and name.of_stream:  # its batches are many, and the compactor may be rare
-        waiting.forget(target.messages_path, id)
+    if name.of_nobody and not rows:
+        waiting.discard(target.root, target.key, name.files)
+    elif name.of_nobody or name.of_stream:  # they are many, and the compactor may be rare
+        waiting.forget(target.tables_path, name.files)
     return rows
+
+
+def abandoned(target: Target) -> list[Manifest]:
+    """Bulk sends that reached some of their shards and not all: their process was killed, or is at it still."""
+    found = []
+    for manifest in waiting.manifests(target.tables_path):
+        reached = _reached(target, manifest)
+        if reached and len(reached) < len(manifest.shards):
+            found.append(manifest)
+    return found
+
+
+def sweep_manifests(target: Target) -> dict[int, list[str]]:
+    """Forgets sends that are complete, or too old to begin; by shard, the files of those that reached a part."""
+    waiting_files: dict[int, list[str]] = {}
+    for manifest in waiting.manifests(target.tables_path):
+        reached, age = _reached(target, manifest), time.time() - manifest.written_at
+        if reached and len(reached) < len(manifest.shards):
+            for shard in manifest.shards:
+                waiting_files.setdefault(shard, []).extend(file.path for file in manifest.of(shard))
+        elif age >= layout.MESSAGES_KEPT.file_hours * 3600:
+            waiting.forget(target.tables_path, manifest.send_id)
+    return waiting_files
+
+
+def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
+    """Commits what waits for the shards that were not reached yet; returns the number of messages.
+
+    Raises:
+        OverLimit, StaleAttributes, RequestThrottled: nothing was sent.
+        QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
+    """
+    reached = set(_reached(target, manifest))
+    if len(manifest.shards) > 1:  # before any of them takes its part
+        for shard in set(manifest.shards) - reached:
+            _check_room(target, shard, manifest.of(shard))
+    rows = 0
+    for shard in manifest.shards:
+        if shard in reached:
+            continue
+        try:
+            rows += _Part(target, manifest, shard, now).commit(judged=bool(reached))
+        except Exception as error:
+            if not reached:
+                raise
+            raise QueueClientError(
+                f"bulk send {manifest.send_id} reached shards {sorted(reached)} of {sorted(manifest.shards)}, then it "
+                f"failed: {first_line(error)}. Repeating it with send_id={manifest.send_id!r} is safe",
+                outcome_unknown=True,
+            ) from error
+        reached.add(shard)
+    return rows
+
+
+def _reached(target: Target, manifest: Manifest) -> list[int]:
+    app_id, version = manifest.app_id, manifest.version
+    if app_id is None:
+        return []
+    return [shard for shard in manifest.shards if (target.open(shard).transaction(app_id) or 0) >= version]
+
+
+def _stage(target: Target, spark: SparkSession, df: DataFrame, name: Name, order_by: str | None) -> Manifest:
+    attributes = target.attributes
+    delay = attributes.limits("delay")
+    return frames.stage(
+        spark,
+        df,
+        target.root,
+        target.key,
+        target.shards,
+        name,
+        max_bytes=attributes.maximum_message_size,
+        default_delay=attributes.delay_micros / 1_000_000,
+        max_delay=None if delay.high is None else float(delay.high),
+        fifo=_fifo(attributes, order_by) if attributes.fifo else None,
+        count_attributes=attributes.profile_rules.attributes_count_in_size,
+    )
 
 
 def _fifo(attributes: QueueAttributes, order_by: str | None) -> Fifo:
@@ -172,89 +225,87 @@ def _fifo(attributes: QueueAttributes, order_by: str | None) -> Fifo:
     )
 
 
-def _commit_all(
-    target: Target, table: Table, manifest: Manifest, name: Name | None, now: Callable[[], int]
-) -> int:
-    """Commits what waits; returns the number of messages."""
-    files, duplicates = manifest.files, None
-    if target.attributes.fifo:
-        by_group = target.attributes.dedup_by_group
-        duplicates = Duplicates(target.messages_path, files, by_group, target.purged)
-    for attempt in range(ATTEMPTS):
-        if duplicates is not None:  # here, as reading the log and writing files may take seconds
-            table.refresh()
-            duplicates.look(table, now())
-            files = duplicates.files()
-        with target.holding():
-            table.refresh()
-            instant = now()
-            if name is not None and name.committed(table):
-                return 0  # another process committed the same files meanwhile
-            if duplicates is not None and not duplicates.look(table, instant):
-                if attempt < PATIENCE:
-                    continue
-                files = duplicates.files()
-            if manifest.too_old:
-                raise _too_old(manifest.send_id)
-            rows = sum(file.rows for file in files)
-            if _commit(target, table, files, name, rows, instant):
-                return rows
-        back_off(attempt)
-    raise RequestThrottled("too many lost races; nothing was sent")
-
-
-def _commit(
-    target: Target, table: Table, files: Sequence[DataFile], name: Name | None, rows: int, now: int
-) -> bool:
-    if any(
-        (table.transaction(layout.attributes_id(shard)) or 0) != target.attributes_version
-        for shard in target.shards
-    ):
-        raise StaleAttributes()
-    room = target.room()
+def _check_room(target: Target, shard: int, files: Sequence[DataFile]) -> None:
+    room, rows = target.room(shard), sum(file.rows for file in files)
     if room is not None and rows > max(0, room):
-        raise OverLimit(f"The queue has room for {max(0, room)} messages, not for {rows}.")
-    fence = {layout.attributes_id(shard): target.attributes_version for shard in target.shards}
-    ids: dict[str, int] = {}
-    added: list[DataFile] = []
-    for turn, shard in enumerate(target.shards):
-        version = table.transaction(layout.send_id(shard)) or 0
+        where = "The queue" if len(target.shards) == 1 else f"Shard {shard} of the queue"
+        raise OverLimit(f"{where} has room for {max(0, room)} messages, not for {rows}.")
+
+
+class _Part:
+    """What a bulk send adds to one shard."""
+
+    def __init__(self, target: Target, manifest: Manifest, shard: int, now: Callable[[], int]) -> None:
+        self._target = target
+        self._manifest = manifest
+        self._shard = shard
+        self._now = now
+        self._table = target.open(shard)
+        self._staged = manifest.of(shard)
+        self._duplicates: Duplicates | None = None
+        if target.attributes.fifo:
+            by_group, purged = target.attributes.dedup_by_group, lambda: target.purged(shard)
+            self._duplicates = Duplicates(target.messages(shard), self._staged, by_group, purged)
+
+    def commit(self, judged: bool) -> int:
+        """Adds the files; returns the number of messages, 0 if that was done before.
+
+        Args:
+            judged: another shard was reached, so newer attributes do not matter any more.
+        """
+        manifest, table, files = self._manifest, self._table, self._staged
+        for attempt in range(ATTEMPTS):
+            if self._duplicates is not None:  # here, as reading the log and writing files may take seconds
+                table.refresh()
+                self._duplicates.look(table, self._now())
+                files = self._duplicates.files()
+            with self._target.holding(self._shard):
+                table.refresh()
+                instant = self._now()
+                if manifest.app_id is not None and (table.transaction(manifest.app_id) or 0) >= manifest.version:
+                    return 0  # another process committed the same files meanwhile
+                if self._duplicates is not None and not self._duplicates.look(table, instant):
+                    if attempt < PATIENCE:
+                        continue
+                    files = self._duplicates.files()
+                if manifest.too_old and not judged:
+                    raise _too_old(manifest.send_id)
+                if self._add(files, instant, judged):
+                    return sum(file.rows for file in files)
+            back_off(attempt)
+        raise RequestThrottled("too many lost races; nothing was sent")
+
+    def _add(self, files: Sequence[DataFile], now: int, judged: bool) -> bool:
+        table, manifest = self._table, self._manifest
+        attributes_version = table.transaction(layout.ATTRIBUTES_ID) or 0
+        if not judged and attributes_version != self._target.attributes_version:
+            raise StaleAttributes()
+        version = table.transaction(layout.SEND_ID) or 0
         if version >= layout.CLOSED:
-            raise QueueDoesNotExist("The specified queue does not exist.")
-        end, instant = version, opened_at(table, shard, now)
-        for file in _dealt(target, files, turn):
-            partition = {
-                "shard": str(shard),
-                "base_offset": str(end),
-                "opened_at": from_micros(instant).strftime("%Y-%m-%d %H:%M:%S.%f"),
-            }
-            added.append(attrs.evolve(file, partition=partition))
+            raise QueueDoesNotExist()
+        _check_room(self._target, self._shard, files)
+        end, instant = version, opened_at(table, now)
+        opened = from_micros(instant).strftime("%Y-%m-%d %H:%M:%S.%f")
+        added: list[DataFile] = []
+        for file in files:
+            added.append(attrs.evolve(file, partition={"base_offset": str(end), "opened_at": opened}))
             end += file.rows
-        if end != version:
-            fence[layout.send_id(shard)] = version
-            ids[layout.send_id(shard)] = end
-            ids[layout.clock_id(shard)] = instant
-    if name is not None:
-        fence[name.app_id] = table.transaction(name.app_id) or 0
-        ids[name.app_id] = name.version
-    if not ids:
-        return True  # nothing is left of a send that nobody will repeat
+        fence = {layout.ATTRIBUTES_ID: attributes_version, layout.SEND_ID: version}
+        ids = {layout.SEND_ID: end, layout.CLOCK_ID: instant} if added else {}
+        if manifest.app_id is not None:
+            fence[manifest.app_id] = table.transaction(manifest.app_id) or 0
+            ids[manifest.app_id] = manifest.version
+        if not ids:
+            return True  # nothing is left of a send that nobody will repeat
 
-    def add(token: str) -> None:
-        waiting.check_there(target.messages_path, added)  # in here, as the process may have been stopped before
-        table.add(added, ids, token)
+        def add(token: str) -> None:
+            waiting.check_there(table.path, added)  # in here, as the process may have been stopped before
+            table.add(added, ids, token)
 
-    return commit(table, fence, add)
+        return commit(table, fence, add)
 
 
 def _too_old(send_id: str) -> QueueClientError:
     return QueueClientError(
         f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"
     )
-
-
-def _dealt(target: Target, files: Sequence[DataFile], turn: int) -> Sequence[DataFile]:
-    """The files of a shard: those of its groups, or any in turn."""
-    if target.attributes.fifo:
-        return [file for file in files if file.partition["shard"] == str(target.shards[turn])]
-    return files[turn :: len(target.shards)]

@@ -22,9 +22,9 @@ _NO_KEYS = pa.chunked_array([], pa.large_string())
 Mask = npt.NDArray[np.bool_]
 
 
-def opened_at(table: Table, shard: int, now: int) -> int:
+def opened_at(table: Table, now: int) -> int:
     """The instant that messages of a commit on the loaded snapshot are stamped with."""
-    return max(now, table.transaction(layout.clock_id(shard)) or 0)
+    return max(now, table.transaction(layout.CLOCK_ID) or 0)
 
 
 def without_repeats(messages_path: str, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
@@ -46,41 +46,18 @@ def without_repeats(messages_path: str, files: Sequence[DataFile], by_group: boo
 
 
 class Duplicates:
-    """Waiting files without the messages whose deduplication id was sent less than five minutes before.
+    """Waiting files of a shard without the messages whose deduplication id was sent less than five minutes before.
 
     Follows the log from one snapshot to the next, so that a lost race costs a look at what was sent since.
     """
 
     def __init__(
-        self,
-        messages_path: str,
-        files: Sequence[DataFile],
-        by_group: bool,
-        purged: Callable[[int], int],
+        self, messages_path: str, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
     ) -> None:
-        """``purged`` tells up to which offset a shard was purged; that does not count any more (DDP-13)."""
-        self._purged = purged
-        shards = sorted({int(file.partition["shard"]) for file in files})
-        self._shards = [
-            _Shard(shard, messages_path, [f for f in files if f.partition["shard"] == str(shard)], by_group)
-            for shard in shards
-        ]
-
-    def look(self, table: Table, now: int) -> bool:
-        """Judges by the loaded snapshot and an instant; whether ``files`` is the same as it was before."""
-        same = [shard.look(table, opened_at(table, shard.number, now), self._purged) for shard in self._shards]
-        return all(same)
-
-    def files(self) -> list[DataFile]:
-        """The files to commit; writes those anew that hold duplicates."""
-        return [file for shard in self._shards for file in shard.files()]
-
-
-class _Shard:
-    def __init__(self, number: int, messages_path: str, staged: Sequence[DataFile], by_group: bool) -> None:
-        self.number = number
+        """``purged`` tells up to which offset the shard was purged; that does not count any more (DDP-13)."""
         self._path = messages_path
         self._by_group = by_group
+        self._purged = purged
         self._staged = [(file, _keys(waiting.columns_of(messages_path, file, _KEY), by_group)) for file in staged]
         self._sent = _SENT.empty_table()  # messages of the log with a key of ours
         self._known = 0  # offset up to which the log was looked at
@@ -88,25 +65,28 @@ class _Shard:
         self._left: list[DataFile] | None = None
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
-    def look(self, table: Table, instant: int, purged: Callable[[int], int]) -> bool:
+    def look(self, table: Table, now: int) -> bool:
+        """Judges by the loaded snapshot and an instant; whether ``files`` is the same as it was before."""
+        instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))
         if len(sent):
-            sent = sent.filter(pc.greater_equal(sent["offset"], purged(self.number)))
+            sent = sent.filter(pc.greater_equal(sent["offset"], self._purged()))
         if not sent["key"].equals(self._taken):
             self._taken, self._left = sent["key"], None
         return self._left is not None
 
     def files(self) -> list[DataFile]:
+        """The files to commit; writes those anew that hold duplicates."""
         if self._left is None:
             self._left = list(self._remaining())
         return self._left
 
     def _follow(self, table: Table, horizon: int) -> None:
-        end = layout.end_of(table.transaction(layout.send_id(self.number)))
+        end = layout.end_of(table.transaction(layout.SEND_ID))
         if end == self._known:
             return
-        sent = _sent_after(table, self.number, self._known, horizon, self._by_group)
+        sent = _sent_after(table, self._known, horizon, self._by_group)
         ours = [keys.filter(pc.is_in(keys, value_set=sent["key"])) for _, keys in self._staged]
         ours = pa.chunked_array([chunk for keys in ours for chunk in keys.chunks], pa.large_string())
         self._sent = pa.concat_tables([self._sent, sent.filter(pc.is_in(sent["key"], value_set=ours))])
@@ -134,9 +114,9 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(rows["group_id"].cast(pa.large_string()), ids, pa.scalar(" ", ids.type))
 
 
-def _sent_after(table: Table, shard: int, first: int, horizon: int, by_group: bool) -> pa.Table:
+def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
     """Messages from an offset on that were sent after an instant, but not moved here (DDP-16)."""
-    files = sorted(log_files(table, shard), key=lambda file: file.first)
+    files = sorted(log_files(table), key=lambda file: file.first)
     # nothing in a segment was sent after the next one was opened
     ends = {file.base: later.opened_at for file, later in pairwise(files) if later.base != file.base}
     recent = [

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.storage import waiting
+from lakequeue.storage import layout, waiting
 from lakequeue.storage.bulk_dedup import without_repeats
 from lakequeue.storage.characters import rows_with_refused_characters
 from lakequeue.storage.locks import local_path
@@ -25,7 +26,7 @@ from lakequeue.storage.row_rules import (
     refuse,
     row_rules,
 )
-from lakequeue.storage.waiting import Manifest
+from lakequeue.storage.waiting import Manifest, Name, WaitingFile
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,8 +46,10 @@ def quoted(name: str) -> str:
 def stage(
     spark: SparkSession,
     df: DataFrame,
-    messages_path: str,
-    send_id: str,
+    root: str,
+    key: str,
+    shards: Sequence[int],
+    name: Name,
     *,
     max_bytes: int,
     default_delay: float = 0.0,
@@ -54,14 +57,15 @@ def stage(
     fifo: Fifo | None = None,
     count_attributes: bool = True,
 ) -> Manifest:
-    """Writes a DataFrame's messages below the table in one pass, checked on the way; commits nothing.
+    """Writes a DataFrame's messages below the queue's tables in one pass, checked on the way; commits nothing.
 
     Args:
         spark: the session that the DataFrame belongs to.
         df: columns ``body`` STRING, and optionally ``delay_seconds``, ``group_id``, ``dedup_id`` and
             ``message_attributes`` (name -> text, or name -> type, string_value, binary_value).
-        messages_path: the queue's ``messages`` table.
-        send_id: names the send; message ids are derived from it and the row's place.
+        root, key: the queue.
+        shards: which take the files of a standard queue in turn.
+        name: of the send; message ids are derived from it and the row's place.
         max_bytes: the largest message, in UTF-8 bytes (SND-2).
         default_delay: seconds for rows without ``delay_seconds`` (DLY-9).
         max_delay: largest delay a row may ask for, in seconds; None: any.
@@ -70,7 +74,7 @@ def stage(
         count_attributes: whether message attributes count towards ``max_bytes``.
 
     Returns:
-        The manifest; that of an earlier staging of the same ``send_id`` if one is there by now.
+        The manifest; that of an earlier staging of the same name if one is there by now.
 
     Raises:
         InvalidParameterValue: columns or rows break a rule; the message says which and how many. Nothing is
@@ -82,18 +86,19 @@ def stage(
 
     check_columns(df, None if fifo is None else fifo.order_by)
     source = _normalized(df, None if fifo is None else fifo.order_by)
-    here = local_path(messages_path) is not None
+    here = local_path(root) is not None
     rules = row_rules(set(df.columns), max_bytes, max_delay, fifo, count_attributes)
     if not here:  # to fetch the files for a look at their bytes would cost more than Spark's regular expression
         rules.append((CHARACTERS, ~allowed_characters()))
     observation = Observation(f"lakequeue-{uuid.uuid4().hex}")
     broken = [F.count_if(condition).alias(rule.name) for rule, condition in rules]
-    folder = waiting.new_folder(send_id)
-    target = f"{messages_path.rstrip('/')}/{folder}"
+    folder, first = waiting.new_folder(name.files), shards[0]
+    messages_path = layout.messages_path(root, key, first)
     try:
         rows = source.observe(observation, *broken)
         rows = _delayed(rows, default_delay) if fifo is None else _grouped(spark, rows, fifo)
-        _rows(rows, send_id).write.mode("error").options(**_PARQUET).parquet(spark_uri(target))
+        target = spark_uri(f"{messages_path}/{folder}")
+        _rows(rows, name.files).write.mode("error").options(**_PARQUET).parquet(target)
         counts = observation.get
         files = list(waiting.written(messages_path, folder))
         broken_rules = [(rule, counts[rule.name]) for rule, _ in rules if counts[rule.name]]
@@ -103,17 +108,25 @@ def stage(
             broken_rules += [(CHARACTERS, count)] if count else []
         refuse(broken_rules)
         if fifo is not None:
-            files = [waiting.in_shard(messages_path, file, fifo.shards) for file in files]
             files = without_repeats(messages_path, files, fifo.dedup_by_group)
+            places = [waiting.shard_of(messages_path, file, fifo.shards) for file in files]
+        else:
+            places = [shards[number % len(shards)] for number in range(len(files))]
+        for file, shard in zip(files, places, strict=True):
+            waiting.move(root, key, file, first, shard)
     except BaseException:
-        with contextlib.suppress(OSError):
-            waiting.delete_folder(messages_path, folder)
+        for shard in shards:
+            with contextlib.suppress(OSError):
+                waiting.delete_folder(layout.messages_path(root, key, shard), folder)
         raise
-    manifest = Manifest(send_id, files)
-    first = waiting.write_manifest(messages_path, manifest)
-    if first != manifest:  # a second attempt at the same send was quicker; its files are the send
-        waiting.delete_folder(messages_path, folder)
-    return first
+    app_id = None if name.of_nobody and len(set(places)) == 1 else name.app_id
+    manifest = Manifest(name.files, app_id, name.version, list(map(WaitingFile, places, files)))
+    there = waiting.write_manifest(layout.tables_path(root, key), manifest)
+    if there != manifest:  # a second attempt at the same send was quicker; its files are the send
+        for shard in set(places):
+            with contextlib.suppress(OSError):
+                waiting.delete_folder(layout.messages_path(root, key, shard), folder)
+    return there
 
 
 # -- writing ---------------------------------------------------------------------------------------------------

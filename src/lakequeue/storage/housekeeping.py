@@ -2,8 +2,8 @@
 
 A closed segment is one that is not the last of its shard in the snapshot that the commit is made on. The last
 one is open: it is touched only when nothing was sent for an hour, or when all of it lies below the floor, and
-then in a commit that carries ``send-<shard>`` unchanged, so that it and an append refuse each other.
-Everything here is fenced by ``files-<shard>`` and may fail or be killed without harm.
+then in a commit that carries ``send`` unchanged, so that it and an append refuse each other.
+Everything here is fenced by ``files`` and may fail or be killed without harm.
 """
 
 from __future__ import annotations
@@ -54,27 +54,26 @@ class Tidied:
         return Tidied(self.dropped + other.dropped, self.joined + other.joined, self.cut + other.cut)
 
 
-def tidy(table: Table, shard: int, floor: int, drop_before: int | None = None) -> None:
+def tidy(table: Table, floor: int, drop_before: int | None = None) -> None:
     """What senders do when they close a segment: drops closed ones below ``floor``, joins the newest small ones.
 
     Args:
         table: a handle on ``messages``, locked by the caller.
-        shard: the shard.
         floor: a committed floor of the ledger, of any age: floors only rise, and what lies below
             one was forgotten by the ledger before (forget first, drop later).
         drop_before: only what was sent before this instant may be dropped, as FIFO queues still look for
             deduplication ids in what is younger (RET-11).
     """
-    _run(table, shard, lambda seen: _next_step(seen, floor, drop_before, _newest_small))
+    _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small))
 
 
-def compact(table: Table, shard: int, floor: int, now: int, drop_before: int | None = None) -> Tidied:
+def compact(table: Table, floor: int, now: int, drop_before: int | None = None) -> Tidied:
     """What the compactor does: the same with the small segments anywhere, the rows below ``floor`` of large
     segments, and the open segment if it is idle or below the floor.
 
     Args:
         table: a handle on ``messages``, used by nobody else meanwhile.
-        shard, floor, drop_before: as for ``tidy``.
+        floor, drop_before: as for ``tidy``.
         now: an instant in microseconds.
     """
 
@@ -85,7 +84,7 @@ def compact(table: Table, shard: int, floor: int, now: int, drop_before: int | N
             or _open_step(seen, floor, now, drop_before)
         )
 
-    return _run(table, shard, step)
+    return _run(table, step)
 
 
 @attrs.frozen
@@ -98,7 +97,7 @@ class _Seen:
     """For each the instant at which the next one was opened; nothing in it was sent later."""
     open_one: Segment | None
     number: int
-    """``files-<shard>``."""
+    """``files``."""
     send_version: int
     last_sent_at: int
 
@@ -108,34 +107,34 @@ class _Step:
     """A replacement of segments by some of their rows."""
 
     segments: list[Segment]
-    rows: Callable[[Table, int], Iterable[pa.Table]]
+    rows: Callable[[Table], Iterable[pa.Table]]
     outcome: Tidied
     with_send: bool = False
-    """Whether the open segment is among them, so that the commit must carry ``send-<shard>``."""
+    """Whether the open segment is among them, so that the commit must carry ``send``."""
 
 
-def _run(table: Table, shard: int, next_step: Callable[[_Seen], _Step | None]) -> Tidied:
+def _run(table: Table, next_step: Callable[[_Seen], _Step | None]) -> Tidied:
     done = Tidied()
     # each step looks anew: a replacement loads the newest snapshot, in which another process may have joined
     while True:
-        seen = _look(table, shard)
+        seen = _look(table)
         step = next_step(seen)
-        if step is None or not _replace(table, shard, seen, step):
+        if step is None or not _replace(table, seen, step):
             return done
         done += step.outcome
 
 
-def _look(table: Table, shard: int) -> _Seen:
-    files = sorted(log_files(table, shard), key=lambda file: file.first)
+def _look(table: Table) -> _Seen:
+    files = sorted(log_files(table), key=lambda file: file.first)
     segments = [list(group) for _, group in groupby(files, key=lambda file: file.base)]
     ends = [segment[0].opened_at for segment in segments[1:]]
     return _Seen(
         segments[:-1],
         ends,
         segments[-1] if segments else None,
-        table.transaction(layout.files_id(shard)) or 0,
-        table.transaction(layout.send_id(shard)) or 0,
-        table.transaction(layout.clock_id(shard)) or 0,
+        table.transaction(layout.FILES_ID) or 0,
+        table.transaction(layout.SEND_ID) or 0,
+        table.transaction(layout.CLOCK_ID) or 0,
     )
 
 
@@ -185,11 +184,11 @@ def _any_small(segments: list[Segment], limit: int) -> list[Segment]:
 
 
 def _drop(segments: list[Segment]) -> _Step:
-    return _Step(segments, lambda table, shard: [], Tidied(dropped=len(segments)))
+    return _Step(segments, lambda table: [], Tidied(dropped=len(segments)))
 
 
 def _join(segments: list[Segment]) -> _Step:
-    return _Step(segments, lambda table, shard: [_joined(table, shard, segments)], Tidied(joined=len(segments)))
+    return _Step(segments, lambda table: [_joined(table, segments)], Tidied(joined=len(segments)))
 
 
 def _open_step(seen: _Seen, floor: int, now: int, drop_before: int | None) -> _Step | None:
@@ -221,7 +220,7 @@ class _Rest:
     file: LogFile
     start: int
 
-    def __call__(self, table: Table, shard: int) -> Iterator[pa.Table]:
+    def __call__(self, table: Table) -> Iterator[pa.Table]:
         for first in range(self.start, self.file.last + 1, CUT_ROWS):
             last = min(self.file.last, first + CUT_ROWS - 1)
             rows = table.read_rows(self.file.path, first - self.file.first, last - self.file.first, _COLUMNS)
@@ -229,19 +228,19 @@ class _Rest:
             rows = _stamped(rows, self.file)
             # a piece is a segment: nothing before it was sent later than it was opened
             opened_at = rows["sent_at"].cast(pa.int64())[0].as_py()
-            yield _segment_rows(rows, shard, first, first, opened_at)
+            yield _segment_rows(rows, first, first, opened_at)
 
 
 def _size(segment: Segment) -> int:
     return sum(file.size for file in segment)
 
 
-def _joined(table: Table, shard: int, segments: Sequence[Segment]) -> pa.Table:
+def _joined(table: Table, segments: Sequence[Segment]) -> pa.Table:
     files = [file for segment in segments for file in segment]
     parts = table.read([file.path for file in files], _COLUMNS)
     rows = pa.concat_tables([_stamped(part, file) for part, file in zip(parts, files, strict=True)])
     _check_dense(table, files[0].first, files[-1].last, len(rows))
-    return _segment_rows(rows, shard, files[0].first, files[0].base, files[0].opened_at)
+    return _segment_rows(rows, files[0].first, files[0].base, files[0].opened_at)
 
 
 def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
@@ -258,23 +257,22 @@ def _check_dense(table: Table, first: int, last: int, count: int) -> None:
         raise QueueClientError(f"{table.path}: offsets {first} to {last} hold {count} rows")
 
 
-def _segment_rows(rows: pa.Table, shard: int, first: int, base: int, opened_at: int) -> pa.Table:
+def _segment_rows(rows: pa.Table, first: int, base: int, opened_at: int) -> pa.Table:
     count = len(rows)
     # dense offsets mean that the rows are numbered through
     rows = rows.set_column(0, "position", pa.array(range(first - base, first - base + count), pa.int64()))
     partition = [
-        pa.array([shard] * count, pa.int32()),
         pa.array([base] * count, pa.int64()),
         pa.array([opened_at] * count, layout.INSTANT),
     ]
     return pa.Table.from_arrays([*partition, *rows.columns], schema=layout.MESSAGES)
 
 
-def _replace(table: Table, shard: int, seen: _Seen, step: _Step) -> bool:
+def _replace(table: Table, seen: _Seen, step: _Step) -> bool:
     bases = [segment[0].base for segment in step.segments]
-    fence = {layout.files_id(shard): seen.number}
-    ids = {layout.files_id(shard): seen.number + 1}
+    fence = {layout.FILES_ID: seen.number}
+    ids = {layout.FILES_ID: seen.number + 1}
     if step.with_send:
-        fence[layout.send_id(shard)] = ids[layout.send_id(shard)] = seen.send_version
-    partition = {"shard": [shard], "base_offset": bases}
-    return commit(table, fence, lambda token: table.replace(partition, step.rows(table, shard), ids, token))
+        fence[layout.SEND_ID] = ids[layout.SEND_ID] = seen.send_version
+    partition = {"base_offset": bases}
+    return commit(table, fence, lambda token: table.replace(partition, step.rows(table), ids, token))

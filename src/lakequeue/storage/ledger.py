@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
-import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,23 +23,23 @@ _SPARE_FILES = 3
 _LOOK_EVERY = 16
 """Merges between two looks at whether the ledger wants compaction."""
 
-_RUN_COLUMNS = layout.RECEIPTS.names[2:16]
-_HEAD_COLUMNS = layout.RECEIPTS.names[16:]
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
+_DATA = pa.schema(
+    [layout.RECEIPTS.field(name) for name in ("first_offset", "last_offset", "state", "run", "head")]
+)
 
 
 class Ledger:
     """One handle on the ledger of one shard; not thread-safe, its owner locks."""
 
-    def __init__(self, table: Table, shard: int) -> None:
+    def __init__(self, table: Table) -> None:
         self.table = table
-        self.shard = shard
         self._merges = 0
 
     @property
     def epoch(self) -> int:
         """Epoch of the loaded snapshot."""
-        return self.table.transaction(layout.receipts_id(self.shard)) or 0
+        return self.table.transaction(layout.RECEIPTS_ID) or 0
 
     def load(self) -> tuple[Head, list[Run], list[Run]]:
         """Head, unsettled and settled runs of the loaded snapshot."""
@@ -48,17 +47,17 @@ class Ledger:
         at_head = pc.equal(rows["first_offset"], layout.HEAD_OFFSET)
         heads = rows.filter(at_head).to_pylist()
         if len(heads) != 1:
-            raise QueueClientError(f"{self.table.path} has {len(heads)} head rows for shard {self.shard}")
+            raise QueueClientError(f"{self.table.path} has {len(heads)} head rows")
         history = _runs(self._read(settled=True))
-        return _head(heads[0], self.shard), _runs(rows.filter(pc.invert(at_head))), history
+        return _head(heads[0]["head"]), _runs(rows.filter(pc.invert(at_head))), history
 
     def floor(self) -> int:
         """Floor of the loaded snapshot, without reading the runs beside the head."""
         files = self._files()
         heads = files.filter(pc.equal(files["min.first_offset"], layout.HEAD_OFFSET))
-        for part in self.table.read(heads["path"].to_pylist(), ["first_offset", "floor_offset"]):
-            for floor in part.filter(pc.equal(part["first_offset"], layout.HEAD_OFFSET))["floor_offset"]:
-                return int(floor.as_py())
+        for part in self.table.read(heads["path"].to_pylist(), ["first_offset", "head"]):
+            for head in part.filter(pc.equal(part["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist():
+                return int(head["floor_offset"])
         return 0
 
     def crowded(self, machine: ShardMachine) -> bool:
@@ -73,28 +72,25 @@ class Ledger:
         runs that ``machine`` holds after the decision), and with ``rewrite`` in any case.
         """
         epoch = decision.head.epoch
-        fence = {layout.receipts_id(self.shard): epoch - 1}
-        ids = {layout.receipts_id(self.shard): epoch}
+        fence = {layout.RECEIPTS_ID: epoch - 1}
+        ids = {layout.RECEIPTS_ID: epoch}
         if rewrite or self._wants_compaction():
             files = [
-                run_rows(self.shard, [], [], decision.head),
+                run_rows([], [], decision.head),
                 *self._ranges(machine.runs),
                 *self._ranges(machine.history, settled=True),
             ]
-            parts: dict[str, list[int | bool]] = {"shard": [self.shard], "settled": [False, True]}
+            parts = {"settled": [False, True]}
             return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token))
-        source = run_rows(self.shard, decision.puts, decision.deletes, decision.head, with_op=True)
+        source = run_rows(decision.puts, decision.deletes, decision.head, with_op=True)
         puts, deletes = [*decision.puts, *decision.settled_puts], [*decision.deletes, *decision.settled_deletes]
         offsets = [run.first for run in puts] + deletes or [layout.HEAD_OFFSET]
-        # literals prune files, and keep the shards from conflicting
+        # literals prune files
         prune = (
-            f"t.shard = {self.shard} AND (t.first_offset = {layout.HEAD_OFFSET} "
-            f"OR t.first_offset BETWEEN {min(offsets)} AND {max(offsets)})"
+            f"(t.first_offset = {layout.HEAD_OFFSET} OR t.first_offset BETWEEN {min(offsets)} AND {max(offsets)})"
         )
         if decision.settled_puts or decision.settled_deletes:
-            settled = run_rows(
-                self.shard, decision.settled_puts, decision.settled_deletes, None, with_op=True, settled=True
-            )
+            settled = run_rows(decision.settled_puts, decision.settled_deletes, None, with_op=True, settled=True)
             source = pa.concat_tables([source, settled])
         else:
             prune += " AND t.settled = false"
@@ -107,7 +103,7 @@ class Ledger:
 
     def _ranges(self, runs: Sequence[Run], *, settled: bool = False) -> list[pa.Table]:
         return [
-            run_rows(self.shard, runs[start : start + RANGE_ROWS], [], None, settled=settled)
+            run_rows(runs[start : start + RANGE_ROWS], [], None, settled=settled)
             for start in range(0, len(runs), RANGE_ROWS)
         ]
 
@@ -125,28 +121,22 @@ class Ledger:
 
     def _files(self, *, settled: bool = False) -> pa.Table:
         files = self.table.files()
-        return files.filter(
-            pc.and_(pc.equal(files["partition.shard"], self.shard), pc.equal(files["partition.settled"], settled))
-        )
+        return files.filter(pc.equal(files["partition.settled"], settled))
 
     def _read(self, *, settled: bool = False) -> pa.Table:
-        columns = layout.RECEIPTS.names[2:]
-        tables = self.table.read(self._files(settled=settled)["path"].to_pylist(), columns)
-        return pa.concat_tables([_DATA.empty_table(), *(table.select(columns).cast(_DATA) for table in tables)])
+        tables = self.table.read(self._files(settled=settled)["path"].to_pylist(), _DATA.names)
+        return pa.concat_tables(
+            [_DATA.empty_table(), *(table.select(_DATA.names).cast(_DATA) for table in tables)]
+        )
 
 
-_DATA = pa.schema([layout.RECEIPTS.field(name) for name in layout.RECEIPTS.names[2:]])
-
-
-def create_ledger(engine: Engine, path: str, shards: int, head: Head) -> None:
-    """Creates ``receipts`` with a head row for each shard."""
+def create_ledger(engine: Engine, path: str, head: Head) -> None:
+    """Creates ``receipts`` of a shard with its head row."""
     engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES)
-    rows = pa.concat_tables([run_rows(shard, [], [], attrs.evolve(head, shard=shard)) for shard in range(shards)])
-    engine.open(path).append(rows, {"created": 1}, "created")
+    engine.open(path).append(run_rows([], [], head), {"created": 1}, "created")
 
 
 def run_rows(
-    shard: int,
     puts: Sequence[Run],
     deletes: Sequence[int],
     head: Head | None,
@@ -155,41 +145,50 @@ def run_rows(
     settled: bool = False,
 ) -> pa.Table:
     """Rows of ``receipts``: the head (if given), then ``puts``; with ``op`` also ``deletes``."""
-    extra = 0 if head is None else 1
-    count = extra + len(puts) + len(deletes)
-    by_column = zip(*puts, strict=True) if puts else repeat(())
-    columns: dict[str, list[Any]] = {
-        name: [*[None] * extra, *values, *[None] * len(deletes)]
-        for name, values in zip(_RUN_COLUMNS, by_column, strict=False)
+    heads, count = int(head is not None), len(puts) + len(deletes) + int(head is not None)
+    first, last, state, *details = zip(*puts, strict=True) if puts else ((), (), (), *repeat((), len(layout.RUN)))
+    arrays = {
+        "settled": pa.repeat(settled, count),
+        "first_offset": [*[layout.HEAD_OFFSET] * heads, *first, *deletes],
+        "last_offset": [*[layout.HEAD_OFFSET] * heads, *last, *[None] * len(deletes)],
+        "state": [*[layout.HEAD_STATE] * heads, *state, *[None] * len(deletes)],
+        "run": pa.concat_arrays(
+            [
+                pa.nulls(heads, layout.RUN),
+                pa.StructArray.from_arrays(
+                    [pa.array(values, field.type) for values, field in zip(details, layout.RUN, strict=True)],
+                    fields=list(layout.RUN),
+                ),
+                pa.nulls(len(deletes), layout.RUN),
+            ]
+        ),
+        "head": pa.array([*([_head_cells(head)] if head else []), *[None] * (count - heads)], layout.HEAD),
+        "op": ["put"] * (heads + len(puts)) + ["del"] * len(deletes),
     }
-    if deletes:
-        columns["first_offset"][-len(deletes) :] = deletes
-    if head is not None:
-        columns["first_offset"][0] = columns["last_offset"][0] = layout.HEAD_OFFSET
-        columns["state"][0] = layout.HEAD_STATE
-        columns["move_number"][0] = head.move_number
-        for name in _HEAD_COLUMNS:
-            columns[name] = [getattr(head, name)] + [None] * (count - 1)
-        columns["attributes"][0] = list(head.attributes.items())
     schema = _SOURCE if with_op else layout.RECEIPTS
-    columns |= {
-        "shard": [shard] * count,
-        "settled": [settled] * count,
-        "op": ["put"] * (extra + len(puts)) + ["del"] * len(deletes),
+    return pa.Table.from_arrays(
+        [
+            values if isinstance(values := arrays[field.name], pa.Array) else pa.array(values, field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )
+
+
+def _head_cells(head: Head) -> dict[str, Any]:
+    return {field.name: getattr(head, field.name) for field in layout.HEAD} | {
+        "attributes": list(head.attributes.items())
     }
-    arrays = [
-        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _runs(rows: pa.Table) -> list[Run]:
     # column by column: an object per cell would take twenty times as long
-    return list(map(Run._make, zip(*(_values(rows[name]) for name in _RUN_COLUMNS), strict=True)))
+    details = rows["run"].combine_chunks().flatten()
+    columns = [rows[name].combine_chunks() for name in ("first_offset", "last_offset", "state")]
+    return list(map(Run._make, zip(*map(_values, [*columns, *details]), strict=True)))
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
+def _values(column: pa.Array) -> list[Any]:
     if column.null_count == len(column):
         return [None] * len(column)
     if pa.types.is_timestamp(column.type):
@@ -199,23 +198,21 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     return column.to_pylist()
 
 
-def _head(row: dict[str, Any], shard: int) -> Head:
+def _head(cells: dict[str, Any]) -> Head:
     def micros(name: str) -> int | None:
-        value = row[name]
+        value = cells[name]
         return None if value is None else pa.scalar(value, layout.INSTANT).cast(pa.int64()).as_py()
 
     return Head(
-        shard=shard,
-        epoch=row["epoch"],
-        head_offset=row["head_offset"],
-        floor_offset=row["floor_offset"],
-        purged_offset=row["purged_offset"],
+        epoch=cells["epoch"],
+        head_offset=cells["head_offset"],
+        floor_offset=cells["floor_offset"],
+        purged_offset=cells["purged_offset"],
         purged_at=micros("purged_at"),
-        history_since=micros("history_since"),
-        closed=row["closed"],
-        move_number=row["move_number"] or 0,
+        closed=cells["closed"],
+        move_number=cells["move_number"],
         committed_at=micros("committed_at") or 0,
-        attributes=dict(row["attributes"] or []),
-        attributes_version=row["attributes_version"],
-        released_offset=row["released_offset"] or 0,
+        attributes=dict(cells["attributes"]),
+        attributes_version=cells["attributes_version"],
+        released_offset=cells["released_offset"],
     )

@@ -183,9 +183,8 @@ class ShardLog:
 class LogReader:
     """Follows the log of one shard through a handle of its own; not thread-safe, its owner locks."""
 
-    def __init__(self, table: Table, shard: int) -> None:
+    def __init__(self, table: Table) -> None:
         self.table = table
-        self._shard = shard
         self._known: dict[str, Columns] = {}
         self.log = self._load()
         self._version = table.version
@@ -199,8 +198,8 @@ class LogReader:
         return self.log
 
     def _load(self) -> ShardLog:
-        version = self.table.transaction(layout.send_id(self._shard)) or 0
-        files = log_files(self.table, self._shard)
+        version = self.table.transaction(layout.SEND_ID) or 0
+        files = log_files(self.table)
         live = {file.path for file in files}
         self._known = {path: known for path, known in self._known.items() if path in live}
         return ShardLog(files, layout.end_of(version), version >= layout.CLOSED, self.table.version, self._columns)
@@ -224,10 +223,9 @@ class LogReader:
         return known
 
 
-def log_files(table: Table, shard: int) -> list[LogFile]:
-    """The live files of a shard in the loaded snapshot."""
+def log_files(table: Table) -> list[LogFile]:
+    """The live files of ``messages`` in the loaded snapshot."""
     files = table.files()
-    files = files.filter(pc.equal(files["partition.shard"], shard))
     columns = [
         files["path"],
         files["partition.base_offset"],

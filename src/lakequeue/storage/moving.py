@@ -1,6 +1,6 @@
-"""Bringing messages from a shard of one queue into the log of another, each move once.
+"""Bringing messages from a shard of one queue into the logs of another, each move once.
 
-The target's log keeps the number of the last move from that shard. It is fence and memory at once: who repeats a
+Each log of the target keeps the number of the last move from that shard. It is fence and memory at once: who repeats a
 move, or comes late with an old one, finds it there.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import pyarrow as pa
 
 from lakequeue.errors import QueueDoesNotExist, RequestThrottled
 from lakequeue.storage import layout
@@ -35,17 +34,15 @@ class Source:
 
 
 def arrived(table: Table, source: Source) -> bool:
-    """Whether the loaded snapshot of the target's ``messages`` has the move, or a later one."""
+    """Whether the loaded snapshot of a target's shard has its part of the move, or of a later one."""
     return (table.transaction(layout.move_id(source.key, source.shard)) or 0) >= source.number
 
 
-def deliver(
-    table: Table, source: Source, messages: Mapping[int, Sequence[Cells]], now: Callable[[], int]
-) -> list[int] | None:
-    """Appends messages by shard of the target in one commit, unless that was done before.
+def deliver(table: Table, source: Source, messages: Sequence[Cells], now: Callable[[], int]) -> bool | None:
+    """Appends messages to a shard of the target in one commit, unless that was done before.
 
     Returns:
-        Shards of which a segment was closed by it, so that files may be merged. None: the target was deleted.
+        Whether a segment was closed by it, so that files may be merged. None: the target was deleted.
 
     Raises:
         RequestThrottled: too many lost races; nothing was appended.
@@ -53,20 +50,16 @@ def deliver(
     move = layout.move_id(source.key, source.shard)
     for attempt in range(ATTEMPTS):
         if arrived(table, source):
-            return []
+            return False
         try:
-            places = {shard: Appender(table, shard).place(now()) for shard in messages}
+            place = Appender(table).place(now())
         except QueueDoesNotExist:
             return None
         # a lower number would be accepted by Delta: what is there is part of the fence
-        fence = {move: table.transaction(move) or 0}
-        fence |= {layout.send_id(shard): place.first for shard, place in places.items()}
-        rows = pa.concat_tables(place.rows(messages[shard]) for shard, place in places.items())
-        ids = {move: source.number}
-        for shard, place in places.items():
-            ids |= place.ids(len(messages[shard]))
+        fence = {move: table.transaction(move) or 0, layout.SEND_ID: place.first}
+        rows, ids = place.rows(messages), {move: source.number, **place.ids(len(messages))}
         if commit(table, fence, lambda token, rows=rows, ids=ids: table.append(rows, ids, token)):  # type: ignore[misc]
-            return [shard for shard, place in places.items() if place.closes]
+            return place.closes
         back_off(attempt)
         table.refresh()
     raise RequestThrottled("too many lost races; the messages are on their way")

@@ -1,4 +1,4 @@
-"""What lies around a Delta table: unused files, old log entries, manifests of bulk sends, empty directories.
+"""What lies around a Delta table: unused files, old log entries, empty directories.
 
 Nothing here commits, and nothing but this removes log entries or files. On local disks it does so while nobody is
 in a commit to the table, see `locks`; on object stores it removes only what is days old. Doing it twice, or at
@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from urllib.parse import unquote
 
@@ -44,16 +44,16 @@ def remove(table_path: str, files: Iterable[str]) -> Freed:
     return freed
 
 
-def vacuum(table: Table, kept: layout.Kept) -> Freed:
+def vacuum(table: Table, kept: layout.Kept, waiting: Collection[str] = ()) -> Freed:
     """Removes data files that no version of the last ``kept.file_hours`` names.
 
-    Those that were never committed go when they are as old.
+    Those that were never committed go when they are as old, unless they are among the ``waiting`` ones.
 
     Raises:
         LockHeld: somebody is in a commit for long; what is left is removed the next time.
     """
     hours = kept.file_hours if local_path(table.path) is not None else kept.remote_file_hours
-    unused, freed = sorted(table.unused(hours)), Freed()
+    unused, freed = sorted(set(table.unused(hours)) - set(waiting)), Freed()
     for start in range(0, len(unused), _BATCH):
         # whoever wrote a file and did not commit it yet holds the lock, or has committed it by now
         with committing(table.path, exclusive=True, patience=PATIENCE):
@@ -130,18 +130,6 @@ def readable_from(table_path: str) -> int:
     return min(number for number, kind, _ in _log(table_path) if kind == "checkpoint" or number == 0)
 
 
-def forget_manifests(messages_path: str, kept_seconds: float) -> Freed:
-    """Removes manifests of bulk sends that are as old.
-
-    Of a committed send nobody needs it; files of another are too old to be committed, and VACUUM takes them.
-    """
-    filesystem, base = filesystem_of(messages_path)
-    horizon = time.time() - kept_seconds
-    found = filesystem.get_file_info(pa_fs.FileSelector(f"{base}_manifests", allow_not_found=True))
-    old = [info.base_name for info in found if info.mtime is not None and info.mtime.timestamp() <= horizon]
-    return remove(messages_path, [f"_manifests/{name}" for name in old])
-
-
 def remove_empty_folders(table_path: str, kept_seconds: float) -> None:
     """On local disks, removes directories that segments have left behind.
 
@@ -173,11 +161,12 @@ def remove_tables(root: str, key: str, kept_seconds: float = 0) -> Freed:
     Raises:
         LockHeld: somebody is in a commit to one of them, and would make parts of it anew.
     """
+    path = layout.tables_path(root, key)
     with ExitStack() as alone:
-        for table in (layout.messages_path(root, key), layout.receipts_path(root, key)):
-            if exists(table, "_delta_log"):
+        for shard in filter(str.isdigit, folders(path)):
+            for table in (f"{path}/{shard}/{name}" for name in folders(f"{path}/{shard}")):
                 alone.enter_context(committing(table, exclusive=True, patience=PATIENCE))
-        filesystem, base = filesystem_of(layout.tables_path(root, key))
+        filesystem, base = filesystem_of(path)
         infos = filesystem.get_file_info(pa_fs.FileSelector(base, recursive=True, allow_not_found=True))
         files = [info for info in infos if info.type == pa_fs.FileType.File]
         newest = max((info.mtime.timestamp() for info in files if info.mtime is not None), default=0.0)

@@ -1,4 +1,4 @@
-"""Files of a bulk send that wait below the ``messages`` table for their commit, and their manifest."""
+"""Files of a bulk send that wait below the ``messages`` tables for their commits, and their manifest."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ import pyarrow.parquet as pq
 
 from lakequeue.errors import QueueClientError
 from lakequeue.storage import layout
-from lakequeue.storage.engine import DataFile
+from lakequeue.storage.engine import DataFile, Table
 from lakequeue.storage.locks import local_path
 from lakequeue.storage.sweep import filesystem_of
 
 ROW_GROUP = 4 << 20
 """Bytes. A receive of ten messages reads a row group; out of large ones it took 2 s."""
 
+_FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0
 """Seconds that files wait for their commit: half of what VACUUM keeps."""
 
@@ -36,41 +37,111 @@ _COLUMNS = pa.schema([field for field in layout.MESSAGES if field.name not in la
 
 
 @attrs.frozen
+class Name:
+    """What a bulk send is recognised by when it is repeated, for good.
+
+    It has reached a shard once the application id has the version there.
+    """
+
+    app_id: str
+    version: int
+    files: str
+    """Name of the files that wait for the commits; message ids are derived from it."""
+    of_stream: bool = False
+    of_nobody: bool = False
+    """Its caller knows no name, so it is not repeated; but it may have to be completed."""
+
+    @classmethod
+    def of_send(cls, send_id: str) -> Name:
+        """A send that its caller has named."""
+        return cls(layout.bulk_id(send_id), 1, send_id)
+
+    @classmethod
+    def of_batch(cls, stream: str, batch: int) -> Name:
+        """A micro-batch of a stream, whose batches come in the order of their numbers, from 0 on."""
+        return cls(layout.stream_id(stream), batch + 1, f"stream-{stream}-{batch}", of_stream=True)
+
+    @classmethod
+    def new(cls) -> Name:
+        """A send without a name."""
+        id = uuid.uuid4().hex
+        return cls(layout.bulk_id(id), 1, id, of_nobody=True)
+
+    def reached(self, table: Table) -> bool:
+        """Whether the loaded snapshot of a shard's ``messages`` has this send, or a later batch of its stream."""
+        return (table.transaction(self.app_id) or 0) >= self.version
+
+
+@attrs.frozen
+class WaitingFile:
+    """A file below the ``messages`` table of a shard that is not committed yet."""
+
+    shard: int
+    file: DataFile
+    """Its ``partition`` is empty until the commit fixes it."""
+
+
+@attrs.frozen
 class Manifest:
-    """Files of a bulk send that wait for their commit."""
+    """Files of a bulk send that wait for their commits, one for each shard."""
 
     send_id: str
-    files: Sequence[DataFile]
-    """In the order of the DataFrame's partitions; ``partition`` is empty until the commit fixes it, but names
-    the shard on FIFO queues."""
+    app_id: str | None
+    """What each shard's commit is recognised by, see ``Name``; None if its one commit needs no completion."""
+    version: int
+    files: Sequence[WaitingFile]
+    """In the order of the DataFrame's partitions."""
     written_at: float = attrs.field(factory=time.time, eq=False)
     """By the machine's wall clock, in seconds."""
 
     @property
     def rows(self) -> int:
         """Messages in all files."""
-        return sum(file.rows for file in self.files)
+        return sum(waiting.file.rows for waiting in self.files)
+
+    @property
+    def shards(self) -> list[int]:
+        """The shards that it has messages for."""
+        return list(dict.fromkeys(waiting.shard for waiting in self.files))
 
     @property
     def too_old(self) -> bool:
         """Whether VACUUM may take its files before they are committed."""
         return time.time() - self.written_at > LONGEST_WAIT
 
+    def of(self, shard: int) -> list[DataFile]:
+        """The files of a shard."""
+        return [waiting.file for waiting in self.files if waiting.shard == shard]
+
 
 # -- manifests -------------------------------------------------------------------------------------------------
 
 
-def load_manifest(messages_path: str, send_id: str) -> Manifest | None:
-    """The manifest of a bulk send that was staged here, None if there is none."""
-    filesystem, base = filesystem_of(messages_path)
-    path = f"{base}{_manifest_name(send_id)}"
+def load_manifest(tables_path: str, send_id: str) -> Manifest | None:
+    """The manifest of a bulk send that was staged below a queue's directory, None if there is none."""
+    return _load(tables_path, _manifest_name(send_id))
+
+
+def manifests(tables_path: str) -> Iterator[Manifest]:
+    """Every manifest below a queue's directory."""
+    filesystem, base = filesystem_of(tables_path)
+    for info in filesystem.get_file_info(pa_fs.FileSelector(f"{base}{_FOLDER}", allow_not_found=True)):
+        if info.base_name.endswith(".json"):
+            found = _load(tables_path, f"{_FOLDER}/{info.base_name}")
+            if found is not None:
+                yield found
+
+
+def _load(tables_path: str, name: str) -> Manifest | None:
+    filesystem, base = filesystem_of(tables_path)
     try:
-        with filesystem.open_input_stream(path) as stream:
+        with filesystem.open_input_stream(f"{base}{name}") as stream:
             plain = json.loads(stream.read())
-        written_at = filesystem.get_file_info(path).mtime.timestamp()
+        written_at = filesystem.get_file_info(f"{base}{name}").mtime.timestamp()
     except (FileNotFoundError, AttributeError):  # gone before, or between the two
         return None
-    return Manifest(plain["send_id"], [DataFile(**file) for file in plain["files"]], written_at)
+    files = [WaitingFile(each["shard"], DataFile(**each["file"])) for each in plain["files"]]
+    return Manifest(plain["send_id"], plain["app_id"], plain["version"], files, written_at)
 
 
 def check_there(messages_path: str, files: Sequence[DataFile]) -> None:
@@ -81,17 +152,17 @@ def check_there(messages_path: str, files: Sequence[DataFile]) -> None:
         raise FileNotFoundError(f"{len(gone)} of {len(files)} files waited too long and were removed")
 
 
-def write_manifest(messages_path: str, manifest: Manifest) -> Manifest:
+def write_manifest(tables_path: str, manifest: Manifest) -> Manifest:
     """Writes the manifest unless there is one; returns the one that is there."""
     stored = attrs.filters.exclude(attrs.fields(Manifest).written_at)
     text = json.dumps(attrs.asdict(manifest, filter=stored, value_serializer=_plain)).encode()
     name = _manifest_name(manifest.send_id)
-    local = local_path(messages_path)
+    local = local_path(tables_path)
     if local is None:
-        there = load_manifest(messages_path, manifest.send_id)
+        there = load_manifest(tables_path, manifest.send_id)
         if there is not None:
             return there
-        filesystem, base = filesystem_of(messages_path)
+        filesystem, base = filesystem_of(tables_path)
         with filesystem.open_output_stream(f"{base}{name}") as stream:  # object stores write all or nothing
             stream.write(text)
         return manifest
@@ -103,7 +174,7 @@ def write_manifest(messages_path: str, manifest: Manifest) -> Manifest:
     try:
         os.link(draft, target)  # fails if it exists, so two attempts agree on one
     except FileExistsError:
-        there = load_manifest(messages_path, manifest.send_id)
+        there = load_manifest(tables_path, manifest.send_id)
         if there is not None:
             return there
         raise
@@ -112,25 +183,28 @@ def write_manifest(messages_path: str, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def forget(messages_path: str, send_id: str) -> None:
-    """Removes the manifest of a send, if there is one; its files belong to the table by now, or to VACUUM."""
-    filesystem, base = filesystem_of(messages_path)
+def forget(tables_path: str, send_id: str) -> None:
+    """Removes the manifest of a send, if there is one; its files belong to the tables by now, or to VACUUM."""
+    filesystem, base = filesystem_of(tables_path)
     with contextlib.suppress(FileNotFoundError):
         filesystem.delete_file(f"{base}{_manifest_name(send_id)}")
 
 
-def discard(messages_path: str, send_id: str) -> None:
-    """Removes the manifest of a send and its files; only for a send that was never committed."""
-    manifest = load_manifest(messages_path, send_id)
+def discard(root: str, key: str, send_id: str) -> None:
+    """Removes the manifest of a send and its files; only for a send that reached no shard."""
+    tables_path = layout.tables_path(root, key)
+    manifest = load_manifest(tables_path, send_id)
     if manifest is None:
         return
-    forget(messages_path, send_id)
-    for folder in {os.path.dirname(file.path) for file in manifest.files}:
-        delete_folder(messages_path, folder)
+    forget(tables_path, send_id)
+    for shard in manifest.shards:
+        for folder in {os.path.dirname(file.path) for file in manifest.of(shard)}:
+            with contextlib.suppress(OSError):
+                delete_folder(layout.messages_path(root, key, shard), folder)
 
 
 def _manifest_name(send_id: str) -> str:
-    return f"_manifests/{_safe(send_id)}.json"
+    return f"{_FOLDER}/{_safe(send_id)}.json"
 
 
 def _safe(send_id: str) -> str:
@@ -186,15 +260,25 @@ def columns_of(messages_path: str, file: DataFile, columns: Sequence[str]) -> pa
         return source.read(columns)
 
 
-def in_shard(messages_path: str, file: DataFile, shards: int) -> DataFile:
-    """The file with the shard that its message groups belong to."""
-    number = 0
-    if shards > 1:
-        filesystem, base = filesystem_of(messages_path)
-        with pq.ParquetFile(f"{base}{file.path}", filesystem=filesystem) as source:
-            group = source.read_row_group(0, ["group_id"])["group_id"][0].as_py()
-        number = zlib.crc32(group.encode()) % shards
-    return attrs.evolve(file, partition={"shard": str(number)})
+def shard_of(messages_path: str, file: DataFile, shards: int) -> int:
+    """The shard that the message groups of a file belong to."""
+    if shards == 1:
+        return 0
+    filesystem, base = filesystem_of(messages_path)
+    with pq.ParquetFile(f"{base}{file.path}", filesystem=filesystem) as source:
+        group = source.read_row_group(0, ["group_id"])["group_id"][0].as_py()
+    return zlib.crc32(group.encode()) % shards
+
+
+def move(root: str, key: str, file: DataFile, source: int, target: int) -> None:
+    """Moves a file that waits from one shard to the same path in another."""
+    if source == target:
+        return
+    filesystem, base = filesystem_of(layout.tables_path(root, key))
+    destination = f"{base}{target}/messages/{file.path}"
+    if isinstance(filesystem, pa_fs.LocalFileSystem):
+        filesystem.create_dir(os.path.dirname(destination))
+    filesystem.move(f"{base}{source}/messages/{file.path}", destination)
 
 
 def rewritten(messages_path: str, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
@@ -216,7 +300,7 @@ def rewritten(messages_path: str, file: DataFile, kept: npt.NDArray[np.bool_]) -
             positions = pa.array(np.arange(count, count + len(rows)), pa.int64())
             target.write_table(rows.set_column(0, "position", positions))
             count += len(rows)
-    return attrs.evolve(_described(messages_path, path), partition=file.partition)
+    return _described(messages_path, path)
 
 
 def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
