@@ -188,10 +188,10 @@ class Queue:
                 version, checked = self._validated(check)
                 continue
             stale = False
-            for shard, entries in self._sender.by_shard(left, self.fifo):
+            for shards, entries in self._sender.by_shard(left, self.fifo):
                 try:
                     with self.owner.storage_errors():
-                        done |= self._sender.send(shard, entries, self._attributes, version)
+                        done |= self._sender.send(shards, entries, self._attributes, version)
                 except StaleAttributes:
                     stale = True
                 except (QueueServiceError, QueueClientError) as error:  # other shards have theirs

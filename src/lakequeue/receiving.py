@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import zlib
@@ -76,7 +75,7 @@ class Request:
 
 
 class Receiver:
-    """Receives from all shards of a queue, beginning with each in turn. Thread-safe."""
+    """Receives from all shards of a queue, beginning with the one that this process keeps to. Thread-safe."""
 
     def __init__(
         self, row: QueueRow, shards: Sequence[ShardService], mover: Mover, now: Callable[[], int]
@@ -85,7 +84,6 @@ class Receiver:
         self._shards = shards
         self._mover = mover
         self._now = now
-        self._turn = itertools.count()
         self._fifo = row.attributes.get("FifoQueue") == "true"
 
     def claim(
@@ -101,7 +99,7 @@ class Receiver:
         """
         parts: Parts = []
         left, refusal = max_messages, None
-        for shard in self._in_turn(attempt_id):
+        for place, shard in enumerate(self._in_turn(attempt_id)):
             try:
                 command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
                 result = self._mover.claim(shard, command)
@@ -116,6 +114,8 @@ class Receiver:
                     break
                 raise result.error
             elif result.value.spans:
+                if place and not parts and attempt_id is None:
+                    shard.shared.receives.stay(shard.shard)
                 parts.append((shard, result.value))
                 left -= result.value.message_count
                 if left <= 0 or attempt_id is not None:
@@ -123,15 +123,17 @@ class Receiver:
         return parts, refusal
 
     def _in_turn(self, attempt_id: str | None) -> Iterator[ShardService]:
-        shards, start = self._shards, next(self._turn)
-        if attempt_id is not None and len(shards) > 1:
-            now = self._now()
-            for shard in shards:
-                if shard.look(lambda machine: machine.attempt_lives(attempt_id, now)):
-                    yield shard
-                    return
-            start = zlib.crc32(attempt_id.encode())  # so that retries at the same time begin with the same one
-        yield from (shards[(start + index) % len(shards)] for index in range(len(shards)))
+        shards = self._shards
+        if attempt_id is None or len(shards) == 1:
+            yield from (shards[shard] for shard in shards[0].shared.receives.order_of_receive())
+            return
+        now = self._now()
+        for shard in shards:
+            if shard.look(lambda machine: machine.attempt_lives(attempt_id, now)):
+                yield shard
+                return
+        start = zlib.crc32(attempt_id.encode())  # so that retries at the same time begin with the same one
+        yield from (shards[(start + step) % len(shards)] for step in range(len(shards)))
 
     def polls(
         self, request: Request, place: Place | None, clear: Callable[[], None], names: Sequence[str]
@@ -170,7 +172,7 @@ class Receiver:
 
     def waiting(self, wake: Callable[[], None]) -> AbstractContextManager[Place]:
         """A place in the line of the queue, where ``wake`` is called for each look that is due."""
-        return self._shards[0].line.place(wake)
+        return self._shards[0].shared.line.place(wake)
 
     def _messages(self, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
         seal = handles.Seal(self._row.key, shard.shard, claimed.lease_id, self._row.handle_key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,7 +9,7 @@ from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import OverLimit, QueueServiceError
 from lakequeue.message import SendResult, ValidEntry, md5_of_attributes, md5_of_body, new_message_id
 from lakequeue.sequence import sequence_number
-from lakequeue.shard_service import Now, ShardService
+from lakequeue.shard_service import Now, Placed, ShardService
 from lakequeue.storage.append import NewMessage
 
 Entries = Mapping[int, ValidEntry]
@@ -28,40 +27,46 @@ class Sender:
     def __init__(self, shards: Sequence[ShardService], now: Now) -> None:
         self._shards = shards
         self._now = now
-        self._turn = itertools.count()
 
     def in_turn(self) -> list[ShardService]:
-        """All shards, each call beginning with the next one."""
-        start = next(self._turn) % len(self._shards)
-        return [*self._shards[start:], *self._shards[:start]]
+        """All shards, beginning with the one that this process keeps to."""
+        return [self._shards[shard] for shard in self._shards[0].shared.sends.order()]
 
-    def by_shard(self, entries: Entries, fifo: bool) -> Iterable[tuple[ShardService, Entries]]:
-        """Entries with the shard that they go to: their group's on FIFO queues, else the next one for all."""
+    def by_shard(self, entries: Entries, fifo: bool) -> Iterable[tuple[list[ShardService], Entries]]:
+        """Entries with the shards that may take them: their group's on FIFO queues, else any, in this order."""
         if not fifo:
-            return [(self.in_turn()[0], entries)]
+            return [(self.in_turn(), entries)]
         found: dict[int, dict[int, ValidEntry]] = {}
         for index, entry in entries.items():
             found.setdefault(shard_of_group(entry.group_id or "", len(self._shards)), {})[index] = entry
-        return [(self._shards[shard], part) for shard, part in found.items()]
+        return [([self._shards[shard]], part) for shard, part in found.items()]
 
     def send(
-        self, shard: ShardService, entries: Entries, attributes: QueueAttributes, version: int
+        self, shards: Sequence[ShardService], entries: Entries, attributes: QueueAttributes, version: int
     ) -> dict[int, SendResult | QueueServiceError]:
-        """Appends entries that were judged by a version of the attributes; errors as in ``ShardService.send``."""
+        """Appends entries that were judged by a version of the attributes to the first shard that has room.
+
+        Errors as in ``ShardService.send``.
+        """
         id_format = attributes.profile_rules.message_id_format
-        messages = [NewMessage(new_message_id(id_format), entry) for entry in entries.values()]
-        places = shard.send(messages, self._now, attributes, version)
+        left = {index: NewMessage(new_message_id(id_format), entry) for index, entry in entries.items()}
         done: dict[int, SendResult | QueueServiceError] = {}
-        for (index, entry), place in zip(entries.items(), places, strict=True):
-            if place is None:
-                done[index] = OverLimit(
-                    "The queue stores as many messages as it may; delete some or raise MaxStoredMessages."
-                )
-                continue
-            done[index] = SendResult(
-                place.message_id,
-                md5_of_body(entry.body),
-                md5_of_attributes(entry.attributes),
-                sequence_number(shard.shard, place.offset) if attributes.fifo else None,
-            )
-        return done
+        for shard in shards:
+            places = shard.send(list(left.values()), self._now, attributes, version)
+            for index, place in zip(list(left), places, strict=True):
+                if place is not None:
+                    del left[index]
+                    done[index] = _result(entries[index], place, shard.shard, attributes.fifo)
+            if not left:
+                return done
+        full = OverLimit("The queue stores as many messages as it may; delete some or raise MaxStoredMessages.")
+        return done | dict.fromkeys(left, full)
+
+
+def _result(entry: ValidEntry, place: Placed, shard: int, fifo: bool) -> SendResult:
+    return SendResult(
+        place.message_id,
+        md5_of_body(entry.body),
+        md5_of_attributes(entry.attributes),
+        sequence_number(shard, place.offset) if fifo else None,
+    )

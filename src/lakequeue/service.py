@@ -26,12 +26,11 @@ from lakequeue.errors import (
     RequestThrottled,
     coded_for,
 )
-from lakequeue.line import Line
 from lakequeue.names import new_key, validate_name
 from lakequeue.queue import Queue
 from lakequeue.redrive import Place
 from lakequeue.shard import Head
-from lakequeue.shard_service import ShardService
+from lakequeue.shard_service import ShardService, Shared
 from lakequeue.steps import Steps
 from lakequeue.storage import layout, process
 from lakequeue.storage.catalog import Catalog, QueueRow
@@ -64,9 +63,9 @@ class _Store:
     def shards(self, row: QueueRow) -> list[ShardService]:
         with self.lock:
             if row.key not in self._shards:
-                line = Line()
+                shared = Shared.of(row.shards)
                 self._shards[row.key] = [
-                    ShardService(self.engine, self.root, row.key, shard, line) for shard in range(row.shards)
+                    ShardService(self.engine, self.root, row.key, shard, shared) for shard in range(row.shards)
                 ]
             return self._shards[row.key]
 

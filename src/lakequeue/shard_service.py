@@ -18,6 +18,7 @@ import pyarrow as pa
 from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, RequestThrottled
 from lakequeue.group_commit import GroupCommit
+from lakequeue.home_shard import HomeShard
 from lakequeue.line import Line
 from lakequeue.shard import (
     Claim,
@@ -99,12 +100,25 @@ Sent = list[Placed | None]
 """A place for each message of a send; None for those that the cap on stored messages refused."""
 
 
+@attrs.frozen
+class Shared:
+    """What the shards of a queue share in this process."""
+
+    line: Line
+    sends: HomeShard
+    receives: HomeShard
+
+    @classmethod
+    def of(cls, shards: int) -> Shared:
+        return cls(Line(), HomeShard(shards), HomeShard(shards))
+
+
 class ShardService:
     """Everything this process does with one shard. Thread-safe."""
 
-    def __init__(self, engine: Engine, root: str, key: str, shard: int, line: Line) -> None:
+    def __init__(self, engine: Engine, root: str, key: str, shard: int, shared: Shared) -> None:
         self.shard = shard
-        self.line = line
+        self.shared = shared
         self._engine = engine
         self._messages = layout.messages_path(root, key, shard)
         self._receipts = layout.receipts_path(root, key, shard)
@@ -171,7 +185,7 @@ class ShardService:
         self, sends: Sequence[_Send], alone: ExitStack
     ) -> tuple[list[Sent | BaseException], Appended | None]:
         appender = self._open_appender()
-        fresh = False
+        fresh, lost = False, 0
         for attempt in range(ATTEMPTS):
             now = max(send.now() for send in sends)
             appender.check_open()
@@ -200,10 +214,12 @@ class ShardService:
                 return answers, None
             done = appender.append(places.new, now, version)
             if done is not None:
+                self.shared.sends.committed(self.shard, met=lost > 0)
                 with self._body_lock:
                     self._bodies.remember(done.first, done.rows)
                 return answers, done
-            if attempt == PATIENCE:
+            lost += 1
+            if lost == PATIENCE:
                 _alone(alone, appender.table.path)
                 appender.refresh()
             back_off(attempt)
@@ -403,6 +419,8 @@ class ShardService:
                 return decision.results
             if ledger.commit(decision, machine, rewrite):
                 machine.committed()
+                if wanted:
+                    self.shared.receives.committed(self.shard, met=lost > 0)
                 return decision.results
             self._machine = None
             lost += 1
@@ -525,7 +543,7 @@ class ShardService:
 
     def wake(self) -> None:
         """Has somebody look who waits for messages; called after every change that this process makes."""
-        self.line.call()
+        self.shared.line.call()
 
 
 class _Places:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,20 @@ def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:
 
 def shard_of(queue: Queue, number: int = 0) -> ShardService:
     return queue._shards[number]
+
+
+def keep_to(queue: Queue, shard: int) -> None:
+    """Has this process begin its sends and receives with a shard."""
+    shared = queue.shards[0].shared
+    shared.sends.stay(shard)
+    shared.receives.stay(shard)
+
+
+def spread(queue: Queue, bodies: Iterable[str]) -> None:
+    """Sends a message to each shard in turn."""
+    for number, body in enumerate(bodies):
+        keep_to(queue, number % len(queue.shards))
+        queue.send(body)
 
 
 def small_segments(patch: pytest.MonkeyPatch, commits: int = 2) -> None:
@@ -88,7 +102,7 @@ def check_log(queue: Queue, *, from_start: bool = True) -> list[Row]:
     for shard in range(len(queue.shards)):
         part = [row for row in rows if row.shard == shard]
         end = layout.end_of(application_id(queue, layout.SEND_ID, shard))
-        first = 0 if from_start or not part else part[0].offset
+        first = 0 if from_start else part[0].offset if part else end
         assert [row.offset for row in part] == list(range(first, end))
         sent = [row.sent_at for row in part]
         assert sent == sorted(sent)

@@ -218,7 +218,7 @@ def _store_otherwise(patch: Patch, **columns: None) -> None:
     patch.setattr(
         ledger,
         "run_rows",
-        lambda shard, puts, *rest, **more: rows(shard, [put._replace(**columns) for put in puts], *rest, **more),
+        lambda puts, *rest, **more: rows([put._replace(**columns) for put in puts], *rest, **more),
     )
 
 

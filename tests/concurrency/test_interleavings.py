@@ -13,6 +13,7 @@ from concurrency.rig import (
     at_once,
     check_log,
     drain,
+    keep_to,
     log_rows,
     shard_of,
     small_segments,
@@ -346,14 +347,16 @@ class TestManyShards:
         self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue = two[0].create_queue("orders", shards=2)
-        queue.send_batch([SendEntry(body="a")])
-        queue.send_batch([SendEntry(body="b")])
+        for shard, body in enumerate("ab"):
+            keep_to(queue, shard)
+            queue.send(body)
         busy = Ledger.commit
         monkeypatch.setattr("lakequeue.shard_service.ATTEMPTS", 2)
         monkeypatch.setattr("lakequeue.shard_service.back_off", lambda _: None)
-        monkeypatch.setattr(Ledger, "commit", lambda self, *a: self.shard == 0 and busy(self, *a))
+        monkeypatch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and busy(self, *a))
         outcomes = []
-        for _ in range(2):  # one of them begins with the busy shard
+        for shard in range(2):  # the first one is busy
+            keep_to(queue, shard)
             try:
                 outcomes.append([message.body for message in queue.receive(max_messages=2)])
             except RequestThrottled:
@@ -365,16 +368,18 @@ class TestManyShards:
         self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue = two[0].create_queue("orders", shards=2)
-        queue.send("a")
-        queue.send("b")
-        handles = sorted(message.receipt_handle for message in queue.receive(max_messages=2))
+        for shard, body in enumerate("ab"):
+            keep_to(queue, shard)
+            queue.send(body)
+        received = sorted(queue.receive(max_messages=2), key=lambda message: message.body)
+        handles = [message.receipt_handle for message in received]
         commit = Ledger.commit
         with monkeypatch.context() as patch:
             patch.setattr("lakequeue.shard_service.ATTEMPTS", 2)
             patch.setattr("lakequeue.shard_service.back_off", lambda _: None)
-            patch.setattr(Ledger, "commit", lambda self, *a: self.shard == 0 and commit(self, *a))
+            patch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and commit(self, *a))
             result = queue.delete_batch(handles)
-        assert [entry.receipt_handle for entry in result.successful] == handles[:1]
+        assert [entry.receipt_handle for entry in result.successful] == handles[:1]  # of the first shard
         assert [entry.code for entry in result.failed] == ["RequestThrottled"]
         assert queue.counts().in_flight == 1
 

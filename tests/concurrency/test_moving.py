@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.rig import apart, at_once, drain, log_rows, shard_of
+from concurrency.rig import apart, at_once, drain, log_rows, shard_of, spread
 from concurrency.test_faults import Fault, killed
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.clock import SystemClock
@@ -400,8 +400,7 @@ def test_moves_from_and_to_several_shards_are_ended_each_by_itself(
     here, there = apart(tmp_path / "root", clock)
     mine = Pair.create(here, shards=shards[0], dead_shards=shards[1])
     theirs = Pair.of(there)
-    for body in "abcdef":
-        mine.queue.send(body)
+    spread(mine.queue, "abcdef")
     received(mine.queue)
     for step in (REMOVAL, APPEND):
         with dying(step):
@@ -519,8 +518,7 @@ class TestKilled:
         [here] = apart(tmp_path / "root", SystemClock(), 1)
         mine = Pair.create(here, shards=3)
         other = here.create_queue("other")
-        for body in "abcdef":
-            mine.queue.send(body)
+        spread(mine.queue, "abcdef")
         received(mine.queue)
         killed(tmp_path / "root", "policy", before)
         assert received(mine.queue) == []  # an object from before the change, which brings no change to shards

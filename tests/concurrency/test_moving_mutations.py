@@ -83,17 +83,12 @@ def append_without_a_look_at_the_number(patch: Patch) -> None:
     patch.setattr("lakequeue.storage.moving.arrived", lambda *_: False)
 
 
-def never_look_at_the_number(patch: Patch) -> None:
-    append_without_a_look_at_the_number(patch)
-    patch.setattr("lakequeue.moving.arrived", lambda *_: False)
-
-
 def believe_that_it_arrived(patch: Patch) -> None:
-    patch.setattr("lakequeue.moving.arrived", lambda *_: True)
+    patch.setattr("lakequeue.storage.moving.arrived", lambda *_: True)
 
 
 def remove_without_appending(patch: Patch) -> None:
-    patch.setattr("lakequeue.moving.deliver", lambda *_: [])
+    patch.setattr("lakequeue.moving.deliver", lambda *_: False)
 
 
 def use_a_number_again(patch: Patch) -> None:
@@ -118,7 +113,6 @@ def leave_moves_to_receivers(patch: Patch) -> None:
 PAIRS: list[tuple[Callable[[Pair, Pair], None], Callable[[Patch], None]]] = [
     (nothing_is_lost_or_doubled_by_who_is_overtaken, append_without_a_look_at_the_number),
     (who_slept_through_later_moves_brings_nothing, append_without_a_look_at_the_number),
-    (who_slept_through_later_moves_brings_nothing, never_look_at_the_number),
     (a_move_that_was_cut_short_is_ended_by_others, believe_that_it_arrived),
     (a_move_that_was_cut_short_is_ended_by_others, remove_without_appending),
     (every_move_of_a_shard_arrives, use_a_number_again),

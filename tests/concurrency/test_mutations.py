@@ -128,11 +128,11 @@ def overlapping_merges_leave_every_row_there_once(on: Stage) -> None:
 
     def overtaken(*args: Any) -> None:
         on.patch.setattr(PointTable, "replace", replace)
-        housekeeping.tidy(theirs.table, 0, 0)
+        housekeeping.tidy(theirs.table, 0)
         replace(*args)
 
     on.patch.setattr(PointTable, "replace", overtaken)
-    housekeeping.tidy(mine.table, 0, 0)
+    housekeeping.tidy(mine.table, 0)
     assert len(check_log(on.queue)) == 12
 
 
@@ -341,7 +341,7 @@ def no_search_for_the_token(patch: Patch) -> None:
 
 def drop_whatever_is_closed(patch: Patch) -> None:
     tidy = housekeeping.tidy
-    patch.setattr("lakequeue.shard_service.tidy", lambda table, shard, *_: tidy(table, shard, 2**62))
+    patch.setattr("lakequeue.shard_service.tidy", lambda table, *_: tidy(table, 2**62))
 
 
 def merge_without_a_fence(patch: Patch) -> None:
@@ -352,8 +352,8 @@ def merge_without_a_fence(patch: Patch) -> None:
 def answer_from_memory(patch: Patch) -> None:
     init = Ledger.__init__
 
-    def deaf(self: Ledger, table: Any, shard: int) -> None:
-        init(self, table, shard)
+    def deaf(self: Ledger, table: Any) -> None:
+        init(self, table)
         loaded = []
         refresh = table.refresh
         table.refresh = lambda: loaded or (loaded.append(1), refresh())

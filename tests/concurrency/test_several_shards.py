@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import apart, drain
+from concurrency.rig import apart, drain, keep_to
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.point import PointTable
 from lakequeue.testing import ManualClock
@@ -27,10 +27,9 @@ def queue(tmp_path: Path, clock: ManualClock) -> Queue:
     """Two messages in each shard: one is visible, one is deleted and can be rewound."""
     lq = LakeQueue(str(tmp_path / "root"), clock=clock)
     queue = lq.create_queue("orders", shards=SHARDS, rewind_range=3_600)
-    for _ in range(2):
-        for shard in range(SHARDS):
-            queue.send(f"message of {shard}")
-    for _ in range(SHARDS):  # each begins with the next shard
+    for shard in range(SHARDS):
+        keep_to(queue, shard)
+        queue.send_batch([SendEntry(body=f"{number} of {shard}") for number in range(2)])
         [message] = queue.receive()
         queue.delete(message.receipt_handle)
     return queue

@@ -33,7 +33,7 @@ from lakequeue import (
     service,
 )
 from lakequeue.shard import Rewrite
-from lakequeue.storage import housekeeping, layout, ledger
+from lakequeue.storage import housekeeping, layout, ledger, waiting
 from lakequeue.storage.engine import DataFile
 from lakequeue.storage.point import PointEngine, PointTable
 from lakequeue.testing import ManualClock
@@ -373,19 +373,20 @@ def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_
     table = Path(layout.messages_path(queue.owner.root, queue.key, 0))
     (table / "bulk" / "load-1" / "x").mkdir(parents=True)
     (table / "bulk" / "load-1" / "x" / "part-0.parquet").write_bytes(b"rows")
-    (table / "_manifests").mkdir()
-    written = int(clock.now().timestamp() * 1_000_000)
-    (table / "_manifests" / "load-1.json").write_text(f'{{"created_at": {written}}}')
+    file = DataFile("bulk/load-1/x/part-0.parquet", 4, 1, {})
+    manifest = waiting.Manifest("load-1", "bulk-load-1", 1, [waiting.WaitingFile(0, file)])
+    waiting.write_manifest(layout.tables_path(queue.owner.root, queue.key), manifest)
+    manifests = table.parents[1] / "manifests"
     for hours in (11, 12.9):
         clock.advance(hours * 3600)
         older(queue.owner.root, hours * 3600)
         assert (table / "bulk" / "load-1" / "x" / "part-0.parquet").exists()
-        assert (table / "_manifests" / "load-1.json").exists()
+        assert (manifests / "load-1.json").exists()
         succeeded(queue.compact())
     clock.advance(3_700)
     older(queue.owner.root, 3_700)
     succeeded(queue.compact())
-    assert not (table / "_manifests" / "load-1.json").exists()
+    assert not (manifests / "load-1.json").exists()
     older(queue.owner.root, 3_700)
     succeeded(queue.compact())
     assert not (table / "bulk").exists()
@@ -665,7 +666,7 @@ def _an_open_segment_loses_no_send(bench: Bench, patch: pytest.MonkeyPatch) -> N
         replace(table, *arguments)
 
     patch.setattr(type(table), "replace", slow)
-    housekeeping.compact(table, 0, 1, 0)
+    housekeeping.compact(table, 1, 0)
     assert [row.body for row in check_log(queue, from_start=False)][-1] == "1"
     assert drain(bench.queue()) == ["1"]
 

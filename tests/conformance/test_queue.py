@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from concurrency.rig import keep_to
 from conformance.bench import Bench, Call, point_only
 from lakequeue import LakeQueue, Queue, SendEntry, errors, shard_service
 from lakequeue.shard import Purge
@@ -51,7 +52,7 @@ def handles(messages) -> list[str]:
 
 
 def live_files(queue: Queue, path) -> int:
-    return len(DeltaTable(path(queue.owner.root, queue.key)).file_uris())
+    return len(DeltaTable(path(queue.owner.root, queue.key, 0)).file_uris())
 
 
 # --- what is sent is what arrives
@@ -502,10 +503,12 @@ def test_a_deletion_that_was_cut_short_is_finished_by_whoever_comes_next(bench, 
         queue._shards[0].mark(close=True)
     else:
         queue.close()
-    for _ in range(2):  # the shards are taken in turn
-        with pytest.raises(errors.QueueDoesNotExist):
-            other.send("b")
-            other.send("b")
+    keep_to(other, 0)
+    with pytest.raises(errors.QueueDoesNotExist):
+        other.send("b")
+    keep_to(other, 1)
+    with pytest.raises(errors.QueueDoesNotExist):
+        other.send("b")
     with pytest.raises(errors.QueueDoesNotExist):
         bench.queue()
     assert bench.create().receive() == []
@@ -687,12 +690,16 @@ def test_region_and_exact_name_together_make_a_queue(bench: Bench):
 @pytest.mark.spec("INF-3", "INF-11", "BAT-2", "DLT-3")
 def test_a_queue_of_three_shards_behaves_as_one(bench: Bench, clock):
     queue = bench.create(shards=3, max_inflight_messages=9)
-    for text in "abcd":
+    for number, text in enumerate("abc"):
+        keep_to(queue, number)
         queue.send(text)
-    bench.queue().send_batch(batch("e", "f"))
+    other = bench.queue()
+    keep_to(other, 1)
+    clock.advance(1)
+    other.send_batch(batch("d", "e", "f"))
     assert queue.counts().visible == 6
     first = bench.queue().receive(10)
-    assert len(set(handles(first))) == len(first) == 5  # three in the shard of four, for the cap
+    assert len(set(handles(first))) == len(first) == 5  # three of four in the second shard, for the cap
     clock.advance(15)
     keep, *gone = first
     assert not bench.queue().delete_batch(handles(gone)).failed
@@ -976,7 +983,7 @@ def test_a_task_that_is_cancelled_leaves_no_waiter_behind(bench: Bench, clock):
 
     asyncio.run(scenario())
     assert clock.waiting == 0
-    assert queue.shards[0].line.first is None
+    assert queue.shards[0].shared.line.first is None
     queue.send("A")
     assert bodies(queue.receive()) == ["A"]
 
@@ -1341,9 +1348,10 @@ def test_calls_that_wait_for_a_commit_go_into_the_next_one_together(bench: Bench
 @pytest.mark.spec("DLT-3")
 def test_the_ledger_has_one_head_row_for_each_shard(bench: Bench):
     queue = bench.create(shards=2)
-    for text in "abcd":
-        queue.send(text)
-    queue.delete_batch(handles(queue.receive(10)[::2]))
+    for shard in range(2):
+        keep_to(queue, shard)
+        queue.send("a")
+        queue.receive()
     for shard in range(2):
         rows = DeltaTable(receipts_path(bench.root, queue.key, shard)).to_pyarrow_table(
             columns=["first_offset", "last_offset", "state"]

@@ -124,7 +124,7 @@ class Play:
         self.log: list[Row] = []
         self.model = new_model(settings)
         self.saved = self.model.copy()
-        self.head = Head(shard=0, attributes=wire(settings), attributes_version=settings.version)
+        self.head = Head(attributes=wire(settings), attributes_version=settings.version)
         self.rows: dict[int, Run] = {}
         self.settled: dict[int, Run] = {}
         self.machine = ShardMachine(self.head, [], ListLog([]))

@@ -21,7 +21,7 @@ ROOMS = [
     ),
     ("shard", {"shard", "renewal"}),
     ("storage", {"storage"}),
-    ("shard service", {"group_commit", "line", "shard_service", "steps"}),
+    ("shard service", {"group_commit", "home_shard", "line", "shard_service", "steps"}),
     (
         "service",
         {

@@ -114,7 +114,7 @@ def shard(
     sent = sent or [0] * messages
     delays = [*delays, *[0] * (len(sent) - len(delays))]
     wire = QueueAttributes.create(**attributes).to_wire()
-    return Shard(ShardMachine(Head(0, head_offset=head, attributes=wire), runs, FakeLog(sent, delays)))
+    return Shard(ShardMachine(Head(head_offset=head, attributes=wire), runs, FakeLog(sent, delays)))
 
 
 def held(first: int, last: int, lease: str, until: float, *, count: int = 1, at: float = 0) -> Run:
@@ -200,7 +200,7 @@ def test_a_million_messages_are_one_run() -> None:
         def first_sent_at_or_after(self, instant: int) -> int:
             return 0
 
-    machine = ShardMachine(Head(0, attributes=QueueAttributes.create().to_wire()), [], Bulk([], []))
+    machine = ShardMachine(Head(attributes=QueueAttributes.create().to_wire()), [], Bulk([], []))
     decision = machine.decide([Claim(1_000_000, 30 * S, "lease")], 0)
     assert decision.puts == [Run(0, 999_999, IN_FLIGHT, "lease", 1, 30 * S, 0, 0)]
     assert decision.head.head_offset == 1_000_000
@@ -699,7 +699,7 @@ def test_a_hundred_and_twenty_thousand_runs_in_flight_slow_nothing_down() -> Non
     log.sent = [0] * (2 * count + 100_000)
     log.delays = log.sent
     runs = [held(2 * i, 2 * i, f"lease-{i}", 1_000 + i) for i in range(count)]
-    head = Head(0, head_offset=2 * count, attributes=QueueAttributes.create().to_wire())
+    head = Head(head_offset=2 * count, attributes=QueueAttributes.create().to_wire())
     started = time.process_time()
     machine = ShardMachine(head, runs, log)
     assert time.process_time() - started < 3

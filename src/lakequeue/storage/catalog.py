@@ -173,9 +173,10 @@ class Catalog:
         parts = table.read(table.files()["path"].to_pylist())
         rows = [row for part in parts for row in _plain(part)]
         for version in {row["layout_version"] for row in rows} - {layout.LAYOUT_VERSION}:
+            older = version < layout.LAYOUT_VERSION
             raise QueueClientError(
-                f"{self.root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}: "
-                f"install {'a newer' if version > layout.LAYOUT_VERSION else 'an older'} one"
+                f"{self.root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}; "
+                + ("empty its queues with lakequeue 0.1, then start a new root" if older else "install a newer one")
             )
         return [QueueRow(**row) for row in rows]
 
