@@ -86,7 +86,7 @@ def check_log(queue: Queue, shards: int = 1, *, from_start: bool = True) -> list
     for shard in range(shards):
         part = [row for row in rows if row.shard == shard]
         end = layout.end_of(application_id(queue, layout.send_id(shard)))
-        first = 0 if from_start or not part else part[0].offset
+        first = 0 if from_start else part[0].offset if part else end
         assert [row.offset for row in part] == list(range(first, end))
         sent = [row.sent_at for row in part]
         assert sent == sorted(sent)
