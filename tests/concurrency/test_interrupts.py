@@ -123,7 +123,7 @@ class Story:
         at_once([lambda: self.queue.send("after"), lambda: self.dead.send("after")], patience=30)
         here = apart(self.queue.owner.root, clock, 1)[0]
         for queue in (here.queue("orders"), here.queue("dead")):
-            check_log(queue, from_start=False)
+            check_log(queue, from_start=False, redriven=True)
         clock.advance(1_000)
         # the last time, what a redrive was bringing back when it was interrupted
         queues = [self.queue, self.dead, self.queue]
