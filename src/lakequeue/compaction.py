@@ -20,7 +20,7 @@ from lakequeue.shard_service import ShardService
 from lakequeue.storage import layout, stats, sweep
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.commit import first_line
-from lakequeue.storage.engine import Freed
+from lakequeue.storage.folder import Freed
 from lakequeue.storage.housekeeping import Tidied
 
 if TYPE_CHECKING:

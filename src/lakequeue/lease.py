@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import attrs
 
@@ -264,7 +263,7 @@ def _places(root: str, key: str, part: _Part) -> Iterator[LeasePlace]:
         for file in log.overlapping(span.first, span.last):
             first, last = max(span.first, file.first), min(span.last, file.last)
             yield LeasePlace(
-                f"{path}/{unquote(file.path)}",
+                f"{path}/{file.file.name}",
                 (first, last) == (file.first, file.last),
                 part.shard.shard,
                 file.base,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakequeue.compaction import CompactionSummary, Progress
-    from lakequeue.storage.engine import Freed
+    from lakequeue.storage.folder import Freed
 
 ATTEMPTS = 30
 MAX_LISTED = 1_000

@@ -15,9 +15,10 @@ from lakequeue.attributes import HIDDEN
 from lakequeue.clock import from_micros, to_micros
 from lakequeue.storage import layout, past
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.delta_log import LOG
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.frames import quoted, spark_uri
 from lakequeue.storage.lease_frame import SEQUENCE_NUMBER
-from lakequeue.storage.sweep import exists
 
 _CHUNK = 100_000
 """Offsets that one task matches with their runs."""
@@ -186,7 +187,7 @@ def view_statements(
 
 def _stats(root: str) -> str:
     path = layout.stats_path(root)
-    if not exists(path, "_delta_log"):  # the compactor never passed
+    if next(Folder(path).files(LOG), None) is None:  # the compactor never passed
         return _nothing(STATS)
     return f"SELECT {', '.join(STATS)} FROM {_table(path)}"
 

@@ -114,7 +114,10 @@ def _ledger_rows(file: Path) -> frozenset[tuple[Any, ...]]:
     return frozenset(
         zip(
             *(table[name].to_pylist() for name in ("first_offset", "last_offset", "state")),
-            *(values("run", name) for name in ("lease_id", "receive_count", "visible_at", "received_at", "attempt_id")),
+            *(
+                values("run", name)
+                for name in ("lease_id", "receive_count", "visible_at", "received_at", "attempt_id")
+            ),
             *(values("head", name) for name in ("committed_at", "head_offset")),
             strict=True,
         )

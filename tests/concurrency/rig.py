@@ -96,8 +96,8 @@ def application_id(queue: Queue, app_id: str, shard: int = 0) -> int:
     return table.transaction_version(app_id) or 0
 
 
-def check_log(queue: Queue, *, from_start: bool = True) -> list[Row]:
-    """Asserts offsets that are dense and there once, ids and bodies there once, and time that only rises."""
+def check_log(queue: Queue, *, from_start: bool = True, redriven: bool = False) -> list[Row]:
+    """Asserts offsets that are dense and there once, ids too (but redriven ones), and time that only rises."""
     rows = log_rows(queue)
     for shard in range(len(queue.shards)):
         part = [row for row in rows if row.shard == shard]

@@ -242,7 +242,7 @@ class TestHousekeeping:
     def test_a_rewritten_ledger_that_raises_is_the_old_one_or_the_new_one(
         self, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, landed: bool
     ) -> None:
-        monkeypatch.setattr(Ledger, "_wants_compaction", lambda _: True)
+        monkeypatch.setattr(Ledger, "_wants_compaction", lambda *_: True)
         queue = lq.create_queue("orders")
         queue.send_batch([SendEntry(body=str(number)) for number in range(20)])
         fault = Fault("replace", OSError("gone"), landed, times=2).install(monkeypatch)

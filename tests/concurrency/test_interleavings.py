@@ -258,18 +258,18 @@ class TestMerging:
         appender = shard_of(queue)._open_appender()
         appender.refresh()
         table = appender.table
-        refresh, done = table.refresh, []
+        follow, done = table._snapshot.follow, []
 
         def overtaken() -> None:  # after the first replacement landed, before its outcome is loaded
             if not done:
                 done.append(1)
                 theirs = shard_of(other)._open_appender().table
                 theirs.refresh()
-                housekeeping.tidy(theirs, 0, 0)
-            refresh()
+                housekeeping.tidy(theirs, 0)
+            follow()
 
-        monkeypatch.setattr(table, "refresh", overtaken)
-        housekeeping.tidy(table, 0, 0)
+        monkeypatch.setattr(table._snapshot, "follow", overtaken)
+        housekeeping.tidy(table, 0)
         assert done
         assert len(check_log(queue)) == 12
 

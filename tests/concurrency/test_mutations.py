@@ -76,7 +76,7 @@ def a_deleted_message_stays_away(on: Stage) -> None:
     first, second = on.queue.receive(max_messages=2)
     on.other.delete(first.receipt_handle)
     shard_of(on.queue)._open_ledger().table.refresh()
-    on.patch.setattr(Ledger, "_wants_compaction", lambda _: True)  # writes every run anew
+    on.patch.setattr(Ledger, "_wants_compaction", lambda *_: True)  # writes every run anew
     on.queue.change_visibility(second.receipt_handle, 0)
     on.clock.advance(30)
     third = apart(on.here.root, on.clock, 1)[0].queue("orders")

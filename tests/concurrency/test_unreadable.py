@@ -10,6 +10,7 @@ import pytest
 
 from concurrency.rig import apart, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
+from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.point import PointTable
 from lakequeue.testing import ManualClock
 
@@ -33,15 +34,11 @@ def another(queue: Queue) -> Queue:
 def break_reads_of(patch: pytest.MonkeyPatch, number: int, queue: Queue) -> None:
     """Lets the data file fail that a send wrote, given its number."""
     read_rows = PointTable.read_rows
-    broken: set[str] = set()
 
-    def reading(table: PointTable, path: str, *more: Any) -> Any:
-        files = table.files()
-        positions = dict(zip(files["path"].to_pylist(), files["min.position"].to_pylist(), strict=True))
-        if positions.get(path) == number:
-            broken.add(path)
+    def reading(table: PointTable, file: LiveFile, *more: Any) -> Any:
+        if file.minimum["position"] == number:
             raise OSError("the disk is bad here")
-        return read_rows(table, path, *more)
+        return read_rows(table, file, *more)
 
     patch.setattr(PointTable, "read_rows", reading)
 

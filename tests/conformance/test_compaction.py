@@ -70,7 +70,9 @@ def live_files(queue: Queue, name: str = "messages") -> int:
 
 
 def log_files_of(queue: Queue, name: str) -> list[str]:
-    return sorted(path.name for path in (Path(queue.owner.root) / "q" / queue.key / "0" / name / "_delta_log").iterdir())
+    return sorted(
+        path.name for path in (Path(queue.owner.root) / "q" / queue.key / "0" / name / "_delta_log").iterdir()
+    )
 
 
 def succeeded(summaries: Any) -> Any:
@@ -576,7 +578,9 @@ def steady_flow(bench: Bench, minutes: int, rounds: int) -> list[dict[str, float
                 "ledger files": live_files(queue, "receipts"),
                 "log": len(log_files_of(queue, "messages")),
                 "ledger log": len(log_files_of(queue, "receipts")),
-                "ledger rows": DeltaTable(layout.receipts_path(bench.root, queue.key, 0)).to_pyarrow_table().num_rows,
+                "ledger rows": DeltaTable(layout.receipts_path(bench.root, queue.key, 0))
+                .to_pyarrow_table()
+                .num_rows,
                 "ms a call": round(took * 1_000 / (rounds * 5), 1),
             }
         )

@@ -237,7 +237,7 @@ def test_messages_that_were_moved_here_hold_no_id(spark: SparkSession, queue: Qu
     queue.send("small", group_id="g", dedup_id="s")
     table = queue.owner.engine.open(layout.messages_path(queue.owner.root, queue.key, 0))
     now = queue.owner.clock.now()
-    row = table.read(table.files()["path"].to_pylist())[0].to_pylist()[0] | {
+    row = table.read(table.files())[0].to_pylist()[0] | {
         "base_offset": 1, "opened_at": now, "message_id": "moved", "dedup_id": "m",
         "source_queue": "q",
     }  # fmt: skip

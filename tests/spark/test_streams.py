@@ -128,7 +128,9 @@ def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> No
 
 
 @pytest.mark.spec("QUE-25", "SND-2")
-@pytest.mark.parametrize("name", [waiting.Name.of_batch("s", 0), waiting.Name.of_send("load")], ids=["batch", "send_id"])
+@pytest.mark.parametrize(
+    "name", [waiting.Name.of_batch("s", 0), waiting.Name.of_send("load")], ids=["batch", "send_id"]
+)
 def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
     spark: SparkSession, lq: LakeQueue, queue: Queue, name: bulk.Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,11 @@ class ShardMachine:
         return list(self._state.runs)
 
     @property
+    def run_count(self) -> int:
+        """How many runs there are, those of the history too."""
+        return len(self._state.runs) + len(self._state.history)
+
+    @property
     def history(self) -> list[Run]:
         """Every settled run in order of offset (a copy, O(n))."""
         return list(self._state.history)

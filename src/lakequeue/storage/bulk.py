@@ -183,8 +183,8 @@ def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
             if not reached:
                 raise
             raise QueueClientError(
-                f"bulk send {manifest.send_id} reached shards {sorted(reached)} of {sorted(manifest.shards)}, then it "
-                f"failed: {first_line(error)}. Repeating it with send_id={manifest.send_id!r} is safe",
+                f"bulk send {manifest.send_id} reached shards {sorted(reached)} of {sorted(manifest.shards)}, "
+                f"then it failed: {first_line(error)}. Repeating it with send_id={manifest.send_id!r} is safe",
                 outcome_unknown=True,
             ) from error
         reached.add(shard)

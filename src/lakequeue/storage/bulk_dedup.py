@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from lakequeue.storage import layout, waiting
 from lakequeue.storage.dedup import WINDOW
 from lakequeue.storage.engine import DataFile, Table
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.log import log_files
 
 _KEY = ["group_id", "dedup_id"]
@@ -41,7 +42,7 @@ def without_repeats(messages_path: str, files: Sequence[DataFile], by_group: boo
         if kept.any():
             left.append(file if kept.all() else waiting.rewritten(messages_path, file, kept))
         if not kept.all():
-            waiting.delete_file(messages_path, file.path)
+            Folder(messages_path).remove([file.path])
     return left
 
 
@@ -125,7 +126,7 @@ def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Ta
         if file.last >= first
         and (file.opened_at > horizon if file.bulk else ends.get(file.base, horizon + 1) > horizon)
     ]
-    tables = table.read([file.path for file in recent], [*_KEY, "sent_at", "source_queue"])
+    tables = table.read([file.file for file in recent], [*_KEY, "sent_at", "source_queue"])
     parts = []
     for file, rows in zip(recent, tables, strict=True):
         sent_at = pc.fill_null(rows["sent_at"].cast(pa.int64()), file.opened_at)

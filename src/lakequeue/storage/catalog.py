@@ -14,7 +14,8 @@ from lakequeue.errors import QueueClientError
 from lakequeue.names import name_hash
 from lakequeue.storage import layout, sweep
 from lakequeue.storage.commit import commit, first_line
-from lakequeue.storage.engine import Engine, Freed, Table
+from lakequeue.storage.engine import Engine, Table
+from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.locks import committing, local_path
 
 CREATION = 3600.0
@@ -124,7 +125,7 @@ class Catalog:
         with committing(layout.queues_path(self.root), exclusive=True, patience=sweep.PATIENCE):
             known = {row.key for row in self.rows()}
             kept = 0.0 if local_path(self.root) is not None else ORPHANS_KEPT
-            for name in sweep.folders(f"{self.root}/q"):
+            for name in Folder(f"{self.root}/q").folders():
                 if name not in known:
                     freed += sweep.remove_tables(self.root, name, kept)
         return freed
@@ -170,13 +171,14 @@ class Catalog:
         return self._table
 
     def _read(self, table: Table) -> list[QueueRow]:
-        parts = table.read(table.files()["path"].to_pylist())
+        parts = table.read(table.files())
         rows = [row for part in parts for row in _plain(part)]
         for version in {row["layout_version"] for row in rows} - {layout.LAYOUT_VERSION}:
-            older = version < layout.LAYOUT_VERSION
+            advice = "install a newer one"
+            if version < layout.LAYOUT_VERSION:
+                advice = "empty its queues with lakequeue 0.1, and start a new root"
             raise QueueClientError(
-                f"{self.root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}; "
-                + ("empty its queues with lakequeue 0.1, then start a new root" if older else "install a newer one")
+                f"{self.root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}: {advice}"
             )
         return [QueueRow(**row) for row in rows]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import time
 import uuid
@@ -11,7 +10,9 @@ from collections.abc import Callable, Mapping
 
 from lakequeue.errors import QueueClientError
 from lakequeue.storage import layout, sweep
+from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engine import LostRace, StaleSnapshot, Table
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.locks import LockHeld, committing, local_path
 
 OLDEST_BASE = 3600.0
@@ -130,9 +131,7 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
 
 
 def _in_log(table: Table, version: int) -> bool:
-    entry = f"_delta_log/{version:020}.json"
-    local = local_path(table.path)
-    return os.path.exists(f"{local}/{entry}") if local is not None else sweep.exists(table.path, entry)
+    return Folder(table.path).exists(entry_name(version))
 
 
 def _trim(table: Table) -> None:

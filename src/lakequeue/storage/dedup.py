@@ -64,7 +64,7 @@ class DedupWindow:
         for file in sorted(files, key=lambda file: file.first, reverse=True):
             if file.last < self.end:
                 break
-            rows = table.read([file.path], ["sent_at", "group_id", "dedup_id", "source_queue"])[0]
+            rows = table.read([file.file], ["sent_at", "group_id", "dedup_id", "source_queue"])[0]
             recent.append((file, rows))
             if _instants(file, rows)[0] <= now - WINDOW:
                 break

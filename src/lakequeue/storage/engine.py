@@ -14,6 +14,8 @@ from typing import Protocol
 import attrs
 import pyarrow as pa
 
+from lakequeue.storage.delta_log import LiveFile
+
 
 class LostRace(Exception):
     """Another commit got in between; reload, decide again, repeat."""
@@ -21,17 +23,6 @@ class LostRace(Exception):
 
 class StaleSnapshot(LostRace):
     """Files of the loaded snapshot, or of its log, are gone: it was not the newest for hours; refresh."""
-
-
-@attrs.frozen
-class Freed:
-    """What was removed from storage."""
-
-    files: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: Freed) -> Freed:
-        return Freed(self.files + other.files, self.bytes + other.bytes)
 
 
 @attrs.frozen
@@ -83,15 +74,18 @@ class Table(Protocol):
     def transaction(self, app_id: str) -> int | None:
         """Last committed version of an application id, None if it never committed."""
 
-    def files(self) -> pa.Table:
-        """Live files: path, rows, size, ``partition.<column>`` typed, and for the columns that carry
-        statistics ``min.<column>``, ``max.<column>``, ``null_count.<column>`` (NULL if absent)."""
+    def files(self) -> list[LiveFile]:
+        """The live files."""
 
-    def read(self, paths: Sequence[str], columns: Sequence[str] | None = None) -> list[pa.Table]:
+    @property
+    def file_count(self) -> int:
+        """How many there are; cheaper."""
+
+    def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
         """Rows of live files, a table each, in the order asked for and in the file's own row order;
         ``columns`` are data (not partition) columns, None: all of them."""
 
-    def read_rows(self, path: str, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
+    def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows ``first..last`` (row numbers, inclusive) of one live file; reads little else."""
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:

@@ -223,7 +223,7 @@ class _Rest:
     def __call__(self, table: Table) -> Iterator[pa.Table]:
         for first in range(self.start, self.file.last + 1, CUT_ROWS):
             last = min(self.file.last, first + CUT_ROWS - 1)
-            rows = table.read_rows(self.file.path, first - self.file.first, last - self.file.first, _COLUMNS)
+            rows = table.read_rows(self.file.file, first - self.file.first, last - self.file.first, _COLUMNS)
             _check_dense(table, first, last, len(rows))
             rows = _stamped(rows, self.file)
             # a piece is a segment: nothing before it was sent later than it was opened
@@ -237,7 +237,7 @@ def _size(segment: Segment) -> int:
 
 def _joined(table: Table, segments: Sequence[Segment]) -> pa.Table:
     files = [file for segment in segments for file in segment]
-    parts = table.read([file.path for file in files], _COLUMNS)
+    parts = table.read([file.file for file in files], _COLUMNS)
     rows = pa.concat_tables([_stamped(part, file) for part, file in zip(parts, files, strict=True)])
     _check_dense(table, files[0].first, files[-1].last, len(rows))
     return _segment_rows(rows, files[0].first, files[0].base, files[0].opened_at)

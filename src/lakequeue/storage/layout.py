@@ -1,8 +1,8 @@
 """Schemas, partitions, table properties, paths and application ids of a lakequeue root.
 
-A root holds one ``queues`` table, one ``stats`` table and, for each queue incarnation, a directory ``q/<key>`` with
-a directory per shard, which holds the tables ``messages`` and ``receipts`` of that shard. Commits to one table queue
-up behind one another whatever partition they touch, so shards that shared a table would share its pace.
+A root holds one ``queues`` table, one ``stats`` table and, for each queue incarnation, a directory ``q/<key>``
+with a directory per shard, which holds the tables ``messages`` and ``receipts`` of that shard. Commits to one
+table queue up behind one another whatever partition they touch, so shards in one table would share its pace.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def bulk_id(send_id: str) -> str:
 
 
 def stream_id(stream: str) -> str:
-    """On ``messages``: version, one more than the number of the stream's last micro-batch that reached the shard."""
+    """On ``messages``: version, one more than the number of the stream's last batch that reached the shard."""
     return f"stream-{stream}"
 
 

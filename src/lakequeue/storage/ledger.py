@@ -13,6 +13,7 @@ from lakequeue.errors import QueueClientError
 from lakequeue.shard import Decision, Head, Run, ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.commit import commit
+from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engine import Engine, Table
 
 RANGE_ROWS = 10_000
@@ -53,9 +54,8 @@ class Ledger:
 
     def floor(self) -> int:
         """Floor of the loaded snapshot, without reading the runs beside the head."""
-        files = self._files()
-        heads = files.filter(pc.equal(files["min.first_offset"], layout.HEAD_OFFSET))
-        for part in self.table.read(heads["path"].to_pylist(), ["first_offset", "head"]):
+        heads = [file for file in self._files() if file.minimum["first_offset"] == layout.HEAD_OFFSET]
+        for part in self.table.read(heads, ["first_offset", "head"]):
             for head in part.filter(pc.equal(part["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist():
                 return int(head["floor_offset"])
         return 0
@@ -63,7 +63,7 @@ class Ledger:
     def crowded(self, machine: ShardMachine) -> bool:
         """Whether the loaded snapshot has some more files than its runs (those of ``machine``) need."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
-        return len(self._files()) + len(self._files(settled=True)) > needed + _SPARE_FILES
+        return self.table.file_count > needed + _SPARE_FILES
 
     def commit(self, decision: Decision, machine: ShardMachine, rewrite: bool = False) -> bool:
         """Commits a decision made on the loaded epoch; False: the race is lost, load again.
@@ -74,7 +74,7 @@ class Ledger:
         epoch = decision.head.epoch
         fence = {layout.RECEIPTS_ID: epoch - 1}
         ids = {layout.RECEIPTS_ID: epoch}
-        if rewrite or self._wants_compaction():
+        if rewrite or self._wants_compaction(machine):
             files = [
                 run_rows([], [], decision.head),
                 *self._ranges(machine.runs),
@@ -107,24 +107,28 @@ class Ledger:
             for start in range(0, len(runs), RANGE_ROWS)
         ]
 
-    def _wants_compaction(self) -> bool:
+    def _wants_compaction(self, machine: ShardMachine) -> bool:
         # 400 scattered deletes took the MERGE from 21 to 192 ms without this
         if self._merges < _LOOK_EVERY:
             return False
         self._merges = 0
-        files = self._files()
-        with_head = files.filter(pc.equal(files["min.first_offset"], layout.HEAD_OFFSET))
-        return (
-            max(len(files), len(self._files(settled=True))) > MAX_FILES
-            or max(with_head["rows"].to_pylist(), default=0) > 2 * RANGE_ROWS
+        needed = -(-machine.run_count // RANGE_ROWS)
+        if self.table.file_count > needed + MAX_FILES:
+            return True
+        if machine.run_count <= 2 * RANGE_ROWS:
+            return False
+        # the file of the head is written by every merge
+        return any(
+            file.rows > 2 * RANGE_ROWS
+            for file in self._files()
+            if file.minimum["first_offset"] == layout.HEAD_OFFSET
         )
 
-    def _files(self, *, settled: bool = False) -> pa.Table:
-        files = self.table.files()
-        return files.filter(pc.equal(files["partition.settled"], settled))
+    def _files(self, *, settled: bool = False) -> list[LiveFile]:
+        return [file for file in self.table.files() if file.partition["settled"] == settled]
 
     def _read(self, *, settled: bool = False) -> pa.Table:
-        tables = self.table.read(self._files(settled=settled)["path"].to_pylist(), _DATA.names)
+        tables = self.table.read(self._files(settled=settled), _DATA.names)
         return pa.concat_tables(
             [_DATA.empty_table(), *(table.select(_DATA.names).cast(_DATA) for table in tables)]
         )

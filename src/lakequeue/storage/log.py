@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.clock import to_micros
 from lakequeue.shard import DeadLetters
 from lakequeue.storage import layout
+from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engine import Table
 
 Integers = npt.NDArray[np.int64]
@@ -39,19 +41,38 @@ class Columns(NamedTuple):
 class LogFile:
     """A live file: offsets ``first`` to ``last`` in order, one row each."""
 
-    path: str
+    file: LiveFile
     base: int
     """Offset that names its segment."""
     opened_at: int
     first: int
     last: int
-    size: int
     bulk: bool
     """All of it was sent at ``opened_at``."""
     delayed: bool
     """It may hold messages with a delay."""
     dead_letters: bool
     """It may hold messages that were received too often in another queue."""
+
+    @classmethod
+    def of(cls, file: LiveFile) -> LogFile:
+        """What the log of the table says of a file of ``messages``."""
+        base, delay = file.partition["base_offset"], file.maximum.get("delay_seconds")
+        return cls(
+            file=file,
+            base=base,
+            opened_at=to_micros(file.partition["opened_at"]),
+            first=base + file.minimum["position"],
+            last=base + file.maximum["position"],
+            bulk=file.nulls.get("sent_at") == file.rows,
+            delayed=delay is None or delay > 0,
+            dead_letters=file.nulls.get("source_receive_count") != file.rows,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.file.size
 
 
 class ShardLog:
@@ -200,19 +221,19 @@ class LogReader:
     def _load(self) -> ShardLog:
         version = self.table.transaction(layout.SEND_ID) or 0
         files = log_files(self.table)
-        live = {file.path for file in files}
+        live = {file.file.path for file in files}
         self._known = {path: known for path, known in self._known.items() if path in live}
         return ShardLog(files, layout.end_of(version), version >= layout.CLOSED, self.table.version, self._columns)
 
     def _columns(self, file: LogFile) -> Columns:
-        known = self._known.get(file.path)
+        known = self._known.get(file.file.path)
         if known is None:
-            rows = self.table.read([file.path], _KEPT)[0]
+            rows = self.table.read([file.file], _KEPT)[0]
             sent = rows["sent_at"].cast(pa.int64())
             sent = pc.fill_null(sent, file.opened_at).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
             group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()
-            known = self._known[file.path] = Columns(
+            known = self._known[file.file.path] = Columns(
                 sent,
                 np.rint(delay * _SECOND).astype(np.int64),
                 group.indices.to_numpy(),
@@ -225,32 +246,4 @@ class LogReader:
 
 def log_files(table: Table) -> list[LogFile]:
     """The live files of ``messages`` in the loaded snapshot."""
-    files = table.files()
-    columns = [
-        files["path"],
-        files["partition.base_offset"],
-        files["partition.opened_at"].cast(pa.int64()),
-        files["min.position"],
-        files["max.position"],
-        files["size"],
-        files["rows"],
-        files["null_count.sent_at"],
-        files["max.delay_seconds"],
-        files["null_count.source_receive_count"],
-    ]
-    return [
-        LogFile(
-            path=path,
-            base=base,
-            opened_at=opened_at,
-            first=base + low,
-            last=base + high,
-            size=size,
-            bulk=nulls == rows,
-            delayed=delay is None or delay > 0,
-            dead_letters=no_count != rows,
-        )
-        for path, base, opened_at, low, high, size, rows, nulls, delay, no_count in zip(
-            *(column.to_pylist() for column in columns), strict=True
-        )
-    ]
+    return [LogFile.of(file) for file in table.files()]

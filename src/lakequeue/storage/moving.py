@@ -1,7 +1,7 @@
 """Bringing messages from a shard of one queue into the logs of another, each move once.
 
-Each log of the target keeps the number of the last move from that shard. It is fence and memory at once: who repeats a
-move, or comes late with an old one, finds it there.
+Each log of the target keeps the number of the last move from that shard. It is fence and memory at once: who
+repeats a move, or comes late with an old one, finds it there.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from lakequeue.clock import from_micros
 from lakequeue.errors import QueueClientError
+from lakequeue.storage.delta_log import LogTrimmed
 from lakequeue.storage.point import PointTable
 from lakequeue.storage.sweep import readable_from
 
@@ -55,5 +56,5 @@ def opened(path: str, version: int) -> PointTable:
     """
     try:
         return PointTable(path, version)
-    except DeltaError as error:
+    except (DeltaError, LogTrimmed) as error:
         raise FileNotFoundError(f"version {version} of {path}") from error

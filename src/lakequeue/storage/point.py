@@ -1,16 +1,17 @@
-"""The point engine: one Delta table through delta-rs, in tens of milliseconds, without a JVM."""
+"""The point engine: one Delta table through delta-rs, in tens of milliseconds, without a JVM.
+
+delta-rs makes the commits. What the log says is read here, see ``delta_log``.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
-from urllib.parse import unquote
 
+import attrs
 import pyarrow as pa
-import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import (
     CommitProperties,
@@ -20,15 +21,14 @@ from deltalake import (
     WriterProperties,
     write_deltalake,
 )
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from lakequeue.storage import process
+from lakequeue.storage.delta_log import LiveFile, LogTrimmed, Snapshot
 from lakequeue.storage.engine import DataFile, LostRace, StaleSnapshot
-from lakequeue.storage.locks import local_path
+from lakequeue.storage.folder import Folder
 
-_T = TypeVar("_T")
 _WRITER = WriterProperties(compression="SNAPPY")
 # the log is a part of the fence: only `sweep` removes entries of it
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -37,82 +37,80 @@ _LOADS = 3
 _LOST = ("oncurrent", "conflict", "deleted data", "Invalid table version", "already exists")
 
 
+@attrs.define
+class _Commit:
+    """One that is being made."""
+
+    table: DeltaTable
+    grown: int | None = 0
+    """By how many live files there are more afterwards; None if that is not known."""
+
+
 class PointTable:
     """One handle of one Delta table. ``engine.Table`` says what each method promises."""
 
     commits_alone = False
 
     def __init__(self, path: str, version: int | None = None) -> None:
+        """Opens a version, None for the newest; others are for reading only."""
         self.path = path
+        self._folder = Folder(path)
         self.loaded_at = time.time()
-        self._table = DeltaTable(path, version) if version is not None else _newest(path)
-        self._partitions: list[str] = self._table.metadata().partition_columns
-        self._schema = pa.schema(self._table.schema())
-        self._fields = [f for f in self._schema if f.name not in self._partitions]
-        self._filesystem = _filesystem(self._table, path)
-        self._known: dict[str, int | None] = {}
-        self._known_at = self.version
-        self._broken = False
+        self._snapshot = self._newest() if version is None else Snapshot(self._folder, version)
+        self._table: DeltaTable | None = None  # opened by the first commit
 
     @property
     def version(self) -> int:
-        return self._table.version()
+        return self._snapshot.version
 
     def refresh(self) -> None:
         asked_at = time.time()
         try:
-            if self._broken:
-                raise DeltaError("reload")
-            self._table.update_incremental()
-        except DeltaError:  # the log may have been trimmed below the loaded version: load it anew
-            self._table = _newest(self.path)
-            self._broken = False
+            self._snapshot.follow()
+        except LogTrimmed:
+            self._snapshot = self._newest()
         self.loaded_at = asked_at
 
     def transaction(self, app_id: str) -> int | None:
-        # asking delta-rs takes 1-2 ms, so what is known of the loaded version is kept
-        if self._known_at != self.version:
-            self._known, self._known_at = {}, self.version
-        if app_id not in self._known:
-            self._known[app_id] = self._loaded(lambda table: table.transaction_version(app_id))
-        return self._known[app_id]
+        return self._snapshot.transactions.get(app_id)
 
-    def files(self) -> pa.Table:
-        actions = pa.table(self._loaded(lambda table: table.get_add_actions(flatten=True)))
-        return actions.rename_columns(
-            [{"size_bytes": "size", "num_records": "rows"}.get(n, n) for n in actions.column_names]
-        )
+    def files(self) -> list[LiveFile]:
+        try:
+            return list(self._snapshot.files().values())
+        except LogTrimmed as error:
+            raise StaleSnapshot(str(error)) from error
 
-    def read(self, paths: Sequence[str], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        # partitioning=None: the directories are named by partition values, which Delta's log holds anyway
-        return [
-            pq.read_table(self._location(path), columns=columns, filesystem=self._filesystem, partitioning=None)
-            for path in paths
-        ]
+    @property
+    def file_count(self) -> int:
+        return self._snapshot.file_count
 
-    def read_rows(self, path: str, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
-        with pq.ParquetFile(self._location(path), filesystem=self._filesystem) as file:
+    def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
+        return [self._read(file, columns) for file in files]
+
+    def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
+        with self._folder.open(file.name, file.size) as source, pq.ParquetFile(source) as parquet:
             begin, groups, skipped = 0, [], 0
-            for index in range(file.num_row_groups):
-                end = begin + file.metadata.row_group(index).num_rows
+            for index in range(parquet.num_row_groups):
+                end = begin + parquet.metadata.row_group(index).num_rows
                 if end <= first:
                     skipped = end
                 elif begin <= last:
                     groups.append(index)
                 begin = end
-            table = file.read_row_groups(groups, columns=columns)
+            table = parquet.read_row_groups(groups, columns=columns)
         return table.slice(first - skipped, last - first + 1)
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
-        with self._committing(transactions):
+        with self._committing(transactions) as commit:
             write_deltalake(
-                self._table,
+                commit.table,
                 rows,
                 mode="append",
                 writer_properties=_WRITER,
                 commit_properties=_properties(transactions, token),
                 post_commithook_properties=_HOOKS,
             )
+            commit.grown = 1
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
         self._write([_action(file) for file in files], "append", None, transactions, token)
@@ -127,7 +125,7 @@ class PointTable:
         filters = [
             (name, "in", [_partition_text(value) for value in values]) for name, values in partition.items()
         ]
-        actions = [_action(self._write_file(table)) for table in rows]
+        actions = [_action(self._write_file(each)) for each in rows]
         self._write(actions, "overwrite", filters, transactions, token)
 
     def merge(
@@ -138,11 +136,11 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        updates = {f'"{name}"': f's."{name}"' for name in self._schema.names}
+        updates = {f'"{name}"': f's."{name}"' for name in source.column_names if name != "op"}
         predicate = " AND ".join([*(f"t.{name} = s.{name}" for name in on), f"({target_filter})"])
-        with self._committing(transactions):
-            (
-                self._table.merge(
+        with self._committing(transactions) as commit:
+            done = (
+                commit.table.merge(
                     source,
                     predicate,
                     source_alias="s",
@@ -158,33 +156,32 @@ class PointTable:
                 .when_not_matched_insert(updates, predicate="s.op = 'put'")
                 .execute()
             )
+            commit.grown = done["num_target_files_added"] - done["num_target_files_removed"]
 
     def landed(self, token: str, since: int) -> bool:
-        behind = self._table.version() - since
-        return behind > 0 and any(entry.get("userMetadata") == token for entry in self._table.history(behind))
+        return token in self._snapshot.tokens(since)
 
     def unused(self, hours: float) -> list[str]:
-        self.refresh()
         # delta-rs would make two commits of a VACUUM; here it only names the files
-        return self._table.vacuum(
+        return DeltaTable(self.path).vacuum(
             retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
         )
 
     def checkpoint(self) -> None:
-        self.refresh()
-        self._table.create_checkpoint()
+        DeltaTable(self.path).create_checkpoint()
 
-    def _loaded(self, question: Callable[[DeltaTable], _T]) -> _T:
-        """Asks the loaded snapshot, of which delta-rs reads parts of the log only when it is asked."""
-        try:
-            return question(self._table)
-        except DeltaError as error:
-            newest = _newest(self.path)
-            if newest.version() != self.version:
-                self._broken = True
-                raise StaleSnapshot(str(error)) from error
-            self._table = newest  # the same snapshot, by a checkpoint that was made since
-            return question(newest)
+    def _newest(self) -> Snapshot:
+        for _ in range(_LOADS):
+            try:
+                return Snapshot(self._folder)
+            except LogTrimmed:  # stopped between listing the log and reading it, which was trimmed meanwhile
+                pass
+        return Snapshot(self._folder)
+
+    def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
+        with self._folder.open(file.name, file.size) as source:
+            # partitioning=None: the directories are named by partition values, which Delta's log holds anyway
+            return pq.read_table(source, columns=columns, partitioning=None)
 
     def _write(
         self,
@@ -194,29 +191,32 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        with self._committing(transactions):
-            self._table.create_write_transaction(
+        with self._committing(transactions) as commit:
+            table = commit.table
+            table.create_write_transaction(
                 actions,
                 mode,
-                self._table.schema(),
-                self._partitions,
+                table.schema(),
+                table.metadata().partition_columns,
                 partition_filters=filters,
                 commit_properties=_properties(transactions, token),
                 post_commithook_properties=_HOOKS,
             )
-            self.refresh()  # this call leaves the handle on the version before its own commit
+            table.update_incremental()  # this call leaves the handle on the version before its own commit
+            commit.grown = None
 
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet part of it."""
-        partition = {name: _partition_text(rows[name][0].as_py()) for name in self._partitions}
-        data = rows.select([f.name for f in self._fields])
+        partitions = self._current().metadata().partition_columns
+        partition = {name: _partition_text(rows[name][0].as_py()) for name in partitions}
+        data = rows.drop_columns(partitions)
         folder = "/".join(f"{name}={value}" for name, value in partition.items() if name != "opened_at")
         path = f"{folder}/{uuid.uuid4()}.parquet"
-        target = self._location(path)
-        if isinstance(self._filesystem, pa_fs.LocalFileSystem):
-            self._filesystem.create_dir(target.rpartition("/")[0])
+        target = pa.BufferOutputStream()
         # row groups of a few thousand rows let a receive of ten messages read little
-        pq.write_table(data, target, filesystem=self._filesystem, row_group_size=4096)
+        pq.write_table(data, target, row_group_size=4096)
+        content = target.getvalue()
+        self._folder.write(path, content)
         minimum, maximum, nulls = {}, {}, {}
         for name in _STATISTICS & set(data.column_names):
             column = data[name]
@@ -224,52 +224,58 @@ class PointTable:
             if column.null_count < len(column) and not pa.types.is_timestamp(column.type):
                 bounds = pa.compute.min_max(column).as_py()
                 minimum[name], maximum[name] = bounds["min"], bounds["max"]
-        size = self._filesystem.get_file_info(target).size
-        return DataFile(path, size, len(data), partition, minimum, maximum, nulls)
-
-    def _location(self, path: str) -> str:
-        # Delta's log holds URL-encoded paths; get_add_actions answers with them as they are
-        path = unquote(path)
-        local = local_path(self.path)
-        return f"{local}/{path}" if local is not None else path
+        return DataFile(path, content.size, len(data), partition, minimum, maximum, nulls)
 
     @contextmanager
-    def _committing(self, transactions: Mapping[str, int]) -> Iterator[None]:
+    def _committing(self, transactions: Mapping[str, int]) -> Iterator[_Commit]:
+        """The table on the version that the snapshot has; afterwards the snapshot has the commit."""
         base = self.version
         try:
-            yield
+            commit = _Commit(self._current())
+            yield commit
         except CommitFailedError as error:
             raise LostRace(str(error)) from error
         except DeltaError as error:
+            self._table = None
             if any(word in str(error) for word in _LOST):
                 raise LostRace(str(error)) from error
             if "not found" in str(error):
-                self._broken = True
                 raise StaleSnapshot(str(error)) from error
             raise
         self.loaded_at = time.time()
-        if self._known_at == base and self.version == base + 1:  # nobody else in between
-            self._known.update(transactions)
-            self._known_at = self.version
+        if commit.grown is not None and commit.table.version() == base + 1:  # nobody else in between
+            self._snapshot.adopt(transactions, commit.grown)
+        else:
+            self._snapshot.follow()
+
+    def _current(self) -> DeltaTable:
+        table = self._table
+        if table is None:
+            self._table = table = DeltaTable(self.path)
+        elif table.version() != self.version:
+            try:
+                table.update_incremental()
+            except DeltaError:  # the log was trimmed below its version
+                self._table = table = DeltaTable(self.path)
+        if table.version() != self.version:
+            # on a newer version a stale commit would be accepted: two messages, one offset
+            raise LostRace(f"{self.path} has moved on from version {self.version}")
+        return table
 
 
 class PointEngine:
     """Opens and creates tables through delta-rs."""
 
     name = "point"
-
     commits_alone = False
 
     def exists(self, path: str) -> bool:
         process.claim()
-        return DeltaTable.is_deltatable(path)
+        return next(Folder(path).files("_delta_log"), None) is not None
 
     def open(self, path: str) -> PointTable:
         process.claim()
-        try:
-            return PointTable(path)
-        except TableNotFoundError as error:
-            raise FileNotFoundError(path) from error
+        return PointTable(path)
 
     def create(
         self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]
@@ -280,22 +286,11 @@ class PointEngine:
                 path, schema, mode="ignore", partition_by=list(partitions), configuration=dict(properties)
             )
         except DeltaError:  # somebody else has just created it
-            if not DeltaTable.is_deltatable(path):
+            if not self.exists(path):
                 raise
 
 
 _STATISTICS = {"position", "sent_at", "delay_seconds", "first_offset", "last_offset"}
-
-
-def _newest(path: str) -> DeltaTable:
-    for _ in range(_LOADS):
-        try:
-            return DeltaTable(path)
-        except TableNotFoundError:
-            raise
-        except DeltaError:  # stopped between listing the log and reading it, which was trimmed meanwhile
-            pass
-    return DeltaTable(path)
 
 
 def _properties(transactions: Mapping[str, int], token: str) -> CommitProperties:
@@ -316,9 +311,3 @@ def _partition_text(value: object) -> str:
     if hasattr(value, "strftime"):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")
     return str(value)
-
-
-def _filesystem(table: DeltaTable, path: str) -> pa_fs.FileSystem:
-    if local_path(path) is not None:
-        return pa_fs.LocalFileSystem()
-    return pa_fs.PyFileSystem(DeltaStorageHandler.from_table(table._table))

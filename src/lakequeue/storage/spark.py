@@ -15,7 +15,6 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage import process
+from lakequeue.storage.delta_log import LiveFile, live_file
 from lakequeue.storage.engine import DataFile, LostRace
 from lakequeue.storage.frames import quoted, spark_uri
 from lakequeue.storage.locks import committing, local_path
@@ -59,7 +59,7 @@ class SparkTable:
         delta = self._jvm.org.apache.spark.sql.delta
         self._log = delta.DeltaLog.forTable(self._session._jsparkSession, self._uri)
         self._none = self._jvm.scala.Option.empty()
-        self._files: pa.Table | None = None
+        self._files: list[LiveFile] | None = None
         self.refresh()
         metadata = self._snapshot.metadata()
         self._partitions: list[str] = [
@@ -84,33 +84,36 @@ class SparkTable:
         found = self._snapshot.transactions().get(app_id)
         return int(found.get()) if found.isDefined() else None
 
-    def files(self) -> pa.Table:
+    def files(self) -> list[LiveFile]:
         if self._files is None:
             with _active(self._session):
                 adds = [json.loads(add.json())["add"] for add in self._snapshot.allFiles().collect()]
-            self._files = self._file_table(adds)
+            self._files = [live_file(add) for add in adds]
         return self._files
 
-    def read(self, paths: Sequence[str], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        if not paths:
+    @property
+    def file_count(self) -> int:
+        return len(self.files())
+
+    def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
+        if not files:
             return []
-        rows = self._rows(paths, columns)
+        rows = self._rows(files, columns)
         uris = rows["_file"].unique().to_pylist()
         tables = []
-        for path in paths:
+        for file in files:
             # the log's path is URL-encoded once, and so is the URI that Spark answers with
-            end = f"/{unquote(path)}"
-            mine = pa.array([uri for uri in uris if unquote(uri).endswith(end)], pa.string())
+            mine = pa.array([uri for uri in uris if unquote(uri).endswith(f"/{file.name}")], pa.string())
             own = rows.filter(pc.is_in(rows["_file"], mine)).sort_by("_row")
             tables.append(own.drop_columns(["_file", "_row"]).combine_chunks())
         return tables
 
-    def read_rows(self, path: str, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
+    def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
         condition = f"_row BETWEEN {int(first)} AND {int(last)}"
-        start = self._first_position(path)
+        start = file.minimum.get("position")
         if start is not None:  # has statistics in the file, so the other row groups are not read
             condition += f" AND position BETWEEN {start + int(first)} AND {start + int(last)}"
-        rows = self._rows([path], columns, condition)
+        rows = self._rows([file], columns, condition)
         return rows.sort_by("_row").drop_columns(["_file", "_row"]).combine_chunks()
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
@@ -244,7 +247,9 @@ class SparkTable:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def _rows(self, paths: Sequence[str], columns: Sequence[str] | None, condition: str | None = None) -> pa.Table:
+    def _rows(
+        self, files: Sequence[LiveFile], columns: Sequence[str] | None, condition: str | None = None
+    ) -> pa.Table:
         from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
@@ -253,48 +258,12 @@ class SparkTable:
         wanted = list(columns) if columns is not None else [field["name"] for field in data]
         with _active(self._session):
             reader = self._session.read.schema(schema).option("__globPaths__", "false")
-            rows = reader.parquet(*(f"{self._uri}/{unquote(path)}" for path in paths))
+            rows = reader.parquet(*(f"{self._uri}/{file.name}" for file in files))
             rows = rows.withColumns({"_file": F.col("_metadata.file_path"), "_row": F.col("_metadata.row_index")})
             if condition is not None:
                 rows = rows.where(condition)
             table = rows.select(*(f"`{name}`" for name in wanted), "_file", "_row").toArrow()
         return table
-
-    def _first_position(self, path: str) -> int | None:
-        files = self.files()
-        if "min.position" not in files.column_names:
-            return None
-        first: int | None = files.filter(pc.equal(files["path"], path))["min.position"][0].as_py()
-        return first
-
-    def _file_table(self, adds: Sequence[Mapping[str, Any]]) -> pa.Table:
-        statistics = [json.loads(add.get("stats") or "{}") for add in adds]
-        fields = {field["name"]: field["type"] for field in self._schema["fields"]}
-        columns: dict[str, pa.Array] = {
-            "path": pa.array([add["path"] for add in adds], pa.string()),
-            "rows": pa.array([stats.get("numRecords") for stats in statistics], pa.int64()),
-            "size": pa.array([add["size"] for add in adds], pa.int64()),
-        }
-        for name in self._partitions:
-            type_ = _ARROW[fields[name]]
-            texts = [add["partitionValues"].get(name) for add in adds]
-            columns[f"partition.{name}"] = pa.array([_partition_value(text, type_) for text in texts], type_)
-        for name in self._statistics_columns():
-            if not isinstance(fields[name], str) or fields[name] not in _ARROW:  # maps and structs are dicts
-                continue
-            counts = [stats.get("nullCount", {}).get(name) for stats in statistics]
-            columns[f"null_count.{name}"] = pa.array(counts, pa.int64())
-            if fields[name] != "timestamp":  # cut to milliseconds in both engines: worse than none
-                for end, key in (("min", "minValues"), ("max", "maxValues")):
-                    values = [stats.get(key, {}).get(name) for stats in statistics]
-                    columns[f"{end}.{name}"] = pa.array(values, _ARROW[fields[name]])
-        return pa.table(columns)
-
-    def _statistics_columns(self) -> list[str]:
-        found = self._snapshot.metadata().configuration().get("delta.dataSkippingStatsColumns")
-        if found.isDefined():
-            return [name.strip() for name in found.get().split(",")]
-        return [field["name"] for field in self._schema["fields"] if field["name"] not in self._partitions]
 
 
 class SparkEngine:
@@ -351,15 +320,6 @@ class SparkEngine:
 
 _MORE_OPTIONS = 5
 """Parameters of ``DeltaOperations.Write`` after the user metadata, all optional (delta-spark 4.4)."""
-
-_ARROW = {
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
 
 
 def _sequence(jvm: Any, actions: Iterable[Any]) -> Any:
@@ -448,16 +408,3 @@ def _encoded(path: str) -> str:
 
 def _partition_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _partition_value(text: str | None, type_: pa.DataType) -> object:
-    if text is None or text == "":
-        return None
-    if pa.types.is_integer(type_):
-        return int(text)
-    if pa.types.is_boolean(type_):
-        return text == "true"
-    if pa.types.is_timestamp(type_):
-        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
-    return text

@@ -10,7 +10,9 @@ import pyarrow.compute as pc
 
 from lakequeue.storage import layout
 from lakequeue.storage.commit import back_off, commit
-from lakequeue.storage.engine import Engine, Freed, Table
+from lakequeue.storage.delta_log import LiveFile
+from lakequeue.storage.engine import Engine, Table
+from lakequeue.storage.folder import Freed
 from lakequeue.storage.sweep import trim, vacuum
 
 MINUTE = 60 * 1_000_000
@@ -80,29 +82,25 @@ def _since(engine: Engine, root: str, since: int) -> Iterator[pa.Table]:
     if not engine.exists(path):
         return
     table = engine.open(path)
-    files = table.files()
     day = pa.scalar(since, layout.INSTANT).as_py().strftime("%Y-%m-%d")
-    paths = files.filter(pc.greater_equal(files["partition.day"], day))["path"].to_pylist()
-    for part in table.read(paths):
+    for part in table.read([file for file in table.files() if file.partition["day"] >= day]):
         yield part.filter(pc.greater_equal(part["minute"].cast(pa.int64()), since))
 
 
 def sweep(engine: Engine, root: str) -> Freed:
     """Joins the small files of each day; removes files and log entries that nobody needs."""
     table = _open(engine, root)
-    files = table.files()
-    for day in sorted(set(files["partition.day"].to_pylist())):
-        paths = files.filter(pc.equal(files["partition.day"], day))["path"].to_pylist()
-        if len(paths) > MAX_FILES:
-            _join(table, day, paths)
-            files = table.files()
+    for day in sorted({file.partition["day"] for file in table.files()}):
+        files = [file for file in table.files() if file.partition["day"] == day]
+        if len(files) > MAX_FILES:
+            _join(table, day, files)
     return vacuum(table, layout.STATS_KEPT) + trim(table, layout.STATS_KEPT)
 
 
-def _join(table: Table, day: str, paths: Sequence[str]) -> None:
+def _join(table: Table, day: str, files: Sequence[LiveFile]) -> None:
     columns = [field for field in layout.STATS if field.name not in layout.STATS_PARTITIONS]
     schema = pa.schema(columns)
-    rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in table.read(paths)])
+    rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in table.read(files)])
     rows = rows.add_column(0, layout.STATS.field("day"), pa.array([day] * len(rows)))
     number = table.transaction(layout.STATS_FILES_ID) or 0
     ids = {layout.STATS_FILES_ID: number + 1}

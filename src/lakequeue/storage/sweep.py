@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack
-from urllib.parse import unquote
-
-import pyarrow.fs as pa_fs
 
 from lakequeue.storage import layout
-from lakequeue.storage.engine import Freed, Table
+from lakequeue.storage.delta_log import LOG
+from lakequeue.storage.engine import Table
+from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.locks import committing, local_path
 
 LOG_ENTRIES = 200
@@ -32,18 +32,6 @@ _BATCH = 500
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.parquet|crc)(\.crc)?$")
 
 
-def remove(table_path: str, files: Iterable[str]) -> Freed:
-    """Removes files, named by their paths below the table; those that are gone already count as nothing."""
-    filesystem, base = filesystem_of(table_path)
-    freed = Freed()
-    for info in filesystem.get_file_info([f"{base}{file}" for file in files]):
-        if info.type == pa_fs.FileType.File:
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.delete_file(info.path)
-                freed += Freed(1, info.size or 0)
-    return freed
-
-
 def vacuum(table: Table, kept: layout.Kept, waiting: Collection[str] = ()) -> Freed:
     """Removes data files that no version of the last ``kept.file_hours`` names.
 
@@ -52,14 +40,15 @@ def vacuum(table: Table, kept: layout.Kept, waiting: Collection[str] = ()) -> Fr
     Raises:
         LockHeld: somebody is in a commit for long; what is left is removed the next time.
     """
-    hours = kept.file_hours if local_path(table.path) is not None else kept.remote_file_hours
+    folder = Folder(table.path)
+    hours = kept.file_hours if folder.local is not None else kept.remote_file_hours
     unused, freed = sorted(set(table.unused(hours)) - set(waiting)), Freed()
     for start in range(0, len(unused), _BATCH):
         # whoever wrote a file and did not commit it yet holds the lock, or has committed it by now
         with committing(table.path, exclusive=True, patience=PATIENCE):
             table.refresh()
-            named = set(map(unquote, table.files()["path"].to_pylist()))
-            freed += remove(table.path, [file for file in unused[start : start + _BATCH] if file not in named])
+            named = {file.name for file in table.files()}
+            freed += folder.remove(name for name in unused[start : start + _BATCH] if name not in named)
     return freed
 
 
@@ -77,11 +66,11 @@ def _wants_checkpoint(table_path: str, version: int, kept_seconds: float) -> boo
 
     One is due when the newest is older than half of what is kept; none if nothing was committed since.
     """
-    checkpoints = [(number, info) for number, kind, info in _log(table_path) if kind == "checkpoint"]
+    checkpoints = [(number, entry.modified) for number, kind, entry in _log(table_path) if kind == "checkpoint"]
     if not checkpoints:
         return version > 0
-    number, info = max(checkpoints, key=lambda each: each[0])
-    return version > number and info.mtime.timestamp() < time.time() - kept_seconds / 2
+    number, modified = max(checkpoints)
+    return version > number and modified < time.time() - kept_seconds / 2
 
 
 def trim_log(table_path: str, kept: layout.Kept, patience: float) -> Freed:
@@ -99,29 +88,21 @@ def trim_log(table_path: str, kept: layout.Kept, patience: float) -> Freed:
     local, now = local_path(table_path) is not None, time.time()
     seconds = _log_seconds(table_path, kept)
 
-    def old_enough(number: int, info: pa_fs.FileInfo) -> bool:
-        age = now - info.mtime.timestamp()
+    def old_enough(number: int, entry: Entry) -> bool:
+        age = now - entry.modified
         return age >= seconds or (local and number <= last - LOG_ENTRIES and age >= READING)
 
-    safe = [number for number, kind, info in entries if kind == "checkpoint" and old_enough(number, info)]
-    if not safe:
-        return Freed()
+    safe = [number for number, kind, entry in entries if kind == "checkpoint" and old_enough(number, entry)]
     # oldest first: while an entry is there, none that follows it was removed
-    old = sorted((number, info.base_name) for number, _, info in entries if number < max(safe))
+    old = sorted((number, entry.name) for number, _, entry in entries if safe and number < max(safe))
     if not old:
         return Freed()
     with committing(table_path, exclusive=True, patience=patience):
-        return remove(table_path, [f"_delta_log/{name}" for _, name in old])
+        return Folder(table_path).remove(name for _, name in old)
 
 
 def _log_seconds(table_path: str, kept: layout.Kept) -> float:
     return 60 * (kept.log_minutes if local_path(table_path) is not None else kept.remote_log_minutes)
-
-
-def exists(table_path: str, file: str) -> bool:
-    """Whether there is a file or folder of this name below a table."""
-    filesystem, base = filesystem_of(table_path)
-    return filesystem.get_file_info(f"{base}{file}").type != pa_fs.FileType.NotFound
 
 
 def readable_from(table_path: str) -> int:
@@ -149,49 +130,33 @@ def remove_empty_folders(table_path: str, kept_seconds: float) -> None:
                 os.rmdir(folder)
 
 
-def folders(path: str) -> list[str]:
-    """Names of what is in a folder."""
-    filesystem, base = filesystem_of(path)
-    return [info.base_name for info in filesystem.get_file_info(pa_fs.FileSelector(base, allow_not_found=True))]
-
-
 def remove_tables(root: str, key: str, kept_seconds: float = 0) -> Freed:
     """Removes the tables of a queue that the catalog does not name, unless something in them is younger.
 
     Raises:
         LockHeld: somebody is in a commit to one of them, and would make parts of it anew.
     """
-    path = layout.tables_path(root, key)
+    folder = Folder(layout.tables_path(root, key))
     with ExitStack() as alone:
-        for shard in filter(str.isdigit, folders(path)):
-            for table in (f"{path}/{shard}/{name}" for name in folders(f"{path}/{shard}")):
-                alone.enter_context(committing(table, exclusive=True, patience=PATIENCE))
-        filesystem, base = filesystem_of(path)
-        infos = filesystem.get_file_info(pa_fs.FileSelector(base, recursive=True, allow_not_found=True))
-        files = [info for info in infos if info.type == pa_fs.FileType.File]
-        newest = max((info.mtime.timestamp() for info in files if info.mtime is not None), default=0.0)
-        if time.time() - newest < kept_seconds:
+        if folder.local is not None:
+            for shard in filter(str.isdigit, folder.folders()):
+                for table in folder.folders(shard):
+                    path = f"{folder.uri}/{shard}/{table}"
+                    alone.enter_context(committing(path, exclusive=True, patience=PATIENCE))
+        files = list(folder.files())
+        if time.time() - max((file.modified for file in files), default=0.0) < kept_seconds:
             return Freed()
-        with contextlib.suppress(FileNotFoundError):
-            filesystem.delete_dir(base)
-    return Freed(len(files), sum(info.size or 0 for info in files))
+        if folder.local is None:
+            return folder.remove(file.name for file in files)
+        shutil.rmtree(folder.local, ignore_errors=True)
+    return Freed(len(files), sum(file.size for file in files))
 
 
-def _log(table_path: str) -> Iterable[tuple[int, str, pa_fs.FileInfo]]:
+def _log(table_path: str) -> Iterable[tuple[int, str, Entry]]:
     """Entries of the log: version, ``json``, ``crc`` or ``checkpoint``, and the file."""
-    filesystem, base = filesystem_of(table_path)
-    for info in filesystem.get_file_info(pa_fs.FileSelector(f"{base}_delta_log", allow_not_found=True)):
-        match = _LOG_FILE.match(info.base_name)
+    for entry in Folder(table_path).files(LOG):
+        name = entry.name.rpartition("/")[2]
+        match = _LOG_FILE.match(name)
         if match:
-            kind = "crc" if info.base_name.startswith(".") else match[2].partition(".")[0]  # Hadoop's checksum
-            yield int(match[1]), kind, info
-
-
-def filesystem_of(path: str) -> tuple[pa_fs.FileSystem, str]:
-    """The file system of a table and the prefix of its paths there."""
-    local = local_path(path)
-    if local is not None:
-        return pa_fs.LocalFileSystem(), f"{os.path.abspath(local)}/"
-    from deltalake.fs import DeltaStorageHandler
-
-    return pa_fs.PyFileSystem(DeltaStorageHandler(path)), ""
+            kind = "crc" if name.startswith(".") else match[2].partition(".")[0]  # Hadoop's checksum
+            yield int(match[1]), kind, entry

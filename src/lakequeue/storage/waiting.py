@@ -17,14 +17,13 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from lakequeue.errors import QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.engine import DataFile, Table
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.locks import local_path
-from lakequeue.storage.sweep import filesystem_of
 
 ROW_GROUP = 4 << 20
 """Bytes. A receive of ten messages reads a row group; out of large ones it took 2 s."""
@@ -124,21 +123,17 @@ def load_manifest(tables_path: str, send_id: str) -> Manifest | None:
 
 def manifests(tables_path: str) -> Iterator[Manifest]:
     """Every manifest below a queue's directory."""
-    filesystem, base = filesystem_of(tables_path)
-    for info in filesystem.get_file_info(pa_fs.FileSelector(f"{base}{_FOLDER}", allow_not_found=True)):
-        if info.base_name.endswith(".json"):
-            found = _load(tables_path, f"{_FOLDER}/{info.base_name}")
-            if found is not None:
-                yield found
+    for entry in Folder(tables_path).files(_FOLDER):
+        found = _load(tables_path, entry.name) if entry.name.endswith(".json") else None
+        if found is not None:
+            yield found
 
 
 def _load(tables_path: str, name: str) -> Manifest | None:
-    filesystem, base = filesystem_of(tables_path)
+    folder = Folder(tables_path)
     try:
-        with filesystem.open_input_stream(f"{base}{name}") as stream:
-            plain = json.loads(stream.read())
-        written_at = filesystem.get_file_info(f"{base}{name}").mtime.timestamp()
-    except (FileNotFoundError, AttributeError):  # gone before, or between the two
+        plain, written_at = json.loads(folder.read(name)), folder.modified(name)
+    except FileNotFoundError:  # gone before, or between the two
         return None
     files = [WaitingFile(each["shard"], DataFile(**each["file"])) for each in plain["files"]]
     return Manifest(plain["send_id"], plain["app_id"], plain["version"], files, written_at)
@@ -156,38 +151,17 @@ def write_manifest(tables_path: str, manifest: Manifest) -> Manifest:
     """Writes the manifest unless there is one; returns the one that is there."""
     stored = attrs.filters.exclude(attrs.fields(Manifest).written_at)
     text = json.dumps(attrs.asdict(manifest, filter=stored, value_serializer=_plain)).encode()
-    name = _manifest_name(manifest.send_id)
-    local = local_path(tables_path)
-    if local is None:
+    # two attempts agree on one
+    while not Folder(tables_path).create(_manifest_name(manifest.send_id), text):
         there = load_manifest(tables_path, manifest.send_id)
         if there is not None:
             return there
-        filesystem, base = filesystem_of(tables_path)
-        with filesystem.open_output_stream(f"{base}{name}") as stream:  # object stores write all or nothing
-            stream.write(text)
-        return manifest
-    target = os.path.join(local, name)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    draft = f"{target}.{uuid.uuid4().hex}"
-    with open(draft, "wb") as stream:
-        stream.write(text)
-    try:
-        os.link(draft, target)  # fails if it exists, so two attempts agree on one
-    except FileExistsError:
-        there = load_manifest(tables_path, manifest.send_id)
-        if there is not None:
-            return there
-        raise
-    finally:
-        os.unlink(draft)
     return manifest
 
 
 def forget(tables_path: str, send_id: str) -> None:
     """Removes the manifest of a send, if there is one; its files belong to the tables by now, or to VACUUM."""
-    filesystem, base = filesystem_of(tables_path)
-    with contextlib.suppress(FileNotFoundError):
-        filesystem.delete_file(f"{base}{_manifest_name(send_id)}")
+    Folder(tables_path).remove([_manifest_name(send_id)])
 
 
 def discard(root: str, key: str, send_id: str) -> None:
@@ -226,71 +200,58 @@ def new_folder(send_id: str) -> str:
     return f"bulk/{_safe(send_id)}/{uuid.uuid4().hex[:8]}"
 
 
-def delete_folder(messages_path: str, folder: str) -> None:
+def delete_folder(messages_path: str, name: str) -> None:
     """Removes a folder with all files in it."""
-    local = local_path(messages_path)
-    if local is not None:
-        shutil.rmtree(os.path.join(local, folder), ignore_errors=True)
-        return
-    filesystem, base = filesystem_of(messages_path)
-    filesystem.delete_dir(f"{base}{folder}")
+    folder = Folder(messages_path)
+    if folder.local is not None:
+        shutil.rmtree(folder.path(name), ignore_errors=True)
+    else:
+        folder.remove(entry.name for entry in folder.files(name))
 
 
-def delete_file(messages_path: str, path: str) -> None:
-    """Removes a file."""
-    filesystem, base = filesystem_of(messages_path)
-    filesystem.delete_file(f"{base}{path}")
-
-
-def written(messages_path: str, folder: str) -> Iterator[DataFile]:
+def written(messages_path: str, name: str) -> Iterator[DataFile]:
     """What Spark wrote into a folder, in the order of its partitions, without empty files."""
-    filesystem, base = filesystem_of(messages_path)
-    found = filesystem.get_file_info(pa_fs.FileSelector(f"{base}{folder}"))
-    for info in sorted(found, key=lambda info: info.base_name):
-        if info.base_name.endswith(".parquet"):
-            file = _described(messages_path, f"{folder}/{info.base_name}")
+    folder = Folder(messages_path)
+    for entry in sorted(folder.files(name)):
+        if entry.name.endswith(".parquet") and "/." not in entry.name:
+            file = _described(folder, entry.name, entry.size)
             if file.rows:
                 yield file
 
 
 def columns_of(messages_path: str, file: DataFile, columns: Sequence[str]) -> pa.Table:
     """Some columns of a file."""
-    filesystem, base = filesystem_of(messages_path)
-    with pq.ParquetFile(f"{base}{file.path}", filesystem=filesystem) as source:
-        return source.read(columns)
+    with Folder(messages_path).open(file.path, file.size) as source, pq.ParquetFile(source) as parquet:
+        return parquet.read(columns)
 
 
 def shard_of(messages_path: str, file: DataFile, shards: int) -> int:
     """The shard that the message groups of a file belong to."""
     if shards == 1:
         return 0
-    filesystem, base = filesystem_of(messages_path)
-    with pq.ParquetFile(f"{base}{file.path}", filesystem=filesystem) as source:
-        group = source.read_row_group(0, ["group_id"])["group_id"][0].as_py()
+    with Folder(messages_path).open(file.path, file.size) as source, pq.ParquetFile(source) as parquet:
+        group = parquet.read_row_group(0, ["group_id"])["group_id"][0].as_py()
     return zlib.crc32(group.encode()) % shards
 
 
 def move(root: str, key: str, file: DataFile, source: int, target: int) -> None:
     """Moves a file that waits from one shard to the same path in another."""
-    if source == target:
-        return
-    filesystem, base = filesystem_of(layout.tables_path(root, key))
-    destination = f"{base}{target}/messages/{file.path}"
-    if isinstance(filesystem, pa_fs.LocalFileSystem):
-        filesystem.create_dir(os.path.dirname(destination))
-    filesystem.move(f"{base}{source}/messages/{file.path}", destination)
+    if source != target:
+        tables = Folder(layout.tables_path(root, key))
+        tables.move(f"{source}/messages/{file.path}", f"{target}/messages/{file.path}")
 
 
 def rewritten(messages_path: str, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
     """Writes the rows to keep beside a file that waits, numbered from 0 again."""
-    filesystem, base = filesystem_of(messages_path)
+    folder = Folder(messages_path)
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
     with (
-        pq.ParquetFile(f"{base}{file.path}", filesystem=filesystem) as source,
+        folder.open(file.path, file.size) as whole,
+        pq.ParquetFile(whole) as source,
+        folder.writer(path) as output,
         pq.ParquetWriter(
-            f"{base}{path}",
+            output,
             _COLUMNS,
-            filesystem=filesystem,
             compression="snappy",
             use_dictionary=["group_id", "send_id"],  # of the others, a dictionary is built for nothing
         ) as target,
@@ -300,7 +261,7 @@ def rewritten(messages_path: str, file: DataFile, kept: npt.NDArray[np.bool_]) -
             positions = pa.array(np.arange(count, count + len(rows)), pa.int64())
             target.write_table(rows.set_column(0, "position", positions))
             count += len(rows)
-    return _described(messages_path, path)
+    return _described(folder, path, folder.size(path))
 
 
 def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
@@ -325,10 +286,9 @@ def _joined(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending)
 
 
-def _described(messages_path: str, path: str) -> DataFile:
-    filesystem, base = filesystem_of(messages_path)
-    with filesystem.open_input_file(f"{base}{path}") as stream:
-        footer, size = pq.read_metadata(stream), stream.size()
+def _described(folder: Folder, path: str, size: int) -> DataFile:
+    with folder.open(path, size) as stream:
+        footer = pq.read_metadata(stream)
     minimum, maximum, nulls = _statistics(footer)
     bounds = minimum.get("position"), maximum.get("position")
     if footer.num_rows and bounds != (0, footer.num_rows - 1):

@@ -1,0 +1,227 @@
+"""Reading a Delta log: the live files, the application ids and the tokens that its entries tell.
+
+delta-rs reads every entry since the last checkpoint each time it is asked for the live files. Here each entry is
+read once, so following a log costs a look for the next entry, and one request where there is none.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import attrs
+import pyarrow.parquet as pq
+
+from lakequeue.storage.folder import Folder
+
+LOG = "_delta_log"
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_ENTRY = re.compile(r"(\d{20})\.json")
+
+
+_BEHIND = 32
+"""Entries of its own that a snapshot reads to know its files; for more the newest checkpoint is quicker."""
+
+
+class LogTrimmed(Exception):
+    """The log no longer tells what comes after a version, or it is read by another one's rules; load it anew."""
+
+
+class LiveFile(NamedTuple):
+    """A data file of a table's snapshot, with what the log knows of it."""
+
+    path: str
+    """As the log has it: relative to the table, URL-encoded."""
+    size: int
+    rows: int
+    partition: Mapping[str, Any]
+    """Values of the partition columns: int, bool, str, or an aware instant."""
+    minimum: Mapping[str, Any]
+    maximum: Mapping[str, Any]
+    nulls: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """The name of the file below the table's directory."""
+        return unquote(self.path)
+
+
+@attrs.frozen
+class Entry:
+    """What one commit did."""
+
+    added: list[LiveFile] = attrs.field(factory=list)
+    removed: list[str] = attrs.field(factory=list)
+    """Paths."""
+    transactions: dict[str, int] = attrs.field(factory=dict)
+    """Versions by application id."""
+    token: str | None = None
+
+
+def entry_name(version: int) -> str:
+    """The file of a version's entry, below the table's directory."""
+    return f"{LOG}/{version:020}.json"
+
+
+def live_file(add: Mapping[str, Any]) -> LiveFile:
+    """A file from its ``add`` action."""
+    stats = json.loads(add.get("stats") or "{}")
+    partition = {name: _value(name, text) for name, text in dict(add["partitionValues"]).items()}
+    return LiveFile(
+        add["path"],
+        add["size"],
+        stats.get("numRecords", 0),
+        partition,
+        stats.get("minValues", {}),
+        stats.get("maxValues", {}),
+        stats.get("nullCount", {}),
+    )
+
+
+def parse(data: bytes) -> Entry:
+    """An entry of the log."""
+    entry, token = Entry(), None
+    for line in data.splitlines():
+        action = json.loads(line)
+        if add := action.get("add"):
+            entry.added.append(live_file(add))
+        elif remove := action.get("remove"):
+            entry.removed.append(remove["path"])
+        elif transaction := action.get("txn"):
+            entry.transactions[transaction["appId"]] = transaction["version"]
+        elif info := action.get("commitInfo"):
+            token = info.get("userMetadata")
+    return attrs.evolve(entry, token=token)
+
+
+class Snapshot:
+    """A version of a table as its log tells it; ``follow`` brings it up to date."""
+
+    def __init__(self, folder: Folder, version: int | None = None) -> None:
+        """Loads a version, None for the newest.
+
+        Raises:
+            FileNotFoundError: there is no table.
+            LogTrimmed: entries were removed meanwhile; try again.
+        """
+        self.version = -1
+        self.transactions: dict[str, int] = {}
+        self._folder = folder
+        self._files: dict[str, LiveFile] = {}
+        self._files_version = -1
+        self.file_count = 0
+        """Live files, known without their entries being read."""
+        names = {entry.name.rpartition("/")[2] for entry in folder.files(LOG)}
+        checkpoints = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+        entries = sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
+        if version is not None:
+            checkpoints = [number for number in checkpoints if number <= version]
+            entries = [number for number in entries if number <= version]
+        if not entries:
+            raise FileNotFoundError(folder.uri)
+        try:
+            if checkpoints:
+                self._read_checkpoint(max(checkpoints))
+            for number in entries:
+                if number > self.version:
+                    self._read(number)
+        except FileNotFoundError as error:
+            raise LogTrimmed(str(error)) from error
+
+    def follow(self) -> None:
+        """Adopts the commits made since.
+
+        Raises:
+            LogTrimmed: entries after this version were removed.
+        """
+        while True:
+            try:
+                self._read(self.version + 1)
+            except FileNotFoundError:
+                break
+        # Entries are removed oldest first. So if that of this version is there, the next was not removed: nobody
+        # has made it yet. Object stores keep entries for a week, and nobody follows a snapshot that is so old.
+        if self._folder.local is not None and not self._folder.exists(entry_name(self.version)):
+            raise LogTrimmed(f"{self._folder.uri} has no entry {self.version}")
+
+    def adopt(self, transactions: Mapping[str, int], grown: int) -> None:
+        """Goes to the next version, which this process has made; its entry is read when files are asked for.
+
+        Args:
+            transactions: the application ids that it carries.
+            grown: by how many live files there are more.
+        """
+        self.transactions.update(transactions)
+        self.file_count += grown
+        self.version += 1
+
+    def files(self) -> Mapping[str, LiveFile]:
+        """The live files by path, as the log has it.
+
+        Raises:
+            LogTrimmed: entries before this version were removed; load anew.
+        """
+        try:
+            while self._files_version < self.version <= self._files_version + _BEHIND:
+                self._change_files(self._entry(self._files_version + 1))
+                self._files_version += 1
+        except FileNotFoundError:
+            pass
+        if self._files_version < self.version:
+            newest = Snapshot(self._folder)
+            if newest.version != self.version:
+                raise LogTrimmed(f"{self._folder.uri} has moved on from version {self.version}")
+            self._files, self._files_version = newest._files, self.version
+        return self._files
+
+    def tokens(self, since: int) -> Iterator[str | None]:
+        """Tokens of the commits after a version, as far as their entries are there."""
+        for version in range(since + 1, self.version + 1):
+            try:
+                yield self._entry(version).token
+            except FileNotFoundError:
+                return
+
+    def _entry(self, version: int) -> Entry:
+        return parse(self._folder.read(entry_name(version)))
+
+    def _read(self, version: int) -> None:
+        if version != self.version + 1:
+            raise FileNotFoundError(entry_name(self.version + 1))
+        entry = self._entry(version)
+        if self._files_version == self.version:
+            self._change_files(entry)
+            self._files_version = version
+        self.file_count += len(entry.added) - len(entry.removed)
+        self.transactions.update(entry.transactions)
+        self.version = version
+
+    def _change_files(self, entry: Entry) -> None:
+        for path in entry.removed:
+            self._files.pop(path, None)
+        self._files.update((file.path, file) for file in entry.added)
+
+    def _read_checkpoint(self, version: int) -> None:
+        name = f"{LOG}/{version:020}.checkpoint.parquet"
+        table = pq.read_table(io.BytesIO(self._folder.read(name)), columns=["add", "txn"])
+        adds, transactions = (table[name].drop_null().to_pylist() for name in ("add", "txn"))
+        self._files = {add["path"]: live_file(add) for add in adds}
+        self.transactions = {each["appId"]: each["version"] for each in transactions}
+        self.version = self._files_version = version
+        self.file_count = len(self._files)
+
+
+def _value(name: str, text: str | None) -> Any:
+    if text is None or text == "":
+        return None
+    if name == "opened_at":
+        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
+    if name == "settled":
+        return text == "true"
+    return int(text) if name == "base_offset" else text

@@ -1,0 +1,216 @@
+"""Files below a directory, on local disks or on an object store, by their names relative to it.
+
+Names are literal: nothing in them is decoded, and none is a pattern.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import attrs
+import obstore
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import ObjectStore, from_url
+
+from lakequeue.storage.locks import local_path
+
+WHOLE = 4 * 2**20
+"""Bytes up to which a remote file is read in one request, whatever is asked of it."""
+
+
+@attrs.frozen
+class Freed:
+    """What was removed from storage."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Freed) -> Freed:
+        return Freed(self.files + other.files, self.bytes + other.bytes)
+
+
+class Entry(NamedTuple):
+    """A file in a listing."""
+
+    name: str
+    size: int
+    modified: float
+    """By the storage's clock, in seconds."""
+
+
+class Folder:
+    """A directory, which need not exist yet."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+        self.local = local_path(self.uri)
+
+    @cached_property
+    def _store(self) -> ObjectStore:
+        return from_url(self.uri)
+
+    def path(self, name: str) -> str:
+        """Where a local file is."""
+        assert self.local is not None
+        return os.path.join(self.local, name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file; on local disks also a directory."""
+        if self.local is not None:
+            return os.path.exists(self.path(name))
+        try:
+            obstore.head(self._store, name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; FileNotFoundError if there is none."""
+        return (
+            os.stat(self.path(name)).st_size if self.local is not None else obstore.head(self._store, name)["size"]
+        )
+
+    def modified(self, name: str) -> float:
+        """When a file was written, by the storage's clock, in seconds; FileNotFoundError if there is none."""
+        if self.local is not None:
+            return os.stat(self.path(name)).st_mtime
+        return obstore.head(self._store, name)["last_modified"].timestamp()
+
+    def read(self, name: str) -> bytes:
+        """The whole of a file; FileNotFoundError if there is none."""
+        if self.local is not None:
+            with open(self.path(name), "rb") as file:
+                return file.read()
+        return bytes(obstore.get(self._store, name).bytes())
+
+    def open(self, name: str, size: int) -> BinaryIO:
+        """A file of a known size, to read parts of it."""
+        if self.local is not None:
+            return open(self.path(name), "rb")
+        if size <= WHOLE:
+            return io.BytesIO(self.read(name))
+        return cast(BinaryIO, io.BufferedReader(_Remote(self._store, name, size), buffer_size=2**16))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Writes a file in one step unless there is one; whether it did."""
+        if self.local is None:
+            try:
+                obstore.put(self._store, name, data, mode="create")
+            except AlreadyExistsError:
+                return False
+            return True
+        target = self.path(name)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        draft = f"{target}.{uuid.uuid4().hex}"
+        with open(draft, "wb") as file:
+            file.write(data)
+        try:
+            os.link(draft, target)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(draft)
+        return True
+
+    def write(self, name: str, data: Any) -> None:
+        """Writes a file that nobody else writes; ``data`` is anything like bytes."""
+        if self.local is None:
+            obstore.put(self._store, name, bytes(data))
+            return
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "wb") as file:
+            file.write(data)
+
+    def writer(self, name: str) -> Any:
+        """A file to write, as a context manager."""
+        if self.local is None:
+            return obstore.open_writer(self._store, name)
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        return open(self.path(name), "wb")
+
+    def files(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
+        """Files below a directory of this one, at any depth, as far as their names come after another."""
+        if self.local is None:
+            for chunk in obstore.list(self._store, prefix or None, offset=after or None):
+                for found in chunk:
+                    yield Entry(found["path"], found["size"], found["last_modified"].timestamp())
+            return
+        for folder, _, names in os.walk(self.path(prefix)):
+            inside = os.path.relpath(folder, self.local)
+            for name in names:
+                path = name if inside == "." else f"{inside}/{name}"
+                try:
+                    status = os.stat(self.path(path))
+                except FileNotFoundError:
+                    continue
+                if path > after:
+                    yield Entry(path, status.st_size, status.st_mtime)
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """Names of the directories in a directory of this one."""
+        if self.local is None:
+            found = obstore.list_with_delimiter(self._store, prefix or None)
+            return sorted(name.rpartition("/")[2] for name in found["common_prefixes"])
+        try:
+            with os.scandir(self.path(prefix)) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def remove(self, names: Iterable[str]) -> Freed:
+        """Removes files in this order; those that are gone already count as nothing."""
+        freed = Freed()
+        for name in names:
+            try:
+                if self.local is not None:
+                    size = os.stat(self.path(name)).st_size
+                    os.unlink(self.path(name))
+                else:
+                    size = obstore.head(self._store, name)["size"]
+                    obstore.delete(self._store, name)
+            except FileNotFoundError:
+                continue
+            freed += Freed(1, size)
+        return freed
+
+    def move(self, source: str, target: str) -> None:
+        """Renames a file."""
+        if self.local is None:
+            obstore.rename(self._store, source, target)
+            return
+        os.makedirs(os.path.dirname(self.path(target)), exist_ok=True)
+        os.rename(self.path(source), self.path(target))
+
+
+class _Remote(io.RawIOBase):
+    """A remote file that is read in parts."""
+
+    def __init__(self, store: ObjectStore, name: str, size: int) -> None:
+        self._store, self._name, self._size = store, name, size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        length = min(len(buffer), self._size - self._at)
+        if length > 0:
+            data = obstore.get_range(self._store, self._name, start=self._at, length=length)
+            memoryview(buffer)[:length] = memoryview(data)
+            self._at += length
+        return max(0, length)
