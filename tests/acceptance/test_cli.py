@@ -740,6 +740,15 @@ def test_a_terminal_shows_that_a_command_waits(start, queue):
     assert process.returncode == 0 and "at last" in out
 
 
+def test_a_message_that_crashes_duckdb_does_not_crash_the_command(start, queue):
+    queue.send("[" * 500_000 + "]" * 500_000)
+    deep = "[" * 10_000 + '"INT"' + "]" * 10_000
+    for where in ("json_contains(body, '1')", f"from_json('1', '{deep}') IS NULL", "body::VARIANT IS NULL"):
+        process = start("peek", "orders", "--where", where)
+        out, error = process.communicate(timeout=60)
+        assert (process.returncode, out) == (1, "") and one_line(error) and "not one of those" in error
+
+
 def test_messages_that_nobody_could_read_are_not_deleted(start, queue):
     queue.send("precious")
     reader, writer = os.pipe()
