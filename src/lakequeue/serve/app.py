@@ -45,7 +45,7 @@ class Application:
 
     Attributes:
         asgi: what a server runs.
-        endpoint: answers SQS clients; its `stop` is called before the server stops.
+        endpoint: answers SQS clients.
     """
 
     def __init__(
@@ -74,6 +74,11 @@ class Application:
             ],
             lifespan=self._lifespan,
         )
+
+    def stop(self) -> None:
+        """Ends what requests wait for, long polls and conditions; to be called before the server stops."""
+        self.endpoint.stop()
+        self.console.conditions.stop()
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:

@@ -21,6 +21,7 @@ from lakequeue.receiving import Interrupt
 from lakequeue.serve import json_protocol, query_protocol
 from lakequeue.serve.access import Access, Request
 from lakequeue.serve.actions import Actions, named_queues, queue_name
+from lakequeue.serve.conditions import hang_up
 from lakequeue.serve.faults import Fault, WireError
 from lakequeue.serve.model import operation
 
@@ -159,7 +160,7 @@ class Endpoint:
         if self.stopping:
             interrupt.set()
         self._receiving[interrupt] = given.get("WaitTimeSeconds", queue.rules.wait_micros) > 0
-        hung_up = asyncio.create_task(_hang_up(http))
+        hung_up = asyncio.create_task(hang_up(http))
         hung_up.add_done_callback(lambda _: interrupt.set())
         try:
             queue, (messages, result) = await self._received(queue, given, interrupt)
@@ -189,12 +190,6 @@ async def _read(body: bytes, read: Callable[..., _Read], *given: Any) -> _Read:
     if len(body) < LARGE:
         return read(*given)
     return await asyncio.to_thread(read, *given)
-
-
-async def _hang_up(http: HttpRequest) -> None:
-    """Returns once the client has gone, or got its answer."""
-    while (await http.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _hand_back(actions: Actions, queue: Queue, messages: list[Message]) -> None:
