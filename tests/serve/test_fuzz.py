@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from lakequeue import LakeQueue
 from lakequeue.clock import SystemClock
-from lakequeue.serve import endpoint, query_protocol
+from lakequeue.serve import bodies, query_protocol
 from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.model import operations
@@ -354,7 +354,7 @@ def raw_requests(draw: st.DrawFn) -> list[bytes]:
 
 def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(Connection, "head_seconds", 0.02)
-    monkeypatch.setattr(endpoint, "SLOWEST_BODY", 0.02)
+    monkeypatch.setattr(bodies, "SLOWEST_BODY", 0.02)
     with entrance(tmp_path / "root") as running:
         running.application.endpoint.stop()
         running.server.config.timeout_keep_alive = 0.02

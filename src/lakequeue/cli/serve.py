@@ -30,7 +30,7 @@ def serve(
     ] = None,
     max_body: Annotated[
         int, typer.Option(min=1, max=67_108_864, metavar="BYTES", help="Largest body of a request.")
-    ] = 8_388_608,
+    ] = 3_407_872,
     max_connections: Annotated[int, typer.Option(min=1, metavar="N", help="Connections at a time.")] = 1_000,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Write a line of JSON for each request.")

@@ -27,11 +27,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.receiving import Interrupt
-from lakequeue.serve.access import Access, Caller, by_password
+from lakequeue.serve.access import Access, Caller, by_password, denied
 from lakequeue.serve.actions import Actions
+from lakequeue.serve.bodies import LARGEST_OTHER, Bodies
 from lakequeue.serve.conditions import Conditions
-from lakequeue.serve.desk import Answer, Desk, Given, denied
-from lakequeue.serve.endpoint import Endpoint, Exchange
+from lakequeue.serve.desk import Answer, Desk, Given
+from lakequeue.serve.endpoint import Exchange
 from lakequeue.serve.faults import Fault, WireError, malformed
 
 PATH = "/console"
@@ -69,11 +70,11 @@ class Console:
         conditions: the requests that look for messages.
     """
 
-    def __init__(self, actions: Actions, access: Access, endpoint: Endpoint) -> None:
+    def __init__(self, actions: Actions, access: Access, bodies: Bodies) -> None:
         desk = Desk(actions)
         self.depths = desk.depths
         self.conditions = Conditions()
-        self._endpoint = endpoint
+        self._bodies = bodies
         self._turns = asyncio.Semaphore(AT_ONCE)
         one = "/api/queues/{queue}"
         app = Starlette(
@@ -117,13 +118,16 @@ class Console:
         return Route(path, self._answering(action, deed, given, filters), methods=["GET"])
 
     def _post(self, path: str, action: str, deed: _Deed, filters: Set[str] = frozenset()) -> Route:
+        most = None if action == "SendMessage" else LARGEST_OTHER
+
         async def given(http: Request) -> Mapping[str, Any]:
             if HEADER not in http.headers:
                 raise WireError("AccessDeniedException", f"The request must have the header {HEADER}.", 403)
             if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 raise WireError("UnsupportedMediaType", "The request must be application/json.", 415)
             try:
-                members = json.loads(await self._endpoint.body(http))
+                async with self._bodies.read(http, most) as body:
+                    members = await asyncio.to_thread(json.loads, body.content)
             except (ValueError, RecursionError):
                 raise malformed("The body is not JSON.") from None
             if not isinstance(members, dict):
@@ -145,9 +149,9 @@ class Console:
             exchange.action, exchange.queue = action, queue or "-"
             try:
                 caller: Caller = http.state.caller
-                members = await given(http)
                 if not caller.may(action, queue):
                     raise denied(caller, action, queue)
+                members = await given(http)
 
                 def act(interrupt: Interrupt | None = None) -> Answer:
                     return deed(caller, queue or "", Given(members, interrupt))

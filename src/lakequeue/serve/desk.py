@@ -22,10 +22,10 @@ from lakequeue.looking import Standing
 from lakequeue.predicate import Predicate
 from lakequeue.received import QueueCounts
 from lakequeue.receiving import Interrupt
-from lakequeue.serve.access import Caller
+from lakequeue.serve.access import Caller, denied
 from lakequeue.serve.actions import Actions
 from lakequeue.serve.depths import SPAN, Depths
-from lakequeue.serve.faults import Fault, WireError, malformed
+from lakequeue.serve.faults import Fault, malformed
 from lakequeue.serve.model import checked, operation
 
 Answer = dict[str, Any]
@@ -303,12 +303,6 @@ def _allowed_condition(caller: Caller, name: str, given: Given) -> str | None:
     if where is not None and not caller.may("ReceiveMessage", name):  # counts would tell what bodies say
         raise denied(caller, "ReceiveMessage", name)
     return where
-
-
-def denied(caller: Caller, action: str, queue: str | None) -> WireError:
-    """The refusal of what a caller may not do."""
-    where = queue or "all queues"
-    return WireError("AccessDeniedException", f"{caller.name} may not do {action} on {where}.", 403)
 
 
 def _literal(text: str) -> str:
