@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 import attrs
 import pyarrow as pa
@@ -103,8 +104,11 @@ class Catalog:
         kept = layout.QUEUES_KEPT
         return table.vacuum(kept.file_hours) + table.trim(kept.log_minutes)
 
-    def prepare(self) -> None:
+    def prepare(self, mode: int = 0o700) -> None:
         """Makes the root and its ``queues`` table where they are missing.
+
+        Args:
+            mode: permission bits that the directory of a new local root gets, whatever the umask.
 
         Raises:
             QueueClientError: the root holds something else or cannot be written.
@@ -115,11 +119,14 @@ class Catalog:
         try:
             local = local_path(self.root)
             if local is not None:
-                os.makedirs(local, exist_ok=True)
-                if not self._engine.exists(path) and os.listdir(local):
-                    raise QueueClientError(
-                        f"{self.root} holds something else; a root is an empty or new directory"
-                    )
+                os.makedirs(local, mode & 0o700, exist_ok=True)
+                if not self._engine.exists(path):
+                    if os.listdir(local):
+                        raise QueueClientError(
+                            f"{self.root} holds something else; a root is an empty or new directory"
+                        )
+                    with suppress(PermissionError):  # somebody else's, who has decided
+                        os.chmod(local, mode)
             if not self._engine.exists(path):
                 self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
         except QueueClientError:
