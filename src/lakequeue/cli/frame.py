@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ class Session:
     """One run of the command: its global options, and what it had done when it was stopped."""
 
     root: str | None = None
+    root_mode: int | None = None
     region: str = "local"
     json: bool = False
     verbose: bool = False
@@ -48,7 +50,10 @@ class Session:
             usage("no root: give --root DIR before the command, or set LAKEQUEUE_ROOT")
         from lakequeue import LakeQueue
 
-        return LakeQueue(self.root, spark=spark, region=self.region)
+        if self.root_mode is None:
+            return LakeQueue(self.root, spark=spark, region=self.region)
+        os.umask(0o777 & ~self.root_mode)  # whom the root is shared with shall read and write what is in it
+        return LakeQueue(self.root, spark=spark, region=self.region, root_mode=self.root_mode)
 
     def answer(self, document: object, text: str) -> None:
         """Prints a result: the document with ``--json``, else the text for people."""
@@ -167,15 +172,20 @@ def _usage_text(error: BaseException, text: str) -> str:
     context = getattr(error, "ctx", None)
     path = "lakequeue" if context is None else context.command_path
     option = getattr(error, "option_name", None)
-    if path.startswith("lakequeue ") and option in ("--root", "--json", "--region", "--verbose", "-v"):
+    if path.startswith("lakequeue ") and option in (
+        "--root",
+        "--root-mode",
+        "--json",
+        "--region",
+        "--verbose",
+        "-v",
+    ):
         return f"{option} belongs before the command"
     return f"{text}; see {path} --help"
 
 
 def _forget_output() -> None:
     """Keeps Python from complaining at exit that it cannot flush into a closed pipe."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
