@@ -263,12 +263,9 @@ def limit_work(seconds: float) -> None:
 
 
 def exhausted(memory: int) -> bool:
-    """Whether this process has had so much memory that the next request may find too little."""
-    with suppress(ImportError):
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit > memory / 2
+    """Whether this process has so much memory now that the next request may find too little."""
+    with suppress(OSError), open("/proc/self/statm", encoding="ascii") as sizes:  # on Linux
+        return int(sizes.read().split()[5]) * os.sysconf("SC_PAGE_SIZE") > memory / 2
     return False
 
 

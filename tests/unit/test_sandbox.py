@@ -180,6 +180,18 @@ assert true.select(rows("b", "a")).tolist() == [1]
         assert process.wait(PATIENCE) == 0
 
 
+def test_workers_of_a_large_process_are_as_good_as_others():
+    script = """
+large = bytearray(500 * 2**20)
+true = Predicate("true", SCHEMA)
+first = sandbox.shared._idle[0]
+assert true.select(rows("a")).tolist() == [0]
+assert sandbox.shared._idle == [first]
+"""
+    with run(script) as process:
+        assert process.wait(PATIENCE) == 0
+
+
 @linux
 @pytest.mark.parametrize("busy", [False, True])
 def test_workers_end_when_their_process_is_killed(busy: bool):
