@@ -31,17 +31,8 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": "256MB",
 }
 _KINDS = {
-    "BETWEEN",
-    "CASE",
-    "CAST",
-    "COLLATE",
-    "COLUMN_REF",
-    "COMPARISON",
-    "CONJUNCTION",
-    "CONSTANT",
-    "FUNCTION",
-    "OPERATOR",
-    "TYPE",
+    *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
+    *("OPERATOR", "TYPE"),
 }
 """Kinds of expressions that look at one row; others are subqueries, windows, ``*``, parameters and lambdas."""
 OPERATORS = (
@@ -80,37 +71,21 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "choices": ("if", "nullif"),
 }
 """The functions that a condition may call: what filters need, and nothing that crashes on a hostile message."""
-TYPES: Mapping[str, tuple[str, ...]] = {
-    "BOOLEAN": ("bool", "logical"),
-    "TINYINT": ("int1",),
-    "SMALLINT": ("int2", "int16", "short"),
-    "INTEGER": ("int", "int4", "int32", "signed"),
-    "BIGINT": ("int8", "int64", "long"),
-    "HUGEINT": ("int128",),
-    "UTINYINT": ("uint8",),
-    "USMALLINT": ("uint16",),
-    "UINTEGER": ("uint32",),
-    "UBIGINT": ("uint64",),
-    "FLOAT": ("float4", "real"),
-    "DOUBLE": ("float8",),
-    "DECIMAL": ("dec", "numeric"),
-    "VARCHAR": ("bpchar", "char", "string", "text"),
-    "BLOB": ("binary", "bytea"),
-    "DATE": (),
-    "TIME": (),
-    "TIMESTAMP": ("datetime", "timestamp_us"),
-    "TIMESTAMP_S": (),
-    "TIMESTAMP_MS": (),
-    "TIMESTAMP_NS": (),
-    "TIMESTAMP WITH TIME ZONE": ("timestamptz",),
-    "INTERVAL": (),
-    "UUID": ("guid",),
-    "JSON": (),
-}
-"""The types that a condition may cast to, with their other names; no nested ones."""
+TYPES = (
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"),
+    *("UBIGINT", "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S"),
+    *("TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "INTERVAL", "UUID", "JSON"),
+)
+"""The types that a condition may cast to; no nested ones."""
+_ALIASES = (
+    *("bool", "logical", "int1", "int2", "int16", "short", "int", "int4", "int32", "signed", "int8", "int64"),
+    *("long", "int128", "uint8", "uint16", "uint32", "uint64", "float4", "real", "float8", "dec", "numeric"),
+    *("bpchar", "char", "string", "text", "binary", "bytea", "datetime", "timestamp_us", "timestamptz", "guid"),
+)
+"""Other names of theirs."""
 
 _CALLABLE = {*OPERATORS, *(name for names in FUNCTIONS.values() for name in names)}
-_CASTABLE = {name.lower() for type_, others in TYPES.items() for name in (type_, *others)}
+_CASTABLE = {*(name.lower() for name in TYPES), *_ALIASES}
 
 
 class Refused(Exception):
@@ -276,6 +251,8 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """
     begin = json.loads(requests.readline())
     limit(begin["memory"])
+    if begin["nice"]:
+        os.nice(begin["nice"])
     evaluator = Evaluator()
     reply(replies, {})
     os.dup2(1, 2)  # nobody reads errors any more

@@ -76,8 +76,11 @@ class Predicate:
         return reply
 
     def _refused(self, reason: str) -> InvalidParameterValue:
-        shown = " ".join(str(self._text).split())
-        shown = shown if len(shown) <= 100 else f"{shown[:99]}…"
-        return InvalidParameterValue(
-            f"Value {shown} for parameter {self._parameter} is invalid. Reason: {reason.rstrip('.')}."
-        )
+        shown, why = _line(str(self._text), 100), _line(reason.rstrip("."), 500)
+        return InvalidParameterValue(f"Value {shown} for parameter {self._parameter} is invalid. Reason: {why}.")
+
+
+def _line(text: str, most: int) -> str:
+    """The beginning of a text on one line."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"

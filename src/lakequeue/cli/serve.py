@@ -38,6 +38,8 @@ def serve(
 ) -> None:
     """Answer SQS clients over HTTP."""
     session: Session = ctx.obj
+    from lakequeue import sandbox
+
     try:
         from lakequeue.serve import logs
         from lakequeue.serve.app import Application
@@ -61,6 +63,7 @@ def serve(
     server = Server(application, host, port, certificate, max_connections)
     url = server.bind()
     lake.prepare()
+    sandbox.shared.nice = 10  # requests that need no condition come first
     logs.configure(lake.clock, access_log, session.verbose)
     session.note(f"serving {session.root} at {url}")
     server.run()
