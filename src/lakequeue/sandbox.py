@@ -207,7 +207,7 @@ class Sandbox:
             self._busy -= 1
             if worker is not None:
                 self._idle.append(worker)
-            self._changed.notify()
+            self._changed.notify_all()  # one alone might be interrupted just now, and no other called
 
     def close(self) -> None:
         """Ends the idle workers."""

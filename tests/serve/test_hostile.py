@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import random
 import socket
 import subprocess
@@ -28,7 +29,7 @@ from lakequeue import LakeQueue
 from serve.entrance import PATIENCE
 from serve.serving import free_port, wait_until
 
-LONG_SECONDS = 600
+LONG_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
 KEYS = {
     "AKIDADMIN": {"secret": "admin-secret"},
     "AKIDREADER": {

@@ -64,7 +64,7 @@ def test_a_worker_is_asked_again(workers: Sandbox):
 
 
 def test_a_worker_that_is_too_slow_is_ended_and_the_next_request_gets_another(workers, monkeypatch):
-    monkeypatch.setattr(sandbox, "SECONDS", 0.5)
+    monkeypatch.setattr(sandbox, "SECONDS", 2.0)
     with pytest.raises(Slow):
         workers.ask(judging(SLOW), rows(SLOW_BODY))
     assert workers.ask(judging("true"), rows("a")).marks == b"\1"
@@ -227,7 +227,7 @@ sys.stdin.read()
 
 def test_a_condition_for_two_threads_is_no_danger_to_either(monkeypatch):
     """A hostile condition of one thread does not touch the other one's."""
-    monkeypatch.setattr(sandbox, "SECONDS", 1.0)
+    monkeypatch.setattr(sandbox, "SECONDS", 2.0)
     true, slow = Predicate("body = 'a'", SCHEMA), Predicate(SLOW, SCHEMA)
     ended = threading.Event()
 

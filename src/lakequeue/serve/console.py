@@ -11,8 +11,8 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Set
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +110,9 @@ class Console:
                     await asyncio.to_thread(self.depths.look, queue)
 
     def _get(self, path: str, action: str, deed: _Deed, filters: Set[str] = frozenset()) -> Route:
-        async def given(http: Request) -> Mapping[str, Any]:
-            return dict(http.query_params) | {
+        @asynccontextmanager
+        async def given(http: Request) -> AsyncIterator[Mapping[str, Any]]:
+            yield dict(http.query_params) | {
                 name: value for name, value in http.path_params.items() if name == "id"
             }
 
@@ -120,19 +121,14 @@ class Console:
     def _post(self, path: str, action: str, deed: _Deed, filters: Set[str] = frozenset()) -> Route:
         most = None if action == "SendMessage" else LARGEST_OTHER
 
-        async def given(http: Request) -> Mapping[str, Any]:
+        @asynccontextmanager
+        async def given(http: Request) -> AsyncIterator[Mapping[str, Any]]:
             if HEADER not in http.headers:
                 raise WireError("AccessDeniedException", f"The request must have the header {HEADER}.", 403)
             if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 raise WireError("UnsupportedMediaType", "The request must be application/json.", 415)
-            try:
-                async with self._bodies.read(http, most) as body:
-                    members = await asyncio.to_thread(json.loads, body.content)
-            except (ValueError, RecursionError):
-                raise malformed("The body is not JSON.") from None
-            if not isinstance(members, dict):
-                raise malformed("The request must be an object.")
-            return members
+            async with self._bodies.read(http, most) as body:
+                yield await asyncio.to_thread(_members, body.content)
 
         return Route(path, self._answering(action, deed, given, filters), methods=["POST"])
 
@@ -140,7 +136,7 @@ class Console:
         self,
         action: str,
         deed: _Deed,
-        given: Callable[[Request], Awaitable[Mapping[str, Any]]],
+        given: Callable[[Request], AbstractAsyncContextManager[Mapping[str, Any]]],
         filters: Set[str],
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(http: Request) -> Response:
@@ -151,16 +147,16 @@ class Console:
                 caller: Caller = http.state.caller
                 if not caller.may(action, queue):
                     raise denied(caller, action, queue)
-                members = await given(http)
+                async with given(http) as members:
 
-                def act(interrupt: Interrupt | None = None) -> Answer:
-                    return deed(caller, queue or "", Given(members, interrupt))
+                    def act(interrupt: Interrupt | None = None) -> Answer:
+                        return deed(caller, queue or "", Given(members, interrupt))
 
-                if filters & members.keys():
-                    result = await self.conditions.run(http, caller.name, act)
-                else:
-                    async with self._turns:
-                        result = await asyncio.to_thread(act)
+                    if filters & members.keys():
+                        result = await self.conditions.run(http, caller.name, act)
+                    else:
+                        async with self._turns:
+                            result = await asyncio.to_thread(act)
             except ClientDisconnect:
                 exchange.code = "ClientDisconnect"
                 return Response(status_code=400)
@@ -169,6 +165,17 @@ class Console:
             return _told(result)
 
         return answer
+
+
+def _members(body: bytes) -> dict[str, Any]:
+    """What a request in JSON says."""
+    try:
+        members = json.loads(body)
+    except (ValueError, RecursionError):
+        raise malformed("The body is not JSON.") from None
+    if not isinstance(members, dict):
+        raise malformed("The request must be an object.")
+    return members
 
 
 class _Door:
