@@ -58,7 +58,8 @@ class Predicate:
         return np.flatnonzero(np.frombuffer(marks, np.uint8))
 
     def _ask(self, what: str, rows: pa.Table) -> sandbox.Reply:
-        work = "checking it" if what == "check" else f"judging it for {len(rows):,} messages"
+        size = f"{len(rows):,} message{'' if len(rows) == 1 else 's'}"
+        work = "checking it" if what == "check" else f"judging it for {size}"
         try:
             reply = sandbox.shared.ask({"what": what, "text": self._text}, rows, self._interrupt)
         except sandbox.Slow:

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lakequeue
+from hostile import SLOW, SLOW_BODY
 from lakequeue import LakeQueue, service
 from lakequeue.cli import app
 
@@ -704,6 +705,22 @@ main()
 """
 
 
+JUDGES = """
+from lakequeue import sandbox
+from lakequeue.cli import main
+sandbox.SECONDS = 60
+send = sandbox.Worker.send
+
+def told(self, request, rows=b""):
+    send(self, request, rows)
+    if request.get("what") == "judge":
+        print("judging", flush=True)
+
+sandbox.Worker.send = told
+main()
+"""
+
+
 @pytest.mark.parametrize("json_too", [False, True])
 def test_ctrl_c_in_a_long_poll(start, queue, json_too):
     options = ["--json"] if json_too else []
@@ -713,6 +730,15 @@ def test_ctrl_c_in_a_long_poll(start, queue, json_too):
     _, err = process.communicate(timeout=10)
     assert process.returncode == 130 and one_line(err)
     assert (json.loads(err)["error"]["code"] if json_too else err.strip()) == "interrupted"
+
+
+def test_ctrl_c_ends_a_condition(start, queue):
+    queue.send(SLOW_BODY)
+    process = start("peek", "orders", "--where", SLOW, program=JUDGES)
+    assert process.stdout.readline() == "judging\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "interrupted\n")
 
 
 def test_ctrl_c_while_lines_are_sent_tells_how_many_were(start, queue):

@@ -72,7 +72,7 @@ def test_a_slow_condition_is_refused_and_says_by_how_much(tmp_path: Path, monkey
     with served(tmp_path / "root") as running:
         answer = messages(running, READER, where=SLOW)
         assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParameterValue")
-        assert "judging it for 1 messages took more than 2 s, the limit." in answer.json()["message"]
+        assert "judging it for 1 message took more than 2 s, the limit." in answer.json()["message"]
 
 
 def test_slow_conditions_of_one_caller_keep_no_other_out(tmp_path: Path, monkeypatch):
