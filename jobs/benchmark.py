@@ -32,6 +32,7 @@ ROWS = {
     "backlog": bulk.backlog,
     "in-flight": point.in_flight,
     "age": point.age,
+    "search": point.search,
     "concurrent": point.concurrent,
     "fifo": fifo.fifo,
     "tenants": fifo.tenants,

@@ -17,6 +17,7 @@ import typer
 
 from lakequeue import CompactionSummary, LakeQueue, LakeQueueError
 from lakequeue.cli import render
+from lakequeue.cli.output import printable, write
 from lakequeue.spark.compaction import compact_every, compact_once
 from lakequeue.spark.session import build_session
 
@@ -51,11 +52,11 @@ def main(
             query.stop()
         spark.stop()
     except LakeQueueError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {printable(str(error))}")
 
 
 def _report(summaries: list[CompactionSummary]) -> None:
-    print(render.summary_table(summaries), flush=True)
+    write(render.summary_table(summaries))
 
 
 if __name__ == "__main__":

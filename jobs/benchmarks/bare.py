@@ -1,11 +1,15 @@
-"""What delta-rs needs for the same rows by itself."""
+"""What delta-rs and DuckDB need for the same rows by themselves."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
+import duckdb
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.harness import Action
+from lakequeue import Queue, looking
 from lakequeue.shard import IN_FLIGHT, Head, Run
 from lakequeue.storage import layout
 from lakequeue.storage.append import SEGMENT_COMMITS
@@ -60,3 +64,23 @@ AND (t.first_offset = -1 OR t.first_offset BETWEEN {self._sent} AND {self._sent}
         merge = self._receipts.merge(rows, same, source_alias="s", target_alias="t", streamed_exec=False)
         merge = merge.when_matched_delete("s.op = 'del'").when_matched_update(columns)
         merge.when_not_matched_insert(columns, predicate="s.op = 'put'").execute()
+
+
+class BareSearch:
+    """A condition that DuckDB judges in this process, 4,096 messages at a time: no worker, no limits."""
+
+    def __init__(self, queue: Queue, where: str) -> None:
+        self._queue = queue
+        self._query = f"SELECT ({where}) AS found FROM messages"
+        self._connection = duckdb.connect(":memory:", config={"threads": "1"})
+
+    def found(self) -> int:
+        with self._queue.service():
+            return sum(self._found())
+
+    def _found(self) -> Iterator[int]:
+        for shard in self._queue.shards:
+            for batch in looking.batches(shard, self._queue.now_micros, looking.ROWS):
+                self._connection.register("messages", batch.table({"body", "state"}))
+                marks = self._connection.execute(self._query).fetchnumpy()["found"]
+                yield int(marks.sum())

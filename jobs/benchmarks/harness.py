@@ -40,6 +40,8 @@ class Sizes:
     many: int = 10_000_000
     receive_rounds: int = 200
     cold_rounds: int = 20
+    searched: int = 500_000
+    search_rounds: int = 9
     leased: int = 100_000
     lease_rounds: int = 30
     read_rounds: int = 5
@@ -69,6 +71,8 @@ QUICK = Sizes(
     many=200_000,
     receive_rounds=30,
     cold_rounds=5,
+    searched=50_000,
+    search_rounds=3,
     leased=10_000,
     lease_rounds=12,
     read_rounds=1,

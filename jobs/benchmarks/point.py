@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
-from benchmarks.bare import BareTables
+from benchmarks.bare import BareSearch, BareTables
 from benchmarks.harness import BODY, LONG, Action, Bench, Figure, call_rates, seconds_of
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.storage.layout import messages_path
@@ -83,6 +83,20 @@ def age(bench: Bench) -> Iterator[Figure]:
         times = bench.turns("old and new", window, (lambda: cycle(old), lambda: cycle(new)))
     name = f"send + receive + delete, commit {bench.sizes.commits:,} / first {3 * window}"
     yield Figure(name, *times[0], bound=1.3)
+
+
+def search(bench: Bench) -> Iterator[Figure]:
+    """peek(where=) through a whole queue; bare: the condition is judged in this process."""
+    where, step = "body LIKE '%7777%' AND state = 'in_flight'", 5_000
+    with bench.room() as room:
+        queue = LakeQueue(f"{room}/queues", engine="point").create_queue("searched")
+        for start in bench.track(range(0, bench.sizes.searched, step), "filling a queue"):
+            end = min(start + step, bench.sizes.searched)
+            queue.send_batch([SendEntry(f"{number} {BODY}") for number in range(start, end)])
+        bare = BareSearch(queue, where)
+        assert queue.peek(where) == [] and bare.found() == 0
+        times = bench.turns("search", bench.sizes.search_rounds, (lambda: queue.peek(where), bare.found))
+    yield Figure(f"peek(where=) over {bench.sizes.searched:,} / judged in this process", *times[0], bound=1.2)
 
 
 def concurrent(bench: Bench) -> Iterator[Figure]:

@@ -6,6 +6,7 @@ import base64
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,12 @@ from lakequeue.storage import layout
 if TYPE_CHECKING:
     from lakequeue.predicate import Predicate
     from lakequeue.queue import Queue
+    from lakequeue.receiving import Interrupt
 
 ROWS = 4096
-"""Messages of a batch at most."""
+"""Messages of a batch at most, at first."""
+GROWTH = 4
+"""How many times as many messages the batches of a long search grow to have."""
 BYTES = 8 * 2**20
 """Size of a batch in memory from which on it takes no more rows."""
 
@@ -67,21 +71,30 @@ Parts = Callable[[ShardMachine, int, int, int], list[tuple[Run, str]]]
 
 
 def batches(
-    shard: ShardService, now: Now, rows: int = ROWS, parts: Parts = ShardMachine.peek, start: int = 0
+    shard: ShardService,
+    now: Now,
+    rows: int,
+    parts: Parts = ShardMachine.peek,
+    start: int = 0,
+    growth: int = 1,
 ) -> Iterator[Batch]:
     """Every message stored in a shard from an offset on, oldest first, in batches of bounded size.
 
+    A batch has `rows` messages at most, or half of what came before it, but never more than `growth` times `rows`.
     Each step judges states anew: who goes through slowly sees what happened meanwhile. Needs the caller's
     ``Queue.service``.
     """
+    most, gone_through = growth * rows, 0
     while True:
         instant = now()
         runs = shard.look(lambda machine: parts(machine, instant, rows, start))  # noqa: B023
         if not runs:
             return
-        for offsets, table in _read(shard, [run for run, _ in runs]):
+        for offsets, table in _read(shard, [run for run, _ in runs], rows):
             yield Batch(shard, instant, runs, offsets, table)
+            gone_through += len(offsets)
         start = runs[-1][0].last + 1
+        rows = min(max(rows, gone_through // 2), most)
 
 
 @attrs.frozen
@@ -135,18 +148,18 @@ def standing(queue: Queue) -> Standing:
 
 def look(shards: Sequence[ShardService], now: Now, predicate: Predicate | None, limit: int) -> list[PeekedMessage]:
     """The oldest messages of a queue for which a condition over ``SCHEMA`` is true, or simply the oldest."""
-    size = _size(predicate, limit)
-    return _oldest((_found(batches(shard, now, size), predicate) for shard in shards), limit)
+    search = _search(now, predicate, limit)
+    return _oldest((_found(search(shard), predicate) for shard in shards), limit)
 
 
 def look_back(queue: Queue, since: datetime, predicate: Predicate | None, limit: int) -> list[PeekedMessage]:
     """The same of the deleted messages that can be rewound, sent at an instant or later (RWD-4)."""
     with queue.service():
-        size, now, instant = _size(predicate, limit), queue.now_micros, to_micros(since)
+        search, instant = _search(queue.now_micros, predicate, limit), to_micros(since)
         found = []
         for shard in queue.shards:
             start = shard.log().first_sent_at_or_after(instant)
-            found.append(_found(batches(shard, now, size, ShardMachine.peek_history, start), predicate))
+            found.append(_found(search(shard, parts=ShardMachine.peek_history, start=start), predicate))
         return _oldest(found, limit)
 
 
@@ -157,17 +170,20 @@ def rewindable(queue: Queue, to: datetime) -> int:
         return sum(shard.look(lambda machine: machine.rewindable(command, now())) for shard in queue.shards)
 
 
-def predicate(where: str | None) -> Predicate | None:
+def predicate(where: str | None, interrupt: Interrupt | None = None) -> Predicate | None:
     """A condition over ``SCHEMA``, None without one; InvalidParameterValue if it is none."""
     if where is None:
         return None
     from lakequeue.predicate import Predicate
 
-    return Predicate(where, SCHEMA)
+    return Predicate(where, SCHEMA, interrupt=interrupt)
 
 
-def _size(predicate: Predicate | None, limit: int) -> int:
-    return ROWS if predicate is not None else min(limit, ROWS)
+def _search(now: Now, predicate: Predicate | None, limit: int) -> Callable[..., Iterator[Batch]]:
+    """`batches` in sizes for a condition that may be true for few messages, or for the first ones alone."""
+    if predicate is None:
+        return partial(batches, now=now, rows=min(limit, ROWS))
+    return partial(batches, now=now, rows=ROWS, growth=GROWTH)
 
 
 def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> list[PeekedMessage]:
@@ -182,7 +198,7 @@ def _found(gone_through: Iterable[Batch], predicate: Predicate | None) -> Iterat
             yield from map(batch.message, predicate.select(batch.table(predicate.columns)).tolist())
 
 
-def _read(shard: ShardService, runs: Sequence[Run]) -> Iterator[tuple[Integers, pa.Table]]:
+def _read(shard: ShardService, runs: Sequence[Run], most: int) -> Iterator[tuple[Integers, pa.Table]]:
     offsets: list[Integers] = []
     tables: list[pa.Table] = []
     rows = size = 0
@@ -192,7 +208,7 @@ def _read(shard: ShardService, runs: Sequence[Run]) -> Iterator[tuple[Integers, 
             offsets.append(np.arange(first, first + len(table)))
             tables.append(table.select(_FROM_LOG.names).cast(_FROM_LOG))
             first, rows, size = first + len(table), rows + len(table), size + table.nbytes
-            if rows >= ROWS or size >= BYTES:
+            if rows >= most or size >= BYTES:
                 yield np.concatenate(offsets), pa.concat_tables(tables)
                 offsets, tables, rows, size = [], [], 0, 0
     if rows:

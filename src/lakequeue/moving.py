@@ -17,6 +17,7 @@ import attrs
 import pyarrow.compute as pc
 
 from lakequeue import looking, redrive
+from lakequeue.errors import InvalidParameterValue
 from lakequeue.sending import shard_of_group
 from lakequeue.shard import Claim, Move, MoveBack, Moved, Outgoing, Result
 from lakequeue.shard_service import ShardService
@@ -85,9 +86,15 @@ class Mover:
         moved = 0
         for shard in self._shards:
             self.finish(shard)
-            for batch in looking.batches(shard, self._owner.micros):
+            for batch in looking.batches(shard, self._owner.micros, looking.ROWS):
                 left = None if most is None else most - moved
-                for key, offsets in self._homes(batch, predicate, left, target_key).items():
+                try:
+                    homes = self._homes(batch, predicate, left, target_key)
+                except InvalidParameterValue as error:  # the condition fails on a message, or is too slow
+                    if moved:
+                        error = InvalidParameterValue(f"{error.message} Messages moved before: {moved:,}.")
+                    raise error from None
+                for key, offsets in homes.items():
                     moved += self._move(shard, _spans(offsets), key)
                     progress(moved)
                 if moved == most:
@@ -98,7 +105,7 @@ class Mover:
         """How many messages a redrive would move now, by the name of the queue that takes them."""
         found: Counter[str] = Counter()
         for shard in self._shards:
-            for batch in looking.batches(shard, self._owner.micros):
+            for batch in looking.batches(shard, self._owner.micros, looking.ROWS, growth=looking.GROWTH):
                 for key, offsets in self._homes(batch, predicate, None, None).items():
                     found[key] += len(offsets)
         targets = {key: self._target(key) for key in found}

@@ -548,23 +548,27 @@ class Queue:
         """
         return looking.standing(self).counts
 
-    def peek(self, where: str | None = None, limit: int = 10) -> list[PeekedMessage]:
+    def peek(
+        self, where: str | None = None, limit: int = 10, interrupt: Interrupt | None = None
+    ) -> list[PeekedMessage]:
         """Looks at the oldest messages without receiving them; nothing changes.
 
         Args:
-            where: a condition in SQL (DuckDB's, without a JVM) on ``message_id``, ``body``, ``state``,
+            where: a condition in SQL (docs/conditions.md) on ``message_id``, ``body``, ``state``,
                 ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
                 ``source_queue`` (its name) and ``message_attributes`` (a map from names to texts; binary values in
                 base64). NULL is not true.
                 All messages are gone through, oldest first, until ``limit`` are found.
             limit: at most so many.
+            interrupt: set by another thread, it ends the judging of the condition, by QueueClientError.
 
         Raises:
-            InvalidParameterValue: ``limit`` is below 1, or ``where`` is no such condition.
+            InvalidParameterValue: ``limit`` is below 1, or ``where`` is no such condition, or needs more time or
+                memory than it may have.
         """
         with self.service():
             _check_whole("limit", limit)
-            return looking.look(self._shards, self.now_micros, looking.predicate(where), limit)
+            return looking.look(self._shards, self.now_micros, looking.predicate(where, interrupt), limit)
 
     def redrive(
         self,
@@ -572,6 +576,7 @@ class Queue:
         where: str | None = None,
         progress: Callable[[int], None] = lambda moved: None,
         destination: Queue | None = None,
+        interrupt: Interrupt | None = None,
     ) -> int:
         """Moves messages of a dead-letter queue back to the queues that they come from; returns how many (DLQ-8).
 
@@ -583,10 +588,12 @@ class Queue:
             where: which of them, a condition in SQL as for ``peek``.
             progress: called with the number of messages moved so far.
             destination: another queue of the same kind that takes all of them, wherever they come from.
+            interrupt: set by another thread, it ends the judging of the condition, by QueueClientError.
 
         Raises:
             InvalidParameterValue: ``max_messages`` is below 1, ``where`` is no condition, or ``destination`` is of
-                the other kind or the queue itself; nothing was moved.
+                the other kind or the queue itself; nothing was moved. Or the condition fails on a message, or
+                needs more time or memory than it may have; how many were moved before is said then.
         """
         with self.service():
             _check_whole("max_messages", 1 if max_messages is None else max_messages)
@@ -596,12 +603,12 @@ class Queue:
                     "Reason: Must be another queue of the same kind."
                 )
             key = None if destination is None else destination.key
-            return self._mover.redrive(max_messages, looking.predicate(where), progress, key)
+            return self._mover.redrive(max_messages, looking.predicate(where, interrupt), progress, key)
 
-    def redrivable(self, where: str | None = None) -> dict[str, int]:
+    def redrivable(self, where: str | None = None, interrupt: Interrupt | None = None) -> dict[str, int]:
         """How many messages such a redrive would move now, by the name of the queue that takes them."""
         with self.service():
-            return self._mover.redrivable(looking.predicate(where))
+            return self._mover.redrivable(looking.predicate(where, interrupt))
 
     @property
     def move_tasks(self) -> str | None:

@@ -40,7 +40,10 @@ _log = logging.getLogger("lakequeue")
 
 
 class Interrupt(threading.Event):
-    """Set by another thread, it ends the wait of a receive: that looks once more and answers what it found."""
+    """Set by another thread, it ends the wait of a receive, which looks once more and answers what it found.
+
+    It also ends the judging of a condition, by an error.
+    """
 
     def __init__(self) -> None:
         super().__init__()

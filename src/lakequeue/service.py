@@ -89,6 +89,8 @@ class LakeQueue:
             through Spark too, where the Python process may not touch storage (slow); ``point`` refuses Spark.
         clock: source of time; tests pass ``lakequeue.testing.ManualClock``.
         region: part of every queue's identity (NAM-6, NAM-7).
+        root_mode: permission bits that the directory of a new local root gets; ``0o2770`` shares it with a group,
+            see docs/permissions.md.
     """
 
     def __init__(
@@ -99,7 +101,13 @@ class LakeQueue:
         engine: Literal["auto", "point", "spark"] = "auto",
         clock: Clock | None = None,
         region: str = "local",
+        root_mode: int = 0o700,
     ) -> None:
+        if not isinstance(root_mode, int) or root_mode not in range(0o7777 + 1) or root_mode & 0o700 != 0o700:
+            raise InvalidParameterValue(
+                f"Value {root_mode} for parameter root_mode is invalid. "
+                "Reason: Must be permission bits that give the owner all rights, as 0o700 or 0o2770."
+            )
         if engine not in ("auto", "point", "spark"):
             raise InvalidParameterValue(f'engine must be "auto", "point" or "spark", not {engine!r}')
         if engine == "spark" and spark is None:
@@ -108,6 +116,7 @@ class LakeQueue:
         self.root = root_of(root)
         self.clock: Clock = clock or SystemClock()
         self.region = region
+        self._root_mode = root_mode
         self._spark = None if engine == "point" else spark
         self._store = _store(self.root, engine == "spark", spark)
 
@@ -144,7 +153,7 @@ class LakeQueue:
             given["profile"] = profile_name
         tags = check_tags(tags or {})
         with coded_for(rules.name), self.storage_errors(), self._store.lock:
-            self._store.catalog.prepare()
+            self._store.catalog.prepare(self._root_mode)
             for attempt in range(ATTEMPTS):
                 row = self._store.catalog.live(self.region, name)
                 # of the snapshot that knows no such queue; what comes next loads newer ones
@@ -271,7 +280,7 @@ class LakeQueue:
     def prepare(self) -> None:
         """Makes the root where it is missing; QueueClientError if it holds something else or cannot be written."""
         with self.storage_errors(), self._store.lock:
-            self._store.catalog.prepare()
+            self._store.catalog.prepare(self._root_mode)
 
     def check(self) -> None:
         """Reads the catalog as a new process would; QueueClientError if that fails."""

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lakequeue
+from hostile import SLOW, SLOW_BODY
 from lakequeue import LakeQueue, service
 from lakequeue.cli import app
 
@@ -357,10 +358,12 @@ def test_peek_changes_nothing(run, ask, queue, root):
 
 def test_the_sql_of_the_views_is_printed_without_a_jvm(run, ask, queue):
     printed = run("views").stdout
-    assert printed.count("CREATE OR REPLACE TEMPORARY VIEW") == printed.count(";\n") == 4
+    assert printed.count("CREATE OR REPLACE TEMPORARY VIEW") == printed.count(";\n") == 5
     assert f"/q/{queue.key}/receipts`" in printed and "VERSION AS OF" not in printed
     then = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}"
-    assert all("VERSION AS OF" in statement for statement in ask("views", "--as-of", then))
+    *past, stats = ask("views", "--as-of", then)
+    assert all("VERSION AS OF" in statement for statement in past)
+    assert "VIEW stats" in stats  # whose rows tell their own time
     assert run("views", "--as-of", "yesterday").exit_code == 2
 
 
@@ -704,6 +707,22 @@ main()
 """
 
 
+JUDGES = """
+from lakequeue import sandbox
+from lakequeue.cli import main
+sandbox.SECONDS = 60
+send = sandbox.Worker.send
+
+def told(self, request, rows=b""):
+    send(self, request, rows)
+    if request.get("what") == "judge":
+        print("judging", flush=True)
+
+sandbox.Worker.send = told
+main()
+"""
+
+
 @pytest.mark.parametrize("json_too", [False, True])
 def test_ctrl_c_in_a_long_poll(start, queue, json_too):
     options = ["--json"] if json_too else []
@@ -713,6 +732,15 @@ def test_ctrl_c_in_a_long_poll(start, queue, json_too):
     _, err = process.communicate(timeout=10)
     assert process.returncode == 130 and one_line(err)
     assert (json.loads(err)["error"]["code"] if json_too else err.strip()) == "interrupted"
+
+
+def test_ctrl_c_ends_a_condition(start, queue):
+    queue.send(SLOW_BODY)
+    process = start("peek", "orders", "--where", SLOW, program=JUDGES)
+    assert process.stdout.readline() == "judging\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "interrupted\n")
 
 
 def test_ctrl_c_while_lines_are_sent_tells_how_many_were(start, queue):
@@ -738,6 +766,15 @@ def test_a_terminal_shows_that_a_command_waits(start, queue):
     out, _ = process.communicate(timeout=20)
     os.close(terminal)
     assert process.returncode == 0 and "at last" in out
+
+
+def test_a_message_that_crashes_duckdb_does_not_crash_the_command(start, queue):
+    queue.send("[" * 500_000 + "]" * 500_000)
+    deep = "[" * 10_000 + '"INT"' + "]" * 10_000
+    for where in ("json_contains(body, '1')", f"from_json('1', '{deep}') IS NULL", "body::VARIANT IS NULL"):
+        process = start("peek", "orders", "--where", where)
+        out, error = process.communicate(timeout=60)
+        assert (process.returncode, out) == (1, "") and one_line(error) and "not one of those" in error
 
 
 def test_messages_that_nobody_could_read_are_not_deleted(start, queue):

@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 
 from conformance.bench import Bench, point_only
-from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
+from hostile import SLOW, SLOW_BODY
+from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry, looking, sandbox
 from lakequeue.moving import Mover
 from lakequeue.storage import append, housekeeping
 from lakequeue.testing import ManualClock
@@ -128,6 +129,28 @@ def test_letters_of_several_queues_go_home_all_or_those_that_are_chosen(bench: B
     assert sorted(bodies(point.queue("orders"))) == ["a", "b", "c"]
     assert [message.receive_count for message in point.queue("bills").receive(10)] == [1, 1]
     assert stored(bench, "dead") == ["sent here"]
+
+
+@point_only
+@pytest.mark.spec("DLQ-8")
+def test_a_redrive_whose_condition_fails_on_the_way_says_how_far_it_came(bench: Bench, monkeypatch):
+    monkeypatch.setattr(looking, "ROWS", 3)
+    monkeypatch.setattr(sandbox, "SECONDS", 2.0)
+    create(bench, "dead", "orders")
+    fail(bench, "orders", "1", "2", "3", "4", "five", SLOW_BODY)
+    assert bodies(bench.queue()) == []
+    dead = bench.queue("dead")
+    with pytest.raises(
+        InvalidParameterValue, match=r"Could not convert string 'five'.* Messages moved before: 2\.$"
+    ):
+        dead.redrive(where="body::INT < 3")
+    assert sorted(stored(bench, "orders")) == ["1", "2"]
+    with pytest.raises(InvalidParameterValue, match=r"too slow: .*judged before: 3. Messages moved before: 1\.$"):
+        dead.redrive(where=f"body = '3' OR {SLOW}")
+    assert sorted(stored(bench, "orders")) == ["1", "2", "3"]
+    with pytest.raises(InvalidParameterValue, match=r"too slow: .* 3 messages took more than 2 s, the limit\.$"):
+        dead.redrive(where=SLOW)
+    assert stored(bench, "dead") == ["4", "five", SLOW_BODY]
 
 
 @pytest.mark.spec("DLQ-8")

@@ -8,7 +8,8 @@ import pytest
 from deltalake import DeltaTable
 
 from conformance.bench import Bench, point_only
-from lakequeue import Queue, SendEntry, errors, looking
+from hostile import SLOW, SLOW_BODY
+from lakequeue import Queue, SendEntry, errors, looking, sandbox
 from lakequeue.shard_service import ShardService
 from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
@@ -84,7 +85,7 @@ def test_a_batch_holds_a_bounded_number_of_bytes(bench: Bench, monkeypatch):
     queue = bench.create()
     for number in range(6):
         queue.send(f"{number}" * 1_000)
-    sizes = [len(batch.offsets) for batch in looking.batches(queue.shards[0], queue.now_micros)]
+    sizes = [len(batch.offsets) for batch in looking.batches(queue.shards[0], queue.now_micros, looking.ROWS)]
     assert sum(sizes) == 6 and max(sizes) <= 2
     assert [body[0] for body in found(queue, "length(body) = 1000")] == list("012345")
 
@@ -167,3 +168,18 @@ def test_rates_follow_from_the_counts_of_two_looks(bench: Bench, clock: ManualCl
     queue.rewind(clock.now() - timedelta(seconds=2))
     clock.advance(1)
     assert looking.standing(bench.queue()).rates_since(second) == (0.0, -4.0)
+
+
+@point_only
+@pytest.mark.spec("STA-6")
+def test_a_condition_that_is_too_slow_ends_a_peek_and_changes_nothing(bench: Bench, monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", 2.0)
+    queue = bench.create()
+    queue.send_batch([SendEntry("x"), SendEntry(SLOW_BODY)])
+    before = bench.versions()
+    with pytest.raises(
+        errors.InvalidParameterValue, match="too slow: judging it for 2 messages took more than 2 s"
+    ):
+        queue.peek(SLOW)
+    assert bench.versions() == before
+    assert [len(message.body) for message in queue.peek("length(body) > 1")] == [len(SLOW_BODY)]

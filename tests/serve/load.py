@@ -57,18 +57,17 @@ class Story:
     failures: list[Exception] = attrs.field(factory=list)
 
     def faults(self) -> Iterator[str]:
-        """What a queue that keeps its promises could not have done."""
+        """What a queue that keeps its promises could not have done; "lost" is final once all clients ended."""
+        acknowledged = self.acknowledged.copy()
         by_body: dict[str, list[Receipt]] = defaultdict(list)
         for receipt in sorted(self.receipts, key=lambda receipt: receipt.answered):
             by_body[receipt.body].append(receipt)
-        for body in self.acknowledged.keys() - by_body.keys():
+        for body in acknowledged.keys() - by_body.keys():
             yield f"lost: {body}"
-        for body in by_body.keys() - self.tried:
+        for body in by_body.keys() - self.tried.copy():
             yield f"invented: {body}"
         for body, receipts in by_body.items():
-            ids = {receipt.message_id for receipt in receipts} | {
-                self.acknowledged.get(body, receipts[0].message_id)
-            }
+            ids = {receipt.message_id for receipt in receipts} | {acknowledged.get(body, receipts[0].message_id)}
             if len(ids) > 1:
                 yield f"doubled: {body}"
             for first, second in itertools.permutations(receipts, 2):

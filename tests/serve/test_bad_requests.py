@@ -14,7 +14,7 @@ from urllib.parse import quote_plus, urlencode
 import pytest
 
 from lakequeue.clock import SystemClock
-from lakequeue.serve import endpoint
+from lakequeue.serve import bodies
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.faults import LONGEST_MESSAGE
 from lakequeue.serve.guard import LARGEST_HEAD, MOST_HEADERS
@@ -345,11 +345,36 @@ def test_a_length_that_is_no_number(server, length):
     assert server.exchange(request.encode()).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_length_beside_chunks(server):
-    answer = server.exchange(
-        post(b"0\r\n\r\n", "ListQueues", head="Transfer-Encoding: chunked\r\nContent-Length: 99999")
-    )
-    assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 400 "))
+@pytest.mark.parametrize("length", [0, 4, 5, 99_999])
+def test_a_length_beside_chunks_ends_the_connection(server, length):
+    head = f"Transfer-Encoding: chunked\r\nContent-Length: {length}"
+    smuggled = staying(post(b"2\r\n{}\r\n0\r\n\r\n", "ListQueues", head=head)) + post(b"{}", "ListQueues")
+    answer = server.exchange(smuggled)
+    assert told_raw(answer).code == "InvalidRequest" and answer.count(b"HTTP/1.1 ") == 1
+    assert b"\r\nconnection: close\r\n" in answer
+
+
+def test_chunks_in_http_1_0_end_the_connection(server):
+    request = post(b"2\r\n{}\r\n0\r\n\r\n", "ListQueues", head="Transfer-Encoding: chunked")
+    answer = server.exchange(request.replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"InvalidRequest" in answer
+
+
+@pytest.mark.parametrize("place", range(1, 9))
+def test_a_line_of_a_head_that_ends_in_a_line_feed_alone_ends_the_connection(server, place):
+    good = staying(post(b"{}", "ListQueues", head="X-One: 1\r\nX-Two: 2"))
+    lines = good.split(b"\r\n")
+    bad = b"\r\n".join(lines[:place]) + b"\n" + b"\r\n".join(lines[place:])
+    for parts in ([bad + good], [good + bad + good], [bad[:40], bad[40:]], [good, bad]):
+        *before, last = server.exchange(*parts).split(b"HTTP/1.1 ")[1:]
+        assert last.startswith(b"400 ") and b"Invalid HTTP request received." in last
+        assert b"\r\nconnection: close\r\n" in last.lower()
+        assert [answer[:3] for answer in before] == [b"200"] * len(before)
+
+
+def test_line_feeds_in_a_body_are_its_own_matter(server):
+    assert server.exchange(post(b"{\n\n}\n", "ListQueues")).startswith(b"HTTP/1.1 200 ")
+    assert chunks(server, b"5\r\n{\n\n}\n\r\n0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_body_that_is_longer_than_told(server):
@@ -366,7 +391,7 @@ def test_a_body_that_is_shorter_than_told(server):
 
 
 def test_a_body_that_does_not_come(server, monkeypatch):
-    monkeypatch.setattr(endpoint, "SLOWEST_BODY", 0.05)
+    monkeypatch.setattr(bodies, "SLOWEST_BODY", 0.05)
     for kind, target in ((JSON, "ListQueues"), (FORM, "")):
         error = told_raw(server.exchange(staying(post(b"{}", target, kind)).replace(b"Length: 2", b"Length: 3")))
         assert (error.status, error.code) == (408, "RequestTimeout")
@@ -424,7 +449,7 @@ def test_a_body_that_is_too_large_by_its_length(server):
 
 def test_a_body_that_becomes_too_large(server):
     with server.connected() as connection:
-        connection.sendall(post(b"", "ListQueues", head="Transfer-Encoding: chunked"))
+        connection.sendall(post(b"", "SendMessage", head="Transfer-Encoding: chunked"))
         connection.sendall(b"%x\r\n%b\r\n" % (LARGEST, b" " * LARGEST))
         connection.sendall(b"1\r\n \r\n")  # and no end
         assert told_raw(everything(connection)).code == "RequestEntityTooLarge"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 from xml.etree import ElementTree
 
 import attrs
@@ -21,9 +21,10 @@ from botocore.model import ListShape, MapShape, Shape, StructureShape
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from lakequeue import LakeQueue
+from hostile import BODIES, conditions
+from lakequeue import LakeQueue, sandbox
 from lakequeue.clock import SystemClock
-from lakequeue.serve import endpoint, query_protocol
+from lakequeue.serve import bodies, query_protocol
 from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.model import operations
@@ -215,7 +216,13 @@ def requests(draw: st.DrawFn) -> Asked:
     else:
         form = [("Action", action), *(fields(shape, value, "") if isinstance(value, dict) else [("x", value)])]
         body, kind, target = urlencode(form, errors="surrogatepass").encode(), FORM, None
-    match draw(st.sampled_from([*["as it is"] * 12, "cut", "changed", "random"])):
+    match draw(st.sampled_from([*["as it is"] * 12, "cut", "changed", "random", "deep", "long"])):
+        case "deep":
+            levels, bracket = draw(st.integers(1, 60_000)), draw(st.sampled_from([b"[", b'{"a":', b'["a",']))
+            body = bracket * levels + draw(st.sampled_from([b"", b"1", b"]" * levels, b"}" * levels]))
+        case "long":
+            many, item = draw(st.integers(1, 60_000)), draw(st.sampled_from([b"[]", b"{}", b"1", b'"a"', b"a=1"]))
+            body = draw(st.sampled_from([b"[%b]", b'{"Entries":[%b]}', b"%b"])) % b",".join([item] * many)
         case "cut":
             body = body[: draw(st.integers(0, len(body)))]
         case "changed":
@@ -259,6 +266,16 @@ class Fuzzed:
             error = told(answer.status_code, answer.headers, answer.content)
             assert error.code and error.message
 
+    def look(self, path: str, members: dict[str, str]) -> None:
+        """Asks the console; its conditions are not all conditions."""
+        sent = self._client.get(f"/console/api/queues/orders/{path}", params=members)
+        answer = self._loop.run_until_complete(sent)
+        assert answer.status_code in (200, 400), answer.text
+        told = answer.json()
+        if answer.status_code == 400:
+            assert told["code"] and "\n" not in told["message"] and len(told["message"]) < 1_100
+        self.answers[f"console {path}", answer.status_code] += 1
+
     def _remember(self, asked: Asked, answer: httpx.Response) -> None:
         if asked.kind == JSON:
             document = answer.json() if answer.content else {}
@@ -270,6 +287,12 @@ class Fuzzed:
             root = ElementTree.fromstring(answer.content)
             assert root.tag == f"{{{query_protocol.NAMESPACE}}}{asked.action}Response"
         del handles[:-40]
+
+    def fill(self) -> None:
+        """Has hostile messages in a queue."""
+        for body in BODIES:
+            if body:
+                self._lake.queue("orders").send(body)
 
     def serves(self) -> bool:
         self.ask(Asked("ListQueues", JSON, "/", b"{}", "AmazonSQS.ListQueues"))
@@ -328,6 +351,58 @@ def fuzz(server: Fuzzed, examples: int, start: int) -> None:
     ask()
 
 
+@st.composite
+def looks(draw: st.DrawFn) -> tuple[str, dict[str, str]]:
+    """What the console may be asked for, with a condition that is mostly one."""
+    path = draw(st.sampled_from(["messages", "messages", "history", "redrive"]))
+    where = draw(conditions).encode(errors="replace").decode()
+    while len(quote(where)) > 60_000:  # or the client refuses it
+        where = where[: len(where) // 2]
+    members = {"where": where}
+    if path != "redrive":
+        more = {
+            "text": st.text(max_size=10).map(lambda text: text.encode(errors="replace").decode()),
+            "state": st.sampled_from(["visible", "held", "x"]),
+            "limit": texts.map(lambda text: ascii(text)[:100]),
+        }
+        for name in draw(st.lists(st.sampled_from(sorted(more)), max_size=2, unique=True)):
+            members[name] = draw(more[name])
+    return path, members
+
+
+def fuzz_console(server: Fuzzed, examples: int, start: int) -> None:
+    @seed(start)
+    @often(examples)
+    @given(looks())
+    def look(asked: tuple[str, dict[str, str]]) -> None:
+        server.look(*asked)
+
+    look()
+
+
+def test_no_condition_makes_the_console_fail(tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", 2.0)
+    with fuzzed(tmp_path / "root") as server:
+        server.fill()
+        fuzz_console(server, 60, 0)
+        assert server.serves()
+        assert server.answers["console messages", 200] and server.answers["console messages", 400]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LONG_SECONDS * 2)
+def test_no_condition_makes_the_console_fail_for_ten_minutes(tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", 2.0)
+    end, start = time.monotonic() + LONG_SECONDS, 1
+    with fuzzed(tmp_path / "root") as server:
+        server.fill()
+        while time.monotonic() < end:
+            fuzz_console(server, 100, start)
+            start += 1
+        assert server.serves()
+        print(f"{server.answers.total()} looks", sorted(server.answers.items()))
+
+
 def test_no_request_makes_the_server_fail(tmp_path):
     with fuzzed(tmp_path / "root") as server:
         fuzz(server, 150, 0)
@@ -345,7 +420,11 @@ def raw_requests(draw: st.DrawFn) -> list[bytes]:
     for _ in range(draw(st.integers(0, 3))):
         place = draw(st.integers(0, min(len(data), 400)))
         new = draw(
-            st.binary(max_size=4) | st.sampled_from([b"\r\n", b"\r\n\r\n", b":", b" ", b"0", b"-", b"\x00"])
+            st.binary(max_size=4)
+            | st.sampled_from([b"\r\n", b"\r\n\r\n", b"\n", b"\n\n", b":", b" ", b"0", b"-", b"\x00", b"\r"])
+            | st.sampled_from(
+                [b"Transfer-Encoding: chunked\r\n", b"Content-Length: 5\r\n", b"X: " + b"y" * 70_000]
+            )
         )
         data = data[:place] + new + data[place + draw(st.integers(0, 4)) :]
     cut = draw(st.integers(0, len(data)))
@@ -354,7 +433,7 @@ def raw_requests(draw: st.DrawFn) -> list[bytes]:
 
 def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(Connection, "head_seconds", 0.02)
-    monkeypatch.setattr(endpoint, "SLOWEST_BODY", 0.02)
+    monkeypatch.setattr(bodies, "SLOWEST_BODY", 0.02)
     with entrance(tmp_path / "root") as running:
         running.application.endpoint.stop()
         running.server.config.timeout_keep_alive = 0.02

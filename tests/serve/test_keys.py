@@ -185,6 +185,30 @@ def test_rules_hold_on_the_wire(guarded):
     assert code(orders.start_message_move_task, SourceArn=arn + "orders", DestinationArn=arn + "other") == denied
 
 
+@pytest.mark.spec("DLQ-6")
+def test_a_redrive_policy_needs_the_right_to_send_to_the_queue_that_it_names(guarded):
+    orders, sender, admin = client(guarded, ORDERS), client(guarded, SENDER), client(guarded, ADMIN)
+    url = orders.get_queue_url(QueueName="orders")["QueueUrl"]
+
+    def policy(name: str) -> dict[str, str]:
+        arn = f"arn:aws:sqs:local:000000000000:{name}"
+        return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})}
+
+    denied = ("AccessDeniedException", 403)
+    assert code(orders.set_queue_attributes, QueueUrl=url, Attributes=policy("other")) == denied
+    assert code(orders.create_queue, QueueName="orders-new", Attributes=policy("other")) == denied
+    with pytest.raises(ClientError, match="AKIDORDERS may not do SendMessage on other"):
+        orders.set_queue_attributes(QueueUrl=url, Attributes=policy("other"))
+    for attributes in ({"RedrivePolicy": "nonsense"}, {"RedrivePolicy": json.dumps({"maxReceiveCount": 1})}):
+        assert code(orders.set_queue_attributes, QueueUrl=url, Attributes=attributes)[0] == "InvalidParameterValue"
+    orders.create_queue(QueueName="orders-dead")
+    orders.set_queue_attributes(QueueUrl=url, Attributes=policy("orders-dead"))
+    orders.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": ""})
+    assert code(sender.set_queue_attributes, QueueUrl=url, Attributes=policy("letters")) == denied
+    admin.set_queue_attributes(QueueUrl=url, Attributes=policy("other"))
+    admin.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": ""})
+
+
 def test_a_queue_may_not_be_reached_under_another_spelling(guarded):
     orders = client(guarded, ORDERS)
     for url in ("http://orders/000000000000/other", "orders/%6Fther", "/other#orders", "/other?orders", "/other/"):

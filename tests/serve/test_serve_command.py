@@ -149,15 +149,23 @@ def test_the_port_that_was_taken_is_printed(root, keys):
         assert process.stderr is not None
         url = process.stderr.readline().rstrip().rpartition(" at ")[2]
 
-        def asked(host: str, content: bytes = b"{}") -> str:
-            answer = httpx.post(
-                url, headers=LISTING | {"host": host}, content=content, trust_env=False, timeout=PATIENCE
-            )
+        def asked(host: str) -> str:
+            headers = LISTING | {"host": host}
+            answer = httpx.post(url, headers=headers, content=b"{}", trust_env=False, timeout=PATIENCE)
             return told(answer.status_code, answer.headers, answer.content).code
+
+        def sent(content: bytes) -> str:
+            headers = {"X-Lakequeue-Console": "1", "Content-Type": "application/json"}
+            address, auth = f"{url}/console/api/queues/orders/send", ("AKID", "s")
+            answer = httpx.post(
+                address, auth=auth, headers=headers, content=content, trust_env=False, timeout=PATIENCE
+            )
+            return answer.json()["code"]
 
         assert asked("queue.example") == asked("localhost") == "MissingAuthenticationToken"
         assert asked("other.example") == "InvalidHost"
-        assert asked("localhost", b" " * 1_001) == "RequestEntityTooLarge"
+        assert sent(b"{}" + b" " * 998) == "MissingParameter"
+        assert sent(b"{}" + b" " * 999) == "RequestEntityTooLarge"
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, errors) == (0, "")

@@ -26,7 +26,7 @@ ROOMS = [
         "service",
         {
             *("service", "queue", "lease", "compaction", "views", "received", "receiving", "sending", "settling"),
-            *("moving", "looking", "predicate", "plotting", "heartbeat"),
+            *("moving", "looking", "predicate", "sandbox", "evaluator", "plotting", "heartbeat"),
         },
     ),
     ("framework", {"consumer", "handling", "spark", ""}),
@@ -178,6 +178,11 @@ def test_only_storage_knows_delta(module: Module):
     if module.top == "jobs":  # what the benchmark compares with is bare Delta
         found = [each for each in found if "benchmark" not in module.name]
     assert not found
+
+
+def test_the_program_of_a_worker_process_starts_without_this_package():
+    [program] = [module for module in MODULES if module.name == "evaluator"]
+    assert not [found for found in imports(program.tree) if own_modules(found)]
 
 
 @modules(lambda module: module.name != "spark.session")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+import duckdb
 import pyarrow as pa
 import pytest
 
+from hostile import SLOW, SLOW_BODY
+from lakequeue import sandbox
 from lakequeue.errors import InvalidParameterValue
+from lakequeue.evaluator import FUNCTIONS, OPERATORS, Evaluator
 from lakequeue.looking import SCHEMA
 from lakequeue.predicate import Predicate
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+DEEP_TYPE = "[" * 20_000 + '"INT"' + "]" * 20_000
+BRACKETS = "[" * 30_000 + "]" * 30_000
 
 
 def rows(*messages: dict) -> pa.Table:
@@ -100,22 +106,42 @@ REFUSED = {
     "body IN (FROM read_csv('/etc/passwd'))": "without a subquery",
     "row_number() OVER () > 1": "without a window",
     "list_filter([1], lambda x: x > 1) = [1]": "without a lambda",
-    "count(*) > 1": "The function count_star looks at more than a message",
-    "SUM(receive_count) > 1": "The function sum looks at more than a message",
-    "system.main.max(body) = 'x'": "The function max looks at more than a message",
-    "read_csv('/etc/passwd') IS NULL": "The function read_csv looks at more than a message",
-    "unnest([true, false])": "The function unnest looks at more than a message",
-    "now() > sent_at": "The function now looks at more than a message",
-    "random() < 0.5": "The function random looks at more than a message",
-    "current_setting('threads') = '1'": "The function current_setting looks at more than a message",
-    "pg_sleep(9) IS NULL": "The function pg_sleep looks at more than a message",
-    "nextval('s') = 1": "The function nextval looks at more than a message",
-    "colour(body) = 'red'": "The function colour is unknown",
-    "NOT " * 50_000 + "true": "Parser Error",
+    "count(*) > 1": "The function count_star is not one of those",
+    "SUM(receive_count) > 1": "The function sum is not one of those",
+    "system.main.max(body) = 'x'": "The function max is not one of those",
+    "system.pg_catalog.lower(body) = 'x'": "Functions are called as in lower(body), without a dot",
+    "body.lower() = 'x'": "Functions are called as in lower(body), without a dot",
+    "read_csv('/etc/passwd') IS NULL": "The function read_csv is not one of those",
+    "unnest([true, false])": "The function unnest is not one of those",
+    "now() > sent_at": "The function now is not one of those",
+    "random() < 0.5": "The function random is not one of those",
+    "current_setting('threads') = '1'": "The function current_setting is not one of those",
+    "pg_sleep(9) IS NULL": "The function pg_sleep is not one of those",
+    "nextval('s') = 1": "The function nextval is not one of those",
+    "colour(body) = 'red'": "The function colour is not one of those",
+    "NOT " * 10_000 + "true": "Parser Error",
+    "[" * 20_000 + "]" * 20_000 + " IS NULL": "Parser Error",
+    "NOT " * 50_000 + "true": "Must have 65,536 characters at most, not 200,004",
+    "body::INT[] IS NULL": "is not one of those that a condition may cast to",
+    "body::STRUCT(a INT) IS NULL": "The type STRUCT is not one of those that a condition may cast to",
+    "body::ENUM('a') IS NULL": "The type ENUM is not one of those that a condition may cast to",
+    "body::GEOMETRY IS NULL": "The type GEOMETRY is not one of those that a condition may cast to",
+    # each of these once crashed the process, filled its memory, or went on for a minute
+    f"from_json('1', '{DEEP_TYPE}') IS NULL": "The function from_json is not one of those",
+    f"json_transform('1', '{DEEP_TYPE}') IS NULL": "The function json_transform is not one of those",
+    f"json_transform_strict('1', '{DEEP_TYPE}') IS NULL": "The function json_transform_strict is not one",
+    f"CAST('{BRACKETS}'::JSON AS VARIANT) IS NULL": "The type VARIANT is not one of those",
+    f"TRY_CAST('{BRACKETS}' AS VARIANT) IS NULL": "The type VARIANT is not one of those",
+    f"json_structure('{BRACKETS}') IS NULL": "The function json_structure is not one of those",
+    "json_contains(body, '1')": "The function json_contains is not one of those",
+    "list_aggregate(list_resize([1.5], 30000000, 2.5), 'sum') > 1": "The function list_aggregate is not one",
+    "levenshtein(lpad('', 200000, 'a'), lpad('', 200000, 'b')) > 1": "The function levenshtein is not one",
+    "length(repeat('a', 2000000000)) > 1": "The function repeat is not one of those",
+    "len(range(1000000000)) > 1": "The function range is not one of those",
 }
 
 
-@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:40] or "empty")
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:40].replace("[", "(") or "empty")
 def test_anything_else_is_refused_by_the_name_of_the_parameter_in_one_line(text):
     with pytest.raises(InvalidParameterValue) as caught:
         Predicate(text, SCHEMA)
@@ -152,10 +178,78 @@ def test_a_condition_that_fails_on_a_message_is_refused_then():
 )
 def test_even_behind_the_checks_there_is_nothing_to_reach(statement):
     """The second wall: what the database of a condition refuses, should a text ever get past its parsing."""
-    import duckdb
-
     mine = rows({})
     assert len(mine) == 1  # a variable, which DuckDB would take for a table
-    connection = Predicate("true", SCHEMA)._connection
     with pytest.raises(duckdb.Error):
-        connection.execute(statement)
+        Evaluator().connection.execute(statement)
+
+
+def test_the_functions_that_may_be_called_look_at_one_row_and_answer_the_same_each_time():
+    listed = [name for names in FUNCTIONS.values() for name in names]
+    assert len(listed) == len({*listed})
+    found = duckdb.execute(
+        "SELECT function_name, list(DISTINCT function_type), list(DISTINCT stability) FROM duckdb_functions() "
+        "GROUP BY function_name"
+    ).fetchall()
+    known = {name: (types, stabilities) for name, types, stabilities in found}
+    macros = {"date_add", "if", "map_contains_value", "nullif", "split_part"}  # of functions that are, too
+    for name in {*listed, *OPERATORS} - macros:
+        assert known[name] == (["scalar"], ["CONSISTENT"]), name
+    assert all(known[name][0] == ["macro"] for name in macros if name in known)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("json_valid(body)", "TRY(json_valid(body))", "TRY_CAST(body AS JSON) IS NOT NULL"),
+        *("TRY(json_type(body)) = 'ARRAY'", "TRY(json_array_length(body)) = 1"),
+        *("TRY(body->>'$[0][0]') IS NOT NULL", "TRY(json_exists(body, '$[0]'))"),
+        "TRY(json_extract_string(body, '$[0]')) IS NOT NULL",
+    ],
+)
+def test_a_message_of_a_million_brackets_is_one_among_others(text):
+    half = 500_000
+    bodies = ["[" * 2 * half, "[" * half + "]" * half, "[[1]]", "]", '{"a":' * half]
+    assert chosen(text, *({"body": body} for body in bodies)) == [1, 2]
+
+
+def test_conditions_on_json():
+    messages = [{"body": '{"customer": {"name": "Ada"}, "total": 12.5}'}, {"body": '{"customer": null}'}]
+    for text in (
+        "body->>'$.customer.name' = 'Ada'",
+        "json_extract_string(body, '$.customer.name') = 'Ada'",
+        "json_extract(body, '$.total')::DOUBLE > 12",
+        "json_exists(body, '$.total')",
+        "json_type(body, '$.customer') = 'OBJECT'",
+        "json_value(body, '$.total') IS NOT NULL",
+    ):
+        assert (text, chosen(text, *messages)) == (text, [0])
+
+
+def test_what_needs_too_much_memory_is_refused():
+    grown = "replace(" * 12 + "body" + ", 'x', 'xxxxxxxxxx')" * 12
+    with pytest.raises(InvalidParameterValue, match=r"Reason: .*([Mm]emory|needs more than 768 MiB)"):
+        chosen(f"length({grown}) > 5", {"body": "x" * 100})
+    assert chosen("true", {}) == [0]
+
+
+def test_what_is_too_slow_is_ended_and_says_by_how_much(monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", 2.0)
+    slow = Predicate(f"{SLOW} OR body = 'x'", SCHEMA)
+    assert slow.select(rows({}, {}, {})).tolist() == [0, 1, 2]
+    with pytest.raises(InvalidParameterValue) as caught:
+        slow.select(rows({"body": SLOW_BODY}, {}))
+    assert caught.value.message.endswith(
+        "It is too slow: judging it for 2 messages took more than 2 s, the limit; messages judged before: 3."
+    )
+    assert slow.select(rows({})).tolist() == [0]
+
+
+def test_what_crashes_is_ended_alone():
+    true = Predicate("true", SCHEMA)
+    true._text = "json_contains(body, '1')"  # should one get past the checks
+    with pytest.raises(
+        InvalidParameterValue, match="The process that judges it ended by SIG[A-Z]+: it needs more "
+    ):
+        true.select(rows({"body": "[" * 500_000 + "]" * 500_000}))
+    assert chosen("true", {}) == [0]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from lakequeue.cli import messages, plot, queues, serve, spark, watch
-from lakequeue.cli.frame import USAGE, Commands, Session
+from lakequeue.cli.frame import USAGE, Commands, Session, usage
 
 app = typer.Typer(
     cls=Commands,
@@ -28,12 +29,26 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _mode(text: str) -> int:
+    if not re.fullmatch("[0-7]{3,4}", text):
+        usage(f"--root-mode {text}: must be permissions in octal, as 700 or 2770")
+    return int(text, 8)
+
+
 @app.callback(invoke_without_command=True)
 def options(
     ctx: typer.Context,
     root: Annotated[
         str | None,
         typer.Option(envvar="LAKEQUEUE_ROOT", metavar="DIR", help="Directory or URI that holds the queues."),
+    ] = None,
+    root_mode: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LAKEQUEUE_ROOT_MODE",
+            metavar="OCTAL",
+            help="Permissions of a new local root, 700 if not given; 2770 shares it with a group.",
+        ),
     ] = None,
     region: Annotated[str, typer.Option(metavar="NAME", help="Region of the queues.")] = "local",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -44,6 +59,7 @@ def options(
 ) -> None:
     session: Session = ctx.obj
     session.root, session.region, session.json, session.verbose = root, region, json, verbose
+    session.root_mode = None if root_mode is None else _mode(root_mode)
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit(USAGE)

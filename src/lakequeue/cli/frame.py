@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,10 +14,12 @@ import attrs
 import typer
 from typer.core import TyperGroup
 
+from lakequeue.cli.output import ReaderGone, Told, tell, write
 from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.console import RenderableType
 
     from lakequeue import LakeQueue
 
@@ -23,15 +27,12 @@ DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
 
 
-class ReaderGone(Exception):
-    """Whoever read standard output has closed it."""
-
-
 @attrs.define
 class Session:
     """One run of the command: its global options, and what it had done when it was stopped."""
 
     root: str | None = None
+    root_mode: int | None = None
     region: str = "local"
     json: bool = False
     verbose: bool = False
@@ -48,11 +49,14 @@ class Session:
             usage("no root: give --root DIR before the command, or set LAKEQUEUE_ROOT")
         from lakequeue import LakeQueue
 
-        return LakeQueue(self.root, spark=spark, region=self.region)
+        if self.root_mode is None:
+            return LakeQueue(self.root, spark=spark, region=self.region)
+        os.umask(0o777 & ~self.root_mode)  # whom the root is shared with shall read and write what is in it
+        return LakeQueue(self.root, spark=spark, region=self.region, root_mode=self.root_mode)
 
-    def answer(self, document: object, text: str) -> None:
-        """Prints a result: the document with ``--json``, else the text for people."""
-        write(_json(document, indent=2) if self.json else text)
+    def answer(self, document: object, shown: RenderableType) -> None:
+        """Prints a result: the document with ``--json``, else the text or table for people."""
+        write(_json(document, indent=2) if self.json else shown)
 
     def line(self, document: object) -> None:
         """Prints one of several results as a line of JSON."""
@@ -61,7 +65,7 @@ class Session:
     def note(self, text: str) -> None:
         """Tells people, not programs, something on standard error."""
         if not self.json:
-            typer.echo(text, err=True)
+            tell(text)
 
     def fail(self, status: int, code: str, message: str, details: dict[str, Any] | None = None) -> int:
         """Prints an error as one line, or as an object with ``--json``; returns its exit status."""
@@ -70,31 +74,17 @@ class Session:
             line += f" ({self.done} before that)"
         if self.json:
             error = {"code": code, "message": line, "exit_code": status} | (details or {})
-            typer.echo(_json({"error": error}), err=True)
+            tell(_json({"error": error}))
         elif status == INTERRUPTED:
-            typer.echo(line, err=True)
+            tell(line)
         else:
-            typer.echo(f"{typer.style('error:', fg='red')} {code}: {line}", err=True)
+            tell(f"{code}: {line}", title="error:")
         return status
 
 
 def usage(message: str) -> NoReturn:
     """Refuses the command line as it stands."""
     raise typer.BadParameter(message)
-
-
-def write(text: str) -> None:
-    """Writes a result to standard output, and does not return before it has left this process.
-
-    Raises:
-        ReaderGone: nobody reads it any more.
-    """
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        sys.stdout.write(text.rstrip("\n").encode(encoding, "backslashreplace").decode(encoding) + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        raise ReaderGone from error
 
 
 class Commands(TyperGroup):
@@ -111,6 +101,7 @@ class Commands(TyperGroup):
     ) -> Any:
         arguments = sys.argv[1:] if args is None else list(args)
         session = Session()
+        logging.lastResort = Told(logging.WARNING)  # warnings where nobody has configured logging
         if "--json" in arguments:  # until the options are parsed, or should that fail
             session.json = True
         try:
@@ -132,7 +123,7 @@ def explained(session: Session, error: BaseException) -> int:
     """Reports an error; returns the exit status."""
     wrong_usage = getattr(error, "format_message", None)  # what typer finds by itself, or `usage` found
     if session.verbose and not wrong_usage and not isinstance(error, KeyboardInterrupt):
-        traceback.print_exception(error)
+        tell("".join(traceback.format_exception(error)).rstrip())
     match error:
         case KeyboardInterrupt():
             return session.fail(INTERRUPTED, "interrupted", "interrupted")
@@ -167,19 +158,24 @@ def _usage_text(error: BaseException, text: str) -> str:
     context = getattr(error, "ctx", None)
     path = "lakequeue" if context is None else context.command_path
     option = getattr(error, "option_name", None)
-    if path.startswith("lakequeue ") and option in ("--root", "--json", "--region", "--verbose", "-v"):
+    if path.startswith("lakequeue ") and option in (
+        "--root",
+        "--root-mode",
+        "--json",
+        "--region",
+        "--verbose",
+        "-v",
+    ):
         return f"{option} belongs before the command"
     return f"{text}; see {path} --help"
 
 
 def _forget_output() -> None:
     """Keeps Python from complaining at exit that it cannot flush into a closed pipe."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _json(document: object, indent: int | None = None) -> str:
     from lakequeue.cli.render import jsonable
 
-    return json.dumps(document, default=jsonable, indent=indent)
+    return json.dumps(document, default=jsonable, indent=indent).replace("\x7f", "\\u007f")

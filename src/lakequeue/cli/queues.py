@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakequeue.cli import render
+from lakequeue.cli import output, render
 from lakequeue.cli.frame import Session, usage
 from lakequeue.errors import InvalidAttributeName, QueueClientError, QueueDoesNotExist
 
@@ -244,7 +244,8 @@ def purge(
     if not yes:
         now = purged.counts()
         number = now.visible + now.in_flight + now.delayed + now.held
-        typer.confirm(f"Remove {render.count(number, 'message')} from {queue}?", abort=True, err=True)
+        question = f"Remove {render.count(number, 'message')} from {queue}?"
+        typer.confirm(output.printable(question), abort=True, err=True)
     purged.purge()
     session.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")
 

@@ -10,8 +10,9 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from lakequeue.cli.output import error_console, printable
+
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from lakequeue import (
@@ -26,12 +27,8 @@ if TYPE_CHECKING:
         SendResult,
     )
 
-PIPE_WIDTH = 160
-"""Columns of a table where no terminal sets the width."""
 PREVIEW = 200
 """Characters of a body that a table shows at most."""
-
-_CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
 
 
 def jsonable(value: object) -> object:
@@ -72,7 +69,7 @@ def summary_document(summary: CompactionSummary) -> dict[str, Any]:
     return attrs.asdict(summary)
 
 
-def summary_table(summaries: Sequence[CompactionSummary]) -> str:
+def summary_table(summaries: Sequence[CompactionSummary]) -> Table:
     """What a pass of the compactor freed, a row per queue."""
     columns = ["queue", "expired", "dropped", "merged", "cut", "ledgers", "files freed", "bytes freed", "failed"]
     rows = [
@@ -166,9 +163,13 @@ def message_text(message: Message) -> str:
         lines.append(f"  sequence  {message.sequence_number}")
     for name, (type_, value) in message.message_attributes.items():
         shown = value if isinstance(value, str) else base64.b64encode(value).decode()
-        lines.append(f"  attribute {name}:{type_}={_printable(shown)}")
-    first, *more = _printable(message.body).split("\n")
-    return "\n".join([*lines, f"  body      {first}", *(f"            {line}" for line in more)])
+        lines.append(f"  attribute {name}:{type_}={_indented(shown)}")
+    return "\n".join([*lines, f"  body      {_indented(message.body)}"])
+
+
+def _indented(text: str) -> str:
+    """A text of which no line looks as if it were one of ours."""
+    return text.replace("\n", "\n" + " " * 12)
 
 
 def instant(value: datetime | None) -> str:
@@ -189,22 +190,21 @@ def count(number: int, noun: str) -> str:
 
 def preview(text: str) -> str:
     """The beginning of a text on one line."""
-    text = " ".join(_printable(text[: PREVIEW + 1]).split())
+    text = " ".join(printable(text[: PREVIEW + 1]).split())
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> str:
-    return rendered(drawn(columns, rows, title))
-
-
-def drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
     """A table; columns that hold only numbers are set to the right."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
     rows = [list(row) for row in rows]
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    made = Table(
+        title=None if title is None else escape(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+    )
     for index, name in enumerate(columns):
         cells = [row[index] for row in rows if row[index] is not None]
         numeric = bool(cells) and all(map(_is_number, cells))
@@ -212,26 +212,6 @@ def drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str |
     for row in rows:
         made.add_row(*(Text(_cell(value)) for value in row))
     return made
-
-
-def rendered(content: RenderableType) -> str:
-    """What rich makes of it for standard output: colours only on a terminal, no line padded."""
-    out = console()
-    with out.capture() as captured:
-        out.print(content)
-    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
-
-
-def console() -> Console:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
-
-
-def error_console() -> Console:
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False)
 
 
 @contextmanager
@@ -252,15 +232,11 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int, str], None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
+    told = TextColumn("{task.fields[text]}", markup=False)
+    columns = (TextColumn(what, markup=False), BarColumn(), told, TimeElapsedColumn())
     with Progress(*columns, console=error_console(), transient=True) as bar:
         task = bar.add_task(what, total=total, text="")
         yield lambda advance, text: bar.update(task, advance=advance, text=text)
-
-
-def _printable(text: str) -> str:
-    """Without the control characters that a terminal would obey."""
-    return text.translate(_CONTROLS)
 
 
 def _is_number(value: object) -> bool:

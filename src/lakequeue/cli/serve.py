@@ -30,7 +30,7 @@ def serve(
     ] = None,
     max_body: Annotated[
         int, typer.Option(min=1, max=67_108_864, metavar="BYTES", help="Largest body of a request.")
-    ] = 8_388_608,
+    ] = 3_407_872,
     max_connections: Annotated[int, typer.Option(min=1, metavar="N", help="Connections at a time.")] = 1_000,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Write a line of JSON for each request.")
@@ -38,6 +38,8 @@ def serve(
 ) -> None:
     """Answer SQS clients over HTTP."""
     session: Session = ctx.obj
+    from lakequeue import sandbox
+
     try:
         from lakequeue.serve import logs
         from lakequeue.serve.app import Application
@@ -61,6 +63,7 @@ def serve(
     server = Server(application, host, port, certificate, max_connections)
     url = server.bind()
     lake.prepare()
+    sandbox.shared.nice = 10  # requests that need no condition come first
     logs.configure(lake.clock, access_log, session.verbose)
     session.note(f"serving {session.root} at {url}")
     server.run()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakequeue.cli import render
+from lakequeue.cli import output, render
 from lakequeue.cli.frame import DONE, Session, usage
 from lakequeue.cli.queues import parsed_instant
 from lakequeue.errors import QueueClientError
@@ -47,7 +47,7 @@ def sql(
     rows = found.slice(0, limit).to_pylist(maps_as_pydicts="lossy")
     session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows]))
     if found.num_rows > limit:
-        typer.echo(f"only the first {render.count(limit, 'row')}; --limit shows more", err=True)
+        output.tell(f"only the first {render.count(limit, 'row')}; --limit shows more")
 
 
 def views(ctx: typer.Context, as_of: AsOf = None) -> None:
@@ -74,7 +74,7 @@ def demo(
     session: Session = ctx.obj
     from lakequeue.demo import run_demo
 
-    console = render.error_console() if session.json else render.console()
+    console = output.error_console() if session.json else output.console()
     status = run_demo(session.root or None, None if input_dir is None else str(input_dir), console)
     if session.json:
         session.answer({"root": session.root, "complete": status == DONE}, "")

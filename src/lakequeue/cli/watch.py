@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakequeue.cli import render
+from lakequeue.cli import output, render
 from lakequeue.cli.frame import Session, usage
 from lakequeue.cli.queues import listed
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
@@ -103,17 +103,17 @@ def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
         yield session.line
         return
     if not sys.stdout.isatty():
-        yield lambda look: session.answer(look, f"{render.instant(look['at'])}\n{render.rendered(_table(look))}\n")
+        yield lambda look: session.answer(look, f"{render.instant(look['at'])}\n{output.rendered(_table(look))}\n")
         return
     from rich.live import Live
 
-    with Live(console=render.console(), auto_refresh=False) as live:
+    with Live(console=output.console(), auto_refresh=False) as live:
         yield lambda look: live.update(_table(look), refresh=True)
 
 
 def _table(look: dict[str, Any]) -> Table:
     failed = any(row["error"] for row in look["queues"])
-    return render.drawn(
+    return render.table(
         [*_COLUMNS, "oldest message", *(["error"] if failed else [])],
         [
             [*(row.get(name) for name in _COLUMNS.values()), render.age(row.get("oldest_age")), *errors]

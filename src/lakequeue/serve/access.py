@@ -11,10 +11,12 @@ from typing import Protocol
 
 import attrs
 
+from lakequeue.serve.faults import WireError
+
 
 @attrs.frozen
 class Request:
-    """A request as it was signed.
+    """The head of a request, as it was signed.
 
     Attributes:
         path, query: as they came, still quoted.
@@ -25,7 +27,6 @@ class Request:
     path: str
     query: str
     headers: Mapping[str, str]
-    body: bytes
 
 
 class Caller(Protocol):
@@ -40,15 +41,36 @@ class Caller(Protocol):
         """Whether they may do an action of SQS, on a queue or on none in particular."""
         ...
 
+    def may_at_all(self, action: str) -> bool:
+        """Whether there may be a queue on which they may do it."""
+        ...
+
+
+class Claim(Protocol):
+    """What the head of a request says of who signed it."""
+
+    @property
+    def key(self) -> str | None:
+        """Name of the key that they name; None if nobody has to sign."""
+        ...
+
+    def caller(self, body: bytes) -> Caller:
+        """Who signed the request, now that its body is there.
+
+        Raises:
+            WireError: somebody else, or another request.
+        """
+        ...
+
 
 class Access(Protocol):
     """The door."""
 
-    def caller(self, request: Request, now: datetime) -> Caller:
-        """Who signed a request.
+    def claim(self, request: Request, now: datetime) -> Claim:
+        """Judges what can be judged of a signature before the body is there.
 
         Raises:
-            WireError: nobody who is known, or not this request, or not lately.
+            WireError: there is none, or none of a key that is known, or it was not made lately.
         """
         ...
 
@@ -65,9 +87,22 @@ class Anyone:
     """Everybody on this machine, where no file of keys is given; they may do everything."""
 
     name: str = "-"
+    key: None = None
 
     def may(self, action: str, queue: str | None) -> bool:
         return True
+
+    def may_at_all(self, action: str) -> bool:
+        return True
+
+    def caller(self, body: bytes) -> Caller:
+        return self
+
+
+def denied(caller: Caller, action: str, queue: str | None) -> WireError:
+    """The refusal of what a caller may not do."""
+    where = queue or "all queues"
+    return WireError("AccessDeniedException", f"{caller.name} may not do {action} on {where}.", 403)
 
 
 def by_password(access: Access, authorization: str) -> Caller | None:
@@ -83,7 +118,7 @@ def by_password(access: Access, authorization: str) -> Caller | None:
 class Open:
     """The door of a server without a file of keys."""
 
-    def caller(self, request: Request, now: datetime) -> Caller:
+    def claim(self, request: Request, now: datetime) -> Claim:
         return Anyone()
 
     def password(self, key_id: str, secret: str) -> Caller | None:

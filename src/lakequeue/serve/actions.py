@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from lakequeue import Queue, SendEntry
+from lakequeue import Queue, SendEntry, redrive
 from lakequeue.errors import (
     InvalidAttributeName,
     InvalidParameterValue,
@@ -328,6 +329,20 @@ def named_queues(given: Parameters) -> list[str | None]:
     if "TaskHandle" in given:
         arns = [task_of(given["TaskHandle"])[1]]
     return [arn.rpartition(":")[2] for arn in arns] or [given.get("QueueName")]
+
+
+def needed(action: str, given: Parameters) -> list[tuple[str, str | None]]:
+    """What a request needs the right to do: actions, and the queues that they are done on.
+
+    A redrive policy has messages sent to the dead-letter queue that it names, so it needs that right, too.
+    """
+    rights: list[tuple[str, str | None]] = [(action, queue) for queue in named_queues(given)]
+    if action in ("CreateQueue", "SetQueueAttributes"):
+        with suppress(InvalidParameterValue):  # which the action itself refuses
+            policy = redrive.redrive_policy(given.get("Attributes", {}).get("RedrivePolicy"))
+            if policy is not None:
+                rights.append(("SendMessage", policy.dead_letter_queue.rpartition(":")[2]))
+    return rights
 
 
 def queue_url(base_url: str, name: str) -> str:

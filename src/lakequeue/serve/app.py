@@ -17,8 +17,9 @@ from starlette.types import Receive, Scope, Send
 
 from lakequeue.serve.access import Access, Open, by_password
 from lakequeue.serve.actions import Actions
+from lakequeue.serve.bodies import LARGEST_BODY, Bodies
 from lakequeue.serve.console import Console
-from lakequeue.serve.endpoint import LARGEST_BODY, Endpoint
+from lakequeue.serve.endpoint import Endpoint
 from lakequeue.serve.guard import Guard
 from lakequeue.serve.health import Health
 from lakequeue.serve.metrics import Metrics
@@ -45,7 +46,7 @@ class Application:
 
     Attributes:
         asgi: what a server runs.
-        endpoint: answers SQS clients; its `stop` is called before the server stops.
+        endpoint: answers SQS clients.
     """
 
     def __init__(
@@ -56,8 +57,9 @@ class Application:
         allowed_hosts: Collection[str] = (),
     ) -> None:
         self.actions = Actions(lake)
-        self.endpoint = Endpoint(self.actions, access or Open(), largest_body)
-        self.console = Console(self.actions, access or Open(), self.endpoint)
+        bodies = Bodies(largest_body)
+        self.endpoint = Endpoint(self.actions, access or Open(), bodies)
+        self.console = Console(self.actions, access or Open(), bodies)
         any_host = access is not None and not allowed_hosts  # whoever asks signs with the name
         metrics = Metrics(lake, lambda: self.endpoint.waiting)
         health = Health(lake, lambda: self.endpoint.stopping)
@@ -74,6 +76,11 @@ class Application:
             ],
             lifespan=self._lifespan,
         )
+
+    def stop(self) -> None:
+        """Ends what requests wait for, long polls and conditions; to be called before the server stops."""
+        self.endpoint.stop()
+        self.console.conditions.stop()
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:

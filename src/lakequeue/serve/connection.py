@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 
 class Connection(H11Protocol):
@@ -46,6 +50,14 @@ class Connection(H11Protocol):
         else:
             self._stop_waiting_for_head()
 
+    def handle_events(self) -> None:
+        if self.conn.their_state is h11.IDLE and _has_bare_line_feed(self.conn.trailing_data[0]):
+            # h11 takes it for the end of a line, and what stands before this server perhaps not
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("Invalid HTTP request received.")
+        else:
+            super().handle_events()
+
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
             self.transport.abort()  # closing it would wait until the client has read
@@ -73,3 +85,9 @@ class Connection(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+
+
+def _has_bare_line_feed(data: bytes) -> bool:
+    """Whether the head that data begins with has a line that ends without a carriage return."""
+    end = _END_OF_HEAD.search(data)
+    return _BARE_LINE_FEED.search(data, 0, end.end() if end else len(data)) is not None

@@ -11,8 +11,8 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakequeue.errors import QueueClientError, QueueServiceError
-from lakequeue.serve.access import Access, Caller, by_password
+from lakequeue.receiving import Interrupt
+from lakequeue.serve.access import Access, Caller, by_password, denied
 from lakequeue.serve.actions import Actions
-from lakequeue.serve.desk import Answer, Desk, Given, denied
-from lakequeue.serve.endpoint import Endpoint, Exchange
+from lakequeue.serve.bodies import LARGEST_OTHER, Bodies
+from lakequeue.serve.conditions import Conditions
+from lakequeue.serve.desk import Answer, Desk, Given
+from lakequeue.serve.endpoint import Exchange
 from lakequeue.serve.faults import Fault, WireError, malformed
 
 PATH = "/console"
@@ -40,7 +43,7 @@ and a script of one may not set it."""
 SECONDS = 60.0
 """Between two looks at every queue, for the sparklines."""
 AT_ONCE = 16
-"""Requests to the tables at a time; the other threads are for SQS clients."""
+"""Requests to the tables at a time, beside those with a condition; the other threads are for SQS clients."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -52,6 +55,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+_FILTERS = frozenset({"id", "state", "text", "where"})
+"""Members of a request for messages that make a condition."""
 _log = logging.getLogger("lakequeue.serve")
 _Deed = Callable[[Caller, str, Given], Answer]
 
@@ -62,12 +67,14 @@ class Console:
     Attributes:
         routes: to be asked before those of the endpoint.
         depths: what was seen of the queues.
+        conditions: the requests that look for messages.
     """
 
-    def __init__(self, actions: Actions, access: Access, endpoint: Endpoint) -> None:
+    def __init__(self, actions: Actions, access: Access, bodies: Bodies) -> None:
         desk = Desk(actions)
         self.depths = desk.depths
-        self._endpoint = endpoint
+        self.conditions = Conditions()
+        self._bodies = bodies
         self._turns = asyncio.Semaphore(AT_ONCE)
         one = "/api/queues/{queue}"
         app = Starlette(
@@ -75,16 +82,16 @@ class Console:
                 self._get("/api/queues", "ListQueues", desk.queues),
                 self._get(one, "GetQueueAttributes", desk.queue),
                 self._get(f"{one}/points", "GetQueueAttributes", desk.points),
-                self._get(f"{one}/messages", "ReceiveMessage", desk.messages),
-                self._get(f"{one}/messages/{{id}}", "ReceiveMessage", desk.message),
-                self._get(f"{one}/history", "ReceiveMessage", desk.history),
-                self._get(f"{one}/history/{{id}}", "ReceiveMessage", desk.past_message),
+                self._get(f"{one}/messages", "ReceiveMessage", desk.messages, _FILTERS),
+                self._get(f"{one}/messages/{{id}}", "ReceiveMessage", desk.message, _FILTERS),
+                self._get(f"{one}/history", "ReceiveMessage", desk.history, _FILTERS),
+                self._get(f"{one}/history/{{id}}", "ReceiveMessage", desk.past_message, _FILTERS),
                 self._get(f"{one}/rewind", "Rewind", desk.would_rewind),
-                self._get(f"{one}/redrive", "StartMessageMoveTask", desk.would_redrive),
+                self._get(f"{one}/redrive", "StartMessageMoveTask", desk.would_redrive, _FILTERS),
                 self._post(f"{one}/send", "SendMessage", desk.send),
                 self._post(f"{one}/purge", "PurgeQueue", desk.purge),
                 self._post(f"{one}/rewind", "Rewind", desk.rewind),
-                self._post(f"{one}/redrive", "StartMessageMoveTask", desk.redrive),
+                self._post(f"{one}/redrive", "StartMessageMoveTask", desk.redrive, _FILTERS),
                 Mount("/", StaticFiles(directory=STATIC, html=True)),
             ],
             exception_handlers={HTTPException: _refused},
@@ -102,32 +109,35 @@ class Console:
                 for queue in await asyncio.to_thread(self.depths.queues):
                     await asyncio.to_thread(self.depths.look, queue)
 
-    def _get(self, path: str, action: str, deed: _Deed) -> Route:
-        async def given(http: Request) -> Mapping[str, Any]:
-            return dict(http.query_params) | {
+    def _get(self, path: str, action: str, deed: _Deed, filters: Set[str] = frozenset()) -> Route:
+        @asynccontextmanager
+        async def given(http: Request) -> AsyncIterator[Mapping[str, Any]]:
+            yield dict(http.query_params) | {
                 name: value for name, value in http.path_params.items() if name == "id"
             }
 
-        return Route(path, self._answering(action, deed, given), methods=["GET"])
+        return Route(path, self._answering(action, deed, given, filters), methods=["GET"])
 
-    def _post(self, path: str, action: str, deed: _Deed) -> Route:
-        async def given(http: Request) -> Mapping[str, Any]:
+    def _post(self, path: str, action: str, deed: _Deed, filters: Set[str] = frozenset()) -> Route:
+        most = None if action == "SendMessage" else LARGEST_OTHER
+
+        @asynccontextmanager
+        async def given(http: Request) -> AsyncIterator[Mapping[str, Any]]:
             if HEADER not in http.headers:
                 raise WireError("AccessDeniedException", f"The request must have the header {HEADER}.", 403)
             if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 raise WireError("UnsupportedMediaType", "The request must be application/json.", 415)
-            try:
-                members = json.loads(await self._endpoint.body(http))
-            except (ValueError, RecursionError):
-                raise malformed("The body is not JSON.") from None
-            if not isinstance(members, dict):
-                raise malformed("The request must be an object.")
-            return members
+            async with self._bodies.read(http, most) as body:
+                yield await asyncio.to_thread(_members, body.content)
 
-        return Route(path, self._answering(action, deed, given), methods=["POST"])
+        return Route(path, self._answering(action, deed, given, filters), methods=["POST"])
 
     def _answering(
-        self, action: str, deed: _Deed, given: Callable[[Request], Awaitable[Mapping[str, Any]]]
+        self,
+        action: str,
+        deed: _Deed,
+        given: Callable[[Request], AbstractAsyncContextManager[Mapping[str, Any]]],
+        filters: Set[str],
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(http: Request) -> Response:
             queue: str | None = http.path_params.get("queue")
@@ -135,11 +145,18 @@ class Console:
             exchange.action, exchange.queue = action, queue or "-"
             try:
                 caller: Caller = http.state.caller
-                members = await given(http)
                 if not caller.may(action, queue):
                     raise denied(caller, action, queue)
-                async with self._turns:
-                    result = await asyncio.to_thread(deed, caller, queue or "", Given(members))
+                async with given(http) as members:
+
+                    def act(interrupt: Interrupt | None = None) -> Answer:
+                        return deed(caller, queue or "", Given(members, interrupt))
+
+                    if filters & members.keys():
+                        result = await self.conditions.run(http, caller.name, act)
+                    else:
+                        async with self._turns:
+                            result = await asyncio.to_thread(act)
             except ClientDisconnect:
                 exchange.code = "ClientDisconnect"
                 return Response(status_code=400)
@@ -148,6 +165,17 @@ class Console:
             return _told(result)
 
         return answer
+
+
+def _members(body: bytes) -> dict[str, Any]:
+    """What a request in JSON says."""
+    try:
+        members = json.loads(body)
+    except (ValueError, RecursionError):
+        raise malformed("The body is not JSON.") from None
+    if not isinstance(members, dict):
+        raise malformed("The request must be an object.")
+    return members
 
 
 class _Door:

@@ -21,10 +21,11 @@ from lakequeue.errors import (
 from lakequeue.looking import Standing
 from lakequeue.predicate import Predicate
 from lakequeue.received import QueueCounts
-from lakequeue.serve.access import Caller
+from lakequeue.receiving import Interrupt
+from lakequeue.serve.access import Caller, denied
 from lakequeue.serve.actions import Actions
 from lakequeue.serve.depths import SPAN, Depths
-from lakequeue.serve.faults import Fault, WireError, malformed
+from lakequeue.serve.faults import Fault, malformed
 from lakequeue.serve.model import checked, operation
 
 Answer = dict[str, Any]
@@ -51,10 +52,14 @@ class Given:
     """Members of a request, each to be taken once.
 
     Every method raises InvalidParameterValue or a WireError for a member of another kind.
+
+    Attributes:
+        interrupt: set when nobody wants the answer any more.
     """
 
-    def __init__(self, members: Mapping[str, Any]) -> None:
+    def __init__(self, members: Mapping[str, Any], interrupt: Interrupt | None = None) -> None:
         self._left = dict(members)
+        self.interrupt = interrupt
 
     def text(self, name: str) -> str | None:
         """A text; None if it is absent or empty."""
@@ -188,32 +193,34 @@ class Desk:
         """The oldest messages that pass the filters; nothing changes."""
         where, most = _condition(given), given.whole("limit", 50, MOST_MESSAGES)
         given.end()
-        found = self._on(name, lambda queue: queue.peek(where, most + 1))
+        found = self._on(name, lambda queue: queue.peek(where, most + 1, given.interrupt))
         return _page(found, most)
 
     def message(self, caller: Caller, name: str, given: Given) -> Answer:
         """A message as a whole."""
         where = f"message_id = {_literal(given.text('id') or '')}"
         given.end()
-        return _whole(self._on(name, lambda queue: queue.peek(where, 1)))
+        return _whole(self._on(name, lambda queue: queue.peek(where, 1, given.interrupt)))
 
     def history(self, caller: Caller, name: str, given: Given) -> Answer:
         """The oldest deleted messages that can be rewound, sent at an instant or later, that pass the filters."""
         since, where, most = given.instant("since"), _condition(given), given.whole("limit", 50, MOST_MESSAGES)
         given.end()
-        return _page(self._look_back(name, since, where, most + 1), most)
+        return _page(self._look_back(name, since, where, most + 1, given.interrupt), most)
 
     def past_message(self, caller: Caller, name: str, given: Given) -> Answer:
         """A deleted message as a whole."""
         where = f"message_id = {_literal(given.text('id') or '')}"
         given.end()
-        return _whole(self._look_back(name, None, where, 1))
+        return _whole(self._look_back(name, None, where, 1, given.interrupt))
 
-    def _look_back(self, name: str, since: datetime | None, where: str | None, most: int) -> list[PeekedMessage]:
+    def _look_back(
+        self, name: str, since: datetime | None, where: str | None, most: int, interrupt: Interrupt | None
+    ) -> list[PeekedMessage]:
         begin = since or from_micros(0)
 
         def looked(queue: Queue) -> list[PeekedMessage]:
-            predicate = None if where is None else Predicate(where, looking.SCHEMA)
+            predicate = None if where is None else Predicate(where, looking.SCHEMA, interrupt=interrupt)
             return looking.look_back(queue, begin, predicate, most)
 
         return self._on(name, looked)
@@ -230,7 +237,7 @@ class Desk:
         """How many messages a redrive would take where."""
         where = _allowed_condition(caller, name, given)
         given.end()
-        found = self._on(name, lambda queue: queue.redrivable(where))
+        found = self._on(name, lambda queue: queue.redrivable(where, given.interrupt))
         destinations = [{"queue": queue, "messages": count} for queue, count in sorted(found.items())]
         return {"messages": sum(found.values()), "destinations": destinations}
 
@@ -259,7 +266,7 @@ class Desk:
         """Moves some messages back, and says how many; there may be more."""
         where, most = _allowed_condition(caller, name, given), given.whole("messages", MOST_MOVED, MOST_MOVED)
         given.end()
-        return {"messages": self._on(name, lambda queue: queue.redrive(most, where))}
+        return {"messages": self._on(name, lambda queue: queue.redrive(most, where, interrupt=given.interrupt))}
 
     def _on(self, name: str, act: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), act)
@@ -286,7 +293,7 @@ def _condition(given: Given) -> str | None:
     if where is None:
         return " AND ".join(parts) or None
     if parts:
-        Predicate(where, looking.SCHEMA)  # a refusal shall show what was typed
+        Predicate(where, looking.SCHEMA, interrupt=given.interrupt)  # a refusal shall show what was typed
         parts.append(f"(({where}\n))")  # two: what is one expression in brackets may be "true) OR (true"
     return " AND ".join(parts) or where
 
@@ -296,12 +303,6 @@ def _allowed_condition(caller: Caller, name: str, given: Given) -> str | None:
     if where is not None and not caller.may("ReceiveMessage", name):  # counts would tell what bodies say
         raise denied(caller, "ReceiveMessage", name)
     return where
-
-
-def denied(caller: Caller, action: str, queue: str | None) -> WireError:
-    """The refusal of what a caller may not do."""
-    where = queue or "all queues"
-    return WireError("AccessDeniedException", f"{caller.name} may not do {action} on {where}.", 403)
 
 
 def _literal(text: str) -> str:

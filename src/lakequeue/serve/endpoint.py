@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
-import anyio
 import attrs
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -19,17 +18,17 @@ from lakequeue import Message, Queue
 from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist, QueueServiceError
 from lakequeue.receiving import Interrupt
 from lakequeue.serve import json_protocol, query_protocol
-from lakequeue.serve.access import Access, Request
-from lakequeue.serve.actions import Actions, named_queues, queue_name
+from lakequeue.serve.access import Access, Request, denied
+from lakequeue.serve.actions import Actions, named_queues, needed, queue_name
+from lakequeue.serve.bodies import LARGEST_OTHER, Bodies
+from lakequeue.serve.conditions import hang_up
 from lakequeue.serve.faults import Fault, WireError
 from lakequeue.serve.model import operation
 
-LARGEST_BODY = 8 * 2**20
-"""Bytes of a request: a full batch of 1 MiB in the Query protocol, where one byte may become three, and room."""
 LARGE = 64 * 1024
-"""Bytes of a body that takes some time to read."""
-SLOWEST_BODY = 30.0
-"""Seconds that a client has to send the body of a request."""
+"""Bytes of a body that takes some time to parse."""
+SENDING = ("SendMessage", "SendMessageBatch")
+"""Actions whose requests may be large."""
 
 _Read = TypeVar("_Read")
 _log = logging.getLogger("lakequeue.serve")
@@ -49,14 +48,14 @@ class Exchange:
 class Endpoint:
     """Answers the requests of SQS clients.
 
-    Args:
-        largest_body: bytes of a request at most.
+    Attributes:
+        bodies: reads the bodies of requests.
     """
 
-    def __init__(self, actions: Actions, access: Access, largest_body: int = LARGEST_BODY) -> None:
+    def __init__(self, actions: Actions, access: Access, bodies: Bodies) -> None:
         self._actions = actions
         self._access = access
-        self._largest_body = largest_body
+        self.bodies = bodies
         self._receiving: dict[Interrupt, bool] = {}
         self.stopping = False
 
@@ -92,63 +91,45 @@ class Endpoint:
     async def _answer(self, http: HttpRequest, exchange: Exchange, as_json: bool) -> Response:
         if http.method != "POST":
             raise WireError("MethodNotAllowed", "Requests are sent by POST.", 405)
-        body = await self.body(http)
         headers = _headers(http)
         path = http.scope.get("raw_path", b"/").decode("latin-1")
-        request = Request(http.method, path, http.scope["query_string"].decode("latin-1"), headers, body)
-        caller = self._access.caller(request, self._actions.lake.clock.now())
-        exchange.caller = caller.name
+        request = Request(http.method, path, http.scope["query_string"].decode("latin-1"), headers)
+        claim = self._access.claim(request, self._actions.lake.clock.now())
         if as_json:
-            action = _target(headers)
-            model = operation(action)
-            exchange.action = action
-            given = await _read(body, json_protocol.parameters, model, body)
+            named = operation(_target(headers))
         else:
+            named = None  # by the body
             _check_form(headers)
-            fields = await _read(body, query_protocol.form, body)
-            model = operation(query_protocol.action(fields))
-            exchange.action = action = model.name
-            given = await _read(body, query_protocol.parameters, model, fields, http.scope["path"])
-        names = named_queues(given)
-        exchange.queue = names[0] or "-"
-        for name in names:
-            if not caller.may(action, name):
-                raise WireError(
-                    "AccessDeniedException", f"{caller.name} may not do {action} on {name or 'all queues'}.", 403
-                )
-        base_url = f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
-        if action == "ReceiveMessage":
-            result = await self._receive(http, given)
-        else:
-            result = await asyncio.to_thread(self._actions.do, action, given, base_url)
+        most = None if named is None or named.name in SENDING else LARGEST_OTHER
+        async with self.bodies.read(http, most, claim.key) as body:
+            caller = await _read(body.content, claim.caller, body.content)
+            self.bodies.verified(body)
+            exchange.caller = caller.name
+            if named is not None:
+                model, read = named, partial(json_protocol.parameters, named, body.content)
+            else:
+                fields = await _read(body.content, query_protocol.form, body.content)
+                model = operation(query_protocol.action(fields))
+                read = partial(query_protocol.parameters, model, fields, http.scope["path"])
+            exchange.action = model.name
+            if not caller.may_at_all(model.name):  # and so need not be understood
+                raise denied(caller, model.name, None)
+            given = await _read(body.content, read)
+            exchange.queue = named_queues(given)[0] or "-"
+            for action, queue in needed(model.name, given):
+                if not caller.may(action, queue):
+                    raise denied(caller, action, queue)
+            base_url = f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
+            if model.name == "ReceiveMessage":
+                result = await self._receive(http, given)
+            else:
+                result = await asyncio.to_thread(self._actions.do, model.name, given, base_url)
         request_headers = {"x-amzn-RequestId": exchange.request_id}
         if as_json:
             content = json_protocol.response(model, result)
             return Response(content, headers=request_headers, media_type=json_protocol.CONTENT_TYPE)
         content = query_protocol.response(model, result, exchange.request_id)
         return Response(content, headers=request_headers, media_type=query_protocol.ANSWER_TYPE)
-
-    async def body(self, http: HttpRequest) -> bytes:
-        """The body of a request, if it is small enough and comes in time; else WireError."""
-        too_large = WireError(
-            "RequestEntityTooLarge", f"A request may have {self._largest_body} bytes at most.", 413
-        )
-        length = http.headers.get("content-length", "0")
-        if not re.fullmatch("[0-9]{1,20}", length):
-            raise WireError("InvalidRequest", "The header Content-Length must be a number.")
-        if int(length) > self._largest_body:
-            raise too_large
-        parts, size = [], 0
-        try:
-            with anyio.fail_after(SLOWEST_BODY):
-                async for part in http.stream():
-                    size += len(part)
-                    if size > self._largest_body:
-                        raise too_large
-                    parts.append(part)
-        except TimeoutError:
-            raise WireError("RequestTimeout", "The body of the request did not arrive in time.", 408) from None
-        return b"".join(parts)
 
     async def _receive(self, http: HttpRequest, given: dict[str, Any]) -> dict[str, Any]:
         """Receives, and waits no longer once the client hangs up or the server stops."""
@@ -159,7 +140,7 @@ class Endpoint:
         if self.stopping:
             interrupt.set()
         self._receiving[interrupt] = given.get("WaitTimeSeconds", queue.rules.wait_micros) > 0
-        hung_up = asyncio.create_task(_hang_up(http))
+        hung_up = asyncio.create_task(hang_up(http))
         hung_up.add_done_callback(lambda _: interrupt.set())
         try:
             queue, (messages, result) = await self._received(queue, given, interrupt)
@@ -189,12 +170,6 @@ async def _read(body: bytes, read: Callable[..., _Read], *given: Any) -> _Read:
     if len(body) < LARGE:
         return read(*given)
     return await asyncio.to_thread(read, *given)
-
-
-async def _hang_up(http: HttpRequest) -> None:
-    """Returns once the client has gone, or got its answer."""
-    while (await http.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _hand_back(actions: Actions, queue: Queue, messages: list[Message]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -23,8 +23,6 @@ from lakequeue.serve.faults import Fault, WireError
 MOST_HEADERS = 100
 LARGEST_HEAD = 64 * 1024
 """Bytes of the head of a request."""
-LARGEST_BODIES = 256 * 2**20
-"""Bytes of the bodies of all requests that are under way."""
 
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _log = logging.getLogger("lakequeue.serve")
@@ -41,13 +39,12 @@ class Guard:
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = ()) -> None:
         self._app = app
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
-        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send, self._hold)
+        exchange = _Exchange(scope, receive, send)
         headers = Headers(scope=scope)
         try:
             _check_head(scope, headers)
@@ -60,13 +57,6 @@ class Guard:
             if not exchange.answered:  # else the server closes the connection: the answer is not whole
                 answer = refusal(Fault.of(error), speaks_json(headers))
                 await answer(scope, exchange.receive, exchange.send)
-        finally:
-            self._held -= exchange.held
-
-    def _hold(self, size: int) -> None:
-        self._held += size
-        if self._held > LARGEST_BODIES:
-            raise WireError("ServiceUnavailable", "Too many large requests at a time; repeat it.", 503, False)
 
     def _check_host(self, headers: Headers) -> None:
         given = headers.getlist("host")
@@ -85,16 +75,11 @@ class Guard:
 
 
 class _Exchange:
-    """The two directions of a request: closes its connection unless all of its body was read.
+    """The two directions of a request: closes its connection unless all of its body was read."""
 
-    Attributes:
-        held: bytes of the body that have come so far.
-    """
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, hold: Callable[[int], None]) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        self._receive, self._send, self._hold = receive, send, hold
-        self.held = 0
+        self._receive, self._send = receive, send
         self._unread = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         self.answered = False
 
@@ -102,9 +87,6 @@ class _Exchange:
         message = await self._receive()
         if not message.get("more_body", False):
             self._unread = False
-        size = len(message.get("body", b""))
-        self.held += size
-        self._hold(size)
         return message
 
     async def send(self, message: Message) -> None:
@@ -116,6 +98,9 @@ class _Exchange:
 
 
 def _check_head(scope: Scope, headers: Headers) -> None:
+    if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
+        # where the body ends is a matter of opinion, and what follows might be smuggled in
+        raise WireError("InvalidRequest", "Content-Length, Transfer-Encoding and HTTP/1.0 do not go together.")
     size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
     size += sum(len(name) + len(value) + 4 for name, value in headers.raw)
     if len(headers) > MOST_HEADERS or size > LARGEST_HEAD:
@@ -127,8 +112,9 @@ def _check_head(scope: Scope, headers: Headers) -> None:
 
 
 def _check_origin(headers: Headers) -> None:
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if site == "cross-site" or (origin is not None and _authority(origin) != headers.get("host", "").lower()):
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+    foreign = site not in ("same-origin", "none")  # another site, or another origin of the same one
+    if foreign or (origin is not None and _authority(origin) != headers.get("host", "").lower()):
         raise WireError("AccessDeniedException", "Requests of other web sites are refused.", 403)
 
 

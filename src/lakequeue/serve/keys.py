@@ -27,7 +27,7 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import InvalidOptions
-from lakequeue.serve.access import Caller, Request
+from lakequeue.serve.access import Caller, Claim, Request
 from lakequeue.serve.faults import WireError
 from lakequeue.serve.model import operations
 from lakequeue.serve.signature import Signed, mismatch
@@ -71,6 +71,26 @@ class Key:
     def may(self, action: str, queue: str | None) -> bool:
         return self.rules is None or any(rule.allows(action, queue) for rule in self.rules)
 
+    def may_at_all(self, action: str) -> bool:
+        return self.rules is None or any({action, EVERYTHING} & rule.actions for rule in self.rules)
+
+
+@attrs.frozen
+class _Signature:
+    """The signature of a request, said to be made with a key."""
+
+    _key: Key
+    _signed: Signed
+
+    @property
+    def key(self) -> str:
+        return self._key.name
+
+    def caller(self, body: bytes) -> Caller:
+        if not self._signed.by(self._key.secret, body):
+            raise mismatch()
+        return self._key
+
 
 class Keys:
     """Lets in who signs with one of the keys."""
@@ -93,20 +113,17 @@ class Keys:
             content = file.read()
         return cls({key.name: key for key in _Reading(str(path)).keys(content)})
 
-    def caller(self, request: Request, now: datetime) -> Caller:
-        """Who signed a request.
+    def claim(self, request: Request, now: datetime) -> Claim:
+        """Judges what can be judged of a signature before the body is there.
 
         Raises:
-            WireError: nobody who is known, or not this request, or not lately.
+            WireError: there is none, or none of a key that is known, or it was not made lately.
         """
         signed = Signed.of(request, now)
         key = self._keys.get(signed.key_id)
-        genuine = signed.by(key.secret if key else _NOBODY)  # which takes as long for a key that is unknown
-        if key is None:
+        if key is None:  # an id is no secret
             raise WireError("InvalidClientTokenId", "The access key id is not known here.", 403)
-        if not genuine:
-            raise mismatch()
-        return key
+        return _Signature(key, signed)
 
     def password(self, key_id: str, secret: str) -> Caller | None:
         """Who has this key and its secret, compared in constant time; None if that is nobody."""

@@ -116,7 +116,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._application.endpoint.stop()
+        self._application.stop()
         await super().shutdown(sockets)
         self._captured_signals.clear()  # uvicorn would raise them once more, though they were obeyed
 

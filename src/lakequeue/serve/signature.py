@@ -37,7 +37,7 @@ _BODY_HASH = "x-amz-content-sha256"
 
 @attrs.frozen
 class Signed:
-    """A request whose signature is complete, lately made, and yet to be compared.
+    """A request whose signature is complete and lately made; body and secret are yet to be compared.
 
     Attributes:
         key_id: access key id of who says to have signed it.
@@ -45,7 +45,8 @@ class Signed:
 
     key_id: str
     _region: str
-    _request: AWSRequest
+    _request: Request = attrs.field(repr=False)
+    _headers: HTTPHeaders
     _signature: str = attrs.field(repr=False)
 
     @classmethod
@@ -53,8 +54,8 @@ class Signed:
         """Reads the signature of a request.
 
         Raises:
-            WireError: there is none, it is incomplete or in another form, leaves out what has to be signed, is
-                not of this body, or was made outside the clock window.
+            WireError: there is none, it is incomplete or in another form, leaves out what has to be signed, or
+                was made outside the clock window.
         """
         parts = _authorization(request)
         key_id, date, region, service, ending = _credential(parts["Credential"])
@@ -67,29 +68,37 @@ class Signed:
         if date != timestamp[:8]:
             raise _mismatch("The date of the credential must be that of X-Amz-Date.")
         headers = _signed_headers(parts["SignedHeaders"], request.headers)
-        body_hash = sha256(request.body).hexdigest()
-        _check_body(request.headers.get(_BODY_HASH), body_hash)
+        told = request.headers.get(_BODY_HASH)
+        if told is not None and not _SIGNATURE.fullmatch(told):
+            raise _incomplete("The body must be signed: X-Amz-Content-SHA256 must be its hash.")
         _check_window(timestamp, made, now)
-        asked = _Canonical.request(request, headers, timestamp, body_hash)
-        return cls(key_id, region, asked, parts["Signature"])
+        return cls(key_id, region, request, headers, parts["Signature"])
 
-    def by(self, secret: str) -> bool:
-        """Whether a secret made the signature; takes as long for a wrong one."""
+    def by(self, secret: str, body: bytes) -> bool:
+        """Whether a secret made the signature, with this body; takes as long for a wrong secret.
+
+        Raises:
+            WireError: the body is not the one that the head tells of.
+        """
+        body_hash = sha256(body).hexdigest()
+        if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
+            raise _mismatch("The body is not the one that X-Amz-Content-SHA256 tells of.")
         auth = _Canonical(Credentials(self.key_id, secret), SERVICE, self._region)
-        text = auth.string_to_sign(self._request, auth.canonical_request(self._request))
-        return hmac.compare_digest(auth.signature(text, self._request), self._signature)
+        asked = _Canonical.request(self._request, self._headers, body_hash)
+        text = auth.string_to_sign(asked, auth.canonical_request(asked))
+        return hmac.compare_digest(auth.signature(text, asked), self._signature)
 
 
 class _Canonical(SigV4Auth):
     """Signs the headers that the client has signed, whichever botocore would choose."""
 
     @staticmethod
-    def request(request: Request, headers: HTTPHeaders, timestamp: str, body_hash: str) -> AWSRequest:
+    def request(request: Request, headers: HTTPHeaders, body_hash: str) -> AWSRequest:
         query = f"?{request.query}" if request.query else ""
         path = request.path.lstrip("/")  # several slashes are signed as one
         url = f"http://{SERVICE}/{path}{query}".replace("#", "%23")  # no fragment that goes unsigned
         asked = AWSRequest(request.method, url, {_BODY_HASH: body_hash})
-        asked.context.update(timestamp=timestamp, signed=headers)
+        asked.context.update(timestamp=request.headers["x-amz-date"], signed=headers)
         return asked
 
     def headers_to_sign(self, request: AWSRequest) -> HTTPHeaders:
@@ -145,14 +154,6 @@ def _signed_headers(text: str, given: Mapping[str, str]) -> HTTPHeaders:
             raise _mismatch("A header that was signed did not arrive.")
         headers[name] = given[name]
     return headers
-
-
-def _check_body(told: str | None, body_hash: str) -> None:
-    if told in (None, body_hash):
-        return
-    if _SIGNATURE.fullmatch(told or ""):
-        raise _mismatch("The body is not the one that X-Amz-Content-SHA256 tells of.")
-    raise _incomplete("The body must be signed: X-Amz-Content-SHA256 must be its hash.")
 
 
 def _check_window(timestamp: str, made: datetime, now: datetime) -> None:

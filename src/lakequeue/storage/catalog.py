@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import attrs
 import pyarrow as pa
@@ -130,8 +130,11 @@ class Catalog:
                     freed += sweep.remove_tables(self.root, name, kept)
         return freed
 
-    def prepare(self) -> None:
+    def prepare(self, mode: int = 0o700) -> None:
         """Makes the root and its ``queues`` table where they are missing.
+
+        Args:
+            mode: permission bits that the directory of a new local root gets, whatever the umask.
 
         Raises:
             QueueClientError: the root holds something else or cannot be written.
@@ -142,12 +145,15 @@ class Catalog:
         try:
             local = local_path(self.root)
             if local is not None:
-                os.makedirs(local, exist_ok=True)
-                # what a process that is just making it, or was killed while it did, has left is no obstacle
-                if not self._engine.exists(path) and set(os.listdir(local)) - layout.ROOT_FOLDERS:
-                    raise QueueClientError(
-                        f"{self.root} holds something else; a root is an empty or new directory"
-                    )
+                os.makedirs(local, mode & 0o700, exist_ok=True)
+                if not self._engine.exists(path):
+                    # what a process that is just making it, or was killed while it did, has left is no obstacle
+                    if set(os.listdir(local)) - layout.ROOT_FOLDERS:
+                        raise QueueClientError(
+                            f"{self.root} holds something else; a root is an empty or new directory"
+                        )
+                    with suppress(PermissionError):  # somebody else's, who has decided
+                        os.chmod(local, mode)
             if not self._engine.exists(path):
                 self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
         except QueueClientError:

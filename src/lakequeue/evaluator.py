@@ -1,0 +1,301 @@
+"""The program of a worker process that judges conditions in SQL; `sandbox` starts it.
+
+It imports DuckDB and Arrow and nothing of this package, to start quickly. A request is a condition that is to be
+checked, or to be judged for a table of messages. A condition may crash DuckDB, fill memory or run for ever; then
+the limits that are set here or the deadline of whoever asked end this process, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+import duckdb
+import pyarrow as pa
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    # else the names of Python's own variables would be tables
+    "python_enable_replacements": "false",
+    # rows keep their order
+    "threads": "1",
+    # enough for a batch many times over, and so little that what needs more mostly gets an error of DuckDB's
+    "memory_limit": "256MB",
+}
+_KINDS = {
+    *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
+    *("OPERATOR", "TYPE"),
+}
+"""Kinds of expressions that look at one row; others are subqueries, windows, ``*``, parameters and lambdas."""
+OPERATORS = (
+    *("+", "-", "*", "/", "//", "%", "^", "**", "&", "|", "~", "<<", ">>", "||", "@", "^@", "~~", "!~~", "~~*"),
+    *("!~~*", "~~~", "->>"),
+)
+"""Operators that DuckDB parses as functions; the others are expressions of their own."""
+FUNCTIONS: Mapping[str, tuple[str, ...]] = {
+    "text": (
+        *("lower", "upper", "length", "len", "strlen", "trim", "ltrim", "rtrim", "left", "right", "substr"),
+        *("substring", "split_part", "replace", "concat", "concat_ws", "contains", "starts_with", "ends_with"),
+        *("position", "strpos", "instr", "ascii", "chr", "strip_accents", "like_escape", "not_like_escape"),
+        *("ilike_escape", "not_ilike_escape", "regexp_matches", "regexp_full_match", "regexp_extract"),
+        "regexp_replace",
+    ),
+    "JSON": (
+        *("json_extract", "json_extract_string", "json_value", "json_exists", "json_type", "json_valid"),
+        "json_array_length",
+    ),
+    "binary": ("base64", "from_base64", "encode", "decode", "hex", "unhex", "octet_length", "md5", "sha256"),
+    "numbers": (
+        *("abs", "ceil", "floor", "round", "trunc", "sign", "mod", "pow", "sqrt", "log", "greatest", "least"),
+        *("isnan", "isinf", "isfinite"),
+    ),
+    "time": (
+        *("date_part", "date_trunc", "date_diff", "date_sub", "date_add", "year", "quarter", "month", "week"),
+        *("day", "hour", "minute", "second", "dayofweek", "isodow", "dayofyear", "dayname", "monthname"),
+        *("last_day", "epoch", "epoch_ms", "to_timestamp", "make_date", "make_timestamp", "strftime", "strptime"),
+        *("try_strptime", "time_bucket", "timezone", "to_years", "to_months", "to_weeks", "to_days"),
+        *("to_hours", "to_minutes", "to_seconds", "to_milliseconds", "to_microseconds"),
+    ),
+    "lists and maps": (
+        *("list_value", "list_contains", "cardinality", "map_keys", "map_values", "map_contains"),
+        *("map_contains_value", "map_extract", "element_at"),
+    ),
+    "choices": ("if", "nullif"),
+}
+"""The functions that a condition may call: what filters need, and nothing that crashes on a hostile message."""
+TYPES = (
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"),
+    *("UBIGINT", "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S"),
+    *("TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "INTERVAL", "UUID", "JSON"),
+)
+"""The types that a condition may cast to; no nested ones."""
+_ALIASES = (
+    *("bool", "logical", "int1", "int2", "int16", "short", "int", "int4", "int32", "signed", "int8", "int64"),
+    *("long", "int128", "uint8", "uint16", "uint32", "uint64", "float4", "real", "float8", "dec", "numeric"),
+    *("bpchar", "char", "string", "text", "binary", "bytea", "datetime", "timestamp_us", "timestamptz", "guid"),
+)
+"""Other names of theirs."""
+
+_CALLABLE = {*OPERATORS, *(name for names in FUNCTIONS.values() for name in names)}
+_CASTABLE = {*(name.lower() for name in TYPES), *_ALIASES}
+
+
+class Refused(Exception):
+    """A condition that is none, or fails on a message; with the reason in one line."""
+
+
+class Exhausted(Refused):
+    """A condition that needs more memory than there is; what it had may not be free again."""
+
+
+class Evaluator:
+    """Judges conditions in a database in memory that reaches no file, network, extension or setting."""
+
+    def __init__(self) -> None:
+        self.connection = duckdb.connect(":memory:", config=_SETTINGS)
+        self.connection.execute("SET TimeZone = 'UTC'")
+        self.connection.execute("SET lock_configuration = true")
+
+    def check(self, text: str, columns: pa.Table) -> list[str]:
+        """Names of the columns that a condition looks at.
+
+        The text goes into a query, so whatever could make that query another one is refused by its parsed form.
+
+        Args:
+            columns: an empty table of those that it may use.
+
+        Raises:
+            Refused: it is not one boolean expression over the columns.
+        """
+        parts = list(_expressions(self._parsed(text)))
+        for part in parts:
+            if part["class"] not in _KINDS:
+                kind = part["class"].lower().replace("_", " ")
+                raise Refused(f"Must look at one message at a time, without a {kind}")
+        calls = [part for part in parts if part["class"] == "FUNCTION"]
+        for name in sorted({call["function_name"].lower() for call in calls} - _CALLABLE):
+            raise Refused(f"The function {name} is not one of those that a condition may call")
+        for call in calls:
+            if call["schema"] not in ("", "main"):  # body.lower(), where DuckDB tells no column
+                raise Refused(f"Functions are called as in {call['function_name']}(body), without a dot")
+        for name in sorted({name for part in parts for name in _types(part)}):
+            if name.lower() not in _CASTABLE:
+                raise Refused(f"The type {name} is not one of those that a condition may cast to")
+        names = {part["column_names"][0].lower() for part in parts if part["class"] == "COLUMN_REF"}
+        for name in sorted(names - {*columns.column_names}):
+            raise Refused(f"There is no column {name}, only {', '.join(columns.column_names)}")
+        type_, _ = self._run(f"{_query(text)} FROM messages", columns)
+        if type_ != "BOOLEAN":
+            raise Refused(f"Must be BOOLEAN, not {type_}")
+        return sorted(names)
+
+    def judge(self, text: str, rows: pa.Table) -> bytes:
+        """For each row a byte: 1 where a checked condition is true, 0 where it is false or NULL.
+
+        Raises:
+            Refused: it fails on a row, as by a cast of text that is no number.
+        """
+        _, found = self._run(f"{_query(text)} IS TRUE FROM messages", rows)
+        return bytes(true for (true,) in found)
+
+    def _run(self, query: str, rows: pa.Table) -> tuple[str, list[tuple[Any, ...]]]:
+        """Type and values of the one column of a query."""
+        try:
+            self.connection.register("messages", rows)
+            found = self.connection.execute(query)
+            [(_, type_, *_)] = found.description
+            return str(type_), found.fetchall()
+        except (duckdb.OutOfMemoryException, MemoryError) as error:
+            raise Exhausted(_first_line(error) or "Out of memory") from None
+        except duckdb.Error as error:
+            raise Refused(_first_line(error)) from None
+
+    def _parsed(self, text: str) -> dict[str, Any]:
+        """The one expression that the text is, in DuckDB's own form."""
+        try:
+            statement, plain = (self._statement(query) for query in (_query(text), "SELECT (true)"))
+            [expression] = statement["node"].pop("select_list")
+            plain["node"].pop("select_list")
+        except (KeyError, ValueError, RecursionError):
+            raise Refused("Must be one expression, and not too deep") from None
+        if statement != plain:  # a FROM, a WHERE, a parameter, a name for the result, …
+            raise Refused("Must be one expression")
+        return expression
+
+    def _statement(self, query: str) -> dict[str, Any]:
+        try:
+            [(form,)] = self.connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+        except duckdb.Error as error:
+            raise Refused(_first_line(error)) from None
+        parsed = json.loads(form)
+        if parsed.get("error"):
+            raise Refused(_first_line(f"{parsed['error_type'].capitalize()} Error: {parsed['error_message']}"))
+        [statement] = parsed["statements"]
+        return statement
+
+
+def _query(text: str) -> str:
+    # no line of its own: a comment at the end must not take the bracket along
+    return f"SELECT ({text}\n)"
+
+
+def _expressions(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        if "class" in node:
+            yield node
+        for value in node.values():
+            yield from _expressions(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _expressions(value)
+
+
+def _types(part: dict[str, Any]) -> Iterator[str]:
+    """Names of the types that a part of a condition names itself."""
+    if part["class"] == "TYPE":
+        yield part["type_name"]
+    elif "cast_type" in part:  # of DuckDB 1
+        type_ = part["cast_type"]
+        known = type_["type_info"] or {}
+        yield known.get("alias") or known.get("name") or type_["id"]
+
+
+def _first_line(error: Exception | str) -> str:
+    return str(error).strip().split("\n")[0].strip()
+
+
+def limit(memory: int) -> None:
+    """Has the system limit what this process may have; nothing where it knows no such limits."""
+    with suppress(ImportError):  # not POSIX
+        import resource
+
+        # no file is written, and no dump of what messages say
+        for what, most in (
+            (resource.RLIMIT_DATA, memory),
+            (resource.RLIMIT_FSIZE, 0),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            with suppress(OSError, ValueError):
+                resource.setrlimit(what, (most, most))
+
+
+def limit_work(seconds: float) -> None:
+    """Has the system end this process when it has worked for some time from now on, should nobody else do so."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        most = math.ceil(used.ru_utime + used.ru_stime + seconds) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def exhausted(memory: int) -> bool:
+    """Whether this process has so much memory now that the next request may find too little."""
+    with suppress(OSError), open("/proc/self/statm", encoding="ascii") as sizes:  # on Linux
+        return int(sizes.read().split()[5]) * os.sysconf("SC_PAGE_SIZE") > memory / 2
+    return False
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answers requests, each a line of JSON and a stream of Arrow, until nobody asks any more.
+
+    A reply is a line of JSON, which says whether it is the last one, and a byte for each row that was judged.
+    """
+    begin = json.loads(requests.readline())
+    limit(begin["memory"])
+    if begin["nice"]:
+        os.nice(begin["nice"])
+    evaluator = Evaluator()
+    reply(replies, {})
+    os.dup2(1, 2)  # nobody reads errors any more
+    while asked(requests, begin["idle"]) and (line := requests.readline()):
+        request = json.loads(line)
+        rows = pa.ipc.open_stream(requests.read(request["bytes"])).read_all()
+        limit_work(request["seconds"])
+        document: dict[str, Any] = {}
+        marks, last = b"", False
+        try:
+            if request["what"] == "check":
+                document["columns"] = evaluator.check(request["text"], rows)
+            else:
+                marks = evaluator.judge(request["text"], rows)
+        except Refused as refused:
+            document["refused"] = str(refused)
+            last = isinstance(refused, Exhausted)
+        last = last or exhausted(begin["memory"])
+        reply(replies, {**document, "last": last}, marks)
+        if last:
+            return
+
+
+def asked(requests: BinaryIO, seconds: float) -> bool:
+    """Waits for the next request; False if none comes in time."""
+    with suppress(ImportError, OSError, ValueError):  # where a pipe cannot be waited for, there is no hurry
+        import select
+
+        return bool(select.select([requests], [], [], seconds)[0])
+    return True
+
+
+def reply(replies: BinaryIO, document: dict[str, Any], marks: bytes = b"") -> None:
+    replies.write(json.dumps({**document, "bytes": len(marks)}).encode() + b"\n" + marks)
+    replies.flush()
+
+
+def own_output() -> BinaryIO:
+    """Standard output for replies alone; what libraries print there goes nowhere."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return replies
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, own_output())

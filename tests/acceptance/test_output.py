@@ -1,0 +1,152 @@
+"""What the command prints: nothing that a terminal would obey, whoever wrote it."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import lakequeue.cli
+from lakequeue import AttributeValue, LakeQueue, Queue
+from lakequeue.cli import app
+from lakequeue.cli.output import printable, tell
+
+# what makes colours, moves the cursor, ends lines, and turns text around
+HOSTILE = "\x1b[31m\x9b31m\x85\u2028\u202e\u2066\u200f\u061c\x7f\r\b"
+ALLOWED = "\x9b31m\x85\u2028\u202e\u2066\u200f\u061c\x7f"
+"""What of it a message may hold."""
+OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    queue = LakeQueue(str(tmp_path / "root")).create_queue("orders", tags={f"a{ALLOWED}": f"b{ALLOWED}"})
+    attributes = {"kind": AttributeValue(f"String.x{ALLOWED}", f"1{ALLOWED}\n  body      forged")}
+    queue.send(f"body{ALLOWED}\n  handle    forged", attributes=attributes)
+    return queue
+
+
+def run(queue: Queue, *arguments: str) -> str:
+    """All that a command prints."""
+    result = CliRunner(env={"LAKEQUEUE_ROOT": None}).invoke(app, ["--root", queue.owner.root, *arguments])
+    return result.stdout + result.stderr
+
+
+def test_the_filter_knows_what_terminals_obey():
+    assert printable(f"a{HOSTILE}b") == "a\ufffd[31m\ufffd31m" + "\ufffd" * 9 + "b"
+    assert printable("é\t中\n\U0001f600 שלום") == "é\t中\n\U0001f600 שלום"
+    assert not OBEYED.search(printable("".join(map(chr, range(0x3000)))))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["receive", "orders"],
+        ["--json", "receive", "orders"],
+        ["peek", "orders"],
+        ["--json", "peek", "orders"],
+        ["show", "orders"],
+        ["--json", "show", "orders"],
+        ["list"],
+        ["counts"],
+        ["watch", "--count", "1"],
+        ["tag", "orders", f"k{HOSTILE}=v{HOSTILE}"],
+        ["peek", "orders", "--where", f"{HOSTILE} = 1"],
+        ["peek", "orders", "--where", f"body = '{HOSTILE}'::INT"],
+        ["peek", "orders", "--where", "body::INT = 1"],
+        ["-v", "peek", "orders", "--where", f"{HOSTILE} = 1"],
+        ["--json", "peek", "orders", "--where", f"{HOSTILE} = 1"],
+        ["redrive", "orders", "--where", f"{HOSTILE} = 1"],
+        ["counts", HOSTILE],
+        ["purge", HOSTILE],
+        ["delete", "orders", HOSTILE],
+        ["create", f"new{HOSTILE}"],
+        ["set", "orders", "-a", f"{HOSTILE}=1"],
+        ["rewind", "orders", HOSTILE],
+        ["send", "orders", HOSTILE],
+        [HOSTILE],
+        ["--root", f"/nowhere/{HOSTILE}", "list"],
+    ],
+    ids=lambda arguments: " ".join(arguments).encode("unicode_escape").decode()[:60],
+)
+def test_no_command_prints_what_a_terminal_obeys(queue: Queue, arguments: list[str]):
+    printed = run(queue, *arguments)
+    assert printed and not OBEYED.search(printed)
+
+
+def test_an_attribute_and_a_body_cannot_pass_for_lines_of_ours(queue: Queue):
+    lines = run(queue, "receive", "orders").splitlines()
+    assert sum(line.startswith("  handle ") for line in lines) == 1
+    assert sum(line.startswith("  body ") for line in lines) == 1
+    assert sum(line.endswith("forged") for line in lines) == 2
+
+
+def test_warnings_pass_the_filter_too(queue: Queue, monkeypatch, capsys):
+    run(queue, "list")
+    monkeypatch.setattr(logging.getLogger("lakequeue"), "propagate", False)
+    logging.getLogger("lakequeue").warning("a move is unfinished: %s", HOSTILE)
+    told = capsys.readouterr().err
+    assert "a move is unfinished" in told and not OBEYED.search(told)
+    tell("text", title="title:")
+    assert capsys.readouterr().err == "title: text\n"
+
+
+def test_a_terminal_gets_colours_and_movements_of_ours_alone(queue: Queue):
+    """Even what was made to look like them goes."""
+    queue.set_tags({"plain": "\x1b[31mred\x1b[2K"})
+    shown = on_terminal(queue, "show", "orders")
+    assert "\x1b[" in shown, "rich draws in bold"
+    assert "\x1b[31m" not in shown and "\x1b[2K" not in shown and "\ufffd[31mred\ufffd[2K" in shown
+    assert not re.search("[\x80-\x9f\u202e]", shown)
+    watched = on_terminal(queue, "watch", "--count", "1")
+    assert "orders" in watched and not re.search("[\x80-\x9f]", watched)
+
+
+def on_terminal(queue: Queue, *arguments: str) -> str:
+    program = "from lakequeue.cli import main; main()"
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", program, "--root", queue.owner.root, *arguments]
+    environment = os.environ | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "COLUMNS": "120"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+        assert process.wait(60) == 0
+    os.close(ours)
+    return shown.decode()
+
+
+def test_there_is_no_other_way_to_print():
+    folder = Path(lakequeue.cli.__file__).parent
+    allowed = {
+        ("app.py", "typer.echo"): 2,  # the version, and the help
+        ("output.py", "typer.echo"): 1,
+        ("output.py", "sys.stdout.write"): 1,
+        ("output.py", "out.print"): 1,
+        ("queues.py", "typer.confirm"): 1,
+    }
+    found: dict[tuple[str, str], int] = {}
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                if re.search(
+                    r"(^|\.)(print|echo|secho|confirm|prompt|Console|print_exception)$|std(out|err)\.write", name
+                ):
+                    found[path.name, name] = found.get((path.name, name), 0) + 1
+    assert found == allowed

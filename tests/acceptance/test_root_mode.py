@@ -1,0 +1,89 @@
+"""Who may look into a local root: its owner, or a group that was meant."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lakequeue import InvalidParameterValue, LakeQueue
+from lakequeue.cli import app
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """That of most systems, under which everybody may read what is made."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_root_is_its_owners_alone(tmp_path: Path):
+    root = tmp_path / "parent" / "root"
+    LakeQueue(str(root)).create_queue("orders").send("secret")
+    assert mode(root) == 0o700
+    assert mode(root.parent) == 0o755, "which is not ours"
+
+
+def test_an_empty_directory_that_becomes_a_root_is_closed_to_others(tmp_path: Path):
+    root = tmp_path / "root"
+    root.mkdir()
+    assert mode(root) == 0o755
+    LakeQueue(str(root)).prepare()
+    assert mode(root) == 0o700
+
+
+def test_a_root_that_is_there_keeps_its_permissions(tmp_path: Path):
+    root = tmp_path / "root"
+    LakeQueue(str(root)).create_queue("orders")
+    root.chmod(0o750)
+    LakeQueue(str(root)).create_queue("letters")
+    assert mode(root) == 0o750
+
+
+def test_a_directory_that_holds_something_else_is_left_as_it_is(tmp_path: Path):
+    (tmp_path / "file").touch()
+    tmp_path.chmod(0o755)
+    result = CliRunner().invoke(app, ["--root", str(tmp_path), "create", "orders"])
+    assert result.exit_code == 3 and mode(tmp_path) == 0o755
+
+
+def test_a_root_may_be_shared_with_a_group(tmp_path: Path):
+    root = tmp_path / "root"
+    os.umask(0o007)
+    LakeQueue(str(root), root_mode=0o2770).create_queue("orders").send("a")
+    assert mode(root) == 0o2770
+    below = list(root.rglob("*"))
+    assert {mode(path) for path in below if path.is_dir()} == {0o2770}
+    assert {mode(path) for path in below if path.is_file()} == {0o660}
+
+
+@pytest.mark.parametrize("wrong", [0, 0o070, 0o500, 0o10700, "700", None, -1])
+def test_permissions_that_shut_the_owner_out_are_refused(tmp_path: Path, wrong: object):
+    with pytest.raises(InvalidParameterValue, match="parameter root_mode is invalid"):
+        LakeQueue(str(tmp_path / "root"), root_mode=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", ["option", "environment"])
+def test_the_command_line_shares_all_that_it_makes(tmp_path: Path, way: str):
+    root = tmp_path / "root"
+    options = ["--root-mode", "2770"] if way == "option" else []
+    environment = {"LAKEQUEUE_ROOT_MODE": None if way == "option" else "2770"}
+    arguments = ["--root", str(root), *options, "create", "orders"]
+    assert CliRunner(env=environment).invoke(app, arguments).exit_code == 0
+    assert {mode(path) for path in [root, *root.rglob("*")] if path.is_dir()} == {0o2770}
+
+
+@pytest.mark.parametrize("wrong", ["rwx", "0o700", "7", "77777", "870", "070"])
+def test_the_command_line_refuses_what_is_no_permission(tmp_path: Path, wrong: str):
+    result = CliRunner().invoke(app, ["--root", str(tmp_path / "root"), "--root-mode", wrong, "create", "orders"])
+    assert result.exit_code in (1, 2) and result.stderr.count("\n") == 1 and "root" in result.stderr
+    assert not (tmp_path / "root").exists()

@@ -1,0 +1,212 @@
+"""Bodies of requests: what is judged before they are read, and what they may take together."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from lakequeue.cli.serve import serve
+from lakequeue.serve import bodies
+from lakequeue.serve.bodies import LARGEST_BODY, LARGEST_OTHER, UNCOUNTED, Bodies
+from lakequeue.serve.guard import Guard
+from lakequeue.serve.keys import Key, Keys, Rule
+from serve.entrance import FORM, JSON, Entrance, Told, entrance, everything, post, told, told_raw, wait_until
+
+ONE, OTHER, READER = "AKIDONE", "AKIDOTHER", "AKIDREADER"
+KEYS = Keys(
+    {
+        ONE: Key(ONE, "one-secret"),
+        OTHER: Key(OTHER, "other-secret"),
+        READER: Key(READER, "reader-secret", (Rule(("*",), frozenset({"ReceiveMessage"})),)),
+    }
+)
+SECRETS = {ONE: "one-secret", OTHER: "other-secret", READER: "reader-secret"}
+URL = "http://localhost/000000000000/orders"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entrance]:
+    with entrance(tmp_path_factory.mktemp("bodies") / "root", access=KEYS) as running:
+        running.application.actions.lake.create_queue("orders", Profile="sqs")
+        yield running
+
+
+def signed(
+    server: Entrance, key: str, body: bytes, action: str, kind: str = JSON, secret: str | None = None
+) -> dict[str, str]:
+    """The headers of a request."""
+    headers = {"Content-Type": kind} | ({"X-Amz-Target": f"AmazonSQS.{action}"} if action else {})
+    asked = AWSRequest("POST", f"{server.url}/", headers, body)
+    SigV4Auth(Credentials(key, secret or SECRETS[key]), "sqs", "local").add_auth(asked)
+    return dict(asked.headers)
+
+
+def ask(
+    server: Entrance, key: str, body: object, action: str, kind: str = JSON, secret: str | None = None
+) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = signed(server, key, content, action, kind, secret)
+    return httpx.post(f"{server.url}/", content=content, headers=headers, timeout=60, trust_env=False)
+
+
+def refused(answer: httpx.Response) -> Told:
+    return told(answer.status_code, answer.headers, answer.content)
+
+
+def head(headers: dict[str, str], length: int) -> bytes:
+    """The head of a request whose body does not follow."""
+    lines = ["POST / HTTP/1.1", "Host: localhost", f"Content-Length: {length}"]
+    return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"Authorization": None}, "MissingAuthenticationToken"),
+        ({"Authorization": "Bearer x"}, "IncompleteSignature"),
+        ({"X-Amz-Date": "20260101T000000Z"}, "SignatureDoesNotMatch"),
+        ({"X-Amz-Content-SHA256": "UNSIGNED-PAYLOAD"}, "IncompleteSignature"),
+        ({"X-Amz-Target": "AmazonSQS.Nothing"}, "InvalidAction"),
+        ({}, "InvalidClientTokenId"),
+    ],
+)
+def test_a_stranger_is_refused_before_the_body(server: Entrance, change: dict[str, str | None], code: str):
+    key = ONE if change else "AKIDNOBODY"
+    headers = signed(server, key, b"", "SendMessage", secret="guessed") | change
+    with server.connected() as connection:
+        connection.sendall(head({name: value for name, value in headers.items() if value}, LARGEST_BODY))
+        answer = everything(connection)  # which the server ends
+    assert told_raw(answer).code == code and b"\r\nconnection: close\r\n" in answer
+
+
+def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Entrance, monkeypatch):
+    """However large and many they are; nobody has to wait for them to be sent."""
+    monkeypatch.setattr(bodies, "LARGEST_BODIES", 2 * LARGEST_BODY)
+    size = LARGEST_BODY - 1_000
+    connections = [server.connected() for _ in range(32)]
+    for connection in connections:
+        connection.sendall(head({"Content-Type": JSON, "X-Amz-Target": "AmazonSQS.SendMessage"}, size))
+    assert ask(server, ONE, {"QueueUrl": URL, "MessageBody": "x" * 1_000_000}, "SendMessage").status_code == 200
+    for connection in connections:
+        assert told_raw(everything(connection)).code == "MissingAuthenticationToken"
+        connection.close()
+
+
+def test_who_names_a_key_without_its_secret_takes_from_that_key_alone(server: Entrance, monkeypatch):
+    monkeypatch.setattr(bodies, "LARGEST_CLAIMED", 2_500_000)
+    headers = signed(server, ONE, b"", "SendMessage", secret="guessed")
+    with server.connected() as forged:
+        forged.sendall(head(headers, 2_500_000) + b"x" * 2_000_000)
+        counted = server.application.endpoint.bodies._counted
+        wait_until(lambda: counted[ONE] == 2_000_000 - UNCOUNTED)
+        large = {"QueueUrl": URL, "MessageBody": "x" * 1_048_576}
+        assert ask(server, OTHER, large, "SendMessage").status_code == 200
+        small = {"QueueUrl": URL, "MessageBody": "x" * (UNCOUNTED - 1_000)}
+        assert ask(server, ONE, small, "SendMessage").status_code == 200
+        error = refused(ask(server, ONE, large, "SendMessage"))
+        assert (error.status, error.code) == (503, "ServiceUnavailable")
+    wait_until(lambda: not counted[ONE])
+    assert ask(server, ONE, large, "SendMessage").status_code == 200
+    assert not any(counted.values())
+
+
+def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: Entrance):
+    for action in ("SendMessage", "PurgeQueue", "CreateQueue"):
+        error = refused(ask(server, READER, b"[" * 100_000, action))
+        assert (error.status, error.code) == (403, "AccessDeniedException")
+        assert error.message == f"{READER} may not do {action} on all queues."
+    form = urlencode({"Action": "SendMessage", "Nothing": "1"}).encode()
+    assert refused(ask(server, READER, form, "", FORM)).code == "AccessDeniedException"
+    assert refused(ask(server, READER, b"[" * 100, "ReceiveMessage")).code == "SerializationException"
+    assert refused(ask(server, READER, b"[", "SendMessage", secret="guessed")).code == "SignatureDoesNotMatch"
+
+
+def test_only_requests_that_send_may_be_large(server: Entrance):
+    error = refused(ask(server, ONE, b" " * (LARGEST_OTHER + 1), "ReceiveMessage"))
+    assert (error.status, error.code) == (413, "RequestEntityTooLarge")
+    assert error.message == f"This request may have {LARGEST_OTHER} bytes at most."
+    assert ask(server, ONE, b"{}" + b" " * (LARGEST_OTHER - 2), "ListQueues").status_code == 200
+    error = refused(ask(server, ONE, b" " * (LARGEST_BODY + 1), "SendMessage"))
+    assert (error.status, error.code) == (413, "RequestEntityTooLarge")
+
+
+@pytest.mark.parametrize("text", ["\U0001f600" * 2**18, '"' * 2**20, "\u00e9" * 2**19, "\u4e2d" * (2**20 // 3)])
+def test_the_largest_batch_fits_whatever_it_holds(server: Entrance, text: str):
+    part = len(text) // 8
+    entries = [{"Id": str(n), "MessageBody": text[n * part : (n + 1) * part]} for n in range(8)]
+    answer = ask(server, ONE, {"QueueUrl": URL, "Entries": entries}, "SendMessageBatch")
+    assert answer.status_code == 200 and len(answer.json()["Successful"]) == 8
+    form = {"Action": "SendMessageBatch", "QueueUrl": URL} | {
+        f"SendMessageBatchRequestEntry.{n}.{name}": value
+        for n, entry in enumerate(entries, 1)
+        for name, value in entry.items()
+    }
+    answer = ask(server, ONE, urlencode(form).encode(), "", FORM)
+    assert answer.status_code == 200 and answer.text.count("<MessageId>") == 8
+
+
+def test_the_bodies_of_all_requests_together_have_a_limit(monkeypatch):
+    monkeypatch.setattr(bodies, "LARGEST_BODIES", 1_000)
+    monkeypatch.setattr(bodies, "UNCOUNTED", 0)
+    reader = Bodies()
+
+    async def read(request):
+        async with reader.read(request) as body:
+            return PlainTextResponse(str(len(body.content)))
+
+    app = Starlette(routes=[Route("/", read, methods=["POST"])], middleware=[Middleware(Guard)])
+
+    async def together() -> list[httpx.Response]:
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow():
+            yield b"x" * 600
+            arrived.set()
+            await go_on.wait()
+            yield b"x" * 300
+
+        async def one(content) -> httpx.Response:
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                return await client.post("/", content=content)
+
+        first = asyncio.create_task(one(slow()))
+        await arrived.wait()
+        second = await one(b"x" * 500)
+        go_on.set()
+        return [await first, second, await one(b"x" * 1_000)]
+
+    first, second, third = asyncio.run(together())
+    assert (first.text, third.text) == ("900", "1000")
+    error = refused(second)
+    assert (error.status, error.code) == (503, "ServiceUnavailable")
+
+
+def test_a_body_of_exactly_the_limit_is_taken(tmp_path):
+    with entrance(tmp_path / "root", largest_body=1_000) as running:
+        for size, status in ((1_000, b"200"), (1_001, b"413")):
+            answer = running.exchange(post(b"{}" + b" " * (size - 2), "ListQueues"))
+            assert answer[9:12] == status
+
+
+def test_the_limit_may_be_higher_for_requests_that_send(tmp_path):
+    with entrance(tmp_path / "root", largest_body=2 * LARGEST_BODY) as running:
+        given = json.dumps({"QueueUrl": URL, "MessageBody": "x"}).encode()
+        for spaces, status in ((LARGEST_BODY, b"400"), (2 * LARGEST_BODY, b"413")):
+            answer = running.exchange(post(given + b" " * spaces, "SendMessage"))
+            assert answer[9:12] == status
+    defaults = inspect.signature(serve).parameters["max_body"].default
+    assert defaults == LARGEST_BODY

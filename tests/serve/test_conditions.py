@@ -1,0 +1,125 @@
+"""Hostile conditions in the console: each is ended, for everybody else the server goes on."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from hostile import SLOW, SLOW_BODY
+from lakequeue import LakeQueue, sandbox
+from lakequeue.serve.conditions import EACH
+from lakequeue.serve.keys import Key, Keys, Rule
+from serve.entrance import PATIENCE, Entrance, entrance, wait_until
+from serve.running import server_process
+
+DEEP = "[" * 20_000 + '"INT"' + "]" * 20_000
+READER, OTHER = "AKIDREADER", "AKIDOTHER"
+KEYS = Keys(
+    {
+        READER: Key(READER, "reader-secret", (Rule(("orders",), frozenset({"ReceiveMessage"})),)),
+        OTHER: Key(OTHER, "other-secret"),
+    }
+)
+SECRETS = {READER: "reader-secret", OTHER: "other-secret"}
+
+
+@contextmanager
+def served(root: Path) -> Iterator[Entrance]:
+    """A server with a queue on which a condition may be slow."""
+    with entrance(root, access=KEYS) as running:
+        running.application.actions.lake.create_queue("orders").send(SLOW_BODY)
+        yield running
+
+
+def messages(running: Entrance, key: str, **filters: str) -> httpx.Response:
+    url = f"{running.url}/console/api/queues/orders/messages"
+    return httpx.get(url, params=filters, auth=(key, SECRETS[key]), timeout=PATIENCE, trust_env=False)
+
+
+def test_what_once_ended_the_server_is_refused(tmp_path: Path):
+    root = tmp_path / "root"
+    lake = LakeQueue(str(root))
+    lake.create_queue("orders").send("[" * 500_000 + "]" * 500_000)
+    with server_process(root) as server:
+        for where in (
+            f"from_json('1', '{DEEP}') IS NULL",
+            f"json_transform('1', '{DEEP}') IS NULL",
+            "body::JSON::VARIANT IS NULL",
+            "json_contains(body, '1')",
+        ):
+            connection = HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+            # the brackets as they are, or the head would be too large
+            query = quote(where, safe="[]'(),")
+            connection.request("GET", f"/console/api/queues/orders/messages?where={query}")
+            answer = connection.getresponse()
+            refusal = json.load(answer)
+            assert (answer.status, refusal["code"]) == (400, "InvalidParameterValue")
+            assert "not one of those" in refusal["message"]
+        assert httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
+
+
+def test_a_slow_condition_is_refused_and_says_by_how_much(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", 2.0)
+    with served(tmp_path / "root") as running:
+        answer = messages(running, READER, where=SLOW)
+        assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParameterValue")
+        assert "judging it for 1 message took more than 2 s, the limit." in answer.json()["message"]
+
+
+def test_slow_conditions_of_one_caller_keep_no_other_out(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", PATIENCE)
+    with served(tmp_path / "root") as running, ThreadPoolExecutor(24) as pool:
+        slow = [pool.submit(messages, running, READER, where=SLOW) for _ in range(24)]
+        wait_until(lambda: sandbox.shared._busy == EACH)
+        for filters in ({}, {"where": "length(body) > 1"}, {"state": "visible", "text": "x"}):
+            assert len(messages(running, OTHER, **filters).json()["messages"]) == 1
+        assert len(messages(running, READER).json()["messages"]) == 1
+        assert httpx.get(f"{running.url}/health", trust_env=False).status_code == 200
+        assert sandbox.shared._busy == EACH and not any(each.done() for each in slow)
+        running.server.should_exit = True
+        assert {each.result(PATIENCE).status_code for each in slow} == {503}
+
+
+def test_a_condition_ends_when_its_client_hangs_up(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", PATIENCE)
+    with served(tmp_path / "root") as running:
+        connections = [slow_request(running) for _ in range(EACH + 2)]
+        wait_until(lambda: sandbox.shared._busy == EACH)
+        for connection in connections:
+            connection.close()
+        wait_until(lambda: not sandbox.shared._busy)
+        assert len(messages(running, READER, where="true").json()["messages"]) == 1
+        assert running.application.console.conditions._running == set()
+
+
+def test_a_condition_ends_when_the_server_stops(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", PATIENCE)
+    with served(tmp_path / "root") as running, ThreadPoolExecutor() as pool:
+        slow = pool.submit(messages, running, READER, where=SLOW)
+        wait_until(lambda: sandbox.shared._busy)
+        running.server.should_exit = True
+        answer = slow.result(PATIENCE)
+        assert (answer.status_code, answer.json()) == (
+            503,
+            {"code": "ServiceUnavailable", "message": "The server is stopping."},
+        )
+    assert not sandbox.shared._busy
+
+
+def slow_request(running: Entrance) -> socket.socket:
+    authorization = base64.b64encode(f"{READER}:{SECRETS[READER]}".encode()).decode()
+    connection = running.connected()
+    connection.sendall(
+        f"GET /console/api/queues/orders/messages?{urlencode({'where': SLOW})} HTTP/1.1\r\n"
+        f"Host: localhost\r\nAuthorization: Basic {authorization}\r\n\r\n".encode()
+    )
+    return connection
