@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import typer
-from benchmarks import bulk, fifo, point, upkeep, wire
+from benchmarks import bulk, fifo, point, shards, upkeep, wire
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
@@ -37,6 +37,8 @@ ROWS = {
     "fifo": fifo.fifo,
     "tenants": fifo.tenants,
     "mixed": bulk.mixed,
+    "shards": shards.shards,
+    "store": shards.store,
     "cli": point.cli,
     "extend": bulk.extend,
     "heartbeat": upkeep.heartbeat,

@@ -23,7 +23,7 @@ class BareTables:
         """``messages`` holds one row, the one to append again and again."""
         self._path = path
         self._row = DeltaTable(messages).to_pyarrow_table().cast(layout.MESSAGES)
-        self._head = Head(shard=0, attributes=attributes)
+        self._head = Head(attributes=attributes)
         self._epoch = self._sent = 0
         self._new_messages()
         self._receipts = DeltaTable.create(
@@ -32,7 +32,7 @@ class BareTables:
             partition_by=layout.RECEIPT_PARTITIONS,
             configuration=layout.RECEIPTS_PROPERTIES,
         )
-        write_deltalake(self._receipts, run_rows(0, [], [], self._head), mode="append")
+        write_deltalake(self._receipts, run_rows([], [], self._head), mode="append")
 
     def append(self) -> Action | None:
         write_deltalake(self._messages, self._row, mode="append")
@@ -57,9 +57,9 @@ class BareTables:
     def _merge(self, put: Run | None, deletes: list[int]) -> None:
         self._epoch += 1
         head = attrs.evolve(self._head, epoch=self._epoch)
-        rows = run_rows(0, [put] if put else [], deletes, head, with_op=True)
+        rows = run_rows([put] if put else [], deletes, head, with_op=True)
         columns = {name: f"s.{name}" for name in layout.RECEIPTS.names}
-        same = f"t.shard = 0 AND t.settled = s.settled AND t.first_offset = s.first_offset AND (t.settled = false \
+        same = f"t.settled = s.settled AND t.first_offset = s.first_offset AND (t.settled = false \
 AND (t.first_offset = -1 OR t.first_offset BETWEEN {self._sent} AND {self._sent}))"
         merge = self._receipts.merge(rows, same, source_alias="s", target_alias="t", streamed_exec=False)
         merge = merge.when_matched_delete("s.op = 'del'").when_matched_update(columns)

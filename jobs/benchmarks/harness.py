@@ -56,6 +56,9 @@ class Sizes:
     held: int = 1_000
     minutes: int = 60
     uses: int = 20
+    process_rounds: int = 3
+    process_seconds: int = 20
+    requests_rounds: int = 250
 
     def scaled(self, factor: float) -> Sizes:
         """For tests, which look at the table and not at the times."""
@@ -84,6 +87,9 @@ QUICK = Sizes(
     extend_rounds=20,
     minutes=20,
     uses=5,
+    process_rounds=1,
+    process_seconds=5,
+    requests_rounds=20,
 )
 
 
@@ -95,7 +101,7 @@ class Figure:
     measured: float
     bare: float | None = None
     bound: float | None = None
-    """Of the ratio, or of ``measured`` where there is nothing to compare with: there the least of a rate."""
+    """Of the ratio, or of ``measured`` where there is nothing to compare with; of rates it is the least."""
     remark: str = ""
     unit: str = "s"
 
@@ -108,13 +114,14 @@ class Figure:
             return "figure"
         if not judged:
             return "not judged"
-        if self.ratio is None and self.unit != "s":
-            return "within" if self.measured >= self.bound else "under"
-        return "within" if (self.ratio or self.measured) <= self.bound else "over"
+        value = self.measured if self.ratio is None else self.ratio
+        if self.unit == "/s":
+            return "within" if value >= self.bound else "under"
+        return "within" if value <= self.bound else "over"
 
     def cells(self, judged: bool) -> list[str]:
         limit = "x" if self.bare is not None else f" {self.unit}"
-        least = "at least " if self.bare is None and self.unit != "s" else ""
+        least = "at least " if self.unit == "/s" else ""
         bound = "" if self.bound is None else f"{least}{self.bound:,g}{limit}"
         return [
             self.name,

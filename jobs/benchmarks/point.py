@@ -21,7 +21,7 @@ def point(bench: Bench) -> Iterator[Figure]:
         lake = LakeQueue(f"{room}/queues", engine="point")
         queue = lake.create_queue("point")
         queue.send(BODY)
-        bare = BareTables(f"{room}/bare", messages_path(lake.root, queue.key), queue.attributes())
+        bare = BareTables(f"{room}/bare", messages_path(lake.root, queue.key, 0), queue.attributes())
         received: list[str] = []
 
         def receive() -> None:
@@ -39,6 +39,8 @@ def point(bench: Bench) -> Iterator[Figure]:
     yield Figure("one send / bare append", *send, bound=2)
     yield Figure("one claim / bare MERGE", *claim, bound=2)
     yield Figure("one delete / bare MERGE", *delete, bound=2)
+    yield Figure("one claim / bare append", claim[0], send[1], bound=3)
+    yield Figure("one delete / bare append", delete[0], send[1], bound=3)
 
 
 def in_flight(bench: Bench) -> Iterator[Figure]:

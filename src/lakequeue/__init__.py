@@ -26,7 +26,7 @@ from lakequeue.renewal import ComputedRenewal, HeartbeatRenewal, NoRenewal
 from lakequeue.service import LakeQueue
 from lakequeue.shard import LeaseCounts
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AttributeValue",

@@ -1,6 +1,6 @@
 """An S3 server for tests and benchmarks: moto's, behind a lock, with delays, faults and a count of requests.
 
-``python s3_server.py --port 5555 --delay 0.02`` serves one bucket, ``lake``, in memory. moto alone does not create
+``python object_store.py --port 5555 --delay 0.02`` serves one bucket, ``lake``, in memory. moto alone does not create
 objects atomically when a PUT is conditional; one request at a time here, but for the delays.
 """
 

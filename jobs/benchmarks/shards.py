@@ -1,0 +1,205 @@
+"""Rows of processes that share a queue: as many shards as processes, one shard for all, a queue for each.
+
+``python shards.py ROOT QUEUE THREADS`` is one of the processes: it says when it is ready, and works for the seconds
+that it is told, line by line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import mean, median
+from time import perf_counter
+from uuid import uuid4
+
+from benchmarks.harness import BODY, Bench, Figure
+from lakequeue import LakeQueue, Queue
+
+PROCESSES = 4
+THREADS = 8
+"""Of each process: every one sends, receives and deletes a message in turn."""
+DELAY = 0.02
+"""Seconds that the object store lets each request wait, whatever else it does."""
+REQUESTS = {"send": 6, "delete": 9, "receive": 12, "empty receive": 2}
+"""The most that each may cost on an object store."""
+
+
+def shards(bench: Bench) -> Iterator[Figure]:
+    """Operations a second of processes on local disks."""
+    with bench.room() as room:
+        yield from _rates(bench, f"{room}/queues", {}, "", 1.8)
+
+
+def store(bench: Bench) -> Iterator[Figure]:
+    """The same on an object store, and how many requests single operations make there."""
+    with _object_store() as (url, environment):
+        yield from _requests(bench, url, environment)
+        _ask(url, {"delay": DELAY})
+        yield from _rates(bench, f"s3://lake/{uuid4().hex}", environment, "object store, 20 ms: ", 3)
+
+
+def _rates(bench: Bench, root: str, environment: Mapping[str, str], where: str, growth: float) -> Iterator[Figure]:
+    with _environment(environment):
+        lake = LakeQueue(root, engine="point")
+        lake.create_queue("one")
+        lake.create_queue("sharded", shards=PROCESSES)
+        for number in range(PROCESSES):
+            lake.create_queue(f"own-{number}")
+    sets = {
+        "alone": ["one"],
+        "apart": ["sharded"] * PROCESSES,
+        "queues": [f"own-{number}" for number in range(PROCESSES)],
+        "together": ["one"] * PROCESSES,
+    }
+    seen: dict[str, list[list[float]]] = {name: [] for name in sets}
+    for turn in bench.track(range(bench.sizes.process_rounds), f"{where}processes"):
+        for name in sorted(sets, reverse=turn % 2 == 1):
+            seen[name].append(_rate(root, sets[name], bench.sizes.process_seconds, environment))
+    rate = {name: median(map(sum, rates)) for name, rates in seen.items()}
+    least, middle = (median(of(rates) for rates in seen["together"]) for of in (min, mean))
+    four = f"{where}{PROCESSES} processes on {PROCESSES} shards"
+    yield Figure(f"{four} / 1 process on 1", rate["apart"], rate["alone"], growth, unit="/s")
+    yield Figure(f"{four} / on {PROCESSES} queues", rate["apart"], rate["queues"], 0.8, unit="/s")
+    fair = f"{where}{PROCESSES} processes on 1 shard, the least served / their mean"
+    yield Figure(fair, least, middle, 0.5, unit="/s")
+
+
+def _rate(root: str, queues: Sequence[str], seconds: int, environment: Mapping[str, str]) -> list[float]:
+    """Operations a second of processes that work at the same time, a queue for each."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_process(root, queue, environment)) for queue in queues]
+        for told in (max(1, seconds // 5), seconds):  # the first to warm up, and to find a shard
+            for process in processes:
+                assert process.stdin is not None
+                print(told, file=process.stdin, flush=True)
+            done = [json.loads(_line(process)) for process in processes]
+    return [operations / took for operations, took in done]
+
+
+@contextmanager
+def _process(root: str, queue: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    here = Path(__file__)
+    paths = os.pathsep.join([str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, str(here), root, queue, str(THREADS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment, "PYTHONPATH": paths},
+    )
+    try:
+        assert _line(process) == "ready\n"
+        yield process
+    finally:
+        process.communicate()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def _requests(bench: Bench, url: str, environment: Mapping[str, str]) -> Iterator[Figure]:
+    """Requests of single operations while the log grows, across checkpoints."""
+    with _environment(environment):
+        queue = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point").create_queue("counted")
+        seen: dict[str, list[int]] = {name: [] for name in REQUESTS}
+
+        def count(name: str) -> None:
+            seen[name].append(sum(_ask(url).values()))
+            _ask(url, {})
+
+        for _ in bench.track(range(bench.sizes.requests_rounds), "requests"):
+            _ask(url, {})
+            queue.send(BODY)
+            count("send")
+            [message] = queue.receive()
+            count("receive")
+            queue.delete(message.receipt_handle)
+            count("delete")
+            assert queue.receive() == []
+            count("empty receive")
+    for name, bound in REQUESTS.items():
+        most = f"at most {max(seen[name])}"
+        yield Figure(f"object store: requests of one {name}", median(seen[name]), None, bound, most, unit="requests")
+
+
+@contextmanager
+def _object_store() -> Iterator[tuple[str, dict[str, str]]]:
+    """A store in a process of its own; its address, and the environment that leads there."""
+    program = Path(__file__).with_name("object_store.py")
+    process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
+    try:
+        url = f"http://127.0.0.1:{_line(process).strip()}"
+        yield (
+            url,
+            {
+                "AWS_ENDPOINT_URL": url,
+                "AWS_ALLOW_HTTP": "true",
+                "AWS_ACCESS_KEY_ID": "benchmark",
+                "AWS_SECRET_ACCESS_KEY": "benchmark",
+                "AWS_REGION": "us-east-1",
+                "AWS_S3_ALLOW_UNSAFE_RENAME": "false",
+            },
+        )
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def _environment(more: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _ask(url: str, settings: Mapping[str, object] | None = None) -> dict[str, int]:
+    """The store's requests by kind since the last settings."""
+    data = None if settings is None else json.dumps(settings).encode()
+    with urllib.request.urlopen(f"{url}/__control__", data) as answer:
+        counted: dict[str, int] = json.loads(answer.read())
+        return counted
+
+
+def _work(queue: Queue, seconds: float, threads: int) -> tuple[int, float]:
+    """Operations that threads did, and the seconds that they took."""
+    done, end = [0] * threads, perf_counter() + seconds
+
+    def run(number: int) -> None:
+        while perf_counter() < end:
+            queue.send(BODY)
+            messages = queue.receive()
+            for message in messages:
+                queue.delete(message.receipt_handle)
+            done[number] += 2 + len(messages)
+
+    began = perf_counter()
+    workers = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sum(done), perf_counter() - began
+
+
+def main(root: str, name: str, threads: str) -> None:
+    queue = LakeQueue(root, engine="point").queue(name)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_work(queue, float(line), int(threads))), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
