@@ -1,7 +1,7 @@
 """An S3 server for tests and benchmarks: moto's, behind a lock, with delays, faults and a count of requests.
 
-``python object_store.py --port 5555 --delay 0.02`` serves one bucket, ``lake``, in memory. moto alone does not create
-objects atomically when a PUT is conditional; one request at a time here, but for the delays.
+``python object_store.py --port 5555 --delay 0.02`` serves one bucket, ``lake``, in memory. moto alone does not
+create objects atomically when a PUT is conditional; here it has one request at a time, but for the delays.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Counted:
         self._requests: Counter[str] = Counter()
         self.delay = delay
         self.faults: dict[str, float] = {}
-        """Chance of each: ``refused`` (503), ``cut`` (no answer, nothing done), ``lost`` (no answer, done), ``slow``
-        (answered after ten seconds)."""
+        """Chance of each: ``refused`` (503), ``cut`` (no answer, nothing done), ``lost`` (no answer, done),
+        ``slow`` (answered after ten seconds)."""
         self._chance = random.Random(0)
 
     def __call__(self, environ: Environ, start: Start) -> Iterable[bytes]:

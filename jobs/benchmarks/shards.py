@@ -1,7 +1,7 @@
 """Rows of processes that share a queue: as many shards as processes, one shard for all, a queue for each.
 
-``python shards.py ROOT QUEUE THREADS`` is one of the processes: it says when it is ready, and works for the seconds
-that it is told, line by line.
+``python shards.py ROOT QUEUE THREADS`` is one of the processes: it says when it is ready, and works for the
+seconds that it is told, line by line.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def _requests(bench: Bench, url: str, environment: Mapping[str, str]) -> Iterato
             count("empty receive")
     for name, bound in REQUESTS.items():
         most = f"at most {max(seen[name])}"
-        yield Figure(f"object store: requests of one {name}", median(seen[name]), None, bound, most, unit="requests")
+        yield Figure(
+            f"object store: requests of one {name}", median(seen[name]), None, bound, most, unit="requests"
+        )
 
 
 @contextmanager
