@@ -33,7 +33,7 @@ class Counted:
     def __init__(self, delay: float = 0.0) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
-        self._requests: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self.delay = delay
         self.faults: dict[str, float] = {}
         """Chance of each: ``refused`` (503), ``cut`` (no answer, nothing done), ``lost`` (no answer, done),
@@ -53,7 +53,7 @@ class Counted:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = _Once(body)
         with self._lock:
-            self._requests[_kind(environ)] += 1
+            self.requests[_kind(environ)] += 1
             answer = list(self._moto(environ, start))
         if fault == "slow":
             time.sleep(10)
@@ -74,9 +74,9 @@ class Counted:
             given = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
             self.delay = given.get("delay", self.delay)
             self.faults = given.get("faults", self.faults)
-            self._requests.clear()
+            self.requests.clear()
         start("200 OK", [("Content-Type", "application/json")])
-        return [json.dumps(dict(self._requests)).encode()]
+        return [json.dumps(dict(self.requests)).encode()]
 
 
 class _Once:

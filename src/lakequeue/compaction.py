@@ -137,7 +137,7 @@ def _compact_shard(queue: Queue, shard: ShardService, summary: CompactionSummary
 
 
 def _sweep(queue: Queue, summary: CompactionSummary) -> None:
-    waiting: dict[int, list[str]] = {}
+    waiting = None
     with summary.step("manifests of bulk sends"):
         waiting = queue.sweep_manifests()
     for shard in queue.shards:
@@ -146,7 +146,8 @@ def _sweep(queue: Queue, summary: CompactionSummary) -> None:
             for path in (layout.messages_path, layout.receipts_path)
         )
         with summary.step(f"removing files of shard {shard.shard}"):
-            summary.freed(sweep.vacuum(messages, layout.MESSAGES_KEPT, waiting.get(shard.shard, ())))
+            if waiting is not None:  # else nobody knows which files a bulk send still needs
+                summary.freed(sweep.vacuum(messages, layout.MESSAGES_KEPT, waiting.get(shard.shard, ())))
             summary.freed(sweep.vacuum(receipts, layout.RECEIPTS_KEPT))
         with summary.step(f"trimming the logs of shard {shard.shard}"):
             summary.freed(sweep.trim(messages, layout.MESSAGES_KEPT) + sweep.trim(receipts, layout.RECEIPTS_KEPT))

@@ -59,8 +59,8 @@ class HomeShard:
             if self._quiet >= _QUIET:
                 self._met, self._patience = 0, _LEAST
             elif self._met >= self._patience:
-                others = [other for other in range(self._shards) if other != self.current]
-                self.current = self._chance.choice(others)
+                # it may stay: two that always moved at the same time would always meet
+                self.current = self._chance.randrange(self._shards)
                 self._met, self._patience = 0, min(_MOST, 2 * self._patience)
 
     def _from(self, first: int) -> list[int]:

@@ -359,7 +359,7 @@ def test_peek_changes_nothing(run, ask, queue, root):
 def test_the_sql_of_the_views_is_printed_without_a_jvm(run, ask, queue):
     printed = run("views").stdout
     assert printed.count("CREATE OR REPLACE TEMPORARY VIEW") == printed.count(";\n") == 5
-    assert f"/q/{queue.key}/receipts`" in printed and "VERSION AS OF" not in printed
+    assert f"/q/{queue.key}/0/receipts`" in printed and "VERSION AS OF" not in printed
     then = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}"
     *past, stats = ask("views", "--as-of", then)
     assert all("VERSION AS OF" in statement for statement in past)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from concurrency.rig import spread
 from conformance.bench import Call
 from lakequeue import LakeQueue, Queue, RedriveAllowPolicy, RedrivePolicy, SendEntry, errors, looking
 from lakequeue.redrive import arn
@@ -400,8 +401,7 @@ def test_letters_find_their_way_between_queues_of_several_shards(lq):
     dead = lq.create_queue("dead", shards=2)
     queue = lq.create_queue("orders", shards=3, redrive_policy=RedrivePolicy("dead", 1))
     bodies = [f"{number:02}" for number in range(24)]
-    for start in range(0, 24, 4):
-        queue.send_batch([SendEntry(body) for body in bodies[start : start + 4]])
+    spread(queue, bodies)
     assert sorted(received(queue)) == bodies
     assert received(queue) == []
     assert sorted(stored(dead)) == bodies

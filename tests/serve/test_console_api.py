@@ -268,7 +268,7 @@ def test_a_sparkline_joins_what_the_compactor_wrote_and_what_the_server_saw(cons
 def test_the_server_looks_by_itself(lake: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(console_module, "SECONDS", 0)
     lake.create_queue("broken")
-    shutil.rmtree(layout.receipts_path(lake.root, lake.queue("broken").key))
+    shutil.rmtree(layout.receipts_path(lake.root, lake.queue("broken").key, 0))
     lake.create_queue("orders").send("a")
     application = Application(lake)
 

@@ -31,6 +31,8 @@ def test_table_shows_machine_rows_and_no_judgement_when_quick(tmp_path: Path) ->
         "one send / bare append",
         "one claim / bare MERGE",
         "one delete / bare MERGE",
+        "one claim / bare append",
+        "one delete / bare append",
         "lakequeue counts, whole process",
     ]
     assert all(row.rstrip().endswith("not judged") for row in rows)

@@ -1,0 +1,77 @@
+"""Requests that single operations make to an object store: one after the other, so they are the latency."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+from benchmarks.object_store import Counted, serve
+from benchmarks.shards import REQUESTS
+
+from concurrency.rig import apart
+from lakequeue import LakeQueue, SystemClock
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Counted]:
+    server, application = serve()
+    given = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in given.items():
+            patch.setenv(name, value)
+        yield application
+    server.shutdown()
+
+
+@pytest.fixture
+def lq(store: Counted) -> LakeQueue:
+    return LakeQueue(f"s3://lake/{uuid4().hex}", engine="point")
+
+
+def requests(store: Counted, call: Callable[[], object]) -> Counter[str]:
+    store.requests.clear()
+    call()
+    return Counter(store.requests)
+
+
+def test_single_operations_make_few_requests_at_any_age_of_the_log(store: Counted, lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders")
+    handles: list[str] = []
+
+    def receive() -> None:
+        handles.extend(message.receipt_handle for message in queue.receive())
+
+    calls: dict[str, Callable[[], object]] = {
+        "send": lambda: queue.send("a"),
+        "receive": receive,
+        "delete": lambda: queue.delete(handles.pop()),
+        "empty receive": receive,
+    }
+    assert calls.keys() == REQUESTS.keys()
+    queue.send("first")
+    receive()
+    calls["delete"]()
+    young, old = [
+        [{name: requests(store, call).total() for name, call in calls.items()} for _ in range(20)] for _ in "ab"
+    ]
+    for name, bound in REQUESTS.items():
+        assert max(each[name] for each in young) <= bound, name
+        assert max(each[name] for each in old) <= bound, name
+
+
+def test_two_processes_see_each_others_messages(lq: LakeQueue) -> None:
+    lq.create_queue("orders", shards=2)
+    one, two = (other.queue("orders") for other in apart(lq.root, SystemClock()))
+    sent = {one.send("a").message_id, two.send("b").message_id, one.send("c").message_id}
+    received = [*two.receive(2), *one.receive(2)]
+    assert {message.message_id for message in received} == sent
+    two.delete_batch([message.receipt_handle for message in received])
+    assert one.counts().visible == one.counts().in_flight == 0
