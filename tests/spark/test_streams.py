@@ -157,7 +157,7 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
 
     names = waiting.Name.of_batch("s", 0), waiting.Name.of_send("load")
     with monkeypatch.context() as patch:
-        patch.setattr(bulk, "_commit_all", killed)
+        patch.setattr(bulk, "complete", killed)
         for name in names:
             with pytest.raises(QueueClientError):
                 queue.bulk_send(spark, batch_of(spark, "old"), name, None)
@@ -177,16 +177,16 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
 def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too_old_sends_nothing(
     spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch, hours: float
 ) -> None:
-    commit_all, now = bulk._commit_all, time.time
+    complete, now = bulk.complete, time.time
 
     def stopped(*args: Any) -> int:
         older(queue.owner.root, hours * 3600)
         assert not queue.compact().failures
         if hours == 13:  # the files are there still, but would not be for long
             monkeypatch.setattr("lakequeue.storage.waiting.time.time", lambda: now() + hours * 3600)
-        return commit_all(*args)
+        return complete(*args)
 
-    monkeypatch.setattr(bulk, "_commit_all", stopped)
+    monkeypatch.setattr(bulk, "complete", stopped)
     with pytest.raises(QueueClientError, match="waited too long" if hours == 30 else "12 h ago") as caught:
         queue.send_dataframe(batch_of(spark, "a", "b"))
     assert not caught.value.outcome_unknown
@@ -226,7 +226,7 @@ def test_a_batch_that_was_cut_off_is_sent_once(
 
     with monkeypatch.context() as patch:
         # the manifest goes right after the commit
-        patch.setattr(*((waiting, "forget") if committed else (bulk, "_commit_all")), cut_off)
+        patch.setattr(*((waiting, "forget") if committed else (bulk, "complete")), cut_off)
         error = failure(stream_to_queue(folder.rows, queue, checkpoint))
     assert isinstance(error, QueueClientError) and "cut off" in str(error)
     assert len(log_rows(queue)) == (2 if committed else 0)
@@ -249,7 +249,8 @@ def test_the_replay_check_of_streams_can_fail(
     with monkeypatch.context() as patch:
         patch.setattr(waiting, "forget", cut_off)
         failure(stream_to_queue(folder.rows, queue, checkpoint))
-    monkeypatch.setattr(bulk.Name, "committed", lambda *_: False)
+    for kind in waiting.Name, waiting.Manifest:
+        monkeypatch.setattr(kind, "reached", lambda *_: False)
     run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow"))
     with pytest.raises(AssertionError):
         check_log(queue)

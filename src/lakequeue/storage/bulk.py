@@ -192,10 +192,9 @@ def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
 
 
 def _reached(target: Target, manifest: Manifest) -> list[int]:
-    app_id, version = manifest.app_id, manifest.version
-    if app_id is None:
+    if manifest.app_id is None:
         return []
-    return [shard for shard in manifest.shards if (target.open(shard).transaction(app_id) or 0) >= version]
+    return [shard for shard in manifest.shards if manifest.reached(target.open(shard))]
 
 
 def _stage(target: Target, spark: SparkSession, df: DataFrame, name: Name, order_by: str | None) -> Manifest:
@@ -262,7 +261,7 @@ class _Part:
             with self._target.holding(self._shard):
                 table.refresh()
                 instant = self._now()
-                if manifest.app_id is not None and (table.transaction(manifest.app_id) or 0) >= manifest.version:
+                if manifest.reached(table):
                     return 0  # another process committed the same files meanwhile
                 if self._duplicates is not None and not self._duplicates.look(table, instant):
                     if attempt < PATIENCE:

@@ -108,6 +108,10 @@ class Manifest:
         """Whether VACUUM may take its files before they are committed."""
         return time.time() - self.written_at > LONGEST_WAIT
 
+    def reached(self, table: Table) -> bool:
+        """As ``Name.reached``."""
+        return self.app_id is not None and (table.transaction(self.app_id) or 0) >= self.version
+
     def of(self, shard: int) -> list[DataFile]:
         """The files of a shard."""
         return [waiting.file for waiting in self.files if waiting.shard == shard]
