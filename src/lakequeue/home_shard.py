@@ -1,67 +1,103 @@
 """The shard that a process keeps to, so that processes on one queue meet at few commits.
 
-Commits of two processes to one shard wait for each other, those to two shards do not. So a process sends to one
-shard, and receives from one while it finds messages there. Where it keeps losing races it moves on at random; with
-as many shards as processes each soon has one of its own.
+Commits of two processes to one shard wait for each other, those to two shards do not. So a process begins its
+sends and receives at one shard. Where it keeps losing races it moves on, to a shard where nobody seems to be; with
+as many shards as processes each soon has one of its own. Where it keeps finding nothing, it follows the messages.
 """
 
 from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 
-_LEAST, _MOST = 2, 256
-"""Commits at which others were met before the next move, at first and at most."""
-_QUIET = 64
-"""Commits in a row without others after which the count begins anew."""
 ELSEWHERE_EVERY = 16
 """Receives of which one begins at another shard, so that none is forgotten with fewer consumers than shards."""
+_ALONE = 0.125
+"""What a commit without a lost race takes off the strain; each lost one adds 1. So those who look here now and
+then leave none, those who live here a lot."""
+_LEAST, _MOST = 2.0, 64.0
+"""Strain at which the home moves, at first and at most: where processes outnumber shards, to move is of no use."""
+_QUIET = 64
+"""Commits in a row without strain after which moving is as easy as at first."""
+_MISSES = 8
+"""Receives in a row that found messages only elsewhere, after which the home moves there."""
 
 
 class HomeShard:
-    """One choice of a process for one queue. Thread-safe."""
+    """The choice of a process for one queue. Thread-safe."""
 
     def __init__(self, shards: int) -> None:
         self._shards = shards
         self._chance = random.Random()
         self._lock = threading.Lock()
+        self._settling = threading.Lock()
         self._patience = _LEAST
-        self._met = self._quiet = self._receives = 0
-        self._elsewhere = 0
+        self._strain = 0.0
+        self._quiet = self._misses = self._receives = self._elsewhere = 0
+        self._seen: dict[int, object] = {}
         self.current = self._chance.randrange(shards)
 
     def order(self) -> list[int]:
         """All shards, the home first and the others behind it in turn."""
         return self._from(self.current)
 
-    def order_of_receive(self) -> list[int]:
-        """The same, but every ``ELSEWHERE_EVERY``-th time one of the others, in turn, before them."""
+    def elsewhere(self) -> int | None:
+        """Every ``ELSEWHERE_EVERY``-th time one of the other shards, in turn, to look at before the home."""
         with self._lock:
-            order = self._from(self.current)
             self._receives += 1
-            if self._receives % ELSEWHERE_EVERY == 0 and self._shards > 1:
-                self._elsewhere += 1
-                order.insert(0, order.pop(1 + self._elsewhere % (self._shards - 1)))
-            return order
+            if self._receives % ELSEWHERE_EVERY or self._shards == 1:
+                return None
+            self._elsewhere += 1
+            return self._from(self.current)[1 + self._elsewhere % (self._shards - 1)]
 
-    def stay(self, shard: int) -> None:
-        """Makes a shard the home, because there is something."""
+    def found(self, shard: int) -> None:
+        """Notes where a receive that looked at home found messages."""
         with self._lock:
-            self.current = shard
+            self._misses = 0 if shard == self.current else self._misses + 1
+            if self._misses >= _MISSES:
+                self._move(shard)
 
-    def committed(self, shard: int, met: bool) -> None:
-        """Notes a commit to a shard, and whether another process committed to it at the same time."""
+    def committed(self, shard: int, lost: int) -> None:
+        """Notes a commit to a shard, and how many races others won before it."""
         if shard != self.current or self._shards == 1:
             return
         with self._lock:
-            self._met += met
-            self._quiet = 0 if met else self._quiet + 1
+            self._strain = max(0.0, self._strain + (lost or -_ALONE))
+            self._quiet = 0 if self._strain else self._quiet + 1
             if self._quiet >= _QUIET:
-                self._met, self._patience = 0, _LEAST
-            elif self._met >= self._patience:
-                # it may stay: two that always moved at the same time would always meet
-                self.current = self._chance.randrange(self._shards)
-                self._met, self._patience = 0, min(_MOST, 2 * self._patience)
+                self._patience = _LEAST
+
+    def settle(self, activity: Callable[[int], object]) -> None:
+        """Moves if it is time to.
+
+        Args:
+            activity: how a shard stands. Where that is the same at two times nobody was in between.
+        """
+        if not (self._strain or self._seen) or not self._settling.acquire(blocking=False):
+            return
+        try:
+            strain, seen, home = self._strain, self._seen, self.current
+            if not strain:
+                self._seen = {}
+            elif not seen or strain >= self._patience:
+                others = [shard for shard in range(self._shards) if shard != home]
+                now = {shard: activity(shard) for shard in others}
+                with self._lock:
+                    if self.current != home:
+                        return
+                    if not seen:
+                        self._seen = now
+                        return
+                    free = [shard for shard in others if seen.get(shard) == now[shard]]
+                    self._patience = _LEAST if free else min(_MOST, 2 * self._patience)
+                    # it may stay: two that always moved at the same time would always meet
+                    self._move(self._chance.choice([home, self._chance.choice(free or others)]))
+        finally:
+            self._settling.release()
+
+    def _move(self, shard: int) -> None:
+        self.current, self._strain, self._misses, self._seen = shard, 0.0, 0, {}
 
     def _from(self, first: int) -> list[int]:
         return [(first + step) % self._shards for step in range(self._shards)]

@@ -21,7 +21,7 @@ from lakequeue.moving import Mover
 from lakequeue.received import received_message
 from lakequeue.sequence import sequence_number
 from lakequeue.shard import Claim, ClaimResult
-from lakequeue.shard_service import ShardService
+from lakequeue.shard_service import ShardService, settle
 from lakequeue.storage.catalog import QueueRow
 
 POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
@@ -117,8 +117,10 @@ class Receiver:
                     break
                 raise result.error
             elif result.value.spans:
-                if place and not parts and attempt_id is None:
-                    shard.shared.receives.stay(shard.shard)
+                if not parts and attempt_id is None:
+                    home = shard.shared.home
+                    if place or shard.shard == home.current:  # not the one that was looked at before the home
+                        home.found(shard.shard)
                 parts.append((shard, result.value))
                 left -= result.value.message_count
                 if left <= 0 or attempt_id is not None:
@@ -128,7 +130,10 @@ class Receiver:
     def _in_turn(self, attempt_id: str | None) -> Iterator[ShardService]:
         shards = self._shards
         if attempt_id is None or len(shards) == 1:
-            yield from (shards[shard] for shard in shards[0].shared.receives.order_of_receive())
+            order, other = settle(shards), shards[0].shared.home.elsewhere()
+            if other is not None and shards[other].forgotten():
+                yield shards[other]
+            yield from (shards[shard] for shard in order)
             return
         now = self._now()
         for shard in shards:

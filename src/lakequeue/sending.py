@@ -9,7 +9,7 @@ from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import OverLimit, QueueServiceError
 from lakequeue.message import SendResult, ValidEntry, md5_of_attributes, md5_of_body, new_message_id
 from lakequeue.sequence import sequence_number
-from lakequeue.shard_service import Now, Placed, ShardService
+from lakequeue.shard_service import Now, Placed, ShardService, settle
 from lakequeue.storage.append import NewMessage
 
 Entries = Mapping[int, ValidEntry]
@@ -30,7 +30,7 @@ class Sender:
 
     def in_turn(self) -> list[ShardService]:
         """All shards, beginning with the one that this process keeps to."""
-        return [self._shards[shard] for shard in self._shards[0].shared.sends.order()]
+        return [self._shards[shard] for shard in settle(self._shards)]
 
     def by_shard(self, entries: Entries, fifo: bool) -> Iterable[tuple[list[ShardService], Entries]]:
         """Entries with the shards that may take them: their group's on FIFO queues, else any, in this order."""

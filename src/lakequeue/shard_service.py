@@ -41,8 +41,9 @@ from lakequeue.storage.housekeeping import Tidied, compact, tidy
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.locks import LockHeld, committing
 from lakequeue.storage.log import LogReader, ShardLog
+from lakequeue.storage.turns import Turns
 
-PATIENCE = 4
+PATIENCE = 1
 """Lost races after which a batch keeps other committers out: a Spark commit takes a second to decide, and
 would never get in between those of a busy point engine."""
 ALONE_PATIENCE = 2.0
@@ -105,12 +106,19 @@ class Shared:
     """What the shards of a queue share in this process."""
 
     line: Line
-    sends: HomeShard
-    receives: HomeShard
+    home: HomeShard
 
     @classmethod
     def of(cls, shards: int) -> Shared:
-        return cls(Line(), HomeShard(shards), HomeShard(shards))
+        return cls(Line(), HomeShard(shards))
+
+
+def settle(shards: Sequence[ShardService]) -> Sequence[int]:
+    """The order in which this process goes through the shards of a queue."""
+    home = shards[0].shared.home
+    with suppress(Exception):  # it is for speed alone, and whoever needs the other shards will see what it is
+        home.settle(lambda shard: shards[shard].activity())
+    return home.order()
 
 
 class ShardService:
@@ -124,6 +132,7 @@ class ShardService:
         self._receipts = layout.receipts_path(root, key, shard)
         self._sending = GroupCommit(self._run_sends)
         self._settling = GroupCommit(self._run_commands)
+        self._send_turns, self._settle_turns = Turns(), Turns()
         self._send_lock = threading.RLock()
         self._ledger_lock = threading.RLock()
         self._body_lock = threading.Lock()
@@ -173,6 +182,7 @@ class ShardService:
             return appender.closed
 
     def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
+        self._send_turns.give(self._appender.table if self._appender else None)
         with self._at_log(), ExitStack() as alone:
             answers, appended = self._append_in_turn(sends, alone)
             if appended is not None:
@@ -212,13 +222,16 @@ class ShardService:
                 continue
             if not places.new:
                 return answers, None
-            done = appender.append(places.new, now, version)
+            with self._send_turns.timed():
+                done = appender.append(places.new, now, version)
             if done is not None:
-                self.shared.sends.committed(self.shard, met=lost > 0)
+                if not sends[0].attributes.fifo:  # where the group says the shard
+                    self.shared.home.committed(self.shard, lost)
                 with self._body_lock:
                     self._bodies.remember(done.first, done.rows)
                 return answers, done
             lost += 1
+            self._send_turns.ask(appender.table, lost)
             if lost == PATIENCE:
                 _alone(alone, appender.table.path)
                 appender.refresh()
@@ -343,6 +356,20 @@ class ShardService:
         with self._at_ledger():
             return None if self._machine is None else self._machine.next_event(now)
 
+    def activity(self) -> object:
+        """The newest versions of the tables, which every commit makes others."""
+        with self._at_ledger():
+            tables = self._open_ledger().table, self._open_reader().table
+            for table in tables:
+                table.refresh()
+            return [table.version for table in tables]
+
+    def forgotten(self) -> bool:
+        """Whether nobody has claimed new messages since this process looked last; False at the first look."""
+        with self._at_ledger():
+            known = self._machine and self._machine.head.head_offset
+            return self._fresh_machine().head.head_offset == known
+
     @property
     def attributes_version(self) -> int:
         """Version of the queue's attributes in the last snapshot of the ledger that was decided on."""
@@ -363,6 +390,7 @@ class ShardService:
 
     def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
         commands = [command for group in groups for command in group.commands]
+        self._settle_turns.give(self._ledger.table if self._ledger else None)
         with self._at_ledger(), ExitStack() as alone:
             results = self._decide_in_turn(commands, lambda: max(group.now() for group in groups), alone)
         if results is None:
@@ -417,13 +445,16 @@ class ShardService:
                     continue
             if not decision.commit:
                 return decision.results
-            if ledger.commit(decision, machine, rewrite):
+            with self._settle_turns.timed():
+                done = ledger.commit(decision, machine, rewrite)
+            if done:
                 machine.committed()
                 if wanted:
-                    self.shared.receives.committed(self.shard, met=lost > 0)
+                    self.shared.home.committed(self.shard, lost)
                 return decision.results
             self._machine = None
             lost += 1
+            self._settle_turns.ask(ledger.table, lost)
             if lost == PATIENCE:
                 _alone(alone, ledger.table.path)
             back_off(attempt)

@@ -33,9 +33,7 @@ def shard_of(queue: Queue, number: int = 0) -> ShardService:
 
 def keep_to(queue: Queue, shard: int) -> None:
     """Has this process begin its sends and receives with a shard."""
-    shared = queue.shards[0].shared
-    shared.sends.stay(shard)
-    shared.receives.stay(shard)
+    queue.shards[0].shared.home.current = shard
 
 
 def spread(queue: Queue, bodies: Iterable[str]) -> None:

@@ -12,6 +12,9 @@ from benchmarks.shards import REQUESTS
 
 from concurrency.rig import apart
 from lakequeue import LakeQueue, SystemClock
+from lakequeue.storage.layout import receipts_path
+from lakequeue.storage.point import PointEngine
+from lakequeue.storage.turns import ASK_AFTER, Turns
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +78,26 @@ def test_two_processes_see_each_others_messages(lq: LakeQueue) -> None:
     assert {message.message_id for message in received} == sent
     two.delete_batch([message.receipt_handle for message in received])
     assert one.counts().visible == one.counts().in_flight == 0
+
+
+def test_a_busy_process_lets_one_that_keeps_losing_go_first(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = lq.create_queue("orders").key
+    waits: list[float] = []
+    monkeypatch.setattr("lakequeue.storage.turns.sleep", waits.append)
+    busy, slow = Turns(), Turns()
+    tables = [PointEngine().open(receipts_path(lq.root, key, 0)) for _ in range(2)]
+    with busy.timed():
+        busy.give(tables[0])
+    for lost in range(1, ASK_AFTER):
+        slow.ask(tables[1], lost)
+    tables[0].refresh()
+    busy.give(tables[0])
+    assert not waits
+    slow.ask(tables[1], ASK_AFTER)
+    tables[0].refresh()
+    for _ in range(3):
+        busy.give(tables[0])
+        slow.give(tables[1])
+    assert len(waits) == 1

@@ -211,6 +211,9 @@ ATTRIBUTES_ID = "attributes"
 RECEIPTS_ID = "receipts"
 """On ``receipts``: version, the epoch, as the head row says it too."""
 
+TURN_ID = "turn"
+"""On ``messages`` and ``receipts`` of an object store: version, how often a process asked for its turn."""
+
 
 def stats_id(key: str) -> str:
     """On ``stats``: the last minute (since the epoch) that the queue has a row for."""

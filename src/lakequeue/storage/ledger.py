@@ -36,6 +36,7 @@ class Ledger:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._merges = 0
+        self._known: dict[bool, dict[str, pa.Table]] = {False: {}, True: {}}  # files by path, as read last
 
     @property
     def epoch(self) -> int:
@@ -128,9 +129,16 @@ class Ledger:
         return [file for file in self.table.files() if file.partition["settled"] == settled]
 
     def _read(self, *, settled: bool = False) -> pa.Table:
-        tables = self.table.read(self._files(settled=settled), _DATA.names)
+        files, known = self._files(settled=settled), self._known[settled]
+        fresh = [file for file in files if file.path not in known]
+        # a merge writes a file or two: whoever lost to it need not read the others again
+        tables = known | dict(zip((file.path for file in fresh), self.table.read(fresh, _DATA.names), strict=True))
+        self._known[settled] = {file.path: tables[file.path] for file in files}
         return pa.concat_tables(
-            [_DATA.empty_table(), *(table.select(_DATA.names).cast(_DATA) for table in tables)]
+            [
+                _DATA.empty_table(),
+                *(table.select(_DATA.names).cast(_DATA) for table in self._known[settled].values()),
+            ]
         )
 
 
