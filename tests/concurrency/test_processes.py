@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.rig import application_id, check_log
+from concurrency.rig import application_id, check_log, spread
 from concurrency.stopping import short_logs
 from lakequeue import LakeQueue, Queue
 from lakequeue.storage import layout
@@ -123,14 +123,20 @@ class Crew:
         ]
 
 
+def anchors(queue: Queue) -> set[str]:
+    """A message in each shard."""
+    return {f"anchor {shard}" for shard in range(len(queue.shards))}
+
+
 @pytest.fixture
-def crew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
+def crew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Crew]:
+    """On a queue of one shard, or of as many as the test says."""
     short_logs(monkeypatch)
     root = tmp_path / "root"
-    queue = LakeQueue(str(root)).create_queue("orders")
-    # held to the end: keeps the floor at 0, so that no row of the log is dropped before it was checked
-    queue.send("anchor")
-    assert [message.body for message in queue.receive(visibility_timeout=43_200)] == ["anchor"]
+    queue = LakeQueue(str(root)).create_queue("orders", shards=getattr(request, "param", 1))
+    # held to the end: they keep the floors at 0, so that no row of a log is dropped before it was checked
+    spread(queue, anchors(queue))
+    assert {message.body for message in queue.receive(100, visibility_timeout=43_200)} == anchors(queue)
     crew = Crew(root, queue)
     yield crew
     for worker in crew.running.values():
@@ -167,6 +173,7 @@ def test_a_process_that_is_killed_again_and_again(crew: Crew) -> None:
 
 
 @pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
+@pytest.mark.parametrize("crew", [1, 4], indirect=True, ids=["one shard", "four shards"])
 def test_processes_that_are_stopped_again_and_again(crew: Crew) -> None:
     summary = stopped_again_and_again(crew, 8)
     assert min(summary.sent, summary.received, summary.deleted) > 5, summary
@@ -175,6 +182,7 @@ def test_processes_that_are_stopped_again_and_again(crew: Crew) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(SOAK_SECONDS + 600)
 @pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
+@pytest.mark.parametrize("crew", [1, 4], indirect=True, ids=["one shard", "four shards"])
 def test_ten_minutes_of_processes_that_are_stopped_and_killed(crew: Crew) -> None:
     summary = stopped_again_and_again(crew, SOAK_SECONDS, kill=0.1)
     print(summary, f"stopped {crew.stopped} times, killed {crew.killed} times")
@@ -272,18 +280,19 @@ def judge(crew: Crew) -> Summary:
 
     drained = _drain(crew.queue)
     counts = crew.queue.counts()
-    assert (counts.visible, counts.in_flight, counts.delayed) == (0, 1, 0)
+    held = anchors(crew.queue)
+    assert (counts.visible, counts.in_flight, counts.delayed) == (0, len(held), 0)
 
     rows = check_log(crew.queue)
     stored = [row.body for row in rows]
     assert len(set(stored)) == len(stored), "a send was stored twice"
     assert set(sent) <= set(stored), "an acknowledged send is missing"
-    assert set(stored) <= attempted | {"anchor"}
+    assert set(stored) <= attempted | held
 
     by_body: defaultdict[str, list[Receipt]] = defaultdict(list)
     for receipt in [*receipts, *drained]:
         by_body[receipt.body].append(receipt)
-    assert set(stored) - {"anchor"} <= set(by_body), "a message was never delivered"
+    assert set(stored) - held <= set(by_body), "a message was never delivered"
 
     successions = final = 0
     for own in by_body.values():
@@ -308,7 +317,7 @@ def judge(crew: Crew) -> Summary:
         final_deletes=final,
         successions=successions,
         unknown=kinds["failed"],
-        merges=application_id(crew.queue, layout.FILES_ID),
+        merges=sum(application_id(crew.queue, layout.FILES_ID, shard) for shard in range(len(held))),
     )
 
 
@@ -334,10 +343,10 @@ def _receipts(events: list[dict[str, Any]]) -> list[Receipt]:
 
 
 def _drain(queue: Queue) -> list[Receipt]:
-    """Receives and deletes whatever is left, for as long as something but the anchor is stored."""
+    """Receives and deletes whatever is left, for as long as something but the anchors is stored."""
     receipts: list[Receipt] = []
     deadline = time.monotonic() + 60
-    while (counts := queue.counts()).visible + counts.in_flight > 1:
+    while (counts := queue.counts()).visible + counts.in_flight > len(queue.shards):
         assert time.monotonic() < deadline, f"does not run empty: {counts}"
         began = time.time_ns() // 1_000
         messages = queue.receive(max_messages=1_000, visibility_timeout=60, wait_time=1)

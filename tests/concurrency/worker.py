@@ -84,8 +84,7 @@ def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> 
                 timeout = chance.choice([1, 2, 4])
                 messages = queue.receive(chance.randint(1, 8), visibility_timeout=timeout, wait_time=0)
                 for message in messages:
-                    lease = message.receipt_handle.split("-")[4]
-                    received_at, visible_at = claims[lease]
+                    received_at, visible_at = claims[_claim_of(message)]
                     facts = {"received_at": received_at, "visible_at": visible_at}
                     diary.write("got", body=message.body, receipt=message.receipt_handle, **facts)
                 held += messages
@@ -137,7 +136,7 @@ def consume(root: str, name: str, log: str, stop: str) -> None:
     held: list[Any] = []
     while not os.path.exists(stop):
         for message in queue.receive(chance.randint(1, 8), visibility_timeout=chance.choice([1, 2])):
-            received_at, visible_at = claims[message.receipt_handle.split("-")[4]]
+            received_at, visible_at = claims[_claim_of(message)]
             facts = {"received_at": received_at, "visible_at": visible_at}
             diary.write("got", body=message.body, receipt=message.receipt_handle, **facts)
             held.append(message.receipt_handle)
@@ -176,16 +175,22 @@ def move(root: str, name: str, stop: str) -> None:
             print(error, file=sys.stderr, flush=True)
 
 
-def _record_claims() -> dict[str, tuple[int, int]]:
-    """Lease id -> from when to when the shard's clock says that the messages are held."""
-    claims: dict[str, tuple[int, int]] = {}
+def _claim_of(message: Any) -> tuple[int, str]:
+    """Shard and lease id of a receipt."""
+    _, _, shard, _, lease, *_ = message.receipt_handle.split("-")
+    return int(shard), lease
+
+
+def _record_claims() -> dict[tuple[int, str], tuple[int, int]]:
+    """Shard and lease id -> from when to when the shard's clock says that the messages are held."""
+    claims: dict[tuple[int, str], tuple[int, int]] = {}
     command = shard_service.ShardService.command
 
     def recorded(self: Any, commands: Any, now: int) -> Any:
         results = command(self, commands, now)
         for asked, result in zip(commands, results, strict=True):
             if isinstance(asked, shard_service.Claim) and result.error is None:
-                claims[asked.lease_id] = (result.value.received_at, result.value.visible_at)
+                claims[self.shard, asked.lease_id] = (result.value.received_at, result.value.visible_at)
         return results
 
     shard_service.ShardService.command = recorded  # type: ignore[method-assign]
