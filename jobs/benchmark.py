@@ -39,6 +39,7 @@ ROWS = {
     "mixed": bulk.mixed,
     "shards": shards.shards,
     "store": shards.store,
+    "sql": shards.sql,
     "cli": point.cli,
     "extend": bulk.extend,
     "heartbeat": upkeep.heartbeat,

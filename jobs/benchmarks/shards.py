@@ -19,7 +19,7 @@ from statistics import mean, median
 from time import perf_counter
 from uuid import uuid4
 
-from benchmarks.harness import BODY, Bench, Figure
+from benchmarks.harness import BODY, LONG, Bench, Figure
 from lakequeue import LakeQueue, Queue
 
 PROCESSES = 4
@@ -27,7 +27,9 @@ THREADS = 8
 """Of each process: every one sends, receives and deletes a message in turn."""
 DELAY = 0.02
 """Seconds that the object store lets each request wait, whatever else it does."""
-REQUESTS = {"send": 6, "delete": 9, "receive": 12, "empty receive": 2}
+MANY = 16
+"""Shards of a queue that is asked in SQL."""
+REQUESTS = {"send": 6, "receive": 12, "delete": 9, "empty receive": 2}
 """The most that each may cost on an object store."""
 
 
@@ -43,6 +45,27 @@ def store(bench: Bench) -> Iterator[Figure]:
         yield from _requests(bench, url, environment)
         _ask(url, {"delay": DELAY})
         yield from _rates(bench, f"s3://lake/{uuid4().hex}", environment, "object store, 20 ms: ", 3)
+
+
+def sql(bench: Bench) -> Iterator[Figure]:
+    """Messages by state in SQL, in a queue of many shards; bare: in one of one shard."""
+    with bench.room() as room:
+        spark = bench.spark
+
+        def ask(root: str) -> None:
+            LakeQueue(root, spark=spark).register_views(spark)
+            spark.sql("SELECT state, count(*) FROM messages GROUP BY state").collect()
+
+        roots = {count: f"{room}/{count}" for count in (MANY, 1)}
+        for count, root in roots.items():
+            queue = LakeQueue(root, spark=spark).create_queue("asked", shards=count)
+            queue.send_dataframe(bench.bodies(bench.sizes.few, 100).repartition(MANY))
+            lease = queue.lease(bench.sizes.few // 4, LONG)
+            assert lease is not None
+            ask(root)
+        sides = tuple(lambda root=root: ask(root) for root in roots.values())
+        [times] = bench.turns("SQL", bench.sizes.read_rounds, sides)  # type: ignore[list-item]
+    yield Figure(f"SQL: messages by state, {MANY} shards / one", *times, bound=2)
 
 
 def _rates(bench: Bench, root: str, environment: Mapping[str, str], where: str, growth: float) -> Iterator[Figure]:

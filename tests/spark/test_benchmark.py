@@ -56,13 +56,13 @@ def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_rows_of_dataframes_are_measured_and_judged_without_quick(tmp_path: Path) -> None:
-    only = "bulk,backlog,mixed,extend,memory"
+    only = "bulk,backlog,mixed,sql,extend,memory"
     done = run(tmp_path, "--scale", "0.0005", "--only", only, "--json")
 
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["failed"] == [] and not document["quick"]
-    assert len(document["rows"]) == 9
+    assert len(document["rows"]) == 10
     for row in document["rows"]:
         expected = {"figure"} if row["bound"] is None else {"within", "over"}
         assert row["verdict"] in expected
@@ -73,6 +73,18 @@ def test_an_unknown_row_is_refused(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "pointless" in done.stderr
+
+
+@pytest.mark.slow
+def test_rows_of_processes_have_rates_and_requests_with_their_bounds(tmp_path: Path) -> None:
+    done = run(tmp_path, "--quick", "--scale", "0.2", "--only", "shards,store", "--json")
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["failed"] == []
+    assert [row["bound"] for row in document["rows"]] == [1.8, 0.8, 0.5, 6, 12, 9, 2, 3, 0.8, 0.5]
+    assert all(row["measured"] > 0 for row in document["rows"])
+    assert os.listdir(tmp_path) == [], "what the benchmark made is still there"
 
 
 @pytest.mark.slow
