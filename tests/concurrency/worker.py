@@ -33,6 +33,7 @@ from lakequeue import (
     shard_service,
 )
 from lakequeue.storage import append, commit, housekeeping, layout, ledger, sweep
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.point import PointEngine, PointTable
 
 QUEUE = "orders"
@@ -221,7 +222,7 @@ def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
             setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
         compaction.DELETED_KEPT = -1
         methods = ("append", "add", "merge", "replace", "unused", "checkpoint")
-        removals = [(sweep, name) for name in ("remove", "trim_log", "remove_tables")]
+        removals = [(Folder, "remove"), *((sweep, name) for name in ("trim_log", "remove_tables"))]
         _die(int(number), moment, [*((PointTable, name) for name in methods), *removals])
     elif verb == "merge":
         append.SEGMENT_COMMITS = 2

@@ -352,9 +352,9 @@ def test_a_lost_race_looks_only_at_what_was_sent_since(
 
     sent_after, looked = bulk_dedup._sent_after, []
 
-    def spied(table: Any, shard: int, first: int, *args: Any) -> Any:
+    def spied(table: Any, first: int, *args: Any) -> Any:
         looked.append(first)
-        return sent_after(table, shard, first, *args)
+        return sent_after(table, first, *args)
 
     monkeypatch.setattr(bulk_dedup, "_sent_after", spied)
     monkeypatch.setattr(PointTable, "add", overtaken)

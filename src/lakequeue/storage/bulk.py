@@ -41,6 +41,9 @@ ATTEMPTS = 60
 PATIENCE = 4
 """Attempts after which files with new duplicates are written while small sends wait."""
 
+UNFINISHED = 60.0
+"""Seconds that a bulk send has for its commits, of milliseconds each, before others complete it."""
+
 
 @attrs.frozen
 class Target:
@@ -140,9 +143,11 @@ def send(
 
 
 def abandoned(target: Target) -> list[Manifest]:
-    """Bulk sends that reached some of their shards and not all: their process was killed, or is at it still."""
+    """Bulk sends that reached some shards a while ago, and not all: their process was killed or stopped."""
     found = []
     for manifest in waiting.manifests(target.tables_path):
+        if time.time() - manifest.written_at < UNFINISHED:
+            continue
         reached = _reached(target, manifest)
         if reached and len(reached) < len(manifest.shards):
             found.append(manifest)

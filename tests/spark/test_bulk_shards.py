@@ -1,0 +1,162 @@
+"""Bulk sends over several shards: cut off between two of them, repeated, completed, and never doubled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from concurrency.rig import apart, check_log
+from concurrency.stopping import older
+from lakequeue import LakeQueue, Queue, QueueClientError, SystemClock
+from lakequeue.storage import bulk, layout, waiting
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.core, pytest.mark.spec("SND-17", "DLT-3")]
+SHARDS, ROWS = 3, 30
+
+
+@pytest.fixture(params=[False, True], ids=["standard", "fifo"])
+def queue(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> Queue:
+    lq = LakeQueue(str(tmp_path / "root"), spark=spark)
+    if request.param:
+        return lq.create_queue("orders.fifo", fifo=True, shards=SHARDS, deduplication_scope="message_group")
+    return lq.create_queue("orders", shards=SHARDS)
+
+
+def rows_of(spark: SparkSession, queue: Queue) -> DataFrame:
+    rows = spark.range(ROWS).selectExpr("string(id) AS body").repartition(SHARDS)
+    return rows.selectExpr("body", "body AS group_id", "body AS dedup_id") if queue.fifo else rows
+
+
+def cut_off_after(patch: pytest.MonkeyPatch, commits: int) -> None:
+    """Has every commit of a bulk send but the first ones fail."""
+    done, add = 0, bulk._Part.commit
+
+    def failing(*args: Any, **more: Any) -> int:
+        nonlocal done
+        done += 1
+        if done > commits:
+            raise OSError("cut off")
+        return add(*args, **more)
+
+    patch.setattr(bulk._Part, "commit", failing)
+
+
+def cut_off(spark: SparkSession, queue: Queue, send: Callable[[], object], commits: int) -> QueueClientError:
+    with pytest.MonkeyPatch.context() as patch:
+        cut_off_after(patch, commits)
+        with pytest.raises(QueueClientError) as caught:
+            send()
+    assert caught.value.outcome_unknown == (commits > 0)
+    sent = bodies(queue)
+    assert (0 < len(sent) < ROWS) if commits else not sent
+    return caught.value
+
+
+def bodies(queue: Queue) -> list[int]:
+    return sorted(int(row.body) for row in check_log(queue))
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_a_repeated_send_adds_what_its_first_attempt_left_out(
+    spark: SparkSession, queue: Queue, commits: int
+) -> None:
+    df = rows_of(spark, queue)
+    cut_off(spark, queue, lambda: queue.send_dataframe(df, "load"), commits)
+    left = ROWS - len(bodies(queue))
+    other = apart(queue.owner.root, SystemClock(), 1)[0].queue(queue.name)
+    assert other.bulk_send(spark, df, waiting.Name.of_send("load"), None) == left
+    assert queue.send_dataframe(df, "load") == 0
+    assert bodies(queue) == [*range(ROWS)]
+
+
+def test_a_repeated_batch_of_a_stream_adds_what_is_missing(spark: SparkSession, queue: Queue) -> None:
+    df, name = rows_of(spark, queue), waiting.Name.of_batch("s", 0)
+    cut_off(spark, queue, lambda: queue.bulk_send(spark, df, name, None), 1)
+    left = ROWS - len(bodies(queue))
+    assert [queue.bulk_send(spark, df, name, None) for _ in range(2)] == [left, 0]
+    assert bodies(queue) == [*range(ROWS)]
+
+
+def test_a_send_without_a_name_says_how_to_repeat_it(spark: SparkSession, queue: Queue) -> None:
+    df = rows_of(spark, queue)
+    error = cut_off(spark, queue, lambda: queue.send_dataframe(df), 1)
+    _, _, name = str(error).partition("send_id=")
+    queue.send_dataframe(df, name.split("'")[1])
+    assert bodies(queue) == [*range(ROWS)]
+
+
+@pytest.mark.parametrize("hours", [1, 30])
+def test_the_compactor_completes_what_reached_some_shards(spark: SparkSession, queue: Queue, hours: float) -> None:
+    cut_off(spark, queue, lambda: queue.send_dataframe(rows_of(spark, queue)), 1)
+    begun = bodies(queue)
+    assert not queue.compact().failures
+    assert bodies(queue) == begun  # its process may be at it
+    older(queue.owner.root, hours * 3600)
+    for _ in range(2):
+        assert not queue.compact().failures
+    assert bodies(queue) == [*range(ROWS)]
+    assert len(queue.receive(1_000)) == ROWS
+
+
+def test_files_of_a_send_that_reached_some_shards_are_kept_however_old(
+    spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    df = rows_of(spark, queue)
+    cut_off(spark, queue, lambda: queue.send_dataframe(df, "load"), 1)
+    older(queue.owner.root, 30 * 3600)
+    with monkeypatch.context() as patch:
+        patch.setattr(Queue, "complete_bulk_sends", lambda queue: None)
+        assert not queue.compact().failures
+    queue.send_dataframe(df, "load")
+    assert bodies(queue) == [*range(ROWS)]
+
+
+def test_files_of_a_send_that_reached_no_shard_go_when_they_are_old(spark: SparkSession, queue: Queue) -> None:
+    cut_off(spark, queue, lambda: queue.send_dataframe(rows_of(spark, queue), "load"), 0)
+    folder = Path(layout.tables_path(queue.owner.root, queue.key))
+    assert [*folder.glob("*/messages/bulk/*/*/*.parquet")]
+    older(queue.owner.root, 30 * 3600)
+    assert not queue.compact().failures
+    assert not [*folder.glob("*/messages/bulk/*/*/*.parquet")] and not [*folder.glob("manifests/*")]
+    assert bodies(queue) == []
+
+
+def test_the_check_of_what_was_reached_can_fail(
+    spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guarantee 5: without it, a repeated send adds again what reached a shard."""
+    df = rows_of(spark, queue)
+    cut_off(spark, queue, lambda: queue.send_dataframe(df, "load"), 2)
+    for kind in waiting.Name, waiting.Manifest:
+        monkeypatch.setattr(kind, "reached", lambda *_: False)
+    monkeypatch.setattr(bulk, "Duplicates", lambda *_: None)  # a FIFO queue would notice
+    monkeypatch.setattr(waiting.Manifest, "too_old", False)
+    queue.send_dataframe(df, "load")
+    with pytest.raises(AssertionError):
+        check_log(queue)
+
+
+def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
+    spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = bulk._Part.commit
+    now = time.time
+
+    def slow(*args: Any, **more: Any) -> int:
+        monkeypatch.undo()
+        rows = add(*args, **more)
+        with pytest.MonkeyPatch.context() as patch:  # it takes so long that it seems to be gone
+            patch.setattr("lakequeue.storage.bulk.time.time", lambda: now() + 3_600)
+            assert not queue.compact().failures
+        return rows
+
+    monkeypatch.setattr(bulk._Part, "commit", slow)
+    queue.send_dataframe(rows_of(spark, queue))
+    assert bodies(queue) == [*range(ROWS)]
