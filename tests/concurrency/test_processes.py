@@ -128,15 +128,19 @@ def anchors(queue: Queue) -> set[str]:
     return {f"anchor {shard}" for shard in range(len(queue.shards))}
 
 
+def anchor(queue: Queue) -> None:
+    """Keeps the floors at 0 to the end, so that no row of a log is dropped before it was checked."""
+    spread(queue, anchors(queue))
+    assert {message.body for message in queue.receive(100, visibility_timeout=43_200)} == anchors(queue)
+
+
 @pytest.fixture
 def crew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Crew]:
     """On a queue of one shard, or of as many as the test says."""
     short_logs(monkeypatch)
     root = tmp_path / "root"
     queue = LakeQueue(str(root)).create_queue("orders", shards=getattr(request, "param", 1))
-    # held to the end: they keep the floors at 0, so that no row of a log is dropped before it was checked
-    spread(queue, anchors(queue))
-    assert {message.body for message in queue.receive(100, visibility_timeout=43_200)} == anchors(queue)
+    anchor(queue)
     crew = Crew(root, queue)
     yield crew
     for worker in crew.running.values():

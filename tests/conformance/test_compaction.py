@@ -20,7 +20,7 @@ import pytest
 from deltalake import DeltaTable
 
 from concurrency.rig import apart, at_once, check_log, drain, log_rows, shard_of, small_segments
-from concurrency.test_processes import Crew, judge
+from concurrency.test_processes import Crew, anchor, judge
 from conformance.bench import Bench, point_only
 from conformance.plays import Play
 from lakequeue import (
@@ -533,8 +533,7 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(bench: Bench
 @point_only
 def test_producers_and_consumers_in_other_processes_notice_nothing(bench: Bench, tmp_path):
     crew = Crew(tmp_path / "shared", LakeQueue(str(tmp_path / "shared")).create_queue("orders"))
-    crew.queue.send("anchor")
-    crew.queue.receive(visibility_timeout=43_200)
+    anchor(crew.queue)
     names = ["a", "b"]
     try:
         for name in names:
