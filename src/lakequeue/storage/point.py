@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import attrs
 import pyarrow as pa
@@ -29,6 +30,7 @@ from lakequeue.storage.delta_log import LiveFile, LogTrimmed, Snapshot
 from lakequeue.storage.engine import DataFile, LostRace, StaleSnapshot
 from lakequeue.storage.folder import Folder
 
+_T = TypeVar("_T")
 _WRITER = WriterProperties(compression="SNAPPY")
 # the log is a part of the fence: only `sweep` removes entries of it
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -163,12 +165,14 @@ class PointTable:
 
     def unused(self, hours: float) -> list[str]:
         # delta-rs would make two commits of a VACUUM; here it only names the files
-        return DeltaTable(self.path).vacuum(
-            retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
+        return self._opened(
+            lambda table: table.vacuum(
+                retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
+            )
         )
 
     def checkpoint(self) -> None:
-        DeltaTable(self.path).create_checkpoint()
+        self._opened(lambda table: table.create_checkpoint())
 
     def _newest(self) -> Snapshot:
         for _ in range(_LOADS):
@@ -177,6 +181,16 @@ class PointTable:
             except LogTrimmed:  # stopped between listing the log and reading it, which was trimmed meanwhile
                 pass
         return Snapshot(self._folder)
+
+    def _opened(self, use: Callable[[DeltaTable], _T]) -> _T:
+        """What somebody makes of the newest version, as delta-rs reads it."""
+        for _ in range(_LOADS):
+            try:
+                return use(DeltaTable(self.path))
+            except DeltaError as error:  # as in `_newest`
+                if "not found" not in str(error):
+                    raise
+        return use(DeltaTable(self.path))
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
         with self._folder.open(file.name, file.size) as source:
@@ -251,12 +265,12 @@ class PointTable:
     def _current(self) -> DeltaTable:
         table = self._table
         if table is None:
-            self._table = table = DeltaTable(self.path)
+            self._table = table = self._opened(lambda table: table)
         elif table.version() != self.version:
             try:
                 table.update_incremental()
             except DeltaError:  # the log was trimmed below its version
-                self._table = table = DeltaTable(self.path)
+                self._table = table = self._opened(lambda table: table)
         if table.version() != self.version:
             # on a newer version a stale commit would be accepted: two messages, one offset
             raise LostRace(f"{self.path} has moved on from version {self.version}")
