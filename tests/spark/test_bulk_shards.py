@@ -160,3 +160,13 @@ def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
     monkeypatch.setattr(bulk._Part, "commit", slow)
     queue.send_dataframe(rows_of(spark, queue))
     assert bodies(queue) == [*range(ROWS)]
+
+
+def test_a_send_whose_parts_were_all_committed_by_others_keeps_their_files(
+    spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = bulk.complete
+    monkeypatch.setattr(bulk, "complete", lambda *args: complete(*args) * 0)  # the answer of who was late
+    assert queue.send_dataframe(rows_of(spark, queue)) == 0
+    assert bodies(queue) == [*range(ROWS)]
+    assert len(queue.receive(1_000)) == ROWS

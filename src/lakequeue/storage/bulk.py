@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import TYPE_CHECKING
 
 import attrs
@@ -115,7 +116,7 @@ def send(
         # a manifest is removed when every shard was reached, or none
         if manifest is None and any(name.reached(target.open(shard)) for shard in target.shards):
             return 0
-        if manifest is not None and manifest.too_old and not _reached(target, manifest):
+        if manifest is not None and manifest.too_old and not _reached(target.open, manifest):
             if not name.of_stream:
                 raise _too_old(name.files)
             waiting.forget(target.tables_path, name.files)  # a stream knows no other name; its source has the rows
@@ -135,7 +136,7 @@ def send(
             # committing them, which the fence lets only one of us do
             waiting.forget(target.tables_path, name.files)
         raise
-    if name.of_nobody and not rows:
+    if manifest.app_id is None and not rows:  # else the compactor may have committed them meanwhile
         waiting.discard(target.root, target.key, name.files)
     elif name.of_nobody or name.of_stream:  # they are many, and the compactor may be rare
         waiting.forget(target.tables_path, name.files)
@@ -144,11 +145,11 @@ def send(
 
 def abandoned(target: Target) -> list[Manifest]:
     """Bulk sends that reached some shards a while ago, and not all: their process was killed or stopped."""
-    found = []
+    found, opened = [], cache(target.open)
     for manifest in waiting.manifests(target.tables_path):
         if time.time() - manifest.written_at < UNFINISHED:
             continue
-        reached = _reached(target, manifest)
+        reached = _reached(opened, manifest)
         if reached and len(reached) < len(manifest.shards):
             found.append(manifest)
     return found
@@ -157,8 +158,9 @@ def abandoned(target: Target) -> list[Manifest]:
 def sweep_manifests(target: Target) -> dict[int, list[str]]:
     """Forgets sends that are complete, or too old to begin; by shard, the files of those that reached a part."""
     waiting_files: dict[int, list[str]] = {}
+    opened = cache(target.open)
     for manifest in waiting.manifests(target.tables_path):
-        reached, age = _reached(target, manifest), time.time() - manifest.written_at
+        reached, age = _reached(opened, manifest), time.time() - manifest.written_at
         if reached and len(reached) < len(manifest.shards):
             for shard in manifest.shards:
                 waiting_files.setdefault(shard, []).extend(file.path for file in manifest.of(shard))
@@ -174,7 +176,7 @@ def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
         OverLimit, StaleAttributes, RequestThrottled: nothing was sent.
         QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
     """
-    reached = set(_reached(target, manifest))
+    reached = set(_reached(target.open, manifest))
     if len(manifest.shards) > 1:  # before any of them takes its part
         for shard in set(manifest.shards) - reached:
             _check_room(target, shard, manifest.of(shard))
@@ -196,10 +198,10 @@ def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
     return rows
 
 
-def _reached(target: Target, manifest: Manifest) -> list[int]:
+def _reached(open_log: Callable[[int], Table], manifest: Manifest) -> list[int]:
     if manifest.app_id is None:
         return []
-    return [shard for shard in manifest.shards if manifest.reached(target.open(shard))]
+    return [shard for shard in manifest.shards if manifest.reached(open_log(shard))]
 
 
 def _stage(target: Target, spark: SparkSession, df: DataFrame, name: Name, order_by: str | None) -> Manifest:
