@@ -159,21 +159,13 @@ def _requests(bench: Bench, url: str, environment: Mapping[str, str]) -> Iterato
 @contextmanager
 def _object_store() -> Iterator[tuple[str, dict[str, str]]]:
     """A store in a process of its own; its address, and the environment that leads there."""
+    from benchmarks import object_store  # needs moto, and no other row does
+
     program = Path(__file__).with_name("object_store.py")
     process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
     try:
         url = f"http://127.0.0.1:{_line(process).strip()}"
-        yield (
-            url,
-            {
-                "AWS_ENDPOINT_URL": url,
-                "AWS_ALLOW_HTTP": "true",
-                "AWS_ACCESS_KEY_ID": "benchmark",
-                "AWS_SECRET_ACCESS_KEY": "benchmark",
-                "AWS_REGION": "us-east-1",
-                "AWS_S3_ALLOW_UNSAFE_RENAME": "false",
-            },
-        )
+        yield url, object_store.environment(url)
     finally:
         process.kill()
         process.communicate()

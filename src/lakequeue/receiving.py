@@ -23,6 +23,7 @@ from lakequeue.sequence import sequence_number
 from lakequeue.shard import Claim, ClaimResult
 from lakequeue.shard_service import ShardService, settle
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.commit import first_line
 
 POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
 """Microseconds between two looks of the long polls of a queue for what other processes did (LPL-6)."""
@@ -132,7 +133,7 @@ class Receiver:
         if attempt_id is None or len(shards) == 1:
             order, other = settle(shards), shards[0].shared.home.elsewhere()
             if other is not None and shards[other].forgotten():
-                yield shards[other]
+                order = [other, *(shard for shard in order if shard != other)]
             yield from (shards[shard] for shard in order)
             return
         now = self._now()
@@ -223,8 +224,8 @@ class Receiver:
                 if not rows and not pending:
                     raise
                 unreadable.update(range(first, last + 1))
-                reason = str(error).partition("\n")[0]
-                _log.error("messages %s to %s of %s cannot be read: %s", first, last, self._row.name, reason)
+                name, reason = self._row.name, first_line(error)
+                _log.error("messages %s to %s of %s cannot be read: %s", first, last, name, reason)
             else:
                 rows.update((offset, row) for offset, row in enumerate(found, first) if row is not None)
         return rows, unreadable

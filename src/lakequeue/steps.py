@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lakequeue.errors import QueueClientError, QueueDoesNotExist
+from lakequeue.storage.commit import first_line
 
 
 class Steps:
@@ -33,9 +34,8 @@ class Steps:
         except Exception as error:
             if not self._done:
                 raise
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise QueueClientError(
-                f"{self._call} was done in part, then it failed: {reason}. Repeating it is safe",
+                f"{self._call} was done in part, then it failed: {first_line(error)}. Repeating it is safe",
                 outcome_unknown=True,
             ) from error
         self._done += 1

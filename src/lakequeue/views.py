@@ -54,6 +54,14 @@ sequence numbers. What is on its way to another queue counts as Inactive."""
 HISTORY: Mapping[str, str] = {name: type_ for name, type_ in MESSAGES.items() if name not in _OF_RUNS}
 """Deleted messages that can be rewound now."""
 
+_COUNTS = {
+    "visible": "BIGINT",
+    "in_flight": "BIGINT",
+    "delayed": "BIGINT",
+    "held": "BIGINT",
+    "rewindable": "BIGINT",
+    "oldest_age": "DOUBLE",
+}
 QUEUES: Mapping[str, str] = {
     "queue": "STRING",
     "region": "STRING",
@@ -62,12 +70,7 @@ QUEUES: Mapping[str, str] = {
     "attributes": "MAP<STRING, STRING>",
     "tags": "MAP<STRING, STRING>",
     "shards": "INT",
-    "visible": "BIGINT",
-    "in_flight": "BIGINT",
-    "delayed": "BIGINT",
-    "held": "BIGINT",
-    "rewindable": "BIGINT",
-    "oldest_age": "DOUBLE",
+    **_COUNTS,
 }
 """``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
 
@@ -103,12 +106,7 @@ STATS: Mapping[str, str] = {
     "queue": "STRING",
     "region": "STRING",
     "minute": "TIMESTAMP",
-    "visible": "BIGINT",
-    "in_flight": "BIGINT",
-    "delayed": "BIGINT",
-    "held": "BIGINT",
-    "rewindable": "BIGINT",
-    "oldest_age": "DOUBLE",
+    **_COUNTS,
     "sent": "BIGINT",
 }
 """Counts of every queue, deleted ones too, at each minute in which the compactor passed; ``sent`` is all that were

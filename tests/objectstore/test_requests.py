@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
-from benchmarks.object_store import Counted, serve
+from benchmarks.object_store import Counted, environment, serve
 from benchmarks.shards import REQUESTS
 
 from concurrency.rig import apart
@@ -20,15 +20,8 @@ from lakequeue.storage.turns import ASK_AFTER, Turns
 @pytest.fixture(scope="module")
 def store() -> Iterator[Counted]:
     server, application = serve()
-    given = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-    }
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in given.items():
+        for name, value in environment(f"http://127.0.0.1:{server.server_port}").items():
             patch.setenv(name, value)
         yield application
     server.shutdown()

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,16 @@ BENCHMARK = Path(__file__).parents[2] / "jobs" / "benchmark.py"
 def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCHMARK), "--root", str(tmp_path), *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, COLUMNS="160"))
+
+
+def measured(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """The document of a run in which every row was measured."""
+    done = run(tmp_path, *arguments, "--json")
+
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["failed"] == []
+    return document
 
 
 def test_table_shows_machine_rows_and_no_judgement_when_quick(tmp_path: Path) -> None:
@@ -41,11 +52,8 @@ def test_table_shows_machine_rows_and_no_judgement_when_quick(tmp_path: Path) ->
 
 def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
     only = "in-flight,age,search,concurrent,fifo,tenants,heartbeat,steady"
-    done = run(tmp_path, "--quick", "--scale", "0.02", "--only", only, "--json")
-
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["quick"] and document["failed"] == []
+    document = measured(tmp_path, "--quick", "--scale", "0.02", "--only", only)
+    assert document["quick"]
     assert document["machine"]["cores"] >= 1 and document["machine"]["pyspark"]
     bounds = [2.5, 1.3, 1.2, *[None] * 6, *[300] * 3, *[3_000] * 3, 1.3, 1.3, None, 1, 1, 1.3]
     assert [row["bound"] for row in document["rows"]] == bounds
@@ -57,11 +65,8 @@ def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_rows_of_dataframes_are_measured_and_judged_without_quick(tmp_path: Path) -> None:
     only = "bulk,backlog,mixed,sql,extend,memory"
-    done = run(tmp_path, "--scale", "0.0005", "--only", only, "--json")
-
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["failed"] == [] and not document["quick"]
+    document = measured(tmp_path, "--scale", "0.0005", "--only", only)
+    assert not document["quick"]
     assert len(document["rows"]) == 10
     for row in document["rows"]:
         expected = {"figure"} if row["bound"] is None else {"within", "over"}
@@ -77,11 +82,7 @@ def test_an_unknown_row_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rows_of_processes_have_rates_and_requests_with_their_bounds(tmp_path: Path) -> None:
-    done = run(tmp_path, "--quick", "--scale", "0.2", "--only", "shards,store", "--json")
-
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["failed"] == []
+    document = measured(tmp_path, "--quick", "--scale", "0.2", "--only", "shards,store")
     assert [row["bound"] for row in document["rows"]] == [1.8, 0.8, 0.5, 6, 12, 9, 2, 3, 0.8, 0.5]
     assert all(row["measured"] > 0 for row in document["rows"])
     assert os.listdir(tmp_path) == [], "what the benchmark made is still there"
@@ -89,11 +90,7 @@ def test_rows_of_processes_have_rates_and_requests_with_their_bounds(tmp_path: P
 
 @pytest.mark.slow
 def test_rows_of_the_server_have_their_latencies_and_bounds(tmp_path: Path) -> None:
-    done = run(tmp_path, "--quick", "--scale", "0.01", "--only", "serve", "--json")
-
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["failed"] == []
+    document = measured(tmp_path, "--quick", "--scale", "0.01", "--only", "serve")
     rows = {row["row"]: row for row in document["rows"]}
     assert len(rows) == 2 * 3 * 6
     bounds = {name: row["bound"] for name, row in rows.items() if row["bound"] is not None}

@@ -165,32 +165,17 @@ class PointTable:
 
     def unused(self, hours: float) -> list[str]:
         # delta-rs would make two commits of a VACUUM; here it only names the files
-        return self._opened(
-            lambda table: table.vacuum(
+        return _repeated(
+            lambda: DeltaTable(self.path).vacuum(
                 retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
             )
         )
 
     def checkpoint(self) -> None:
-        self._opened(lambda table: table.create_checkpoint())
+        _repeated(lambda: DeltaTable(self.path).create_checkpoint())
 
     def _newest(self) -> Snapshot:
-        for _ in range(_LOADS):
-            try:
-                return Snapshot(self._folder)
-            except LogTrimmed:  # stopped between listing the log and reading it, which was trimmed meanwhile
-                pass
-        return Snapshot(self._folder)
-
-    def _opened(self, use: Callable[[DeltaTable], _T]) -> _T:
-        """What somebody makes of the newest version, as delta-rs reads it."""
-        for _ in range(_LOADS):
-            try:
-                return use(DeltaTable(self.path))
-            except DeltaError as error:  # as in `_newest`
-                if "not found" not in str(error):
-                    raise
-        return use(DeltaTable(self.path))
+        return _repeated(lambda: Snapshot(self._folder))
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
         with self._folder.open(file.name, file.size) as source:
@@ -265,12 +250,12 @@ class PointTable:
     def _current(self) -> DeltaTable:
         table = self._table
         if table is None:
-            self._table = table = self._opened(lambda table: table)
+            self._table = table = _repeated(lambda: DeltaTable(self.path))
         elif table.version() != self.version:
             try:
                 table.update_incremental()
             except DeltaError:  # the log was trimmed below its version
-                self._table = table = self._opened(lambda table: table)
+                self._table = table = _repeated(lambda: DeltaTable(self.path))
         if table.version() != self.version:
             # on a newer version a stale commit would be accepted: two messages, one offset
             raise LostRace(f"{self.path} has moved on from version {self.version}")
@@ -305,6 +290,19 @@ class PointEngine:
 
 
 _STATISTICS = {"position", "sent_at", "delay_seconds", "first_offset", "last_offset"}
+
+
+def _repeated(read: Callable[[], _T]) -> _T:
+    """What a look at the newest version finds, begun anew when it meets a log that is trimmed meanwhile."""
+    for _ in range(_LOADS):
+        try:
+            return read()
+        except LogTrimmed:
+            pass
+        except DeltaError as error:
+            if "not found" not in str(error):
+                raise
+    return read()
 
 
 def _properties(transactions: Mapping[str, int], token: str) -> CommitProperties:
