@@ -6,8 +6,8 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from lakequeue.evaluator import FUNCTIONS, OPERATORS, TYPES
-from lakequeue.looking import SCHEMA
+from lakequeue.conditions.evaluator import FUNCTIONS, OPERATORS, TYPES
+from lakequeue.operations.browse import SCHEMA
 
 SLOW = "(" + " OR ".join(f"regexp_matches(body, 'x[xy]{{{500 + n}}}z')" for n in range(200)) + ")"
 """Takes a minute for `SLOW_BODY`, and no time for a short body."""

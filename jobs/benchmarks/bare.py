@@ -9,11 +9,12 @@ import duckdb
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.harness import Action
-from lakequeue import Queue, looking
+from lakequeue import Queue
+from lakequeue.operations import browse
 from lakequeue.shard import IN_FLIGHT, Head, Run
 from lakequeue.storage import layout
-from lakequeue.storage.append import SEGMENT_COMMITS
 from lakequeue.storage.ledger import run_rows
+from lakequeue.storage.messages.append import SEGMENT_COMMITS
 
 
 class BareTables:
@@ -80,7 +81,7 @@ class BareSearch:
 
     def _found(self) -> Iterator[int]:
         for shard in self._queue.shards:
-            for batch in looking.batches(shard, self._queue.now_micros, looking.ROWS):
+            for batch in browse.batches(shard, self._queue.now_micros, browse.ROWS):
                 self._connection.register("messages", batch.table({"body", "state"}))
                 marks = self._connection.execute(self._query).fetchnumpy()["found"]
                 yield int(marks.sum())

@@ -4,13 +4,13 @@
 """
 
 from lakequeue import errors
-from lakequeue.clock import Clock, SystemClock
-from lakequeue.compaction import CompactionSummary
-from lakequeue.consumer import Consumer
+from lakequeue.client import LakeQueue
+from lakequeue.consumer.consumer import Consumer
+from lakequeue.consumer.workers import Context, Outcome
 from lakequeue.errors import *  # noqa: F403
-from lakequeue.handling import Context, Outcome
 from lakequeue.lease import Lease
-from lakequeue.message import (
+from lakequeue.model.clock import Clock, SystemClock
+from lakequeue.model.messages import (
     AttributeValue,
     BatchFailure,
     BatchResult,
@@ -19,11 +19,11 @@ from lakequeue.message import (
     SendEntry,
     SendResult,
 )
+from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
+from lakequeue.operations.compact import CompactionSummary
+from lakequeue.operations.results import PeekedMessage, QueueCounts
 from lakequeue.queue import Queue
-from lakequeue.received import PeekedMessage, QueueCounts
-from lakequeue.redrive import RedriveAllowPolicy, RedrivePolicy
-from lakequeue.renewal import ComputedRenewal, HeartbeatRenewal, NoRenewal
-from lakequeue.service import LakeQueue
+from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, NoRenewal
 from lakequeue.shard import LeaseCounts
 
 __version__ = "0.2.0"

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from lakequeue import handles
-from lakequeue.attributes import check_visibility_timeout
-from lakequeue.clock import Duration, duration_micros, from_micros, seconds
 from lakequeue.errors import (
     InvalidParameterValue,
     LeaseLost,
@@ -22,8 +19,13 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.heartbeat import Heart, Verdict
-from lakequeue.renewal import Hold, Renewal
+from lakequeue.model import receipt_handles
+from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
+from lakequeue.operations.steps import Steps
+from lakequeue.renewal.heartbeat import Heart, Verdict
+from lakequeue.renewal.policies import Hold, Renewal
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import (
     ClaimResult,
     Command,
@@ -32,11 +34,9 @@ from lakequeue.shard import (
     LeaseExtend,
     LeaseRelease,
 )
-from lakequeue.shard_service import ShardService
-from lakequeue.steps import Steps
+from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace, lease_frame
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.layout import messages_path
-from lakequeue.storage.lease_frame import LeaseColumns, LeasePlace, lease_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +97,7 @@ class Lease:
         """
         owner = self._queue.owner
         spark = owner.require_spark("Lease.messages")
-        key = handles.lease_key(self._row.handle_key, self._lease_id)
+        key = receipt_handles.lease_key(self._row.handle_key, self._lease_id)
         columns = LeaseColumns(self._row.key, self._lease_id, key, self._queue.fifo)
         with self._queue.service():
             places = [place for part in self._parts for place in _places(owner.root, self._row.key, part)]
@@ -219,7 +219,7 @@ class Lease:
         """
         offsets: dict[int, list[int]] = {}
         for text in _texts(failed):
-            handle = handles.decode(text, self._row.key, self._row.handle_key)
+            handle = receipt_handles.decode(text, self._row.key, self._row.handle_key)
             if handle.lease_id != self._lease_id:
                 raise InvalidParameterValue(
                     f"Value {text} for parameter ReceiptHandle is invalid. Reason: It is of another lease."

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
-from lakequeue import handles, looking, redrive
-from lakequeue.attributes import (
+from lakequeue.errors import (
+    InvalidParameterValue,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+    coded_for,
+)
+from lakequeue.lease import Lease
+from lakequeue.model import receipt_handles, redrive_policies
+from lakequeue.model.attributes import (
     HIDDEN,
     QueueAttributes,
     check_attempt_id,
@@ -22,17 +30,9 @@ from lakequeue.attributes import (
     check_wait,
     selected,
 )
-from lakequeue.clock import Duration, from_micros, to_micros
-from lakequeue.errors import (
-    InvalidParameterValue,
-    QueueClientError,
-    QueueDoesNotExist,
-    QueueServiceError,
-    coded_for,
-)
-from lakequeue.lease import Lease
-from lakequeue.line import Place
-from lakequeue.message import (
+from lakequeue.model.clock import Duration, from_micros, to_micros
+from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.messages import (
     BatchFailure,
     BatchResult,
     BatchSuccess,
@@ -44,11 +44,15 @@ from lakequeue.message import (
     validate_batch,
     validate_entry,
 )
-from lakequeue.moving import Mover
-from lakequeue.received import PeekedMessage, QueueCounts
-from lakequeue.receiving import Interrupt, Receiver, Request
-from lakequeue.sending import Sender
-from lakequeue.settling import Maker, Settler, change_to
+from lakequeue.operations import browse
+from lakequeue.operations.move import Mover
+from lakequeue.operations.receive import Receiver, Request
+from lakequeue.operations.results import PeekedMessage, QueueCounts
+from lakequeue.operations.send import Sender
+from lakequeue.operations.settle import Maker, Settler, change_to
+from lakequeue.operations.steps import Steps
+from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.waiters import Place
 from lakequeue.shard import (
     Close,
     Delete,
@@ -57,19 +61,17 @@ from lakequeue.shard import (
     Rewind,
     SetAttributes,
 )
-from lakequeue.shard_service import ShardService
-from lakequeue.steps import Steps
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.commit import StaleAttributes
+from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.layout import stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakequeue.compaction import CompactionSummary
-    from lakequeue.service import LakeQueue
-    from lakequeue.storage import bulk
-    from lakequeue.storage.waiting import Name
+    from lakequeue.client import LakeQueue
+    from lakequeue.operations.compact import CompactionSummary
+    from lakequeue.storage.bulk import commit_files
+    from lakequeue.storage.bulk.manifests import Name
 
 _Checked = TypeVar("_Checked")
 
@@ -378,7 +380,7 @@ class Queue:
                 rule, and nothing is sent.
             QueueClientError: no Spark session, or storage failed.
         """
-        from lakequeue.storage.waiting import Name
+        from lakequeue.storage.bulk.manifests import Name
 
         spark = self.owner.require_spark("send_dataframe")
         return self.bulk_send(spark, df, None if send_id is None else Name.of_send(send_id), order_by)
@@ -391,7 +393,7 @@ class Queue:
         with self.service():
             _check_whole("max_messages", max_messages)
             timeout = None if visibility_timeout is None else self._visibility(visibility_timeout)
-            lease_id = handles.new_lease_id()
+            lease_id = receipt_handles.new_lease_id()
             parts, refusal = self._receiver.claim(max_messages, timeout, lease_id)
             if parts:
                 return Lease(self, self._row, lease_id, parts)
@@ -481,7 +483,7 @@ class Queue:
     @property
     def arn(self) -> str:
         """Name of the queue in policies and listings of SQS."""
-        return redrive.arn(self.region, self.name)
+        return redrive_policies.arn(self.region, self.name)
 
     def set_attributes(self, **changes: Any) -> None:
         """Changes attributes; they hold from this commit on, in every process (QUE-25).
@@ -500,7 +502,7 @@ class Queue:
 
             def change(row: QueueRow) -> QueueRow:
                 attributes = QueueAttributes.from_wire(row.attributes)
-                changes = redrive.located(update(attributes), self.region)
+                changes = redrive_policies.located(update(attributes), self.region)
                 changed = attributes.with_changes(**changes)
                 if {"redrive_policy", "RedrivePolicy"} & changes.keys():
                     self.owner.check_redrive(self.region, self.name, changed)
@@ -546,7 +548,7 @@ class Queue:
 
         A shard with more than about 200,000 runs (scattered receipts) becomes slow.
         """
-        return looking.standing(self).counts
+        return browse.standing(self).counts
 
     def peek(
         self, where: str | None = None, limit: int = 10, interrupt: Interrupt | None = None
@@ -568,7 +570,7 @@ class Queue:
         """
         with self.service():
             _check_whole("limit", limit)
-            return looking.look(self._shards, self.now_micros, looking.predicate(where, interrupt), limit)
+            return browse.look(self._shards, self.now_micros, browse.predicate(where, interrupt), limit)
 
     def redrive(
         self,
@@ -603,12 +605,12 @@ class Queue:
                     "Reason: Must be another queue of the same kind."
                 )
             key = None if destination is None else destination.key
-            return self._mover.redrive(max_messages, looking.predicate(where, interrupt), progress, key)
+            return self._mover.redrive(max_messages, browse.predicate(where, interrupt), progress, key)
 
     def redrivable(self, where: str | None = None, interrupt: Interrupt | None = None) -> dict[str, int]:
         """How many messages such a redrive would move now, by the name of the queue that takes them."""
         with self.service():
-            return self._mover.redrivable(looking.predicate(where, interrupt))
+            return self._mover.redrivable(browse.predicate(where, interrupt))
 
     @property
     def move_tasks(self) -> str | None:
@@ -629,7 +631,7 @@ class Queue:
 
         See ``LakeQueue.compact``, which does it for all queues, and also removes deleted ones.
         """
-        from lakequeue.compaction import compact_queue
+        from lakequeue.operations.compact import compact_queue
 
         with self.service():
             self._reload()  # raises if the queue was deleted
@@ -690,12 +692,12 @@ class Queue:
 
     def bulk_send(self, spark: SparkSession, df: DataFrame, name: Name | None, order_by: str | None) -> int:
         """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
-        from lakequeue.storage import bulk
+        from lakequeue.storage.bulk import commit_files
 
         with self.service():
             while True:
                 try:
-                    rows = bulk.send(self._bulk_target(), spark, df, name, self.now_micros, order_by)
+                    rows = commit_files.send(self._bulk_target(), spark, df, name, self.now_micros, order_by)
                 except StaleAttributes:
                     self._renew()
                     continue
@@ -712,25 +714,25 @@ class Queue:
 
     def complete_bulk_sends(self) -> None:
         """Has every shard reached by the bulk sends that reached some, as their process was killed."""
-        from lakequeue.storage import bulk
+        from lakequeue.storage.bulk import commit_files
 
         target = self._bulk_target()
-        for manifest in bulk.abandoned(target):
-            bulk.complete(target, manifest, self.now_micros)
+        for manifest in commit_files.abandoned(target):
+            commit_files.complete(target, manifest, self.now_micros)
             for shard in manifest.shards:
                 self._shards[shard].wake()
 
     def sweep_manifests(self) -> dict[int, list[str]]:
         """Forgets bulk sends that are complete, or too old to begin; by shard, the files of the others."""
-        from lakequeue.storage import bulk
+        from lakequeue.storage.bulk import commit_files
 
-        return bulk.sweep_manifests(self._bulk_target())
+        return commit_files.sweep_manifests(self._bulk_target())
 
-    def _bulk_target(self) -> bulk.Target:
-        from lakequeue.storage import bulk
+    def _bulk_target(self) -> commit_files.Target:
+        from lakequeue.storage.bulk import commit_files
 
         version, attributes = self._row.attributes_version, self._attributes  # in this order, see _adopt
-        return bulk.Target(
+        return commit_files.Target(
             self.owner.engine,
             self.owner.root,
             self._row.key,

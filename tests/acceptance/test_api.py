@@ -198,9 +198,9 @@ def test_there_is_no_receive_by_group_no_renaming_and_no_topic():
 
 @pytest.mark.spec("QUE-12", "QUE-11")
 def test_a_page_without_a_limit_holds_at_most_a_thousand(lq):
-    from lakequeue import service
+    from lakequeue import client
 
-    assert service.MAX_LISTED == 1_000
+    assert client.MAX_LISTED == 1_000
     for name in "abc":
         lq.create_queue(name)
     assert [q.name for q in lq.list_queues(limit=1_000)] == ["a", "b", "c"]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import lakequeue
 from hostile import SLOW, SLOW_BODY
-from lakequeue import LakeQueue, service
+from lakequeue import LakeQueue, client
 from lakequeue.cli import app
 
 PROGRAM = "from lakequeue.cli import main; main()"
@@ -183,7 +183,7 @@ def test_tags_are_given_at_creation_added_and_removed(ask):
 def test_list_goes_through_all_pages(root, ask, monkeypatch):
     for name in ("a1", "a2", "a3", "b1", "b2"):
         LakeQueue(root).create_queue(name)
-    monkeypatch.setattr(service, "MAX_LISTED", 2)
+    monkeypatch.setattr(client, "MAX_LISTED", 2)
 
     def names(*args):
         return [queue["name"] for queue in ask("list", *args)]
@@ -667,7 +667,7 @@ def test_demo_passes_its_arguments_and_its_exit_code_on(run, root, tmp_path, mon
         console.print("working")
         return status
 
-    monkeypatch.setattr("lakequeue.demo.run_demo", run_demo)
+    monkeypatch.setattr("lakequeue.cli.demo.run_demo", run_demo)
     shown = run("demo", "--input", tmp_path)
     assert (shown.exit_code, shown.stdout) == (status, "working\n")
     in_json = run("demo", root=None, json=True)

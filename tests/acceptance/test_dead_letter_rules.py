@@ -10,8 +10,9 @@ import pytest
 
 from concurrency.rig import spread
 from conformance.bench import Call
-from lakequeue import LakeQueue, Queue, RedriveAllowPolicy, RedrivePolicy, SendEntry, errors, looking
-from lakequeue.redrive import arn
+from lakequeue import LakeQueue, Queue, RedriveAllowPolicy, RedrivePolicy, SendEntry, errors
+from lakequeue.model.redrive_policies import arn
+from lakequeue.operations import browse
 from lakequeue.testing import ManualClock
 
 HOUR = 3_600
@@ -72,7 +73,7 @@ def test_the_receive_that_would_exceed_the_maximum_moves_the_message_and_returns
 @pytest.mark.spec("DLQ-2")
 def test_a_receive_that_meets_one_takes_along_those_that_are_due(lq, monkeypatch):
     monkeypatch.setattr("lakequeue.shard.claim.MOVED_AT_ONCE", 4)
-    monkeypatch.setattr("lakequeue.shard.moving.MOVED_AT_ONCE", 4)
+    monkeypatch.setattr("lakequeue.shard.move.MOVED_AT_ONCE", 4)
     queue, dead = pair(lq)
     fail(queue, *"abcdefghij")
     queue.send("k")
@@ -360,7 +361,7 @@ def test_a_redrive_that_is_refused_moves_nothing(lq, arguments):
 
 @pytest.mark.spec("DLQ-8")
 def test_a_redrive_leaves_what_has_no_home_and_what_is_not_visible(lq, clock, monkeypatch):
-    monkeypatch.setattr(looking, "ROWS", 3)  # several batches
+    monkeypatch.setattr(browse, "ROWS", 3)  # several batches
     queue, dead = pair(lq)
     gone = lq.create_queue("gone", redrive_policy=RedrivePolicy("dead", 1))
     again = lq.create_queue("again", redrive_policy=RedrivePolicy("dead", 1))

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from lakequeue import InvalidOptions, LakeQueue
-from lakequeue.demo import QUEUE, parse, run_demo
+from lakequeue.cli.demo import QUEUE, parse, run_demo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,11 +13,12 @@ import attrs
 import pytest
 from typer.testing import CliRunner, Result
 
-from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry, plotting, service
+from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry, client
 from lakequeue.cli import app
-from lakequeue.clock import to_micros
-from lakequeue.looking import Standing
-from lakequeue.storage import layout, past
+from lakequeue.model.clock import to_micros
+from lakequeue.operations import plot
+from lakequeue.operations.browse import Standing
+from lakequeue.storage import layout, past_versions
 from lakequeue.testing import ManualClock
 
 
@@ -61,7 +62,7 @@ def worked_on(queue: Queue, clock: ManualClock) -> dict[int, Standing]:
 def test_before_any_compaction_the_versions_of_the_ledger_tell(lq, clock, begin, shards):
     queue = lq.create_queue("orders", shards=shards, rewind_range=3600)
     stood = worked_on(queue, clock)
-    points = plotting.points(queue, begin)
+    points = plot.points(queue, begin)
     assert [point.at for point in points] == sorted({point.at for point in points})
     assert points[-1] == Standing(to_micros(clock.now()), queue.counts(), 12)
     told = {point.at: point for point in points}
@@ -77,19 +78,21 @@ def test_only_what_lies_in_the_span_is_told(lq, clock, begin):
     queue = lq.create_queue("orders")
     worked_on(queue, clock)
     since = clock.now() - timedelta(seconds=60)
-    points = plotting.points(queue, since)
+    points = plot.points(queue, since)
     assert len(points) > 10 and points[0].at >= to_micros(since) and points[-1].at == to_micros(clock.now())
-    assert [point.at for point in plotting.points(queue, clock.now())] == [to_micros(clock.now())]
+    assert [point.at for point in plot.points(queue, clock.now())] == [to_micros(clock.now())]
 
 
 def test_a_bounded_number_of_versions_is_opened(lq, clock, begin, monkeypatch):
     queue = lq.create_queue("orders")
     stood = worked_on(queue, clock)
     opened: list[int] = []
-    open_ = past.opened
-    monkeypatch.setattr(past, "opened", lambda path, version: opened.append(version) or open_(path, version))
-    monkeypatch.setattr(plotting, "MOST", 4)
-    points = plotting.points(queue, begin)
+    open_ = past_versions.opened
+    monkeypatch.setattr(
+        past_versions, "opened", lambda path, version: opened.append(version) or open_(path, version)
+    )
+    monkeypatch.setattr(plot, "MOST", 4)
+    points = plot.points(queue, begin)
     assert 2 <= len(set(opened)) == len(opened) <= 4
     assert len(points) <= 9
     told = {point.at: point for point in points}
@@ -109,14 +112,14 @@ def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin
         lq.compact()
         counted.append(Standing(to_micros(clock.now()), queue.counts(), number + 1))
     clock.advance(30)
-    points = plotting.points(queue, begin)
+    points = plot.points(queue, begin)
     assert points[0] == counted[0]
     assert points[1].at == counted[1].at and points[1].counts.in_flight == 1  # the last version, right after it
     assert points[-1].counts == attrs.evolve(counted[2].counts, oldest_age=210.0)
-    assert plotting.points(queue, begin + timedelta(seconds=61))[0] == points[1]
-    service._stores.clear()
+    assert plot.points(queue, begin + timedelta(seconds=61))[0] == points[1]
+    client._stores.clear()
     shutil.rmtree(layout.stats_path(lq.root))
-    assert plotting.points(lq.queue("orders"), begin)[0] == points[1]
+    assert plot.points(lq.queue("orders"), begin)[0] == points[1]
 
 
 def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begin, monkeypatch):
@@ -129,14 +132,14 @@ def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begi
     queue.compact()
     queue.send("last")
     clock.advance(10)
-    points = plotting.points(queue, begin)
+    points = plot.points(queue, begin)
     assert points and points[0].at >= purged
     assert {point.counts.visible for point in points} == {0, 1}
 
 
 def test_a_queue_of_which_nothing_is_known_has_its_present(lq, clock):
     queue = lq.create_queue("orders")
-    assert plotting.points(queue, clock.now() - timedelta(hours=1)) == [
+    assert plot.points(queue, clock.now() - timedelta(hours=1)) == [
         Standing(to_micros(clock.now()), QueueCounts(0, 0, 0, 0, None), 0)
     ]
 

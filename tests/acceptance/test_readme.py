@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lakequeue import LakeQueue
-from lakequeue.profiles import PROFILES
+from lakequeue.model.profiles import PROFILES
 from model.model import LEGAL
 from serve.running import answers
 from serve.serving import free_port, wait_until

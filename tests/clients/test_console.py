@@ -15,8 +15,8 @@ import attrs
 import pytest
 
 from lakequeue import LakeQueue, Queue, SendEntry
-from lakequeue.serve.access import Anyone, Caller, Open
 from lakequeue.serve.app import Application
+from lakequeue.serve.auth import Anyone, Caller, Open
 from lakequeue.serve.server import Server
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from typing import Any
 from worker import Diary, micros  # a script sees the files beside it
 
 from lakequeue import LakeQueue, Queue, QueueClientError, QueueServiceError, RequestThrottled, SendEntry
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import Claim, ClaimResult
-from lakequeue.shard_service import ShardService
-from lakequeue.storage import append, housekeeping
+from lakequeue.storage.messages import append, merge_segments
 
 QUEUE = "orders.fifo"
 GROUPS = list("abcdef")
@@ -137,7 +137,7 @@ class Worker:
 
 def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> None:
     append.SEGMENT_COMMITS = 4
-    housekeeping.TIER_SEGMENTS = 3
+    merge_segments.TIER_SEGMENTS = 3
     diary = Diary(log)
     worker = Worker(_queue(root, engine), name, diary)
     diary.write("ready")

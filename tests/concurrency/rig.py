@@ -11,9 +11,9 @@ import attrs
 import pytest
 from deltalake import DeltaTable
 
-from lakequeue import LakeQueue, Queue, service
-from lakequeue.clock import Clock
-from lakequeue.shard_service import ShardService
+from lakequeue import LakeQueue, Queue, client
+from lakequeue.model.clock import Clock
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
 
 
@@ -21,9 +21,9 @@ def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:
     """Entries to one root that know as little of each other as processes do."""
     entries = []
     for _ in range(count):
-        service._stores.clear()
+        client._stores.clear()
         entries.append(LakeQueue(str(root), clock=clock))
-    service._stores.clear()
+    client._stores.clear()
     return entries
 
 
@@ -45,14 +45,14 @@ def spread(queue: Queue, bodies: Iterable[str]) -> None:
 
 def small_segments(patch: pytest.MonkeyPatch, commits: int = 2) -> None:
     """Lets segments close, and be merged, after very few commits."""
-    patch.setattr("lakequeue.storage.append.SEGMENT_COMMITS", commits)
-    patch.setattr("lakequeue.storage.housekeeping.TIER_SEGMENTS", 3)
+    patch.setattr("lakequeue.storage.messages.append.SEGMENT_COMMITS", commits)
+    patch.setattr("lakequeue.storage.messages.merge_segments.TIER_SEGMENTS", 3)
 
 
 @contextmanager
 def without_tidying(patch: pytest.MonkeyPatch) -> Iterator[None]:
     with patch.context() as scope:
-        scope.setattr("lakequeue.shard_service.tidy", lambda *_: None)
+        scope.setattr("lakequeue.runtime.shard_service.tidy", lambda *_: None)
         yield
 
 

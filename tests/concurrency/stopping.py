@@ -13,8 +13,8 @@ import pytest
 
 from lakequeue import Queue
 from lakequeue.storage import layout
-from lakequeue.storage.engine import LostRace
-from lakequeue.storage.point import PointTable
+from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.point import PointTable
 
 
 def older(root: str | Path, seconds: float) -> None:
@@ -65,9 +65,9 @@ def short_logs(patch: pytest.MonkeyPatch) -> None:
     """Lets queues that are made from now on have checkpoints, and trim their logs, every few commits."""
     for properties in (layout.MESSAGES_PROPERTIES, layout.RECEIPTS_PROPERTIES):
         patch.setitem(properties, "delta.checkpointInterval", "10")
-    patch.setattr("lakequeue.storage.commit.TRIM_EVERY", 5)
-    patch.setattr("lakequeue.storage.sweep.LOG_ENTRIES", 5)
-    patch.setattr("lakequeue.storage.sweep.READING", 0)
+    patch.setattr("lakequeue.storage.engines.commit.TRIM_EVERY", 5)
+    patch.setattr("lakequeue.storage.cleaning.LOG_ENTRIES", 5)
+    patch.setattr("lakequeue.storage.cleaning.READING", 0)
 
 
 def busy_hours(queue: Queue) -> None:

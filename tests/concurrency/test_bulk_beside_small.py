@@ -10,10 +10,10 @@ import pytest
 
 from concurrency.rig import apart, application_id, at_once, check_log, small_segments
 from lakequeue import LakeQueue, QueueClientError
-from lakequeue.clock import SystemClock
+from lakequeue.model.clock import SystemClock
 from lakequeue.storage import layout
-from lakequeue.storage.engine import LostRace
-from lakequeue.storage.point import PointTable
+from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.point import PointTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,9 +132,9 @@ def test_a_lost_race_numbers_the_same_files_anew(
         raise LostRace("conflict")
 
     monkeypatch.setattr(PointTable, "add", refused)
-    for name in ("storage.commit", "storage.bulk"):
+    for name in ("storage.engines.commit", "storage.bulk.commit_files"):
         monkeypatch.setattr(f"lakequeue.{name}.back_off", lambda _: None)
-    monkeypatch.setattr("lakequeue.storage.bulk.ATTEMPTS", 2)
+    monkeypatch.setattr("lakequeue.storage.bulk.commit_files.ATTEMPTS", 2)
     end = application_id(queue, layout.SEND_ID)
     with pytest.raises(Exception, match="nothing was sent"):
         queue.send_dataframe(rows(spark, 20))

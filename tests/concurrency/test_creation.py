@@ -96,7 +96,7 @@ def test_tables_of_a_queue_that_is_just_being_created_stay(
 
     def beside_a_sweep(*args: object) -> bool:
         monkeypatch.setattr(Catalog, "put", put)
-        monkeypatch.setattr("lakequeue.storage.sweep.PATIENCE", 0.05)
+        monkeypatch.setattr("lakequeue.storage.cleaning.PATIENCE", 0.05)
         assert any("was held" in failure for failure in there.compact()[-1].failures)
         return put(*args)  # type: ignore[arg-type]
 

@@ -13,11 +13,11 @@ import pytest
 
 from concurrency.rig import apart, application_id, check_log, drain, log_versions, shard_of, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, QueueDoesNotExist, RequestThrottled, SendEntry
-from lakequeue.clock import SystemClock
+from lakequeue.model.clock import SystemClock
 from lakequeue.storage import layout
-from lakequeue.storage.engine import LostRace
+from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
-from lakequeue.storage.point import PointTable
 from lakequeue.testing import ManualClock
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -45,9 +45,9 @@ def queue(lq: LakeQueue) -> Queue:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("storage.commit", "shard_service", "service"):
+    for module in ("storage.engines.commit", "runtime.shard_service", "client"):
         monkeypatch.setattr(f"lakequeue.{module}.back_off", lambda _: None)
-    for name in ("storage.commit._REPEATS", "shard_service.ATTEMPTS", "service.ATTEMPTS"):
+    for name in ("storage.engines.commit._REPEATS", "runtime.shard_service.ATTEMPTS", "client.ATTEMPTS"):
         monkeypatch.setattr(f"lakequeue.{name}", 3)
 
 

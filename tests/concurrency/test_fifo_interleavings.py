@@ -12,8 +12,8 @@ from concurrency.fifo_rig import fifo_rows
 from concurrency.rig import apart, check_log, drain
 from lakequeue import Message, Queue, QueueClientError, SendEntry
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.storage.engine import LostRace
-from lakequeue.storage.point import PointTable
+from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
 
 Two = tuple[Queue, Queue]

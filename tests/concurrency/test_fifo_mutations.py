@@ -18,13 +18,14 @@ import pytest
 from concurrency.fifo_rig import fifo_rows
 from concurrency.rig import apart, application_id, check_log, drain, small_segments
 from lakequeue import LakeQueueError, Message, Queue, SendEntry
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import IN_FLIGHT, ShardMachine
 from lakequeue.shard.state import ShardState
-from lakequeue.shard_service import ShardService
-from lakequeue.storage import housekeeping, layout, ledger
-from lakequeue.storage.append import Appender
-from lakequeue.storage.dedup import DedupWindow
-from lakequeue.storage.point import PointTable
+from lakequeue.storage import layout, ledger
+from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.messages import merge_segments
+from lakequeue.storage.messages.append import Appender
+from lakequeue.storage.messages.dedup_window import DedupWindow
 from lakequeue.testing import ManualClock
 
 Patch = pytest.MonkeyPatch
@@ -178,8 +179,8 @@ def overlook_purges(patch: Patch) -> None:
 
 
 def drop_segments_with_live_ids(patch: Patch) -> None:
-    tidy = housekeeping.tidy
-    patch.setattr("lakequeue.shard_service.tidy", lambda table, shard, floor, _: tidy(table, shard, floor))
+    tidy = merge_segments.tidy
+    patch.setattr("lakequeue.runtime.shard_service.tidy", lambda table, shard, floor, _: tidy(table, shard, floor))
 
 
 def forget_what_is_in_flight_on_loading(patch: Patch) -> None:
@@ -201,8 +202,8 @@ def _next_available(state: ShardState, offset: int) -> int:
 
 def count_sequence_numbers_in_memory(patch: Patch) -> None:
     counters = (count(10**19), count(10**19))
-    patch.setattr("lakequeue.sending.sequence_number", lambda *_: str(next(counters[0])))
-    patch.setattr("lakequeue.receiving.sequence_number", lambda *_: str(next(counters[1])))
+    patch.setattr("lakequeue.operations.send.sequence_number", lambda *_: str(next(counters[0])))
+    patch.setattr("lakequeue.operations.receive.sequence_number", lambda *_: str(next(counters[1])))
 
 
 def store_no_attempts(patch: Patch) -> None:

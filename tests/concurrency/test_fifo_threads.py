@@ -11,7 +11,7 @@ import pytest
 from concurrency.fifo_rig import fifo_rows
 from concurrency.rig import apart, at_once, check_log, small_segments
 from lakequeue import Queue, SendEntry
-from lakequeue.clock import SystemClock
+from lakequeue.model.clock import SystemClock
 from lakequeue.testing import ManualClock
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from concurrency.rig import apart, keep_to
 from lakequeue import LakeQueue, SendEntry, SystemClock
-from lakequeue.home_shard import ELSEWHERE_EVERY
+from lakequeue.runtime.home_shard import ELSEWHERE_EVERY
 
 SHARDS = 4
 LATEST = 2 * ELSEWHERE_EVERY * (SHARDS - 1)

@@ -21,9 +21,10 @@ from concurrency.rig import (
 )
 from lakequeue import LakeQueue, OverLimit, QueueDoesNotExist, RequestThrottled, SendEntry
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.storage import housekeeping, layout
+from lakequeue.storage import layout
+from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
-from lakequeue.storage.point import PointTable
+from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
 
 
@@ -265,11 +266,11 @@ class TestMerging:
                 done.append(1)
                 theirs = shard_of(other)._open_appender().table
                 theirs.refresh()
-                housekeeping.tidy(theirs, 0)
+                merge_segments.tidy(theirs, 0)
             follow()
 
         monkeypatch.setattr(table._snapshot, "follow", overtaken)
-        housekeeping.tidy(table, 0)
+        merge_segments.tidy(table, 0)
         assert done
         assert len(check_log(queue)) == 12
 
@@ -351,8 +352,8 @@ class TestManyShards:
             keep_to(queue, shard)
             queue.send(body)
         busy = Ledger.commit
-        monkeypatch.setattr("lakequeue.shard_service.ATTEMPTS", 2)
-        monkeypatch.setattr("lakequeue.shard_service.back_off", lambda _: None)
+        monkeypatch.setattr("lakequeue.runtime.shard_service.ATTEMPTS", 2)
+        monkeypatch.setattr("lakequeue.runtime.shard_service.back_off", lambda _: None)
         monkeypatch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and busy(self, *a))
         outcomes = []
         for shard in range(2):  # the first one is busy
@@ -375,8 +376,8 @@ class TestManyShards:
         handles = [message.receipt_handle for message in received]
         commit = Ledger.commit
         with monkeypatch.context() as patch:
-            patch.setattr("lakequeue.shard_service.ATTEMPTS", 2)
-            patch.setattr("lakequeue.shard_service.back_off", lambda _: None)
+            patch.setattr("lakequeue.runtime.shard_service.ATTEMPTS", 2)
+            patch.setattr("lakequeue.runtime.shard_service.back_off", lambda _: None)
             patch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and commit(self, *a))
             result = queue.delete_batch(handles)
         assert [entry.receipt_handle for entry in result.successful] == handles[:1]  # of the first shard

@@ -17,24 +17,17 @@ import attrs
 import pytest
 
 from concurrency.rig import apart, at_once, check_log, drain, small_segments
-from lakequeue import (
-    LakeQueue,
-    Queue,
-    QueueClientError,
-    RedrivePolicy,
-    SendEntry,
-    group_commit,
-    moving,
-    shard_service,
-)
-from lakequeue.group_commit import GroupCommit
-from lakequeue.storage import append, bodies, ledger, log
-from lakequeue.storage import moving as deliveries
+from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, SendEntry
+from lakequeue.operations import move
+from lakequeue.runtime import group_commit, shard_service
+from lakequeue.runtime.group_commit import GroupCommit
+from lakequeue.storage import ledger
+from lakequeue.storage.messages import append, body_cache, deliver_moved, read
 from lakequeue.testing import ManualClock
 
 TARGETS = {
     str(module.__file__)
-    for module in (append, bodies, deliveries, group_commit, ledger, log, moving, shard_service)
+    for module in (append, body_cache, deliver_moved, group_commit, ledger, move, read, shard_service)
 }
 ERRORS = [OSError("injected"), KeyboardInterrupt()]
 
@@ -168,7 +161,7 @@ def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Pla
 def strike_at(template: Path, root: Path, place: Place, error: BaseException) -> None:
     with pytest.MonkeyPatch.context() as patch, story(template, root) as told:
         small_segments(patch)
-        patch.setattr("lakequeue.storage.commit.back_off", lambda _: None)
+        patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
         with Strike(place, error):
             told.run()
         try:

@@ -14,11 +14,11 @@ import pytest
 from concurrency.rig import apart, at_once, drain, log_rows, shard_of, spread
 from concurrency.test_faults import Fault, killed
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
-from lakequeue.clock import SystemClock
-from lakequeue.moving import Mover
+from lakequeue.model.clock import SystemClock
+from lakequeue.operations.move import Mover
 from lakequeue.storage import layout
-from lakequeue.storage.engine import LostRace
-from lakequeue.storage.point import PointTable
+from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
 
 WRITES = ("append", "merge", "replace", "add")
@@ -379,8 +379,8 @@ def test_a_dead_letter_queue_that_cannot_be_written_hides_no_other_message(
     two: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     mine, _ = two
-    monkeypatch.setattr("lakequeue.storage.moving.ATTEMPTS", 2)
-    monkeypatch.setattr("lakequeue.storage.commit._REPEATS", 2)
+    monkeypatch.setattr("lakequeue.storage.messages.deliver_moved.ATTEMPTS", 2)
+    monkeypatch.setattr("lakequeue.storage.engines.commit._REPEATS", 2)
     with monkeypatch.context() as patch:
         Fault("append", error, times=10_000).install(patch)
         with pytest.raises((RequestThrottled, QueueClientError)):  # the dead letters are on their way now

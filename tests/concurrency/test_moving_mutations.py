@@ -24,8 +24,8 @@ from concurrency.test_moving import (
     stored,
 )
 from lakequeue import LakeQueueError
-from lakequeue.moving import Mover
-from lakequeue.shard import Moved, moving
+from lakequeue.operations.move import Mover
+from lakequeue.shard import Moved, move
 from lakequeue.shard.state import ShardState
 from lakequeue.testing import ManualClock
 
@@ -80,30 +80,30 @@ def the_compactor_ends_a_move(mine: Pair, theirs: Pair) -> None:
 
 
 def append_without_a_look_at_the_number(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.moving.arrived", lambda *_: False)
+    patch.setattr("lakequeue.storage.messages.deliver_moved.arrived", lambda *_: False)
 
 
 def believe_that_it_arrived(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.moving.arrived", lambda *_: True)
+    patch.setattr("lakequeue.storage.messages.deliver_moved.arrived", lambda *_: True)
 
 
 def remove_without_appending(patch: Patch) -> None:
-    patch.setattr("lakequeue.moving.deliver", lambda *_: False)
+    patch.setattr("lakequeue.operations.move.deliver", lambda *_: False)
 
 
 def use_a_number_again(patch: Patch) -> None:
-    set_aside = moving.set_aside
+    set_aside = move.set_aside
 
     def reused(state: ShardState, *more: Any) -> None:
         state.head = attrs.evolve(state.head, move_number=0)
         set_aside(state, *more)
 
-    patch.setattr("lakequeue.shard.moving.set_aside", reused)
+    patch.setattr("lakequeue.shard.move.set_aside", reused)
     patch.setattr("lakequeue.shard.claim.set_aside", reused)
 
 
 def remove_what_cannot_arrive(patch: Patch) -> None:
-    patch.setattr("lakequeue.moving.MoveBack", Moved)
+    patch.setattr("lakequeue.operations.move.MoveBack", Moved)
 
 
 def leave_moves_to_receivers(patch: Patch) -> None:

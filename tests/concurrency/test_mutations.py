@@ -24,14 +24,15 @@ from lakequeue import (
     QueueDoesNotExist,
     ReceiptHandleIsInvalid,
 )
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import ShardMachine
-from lakequeue.shard_service import ShardService
-from lakequeue.storage import housekeeping, layout
-from lakequeue.storage.append import Appender
-from lakequeue.storage.engine import LostRace
+from lakequeue.storage import layout
+from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
-from lakequeue.storage.log import LogReader
-from lakequeue.storage.point import PointTable
+from lakequeue.storage.messages import merge_segments
+from lakequeue.storage.messages.append import Appender
+from lakequeue.storage.messages.read import LogReader
 from lakequeue.testing import ManualClock
 
 Patch = pytest.MonkeyPatch
@@ -128,11 +129,11 @@ def overlapping_merges_leave_every_row_there_once(on: Stage) -> None:
 
     def overtaken(*args: Any) -> None:
         on.patch.setattr(PointTable, "replace", replace)
-        housekeeping.tidy(theirs.table, 0)
+        merge_segments.tidy(theirs.table, 0)
         replace(*args)
 
     on.patch.setattr(PointTable, "replace", overtaken)
-    housekeeping.tidy(mine.table, 0)
+    merge_segments.tidy(mine.table, 0)
     assert len(check_log(on.queue)) == 12
 
 
@@ -187,9 +188,9 @@ def a_failed_receive_hides_nothing(on: Stage) -> None:
 
 
 def a_throttled_send_stored_nothing(on: Stage) -> None:
-    on.patch.setattr("lakequeue.shard_service.ATTEMPTS", 2)
-    on.patch.setattr("lakequeue.storage.commit._REPEATS", 2)
-    on.patch.setattr("lakequeue.storage.commit.back_off", lambda _: None)
+    on.patch.setattr("lakequeue.runtime.shard_service.ATTEMPTS", 2)
+    on.patch.setattr("lakequeue.storage.engines.commit._REPEATS", 2)
+    on.patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
     original = PointTable.append
 
     def refused(*_: Any) -> None:
@@ -239,7 +240,7 @@ def a_stopped_send_is_stored_once(on: Stage) -> None:
 
 
 def the_files_of_a_stopped_commit_stay(on: Stage) -> None:
-    on.patch.setattr("lakequeue.storage.sweep.PATIENCE", 0.05)
+    on.patch.setattr("lakequeue.storage.cleaning.PATIENCE", 0.05)
     on.queue.send("a")
     [message] = on.queue.receive()
 
@@ -253,7 +254,7 @@ def the_files_of_a_stopped_commit_stay(on: Stage) -> None:
 
 
 def silence_of_a_trimmed_log_proves_nothing(on: Stage) -> None:
-    on.patch.setattr("lakequeue.storage.commit.local_path", lambda _: None)  # as where there is no lock
+    on.patch.setattr("lakequeue.storage.engines.commit.local_path", lambda _: None)  # as where there is no lock
     append, landed = PointTable.append, PointTable.landed
     on.queue.send("first")
 
@@ -306,25 +307,25 @@ def a_message_whose_file_was_joined_and_removed_is_read(on: Stage) -> None:
 
 
 def commit_without_a_lock(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.commit.committing", lambda *_, **__: nullcontext())
+    patch.setattr("lakequeue.storage.engines.commit.committing", lambda *_, **__: nullcontext())
 
 
 def clean_without_a_lock(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.sweep.committing", lambda *_, **__: nullcontext())
+    patch.setattr("lakequeue.storage.cleaning.committing", lambda *_, **__: nullcontext())
 
 
 def take_silence_for_no(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.commit._in_log", lambda *_: True)
+    patch.setattr("lakequeue.storage.engines.commit._in_log", lambda *_: True)
 
 
 def join_the_open_segment_without_its_fence(patch: Patch) -> None:
-    step = housekeeping._open_step
+    step = merge_segments._open_step
 
     def unfenced(*args: Any) -> Any:
         found = step(*args)
         return found and attrs.evolve(found, with_send=False)
 
-    patch.setattr(housekeeping, "_open_step", unfenced)
+    patch.setattr(merge_segments, "_open_step", unfenced)
 
 
 def read_in_the_log_as_it_was_known(patch: Patch) -> None:
@@ -332,7 +333,7 @@ def read_in_the_log_as_it_was_known(patch: Patch) -> None:
 
 
 def no_check_of_the_snapshot(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.commit.holds", lambda *_: True)
+    patch.setattr("lakequeue.storage.engines.commit.holds", lambda *_: True)
 
 
 def no_search_for_the_token(patch: Patch) -> None:
@@ -340,13 +341,13 @@ def no_search_for_the_token(patch: Patch) -> None:
 
 
 def drop_whatever_is_closed(patch: Patch) -> None:
-    tidy = housekeeping.tidy
-    patch.setattr("lakequeue.shard_service.tidy", lambda table, *_: tidy(table, 2**62))
+    tidy = merge_segments.tidy
+    patch.setattr("lakequeue.runtime.shard_service.tidy", lambda table, *_: tidy(table, 2**62))
 
 
 def merge_without_a_fence(patch: Patch) -> None:
-    commit = housekeeping.commit
-    patch.setattr(housekeeping, "commit", lambda table, _, attempt: commit(table, {}, attempt))
+    commit = merge_segments.commit
+    patch.setattr(merge_segments, "commit", lambda table, _, attempt: commit(table, {}, attempt))
 
 
 def answer_from_memory(patch: Patch) -> None:
@@ -362,7 +363,7 @@ def answer_from_memory(patch: Patch) -> None:
 
 
 def know_the_log_as_it_was(patch: Patch) -> None:
-    patch.setattr("lakequeue.shard_service._short", lambda *_: False)
+    patch.setattr("lakequeue.runtime.shard_service._short", lambda *_: False)
 
 
 def read_no_newer_log(patch: Patch) -> None:
@@ -371,7 +372,7 @@ def read_no_newer_log(patch: Patch) -> None:
 
 
 def accept_any_mac(patch: Patch) -> None:
-    patch.setattr("lakequeue.handles.hmac.compare_digest", lambda *_: True)
+    patch.setattr("lakequeue.model.receipt_handles.hmac.compare_digest", lambda *_: True)
 
 
 def accept_any_lease(patch: Patch) -> None:
@@ -393,7 +394,7 @@ def keep_the_machine_after_a_failure(patch: Patch) -> None:
 
 
 def take_a_refused_commit_for_landed(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.commit._landed", lambda *_: True)
+    patch.setattr("lakequeue.storage.engines.commit._landed", lambda *_: True)
 
 
 def leave_deletions_unfinished(patch: Patch) -> None:

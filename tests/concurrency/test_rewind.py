@@ -18,8 +18,8 @@ import pytest
 from concurrency.rig import apart, drain, shard_of
 from concurrency.test_faults import WORKER, killed
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry, UnsupportedOperation
-from lakequeue.clock import SystemClock
-from lakequeue.shard_service import ShardService
+from lakequeue.model.clock import SystemClock
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.testing import ManualClock
 
 HOUR = 3_600

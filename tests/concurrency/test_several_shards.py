@@ -11,7 +11,7 @@ import pytest
 
 from concurrency.rig import apart, drain, keep_to
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
-from lakequeue.storage.point import PointTable
+from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
 
 SHARDS = 3

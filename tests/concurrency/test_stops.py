@@ -15,10 +15,12 @@ import pytest
 
 from concurrency.rig import apart, at_once, check_log, drain, log_rows
 from concurrency.stopping import busy_hours, older, short_logs, stopped_in
-from lakequeue import Queue, QueueClientError, shard_service
-from lakequeue.storage import commit, layout, locks, sweep
+from lakequeue import Queue, QueueClientError
+from lakequeue.runtime import shard_service
+from lakequeue.storage import cleaning, layout
+from lakequeue.storage.engines import commit, locks
+from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
-from lakequeue.storage.point import PointTable
 from lakequeue.testing import ManualClock
 
 
@@ -120,7 +122,7 @@ def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(
     pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, other = pair
-    monkeypatch.setattr(sweep, "PATIENCE", 0.1)
+    monkeypatch.setattr(cleaning, "PATIENCE", 0.1)
     monkeypatch.setattr(commit, "TRIM_PATIENCE", 0.01)
     folder = Path(layout.messages_path(queue.owner.root, queue.key, 0))
     with stopped_holding(str(folder), "shared"):
@@ -157,9 +159,9 @@ class TestWithoutALock:
 
     @pytest.fixture(autouse=True)
     def no_lock(self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("commit", "sweep"):
+        for module in ("engines.commit", "cleaning"):
             monkeypatch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
-        monkeypatch.setattr("lakequeue.storage.commit.local_path", lambda _: None)
+        monkeypatch.setattr("lakequeue.storage.engines.commit.local_path", lambda _: None)
 
     def test_a_snapshot_that_was_loaded_hours_ago_is_not_committed_on(
         self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
@@ -241,7 +243,7 @@ def cut_log(folder: Path) -> None:
 def time_flies(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Lets the machine's wall clock jump, as it does while a machine is suspended."""
     now = time.time
-    patch.setattr("lakequeue.storage.commit.time.time", lambda: now() + seconds)
+    patch.setattr("lakequeue.storage.engines.commit.time.time", lambda: now() + seconds)
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import pytest
 
 from concurrency.rig import apart, at_once, check_log, log_versions, shard_of, small_segments
 from lakequeue import LakeQueue, OverLimit, QueueClientError, SendEntry
-from lakequeue.clock import SystemClock
-from lakequeue.group_commit import GroupCommit
+from lakequeue.model.clock import SystemClock
+from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.testing import ManualClock
 
 
@@ -260,7 +260,7 @@ class TestInterrupted:
     def test_a_queue_works_on_after_an_interrupted_commit(
         self, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from lakequeue.storage.point import PointTable
+        from lakequeue.storage.engines.point import PointTable
 
         queue = lq.create_queue("orders")
         queue.send("a")

@@ -22,19 +22,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from lakequeue import (
-    LakeQueue,
-    QueueClientError,
-    QueueServiceError,
-    RedrivePolicy,
-    RequestThrottled,
-    SendEntry,
-    compaction,
-    shard_service,
-)
-from lakequeue.storage import append, commit, housekeeping, layout, ledger, sweep
+from lakequeue import LakeQueue, QueueClientError, QueueServiceError, RedrivePolicy, RequestThrottled, SendEntry
+from lakequeue.operations import compact
+from lakequeue.runtime import shard_service
+from lakequeue.storage import cleaning, layout, ledger
+from lakequeue.storage.engines import commit
+from lakequeue.storage.engines.point import PointEngine, PointTable
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.point import PointEngine, PointTable
+from lakequeue.storage.messages import append, merge_segments
 
 QUEUE = "orders"
 LONGEST_BATCH = 5
@@ -57,9 +52,9 @@ class Diary:
 
 def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> None:
     append.SEGMENT_COMMITS = 4
-    housekeeping.TIER_SEGMENTS = 3
-    commit.TRIM_EVERY = sweep.LOG_ENTRIES = 5
-    sweep.READING = 0
+    merge_segments.TIER_SEGMENTS = 3
+    commit.TRIM_EVERY = cleaning.LOG_ENTRIES = 5
+    cleaning.READING = 0
     spark = None
     if engine == "spark":
         from lakequeue.spark.session import build_session
@@ -160,7 +155,7 @@ def consume(root: str, name: str, log: str, stop: str) -> None:
 
 def move(root: str, name: str, stop: str) -> None:
     append.SEGMENT_COMMITS = 4
-    housekeeping.TIER_SEGMENTS = 3
+    merge_segments.TIER_SEGMENTS = 3
     lq, chance = LakeQueue(root), random.Random(name)
     queue, dead = lq.queue(QUEUE), lq.queue("dead")
     while not os.path.exists(stop):
@@ -216,13 +211,13 @@ def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
         "policy": lambda: _set_policy(lq),
     }
     if verb == "compact":
-        housekeeping.TIER_SEGMENTS = 3
+        merge_segments.TIER_SEGMENTS = 3
         ledger._SPARE_FILES = 0
         for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
             setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
-        compaction.DELETED_KEPT = -1
+        compact.DELETED_KEPT = -1
         methods = ("append", "add", "merge", "replace", "unused", "checkpoint")
-        removals = [(Folder, "remove"), *((sweep, name) for name in ("trim_log", "remove_tables"))]
+        removals = [(Folder, "remove"), *((cleaning, name) for name in ("trim_log", "remove_tables"))]
         _die(int(number), moment, [*((PointTable, name) for name in methods), *removals])
     elif verb == "merge":
         append.SEGMENT_COMMITS = 2

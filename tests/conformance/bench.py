@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from lakequeue import LakeQueue, Queue, service
+from lakequeue import LakeQueue, Queue, client
 from lakequeue.testing import ManualClock
 
 point_only = pytest.mark.parametrize("lq", ["point"], indirect=True)
@@ -29,7 +29,7 @@ class Bench:
 
     def open(self, *, region: str = "local", engine: str | None = None) -> LakeQueue:
         """An entry without anything that this process knows of the root, like one in another process."""
-        service._stores.clear()
+        client._stores.clear()
         engine = engine or self.engine
         spark = self.spark if engine == "spark" else None
         return LakeQueue(self.root, clock=self.clock, region=region, engine=engine, spark=spark)

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.bench import Bench
 from lakequeue import LakeQueue
-from lakequeue.storage.engine import Engine
+from lakequeue.storage.engines.interface import Engine
 from lakequeue.testing import ManualClock
 
 ENGINES = ["point", pytest.param("spark", marks=pytest.mark.spark)]
@@ -17,10 +17,10 @@ ENGINES = ["point", pytest.param("spark", marks=pytest.mark.spark)]
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "point":
-        from lakequeue.storage.point import PointEngine
+        from lakequeue.storage.engines.point import PointEngine
 
         return PointEngine()
-    from lakequeue.storage.spark import SparkEngine
+    from lakequeue.storage.engines.spark import SparkEngine
 
     return SparkEngine(request.getfixturevalue("spark"))
 

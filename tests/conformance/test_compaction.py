@@ -23,19 +23,13 @@ from concurrency.rig import apart, at_once, check_log, drain, log_rows, shard_of
 from concurrency.test_processes import Crew, anchor, judge
 from conformance.bench import Bench, point_only
 from conformance.plays import Play
-from lakequeue import (
-    LakeQueue,
-    LakeQueueError,
-    Queue,
-    QueueClientError,
-    QueueDoesNotExist,
-    SendEntry,
-    service,
-)
+from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry, client
 from lakequeue.shard import Rewrite
-from lakequeue.storage import housekeeping, layout, ledger, waiting
-from lakequeue.storage.engine import DataFile
-from lakequeue.storage.point import PointEngine, PointTable
+from lakequeue.storage import layout, ledger
+from lakequeue.storage.bulk import manifests
+from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.point import PointEngine, PointTable
+from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
 
 DAY = 24 * 3600
@@ -46,7 +40,7 @@ def keep_nothing(patch: pytest.MonkeyPatch) -> None:
     small_segments(patch)
     for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
         patch.setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
-    patch.setattr(housekeeping, "CUT_BYTES", 0)
+    patch.setattr(merge_segments, "CUT_BYTES", 0)
     patch.setattr("lakequeue.storage.ledger._SPARE_FILES", 0)
 
 
@@ -98,7 +92,7 @@ def compare(
             for _ in range(steps):
                 play.step(draw)
                 if compacting:
-                    service._stores.clear()
+                    client._stores.clear()
                     for summary in succeeded(open_at(root, play.clock).compact()):
                         compacted += summary.segments_dropped + summary.segments_merged + summary.files_freed
             play.end()
@@ -133,7 +127,7 @@ def test_a_pass_after_each_step_changes_no_answer_in_a_hundred_sequences(tmp_pat
 @pytest.mark.spec("DLT-7", "RET-8")
 def test_a_lease_that_is_being_read_keeps_its_messages(tmp_path, spark, clock, monkeypatch):
     small_segments(monkeypatch)
-    monkeypatch.setattr(housekeeping, "CUT_BYTES", 0)
+    monkeypatch.setattr(merge_segments, "CUT_BYTES", 0)
     lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=clock)
     queue = lq.create_queue("orders", message_retention_period=600)
     queue.send_dataframe(spark.range(100).selectExpr("concat('bulk ', id) AS body").coalesce(1))
@@ -278,7 +272,7 @@ def test_small_bulk_segments_are_joined_and_keep_their_instants(bench: Bench, cl
 @point_only
 def test_the_gone_half_of_a_segment_is_cut_off(bench: Bench, clock, monkeypatch):
     keep_nothing(monkeypatch)
-    monkeypatch.setattr(housekeeping, "CUT_ROWS", 3)
+    monkeypatch.setattr(merge_segments, "CUT_ROWS", 3)
     queue = bench.create()
     for number in range(2):  # a closed segment of twenty
         queue.send_batch([SendEntry(body=str(number * 10 + n)) for n in range(10)])
@@ -376,19 +370,19 @@ def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_
     (table / "bulk" / "load-1" / "x").mkdir(parents=True)
     (table / "bulk" / "load-1" / "x" / "part-0.parquet").write_bytes(b"rows")
     file = DataFile("bulk/load-1/x/part-0.parquet", 4, 1, {})
-    manifest = waiting.Manifest("load-1", "bulk-load-1", 1, [waiting.WaitingFile(0, file)])
-    waiting.write_manifest(layout.tables_path(queue.owner.root, queue.key), manifest)
-    manifests = table.parents[1] / "manifests"
+    manifest = manifests.Manifest("load-1", "bulk-load-1", 1, [manifests.WaitingFile(0, file)])
+    manifests.write_manifest(layout.tables_path(queue.owner.root, queue.key), manifest)
+    waiting = table.parents[1] / "manifests"
     for hours in (11, 12.9):
         clock.advance(hours * 3600)
         older(queue.owner.root, hours * 3600)
         assert (table / "bulk" / "load-1" / "x" / "part-0.parquet").exists()
-        assert (manifests / "load-1.json").exists()
+        assert (waiting / "load-1.json").exists()
         succeeded(queue.compact())
     clock.advance(3_700)
     older(queue.owner.root, 3_700)
     succeeded(queue.compact())
-    assert not (manifests / "load-1.json").exists()
+    assert not (waiting / "load-1.json").exists()
     older(queue.owner.root, 3_700)
     succeeded(queue.compact())
     assert not (table / "bulk").exists()
@@ -504,7 +498,7 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(bench: Bench
     LakeQueue(str(prepared)).create_queue("gone")
     LakeQueue(str(prepared)).delete_queue("gone")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lakequeue.storage.append.SEGMENT_COMMITS", 2)
+        patch.setattr("lakequeue.storage.messages.append.SEGMENT_COMMITS", 2)
         for number in range(12):
             queue.send(str(number))
     kept = queue.receive(6, visibility_timeout=600)
@@ -516,7 +510,7 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(bench: Bench
         command = [sys.executable, str(worker), "crash", str(root), "compact", str(before)]
         status = subprocess.run(command, capture_output=True).returncode
         assert status in (0, -signal.SIGKILL), before
-        service._stores.clear()
+        client._stores.clear()
         after = LakeQueue(str(root)).queue("orders")
         counts = after.counts()
         assert (counts.visible, counts.in_flight, counts.rewindable) == (6, 2, 4), before
@@ -542,7 +536,7 @@ def test_producers_and_consumers_in_other_processes_notice_nothing(bench: Bench,
             crew.wait_until_ready(name)
         until, passes = time.monotonic() + 6, 0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(housekeeping, "TIER_SEGMENTS", 2)
+            patch.setattr(merge_segments, "TIER_SEGMENTS", 2)
             while time.monotonic() < until:
                 succeeded(LakeQueue(crew.queue.owner.root).compact())
                 passes += 1
@@ -595,7 +589,7 @@ def most(curve: list[dict[str, float]], name: str) -> float:
 @pytest.mark.timeout(200)
 def test_an_hour_of_steady_flow_stays_small(bench: Bench):
     curve = steady_flow(bench, 60, rounds=1)
-    assert most(curve, "live files") <= 64 + 3 * housekeeping.TIER_SEGMENTS
+    assert most(curve, "live files") <= 64 + 3 * merge_segments.TIER_SEGMENTS
     assert most(curve, "ledger files") <= 8 and most(curve, "ledger rows") <= 5
     # ten minutes of it, the time between two checkpoints, and the checkpoints
     assert most(curve[30:], "ledger log") <= 1.2 * most(curve[:30], "ledger log") <= 70
@@ -608,7 +602,7 @@ def test_an_hour_of_steady_flow_stays_small(bench: Bench):
 def test_three_hours_of_a_steadier_flow_stay_small(bench: Bench):
     curve = steady_flow(bench, 180, rounds=4)
     print(*curve[::10], sep="\n")
-    assert most(curve, "live files") <= 64 + 3 * housekeeping.TIER_SEGMENTS
+    assert most(curve, "live files") <= 64 + 3 * merge_segments.TIER_SEGMENTS
     assert most(curve, "ledger files") <= 8 and most(curve, "ledger rows") <= 5
     for name in ("log", "ledger log"):
         assert most(curve[130:], name) <= 1.1 * most(curve[:130], name)
@@ -638,7 +632,7 @@ def _what_waits_is_kept(bench: Bench, patch: pytest.MonkeyPatch) -> None:
 def _two_at_once_join_once(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     queue = bench.create()
     with patch.context() as scope:
-        scope.setattr("lakequeue.shard_service.tidy", lambda *_: None)
+        scope.setattr("lakequeue.runtime.shard_service.tidy", lambda *_: None)
         for number in range(7):
             queue.send(str(number))
     path = layout.messages_path(bench.root, queue.key, 0)
@@ -648,11 +642,11 @@ def _two_at_once_join_once(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     def slow(table: Any, *arguments: Any) -> None:
         if table is mine and not late:
             late.append(1)
-            housekeeping.compact(theirs, 0, 0, 0)
+            merge_segments.compact(theirs, 0, 0, 0)
         replace(table, *arguments)
 
     patch.setattr(type(mine), "replace", slow)
-    housekeeping.compact(mine, 0, 0, 0)
+    merge_segments.compact(mine, 0, 0, 0)
     assert late
     assert [row.body for row in check_log(queue)] == list("0123456")
 
@@ -669,13 +663,13 @@ def _an_open_segment_loses_no_send(bench: Bench, patch: pytest.MonkeyPatch) -> N
         replace(table, *arguments)
 
     patch.setattr(type(table), "replace", slow)
-    housekeeping.compact(table, 1, 0)
+    merge_segments.compact(table, 1, 0)
     assert [row.body for row in check_log(queue, from_start=False)][-1] == "1"
     assert drain(bench.queue()) == ["1"]
 
 
 def no_floor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("lakequeue.shard_service.ShardService._committed_floor", lambda _: 2**40)
+    patch.setattr("lakequeue.runtime.shard_service.ShardService._committed_floor", lambda _: 2**40)
 
 
 def no_history_in_the_floor(patch: pytest.MonkeyPatch) -> None:
@@ -690,15 +684,15 @@ def no_history_in_the_floor(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
-    commit = housekeeping.commit
-    patch.setattr(housekeeping, "commit", lambda table, _, attempt: commit(table, {}, attempt))
+    commit = merge_segments.commit
+    patch.setattr(merge_segments, "commit", lambda table, _, attempt: commit(table, {}, attempt))
     replace = PointTable.replace
     patch.setattr(
         PointTable,
         "replace",
         lambda self, parts, rows, ids, token: replace(self, parts, rows, {}, token),
     )
-    patch.setattr("lakequeue.storage.point._LOST", ())
+    patch.setattr("lakequeue.storage.engines.point._LOST", ())
 
 
 PAIRS = [

@@ -10,9 +10,11 @@ import pytest
 
 from conformance.bench import Bench, point_only
 from hostile import SLOW, SLOW_BODY
-from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry, looking, sandbox
-from lakequeue.moving import Mover
-from lakequeue.storage import append, housekeeping
+from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
+from lakequeue.conditions import sandbox
+from lakequeue.operations import browse
+from lakequeue.operations.move import Mover
+from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
 
 HOUR = 3_600
@@ -134,7 +136,7 @@ def test_letters_of_several_queues_go_home_all_or_those_that_are_chosen(bench: B
 @point_only
 @pytest.mark.spec("DLQ-8")
 def test_a_redrive_whose_condition_fails_on_the_way_says_how_far_it_came(bench: Bench, monkeypatch):
-    monkeypatch.setattr(looking, "ROWS", 3)
+    monkeypatch.setattr(browse, "ROWS", 3)
     monkeypatch.setattr(sandbox, "SECONDS", 2.0)
     create(bench, "dead", "orders")
     fail(bench, "orders", "1", "2", "3", "4", "five", SLOW_BODY)
@@ -211,7 +213,7 @@ def test_the_compactor_passes_between_all_the_steps(
     bench: Bench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
-    monkeypatch.setattr(housekeeping, "TIER_SEGMENTS", 2)
+    monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 2)
     create(bench, "dead", "orders", rewind_range=HOUR)
     begun = clock.now()
     fail(bench, "orders", "a", "b")

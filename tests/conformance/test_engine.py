@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakequeue.storage import layout
-from lakequeue.storage.engine import DataFile, Engine, LostRace, Table
+from lakequeue.storage.engines.interface import DataFile, Engine, LostRace, Table
 
 pytestmark = pytest.mark.core
 

@@ -20,7 +20,8 @@ import pytest
 from concurrency.rig import at_once, log_rows, small_segments
 from conformance.bench import Bench, Call, point_only
 from lakequeue import LakeQueue, Lease, Message, Queue, SendEntry, errors
-from lakequeue.storage import housekeeping, ledger
+from lakequeue.storage import ledger
+from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
 
 NAME = "orders.fifo"
@@ -1153,7 +1154,7 @@ def test_a_lease_that_keeps_failed_messages_hands_them_back_before_their_success
 
 def handles_of(lease: Lease, queue: Queue):
     """Receipt handles of a lease by offset, as its DataFrame would have them."""
-    from lakequeue.handles import Seal
+    from lakequeue.model.receipt_handles import Seal
 
     return Seal(queue.key, 0, lease._lease_id, queue._row.handle_key).text
 
@@ -1344,7 +1345,7 @@ def test_either_kind_hands_each_message_to_one_of_many_consumers(either: Either)
 @pytest.mark.spec("QUE-29", "DLT-7", "RCV-16")
 def test_either_kind_is_tidied_and_nobody_notices(either: Either, monkeypatch):
     small_segments(monkeypatch, commits=1)
-    monkeypatch.setattr(housekeeping, "TIER_SEGMENTS", 2)
+    monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 2)
     queue = either.create()
     other = either.queue()
     for number in range(6):

@@ -9,8 +9,10 @@ from deltalake import DeltaTable
 
 from conformance.bench import Bench, point_only
 from hostile import SLOW, SLOW_BODY
-from lakequeue import Queue, SendEntry, errors, looking, sandbox
-from lakequeue.shard_service import ShardService
+from lakequeue import Queue, SendEntry, errors
+from lakequeue.conditions import sandbox
+from lakequeue.operations import browse
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
 
@@ -21,7 +23,7 @@ def found(queue: Queue, where: str, limit: int = 100) -> list[str]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "ROWS", 3)
+    monkeypatch.setattr(browse, "ROWS", 3)
 
 
 @pytest.mark.spec("QUE-23", "STA-6", "DLT-3")
@@ -81,11 +83,11 @@ def test_all_messages_are_gone_through_and_no_further_than_needed(bench: Bench, 
 
 @point_only
 def test_a_batch_holds_a_bounded_number_of_bytes(bench: Bench, monkeypatch):
-    monkeypatch.setattr(looking, "BYTES", 2_000)
+    monkeypatch.setattr(browse, "BYTES", 2_000)
     queue = bench.create()
     for number in range(6):
         queue.send(f"{number}" * 1_000)
-    sizes = [len(batch.offsets) for batch in looking.batches(queue.shards[0], queue.now_micros, looking.ROWS)]
+    sizes = [len(batch.offsets) for batch in browse.batches(queue.shards[0], queue.now_micros, browse.ROWS)]
     assert sum(sizes) == 6 and max(sizes) <= 2
     assert [body[0] for body in found(queue, "length(body) = 1000")] == list("012345")
 
@@ -120,7 +122,7 @@ def test_what_expires_or_is_dropped_meanwhile_is_passed_over(bench: Bench, clock
         queue.send(str(number))
         clock.advance(10)
     assert found(bench.queue(), "true") == ["3", "4", "5", "6", "7"]
-    batches = looking.batches(queue.shards[0], queue.now_micros, 3)
+    batches = browse.batches(queue.shards[0], queue.now_micros, 3)
     assert [message["body"] for message in next(batches).rows.to_pylist()] == ["3", "4", "5"]
     clock.advance(100)
     assert list(batches) == []
@@ -156,18 +158,18 @@ def test_a_deleted_queue_cannot_be_looked_at(bench: Bench):
 def test_rates_follow_from_the_counts_of_two_looks(bench: Bench, clock: ManualClock):
     queue = bench.create(shards=2, rewind_range=3600)
     queue.send("before")
-    first = looking.standing(queue)
-    assert looking.standing(queue).rates_since(first) == (None, None)
+    first = browse.standing(queue)
+    assert browse.standing(queue).rates_since(first) == (None, None)
     for number in range(6):
         queue.send(str(number))
     queue.delete_batch([message.receipt_handle for message in queue.receive(4)])
     clock.advance(2)
-    second = looking.standing(bench.queue())
+    second = browse.standing(bench.queue())
     assert (second.sent, second.stored, second.counts) == (7, 3, queue.counts())
     assert second.rates_since(first) == (3.0, 2.0)
     queue.rewind(clock.now() - timedelta(seconds=2))
     clock.advance(1)
-    assert looking.standing(bench.queue()).rates_since(second) == (0.0, -4.0)
+    assert browse.standing(bench.queue()).rates_since(second) == (0.0, -4.0)
 
 
 @point_only

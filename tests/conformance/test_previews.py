@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 
 from conformance.bench import Bench, point_only
-from lakequeue import Queue, SendEntry, errors, looking
-from lakequeue.predicate import Predicate
+from lakequeue import Queue, SendEntry, errors
+from lakequeue.conditions.predicate import Predicate
+from lakequeue.operations import browse
 from lakequeue.testing import ManualClock
 
 
@@ -29,31 +30,31 @@ def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     consumed(bench, clock)
     before = bench.versions()
     queue = bench.queue()
-    shown = looking.look_back(queue, begin, None, 10)
+    shown = browse.look_back(queue, begin, None, 10)
     assert [(message.body, message.state, message.receive_count) for message in shown] == [
         ("0", "deleted", 0),
         ("2", "deleted", 0),
         ("4", "deleted", 0),
     ]
     for seconds, count in ((0, 3), (2, 2), (2.5, 1), (4, 1), (5, 0), (6, 0)):
-        assert (seconds, looking.rewindable(queue, begin + timedelta(seconds=seconds))) == (seconds, count)
+        assert (seconds, browse.rewindable(queue, begin + timedelta(seconds=seconds))) == (seconds, count)
     assert bench.versions() == before
     assert queue.rewind(begin + timedelta(seconds=2)) == 2
-    assert looking.rewindable(bench.queue(), begin) == 1
-    assert [message.body for message in looking.look_back(bench.queue(), begin, None, 10)] == ["0"]
+    assert browse.rewindable(bench.queue(), begin) == 1
+    assert [message.body for message in browse.look_back(bench.queue(), begin, None, 10)] == ["0"]
 
 
 @point_only
 def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
     bench: Bench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(looking, "ROWS", 2)
+    monkeypatch.setattr(browse, "ROWS", 2)
     begin = clock.now()
     queue = consumed(bench, clock, 20, shards=3)
 
     def bodies(seconds: int, where: str | None, limit: int = 100) -> list[int]:
-        condition = None if where is None else Predicate(where, looking.SCHEMA)
-        found = looking.look_back(queue, begin + timedelta(seconds=seconds), condition, limit)
+        condition = None if where is None else Predicate(where, browse.SCHEMA)
+        found = browse.look_back(queue, begin + timedelta(seconds=seconds), condition, limit)
         return [int(message.body) for message in found]
 
     assert bodies(0, None) == list(range(0, 20, 2))
@@ -61,7 +62,7 @@ def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
     assert bodies(11, None, 2) == [12, 14]
     assert bodies(3, "body::INT % 3 = 0") == [6, 12, 18]
     assert bodies(3, "state <> 'deleted'") == []
-    assert looking.rewindable(queue, begin + timedelta(seconds=11)) == 4
+    assert browse.rewindable(queue, begin + timedelta(seconds=11)) == 4
 
 
 @point_only
@@ -70,12 +71,12 @@ def test_what_a_rewind_refuses_is_refused_before_it(bench: Bench, clock: ManualC
     queue = consumed(bench, clock, rewind_range=60)
     for instant in (clock.now() + timedelta(seconds=1), clock.now() - timedelta(seconds=61)):
         with pytest.raises(errors.InvalidParameterValue, match="RewindTime"):
-            looking.rewindable(queue, instant)
+            browse.rewindable(queue, instant)
     clock.advance(60)
-    assert looking.rewindable(queue, clock.now() - timedelta(seconds=60)) == 0
-    assert looking.look_back(queue, clock.now() - timedelta(hours=1), None, 10) == []
+    assert browse.rewindable(queue, clock.now() - timedelta(seconds=60)) == 0
+    assert browse.look_back(queue, clock.now() - timedelta(hours=1), None, 10) == []
     with pytest.raises(errors.UnsupportedOperation):
-        looking.rewindable(bench.create("plain"), clock.now())
+        browse.rewindable(bench.create("plain"), clock.now())
 
 
 @pytest.mark.spec("DLQ-8")

@@ -18,11 +18,14 @@ from deltalake import DeltaTable
 
 from concurrency.rig import keep_to
 from conformance.bench import Bench, Call, point_only
-from lakequeue import LakeQueue, Queue, SendEntry, errors, shard_service
+from lakequeue import LakeQueue, Queue, SendEntry, errors
+from lakequeue.runtime import shard_service
 from lakequeue.shard import Purge
-from lakequeue.storage import append, commit, housekeeping, ledger
-from lakequeue.storage.engine import LostRace
+from lakequeue.storage import ledger
+from lakequeue.storage.engines import commit
+from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.layout import messages_path, receipts_path
+from lakequeue.storage.messages import append, merge_segments
 
 TEXTS = [
     "a line\nand another\r\n\tindented\n",
@@ -740,7 +743,7 @@ def test_caps_attributes_purge_and_deletion_reach_every_shard(bench: Bench):
 @pytest.mark.spec("DLT-7", "RCV-16", "DLT-6")
 def test_segments_close_and_merge_and_nobody_notices(bench: Bench, monkeypatch, clock):
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
-    monkeypatch.setattr(housekeeping, "TIER_SEGMENTS", 3)
+    monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 3)
     queue, other = bench.create(), bench.queue()
     texts = [f"{number}\n\t\U0001f600" for number in range(5)]
     attributes = {"binary": b"\x00\xff", "number": 1}

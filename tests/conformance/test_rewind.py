@@ -11,7 +11,8 @@ from conformance.bench import Bench, point_only
 from lakequeue import Queue, SendEntry, errors
 from lakequeue.shard import Head
 from lakequeue.shard.state import ShardState
-from lakequeue.storage import append, housekeeping, ledger
+from lakequeue.storage import ledger
+from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
 
 HOUR = 3_600
@@ -210,7 +211,7 @@ def test_shards_are_rewound_and_history_does_not_count_as_stored(bench: Bench, c
 def rewound_after_tidying(bench: Bench, clock: ManualClock, patch: pytest.MonkeyPatch) -> list[str]:
     """Deleted messages, while segments are merged and dropped and the ledger rewritten all the time."""
     patch.setattr(append, "SEGMENT_COMMITS", 2)
-    patch.setattr(housekeeping, "TIER_SEGMENTS", 2)
+    patch.setattr(merge_segments, "TIER_SEGMENTS", 2)
     patch.setattr(ledger, "_LOOK_EVERY", 2)
     patch.setattr(ledger, "MAX_FILES", 2)
     queue = bench.create(rewind_range=HOUR)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from lakequeue import BatchResult, Consumer, Context, LakeQueue, Message, Queue, SendEntry
-from lakequeue.clock import Duration
+from lakequeue.model.clock import Duration
 from lakequeue.testing import ManualClock
 
 LONG_ENOUGH = 60

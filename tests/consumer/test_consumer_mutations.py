@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from consumer.stage import Stage, sleeper
-from lakequeue import Context, HeartbeatRenewal, Message, Outcome, renewal
-from lakequeue.handling import Crew
-from lakequeue.heartbeat import Heart
+from lakequeue import Context, HeartbeatRenewal, Message, Outcome
+from lakequeue.consumer.workers import Crew
+from lakequeue.renewal import policies
+from lakequeue.renewal.heartbeat import Heart
 
 Patch = pytest.MonkeyPatch
 Make = Callable[..., Stage]
@@ -192,7 +193,7 @@ def hands_nothing_back(patch: Patch) -> None:
 
 
 def knows_no_twelve_hours(patch: Patch) -> None:
-    patch.setattr(renewal, "_within_twelve_hours", lambda hold, now, timeout: timeout)
+    patch.setattr(policies, "_within_twelve_hours", lambda hold, now, timeout: timeout)
 
 
 GUARANTEES = [

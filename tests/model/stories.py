@@ -11,7 +11,7 @@ from unittest import mock
 
 import attrs
 
-from lakequeue.attributes import QueueAttributes
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.shard import (
     SETTLED,
     ChangeVisibility,
@@ -539,7 +539,7 @@ def small_steps() -> Iterator[None]:
         mock.patch.multiple(state, _MANY=1, _STALE=1, _CHUNK=1),
         mock.patch("lakequeue.shard.groups.LOOK_AHEAD", 2),
         mock.patch.object(fifo, "LOOK_AHEAD", 2),
-        mock.patch("lakequeue.shard.moving.MOVED_AT_ONCE", 2),
+        mock.patch("lakequeue.shard.move.MOVED_AT_ONCE", 2),
         mock.patch("lakequeue.shard.claim.MOVED_AT_ONCE", 2),
         mock.patch.object(naive, "MOVED_AT_ONCE", 2),
     ):

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from lakequeue.attributes import QueueAttributes
-from lakequeue.redrive import RedrivePolicy
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.redrive_policies import RedrivePolicy
 from lakequeue.shard import (
     READY,
     SETTLED,
@@ -20,7 +20,7 @@ from lakequeue.shard import (
     ShardMachine,
     claim,
     machine,
-    moving,
+    move,
     settle,
 )
 from lakequeue.shard.commands import Spans
@@ -383,7 +383,7 @@ def dead_letters_are_delivered_once_more(patch: pytest.MonkeyPatch) -> None:
 def messages_beside_dead_letters_are_taken_along(patch: pytest.MonkeyPatch) -> None:
     def everything(state: ShardState, spans: Spans) -> list[Run]:
         runs = [run for span in spans for run in state.known(*span)]
-        return runs if moving.dead(state, spans) else []
+        return runs if move.dead(state, spans) else []
 
     patch.setattr(claim, "dead", everything)
 
@@ -394,7 +394,7 @@ def moved_messages_can_be_rewound(patch: pytest.MonkeyPatch) -> None:
 
 
 def any_number_ends_a_move(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(moving, "_of", lambda state, number: state.moving_runs())
+    patch.setattr(move, "_of", lambda state, number: state.moving_runs())
 
 
 def redrives_keep_the_receive_count(patch: pytest.MonkeyPatch) -> None:

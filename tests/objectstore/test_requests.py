@@ -12,9 +12,9 @@ from benchmarks.shards import REQUESTS
 
 from concurrency.rig import apart
 from lakequeue import LakeQueue, SystemClock
+from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.turns import ASK_AFTER, Turns
 from lakequeue.storage.layout import receipts_path
-from lakequeue.storage.point import PointEngine
-from lakequeue.storage.turns import ASK_AFTER, Turns
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_a_busy_process_lets_one_that_keeps_losing_go_first(
 ) -> None:
     key = lq.create_queue("orders").key
     waits: list[float] = []
-    monkeypatch.setattr("lakequeue.storage.turns.sleep", waits.append)
+    monkeypatch.setattr("lakequeue.storage.engines.turns.sleep", waits.append)
     busy, slow = Turns(), Turns()
     tables = [PointEngine().open(receipts_path(lq.root, key, 0)) for _ in range(2)]
     with busy.timed():

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import attrs
 
 from lakequeue import LakeQueue
-from lakequeue.clock import Clock, SystemClock
+from lakequeue.model.clock import Clock, SystemClock
 from lakequeue.serve.app import Application
 from lakequeue.serve.server import CONNECTIONS, Certificate, Server
 

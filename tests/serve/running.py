@@ -18,7 +18,7 @@ import httpx
 from botocore.config import Config
 
 from lakequeue import LakeQueue
-from lakequeue.clock import Clock, SystemClock
+from lakequeue.model.clock import Clock, SystemClock
 from lakequeue.serve.app import Application
 from lakequeue.serve.server import Server
 from serve.serving import PATIENCE, free_port, wait_until

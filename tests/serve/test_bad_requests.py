@@ -13,12 +13,12 @@ from urllib.parse import quote_plus, urlencode
 
 import pytest
 
-from lakequeue.clock import SystemClock
-from lakequeue.serve import bodies
+from lakequeue.model.clock import SystemClock
+from lakequeue.serve import limits
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.faults import LONGEST_MESSAGE
-from lakequeue.serve.guard import LARGEST_HEAD, MOST_HEADERS
 from lakequeue.serve.logs import JsonLines
+from lakequeue.serve.middleware import LARGEST_HEAD, MOST_HEADERS
 from serve.entrance import FORM, JSON, Told, entrance, everything, post, told_raw, wait_until
 
 URL = "http://localhost/000000000000/orders"
@@ -391,7 +391,7 @@ def test_a_body_that_is_shorter_than_told(server):
 
 
 def test_a_body_that_does_not_come(server, monkeypatch):
-    monkeypatch.setattr(bodies, "SLOWEST_BODY", 0.05)
+    monkeypatch.setattr(limits, "SLOWEST_BODY", 0.05)
     for kind, target in ((JSON, "ListQueues"), (FORM, "")):
         error = told_raw(server.exchange(staying(post(b"{}", target, kind)).replace(b"Length: 2", b"Length: 3")))
         assert (error.status, error.code) == (408, "RequestTimeout")

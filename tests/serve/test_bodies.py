@@ -19,10 +19,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from lakequeue.cli.serve import serve
-from lakequeue.serve import bodies
-from lakequeue.serve.bodies import LARGEST_BODY, LARGEST_OTHER, UNCOUNTED, Bodies
-from lakequeue.serve.guard import Guard
+from lakequeue.serve import limits
 from lakequeue.serve.keys import Key, Keys, Rule
+from lakequeue.serve.limits import LARGEST_BODY, LARGEST_OTHER, UNCOUNTED, Bodies
+from lakequeue.serve.middleware import Guard
 from serve.entrance import FORM, JSON, Entrance, Told, entrance, everything, post, told, told_raw, wait_until
 
 ONE, OTHER, READER = "AKIDONE", "AKIDOTHER", "AKIDREADER"
@@ -94,7 +94,7 @@ def test_a_stranger_is_refused_before_the_body(server: Entrance, change: dict[st
 
 def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Entrance, monkeypatch):
     """However large and many they are; nobody has to wait for them to be sent."""
-    monkeypatch.setattr(bodies, "LARGEST_BODIES", 2 * LARGEST_BODY)
+    monkeypatch.setattr(limits, "LARGEST_BODIES", 2 * LARGEST_BODY)
     size = LARGEST_BODY - 1_000
     connections = [server.connected() for _ in range(32)]
     for connection in connections:
@@ -106,7 +106,7 @@ def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Entrance, 
 
 
 def test_who_names_a_key_without_its_secret_takes_from_that_key_alone(server: Entrance, monkeypatch):
-    monkeypatch.setattr(bodies, "LARGEST_CLAIMED", 2_500_000)
+    monkeypatch.setattr(limits, "LARGEST_CLAIMED", 2_500_000)
     headers = signed(server, ONE, b"", "SendMessage", secret="guessed")
     with server.connected() as forged:
         forged.sendall(head(headers, 2_500_000) + b"x" * 2_000_000)
@@ -159,8 +159,8 @@ def test_the_largest_batch_fits_whatever_it_holds(server: Entrance, text: str):
 
 
 def test_the_bodies_of_all_requests_together_have_a_limit(monkeypatch):
-    monkeypatch.setattr(bodies, "LARGEST_BODIES", 1_000)
-    monkeypatch.setattr(bodies, "UNCOUNTED", 0)
+    monkeypatch.setattr(limits, "LARGEST_BODIES", 1_000)
+    monkeypatch.setattr(limits, "UNCOUNTED", 0)
     reader = Bodies()
 
     async def read(request):

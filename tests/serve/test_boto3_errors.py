@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from lakequeue.errors import SERVICE_ERRORS
-from lakequeue.serve.tasks import Task
+from lakequeue.serve.sqs.move_tasks import Task
 from serve.running import Running, sqs
 
 REGION = "local"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from lakequeue.message import md5_of_attributes
+from lakequeue.model.messages import md5_of_attributes
 from lakequeue.testing import ManualClock
 from serve.running import Running, sqs
 

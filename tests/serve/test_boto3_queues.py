@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakequeue import RedrivePolicy
-from lakequeue.serve.model import operations
+from lakequeue.serve.sqs.model import operations
 from lakequeue.testing import ManualClock
 from serve.running import Running, serving, sqs
 

@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode
 import httpx
 
 from hostile import SLOW, SLOW_BODY
-from lakequeue import LakeQueue, sandbox
+from lakequeue import LakeQueue
+from lakequeue.conditions import sandbox
 from lakequeue.serve.conditions import EACH
 from lakequeue.serve.keys import Key, Keys, Rule
 from serve.entrance import PATIENCE, Entrance, entrance, wait_until

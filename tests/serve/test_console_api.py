@@ -19,12 +19,12 @@ import pytest
 from deltalake import DeltaTable
 
 from lakequeue import LakeQueue, Queue, SendEntry
-from lakequeue.clock import to_micros
-from lakequeue.serve import console as console_module
-from lakequeue.serve.access import Caller, Open
+from lakequeue.model.clock import to_micros
 from lakequeue.serve.app import Application
-from lakequeue.serve.console import HEADERS, STATIC
-from lakequeue.serve.depths import BUCKETS, SPAN
+from lakequeue.serve.auth import Caller, Open
+from lakequeue.serve.console import routes as console_module
+from lakequeue.serve.console.depth_history import BUCKETS, SPAN
+from lakequeue.serve.console.routes import HEADERS, STATIC
 from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
 

@@ -22,12 +22,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from hostile import BODIES, conditions
-from lakequeue import LakeQueue, sandbox
-from lakequeue.clock import SystemClock
-from lakequeue.serve import bodies, query_protocol
+from lakequeue import LakeQueue
+from lakequeue.conditions import sandbox
+from lakequeue.model.clock import SystemClock
+from lakequeue.serve import limits
 from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
-from lakequeue.serve.model import operations
+from lakequeue.serve.sqs import query_protocol
+from lakequeue.serve.sqs.model import operations
 from serve.entrance import FORM, JSON, entrance, post, told, wait_until
 
 BASE = "http://localhost:9324"
@@ -433,7 +435,7 @@ def raw_requests(draw: st.DrawFn) -> list[bytes]:
 
 def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(Connection, "head_seconds", 0.02)
-    monkeypatch.setattr(bodies, "SLOWEST_BODY", 0.02)
+    monkeypatch.setattr(limits, "SLOWEST_BODY", 0.02)
     with entrance(tmp_path / "root") as running:
         running.application.endpoint.stop()
         running.server.config.timeout_keep_alive = 0.02

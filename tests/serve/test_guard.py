@@ -13,9 +13,9 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from lakequeue.clock import SystemClock
-from lakequeue.serve.guard import LARGEST_HEAD, MOST_HEADERS, Guard
+from lakequeue.model.clock import SystemClock
 from lakequeue.serve.logs import JsonLines
+from lakequeue.serve.middleware import LARGEST_HEAD, MOST_HEADERS, Guard
 from serve.entrance import FORM, JSON, told
 
 FORGED = "forged\nERROR line \x1b[31m\u2028"

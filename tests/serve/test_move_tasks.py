@@ -14,7 +14,7 @@ from serving import Process, client_of, wait_until
 
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.errors import InvalidParameterValue, QueueClientError, ResourceNotFoundException
-from lakequeue.serve.tasks import FASTEST, MOST_LISTED, SILENCE, MoveTasks
+from lakequeue.serve.sqs.move_tasks import FASTEST, MOST_LISTED, SILENCE, MoveTasks
 from lakequeue.testing import ManualClock
 
 

@@ -25,7 +25,7 @@ from lakequeue.serve import metrics as metrics_module
 from lakequeue.serve.app import Application
 from lakequeue.serve.health import Health
 from lakequeue.serve.logs import JsonLines
-from lakequeue.serve.watching import LONGEST
+from lakequeue.serve.measuring import LONGEST
 from lakequeue.storage.layout import messages_path
 from lakequeue.testing import ManualClock
 

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 import httpx
 import pytest
 
-from lakequeue.serve.query_protocol import NAMESPACE
+from lakequeue.serve.sqs.query_protocol import NAMESPACE
 from serve.running import Running
 from serve.serving import wait_until
 

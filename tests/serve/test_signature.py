@@ -11,7 +11,7 @@ from botocore.auth import SIGV4_TIMESTAMP, SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from lakequeue.serve.access import Request
+from lakequeue.serve.auth import Request
 from lakequeue.serve.faults import WireError
 from lakequeue.serve.keys import Key, Keys
 from lakequeue.serve.signature import Signed

@@ -16,13 +16,13 @@ from typing import Any
 from lakequeue import LakeQueue, lease
 from lakequeue.spark import query, stream_from_queue, stream_to_queue
 from lakequeue.spark.session import build_session
-from lakequeue.storage import frames
-from lakequeue.storage.point import PointTable
+from lakequeue.storage.bulk import write_files
+from lakequeue.storage.engines.point import PointTable
 
 MOMENTS: dict[str, tuple[Any, str, str]] = {
     "between": (query.Batches, "__call__", "before"),  # the last batch is done, and Spark knows it
-    "unwritten": (frames, "stage", "before"),
-    "staged": (frames, "stage", "after"),
+    "unwritten": (write_files, "stage", "before"),
+    "staged": (write_files, "stage", "after"),
     "uncommitted": (PointTable, "add", "before"),
     "committed": (PointTable, "add", "after"),
     "unknown": (query.Batches, "__call__", "after"),  # done, but Spark does not know it

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakequeue import LakeQueue, errors
-from lakequeue.storage import layout, past, sweep
+from lakequeue.storage import cleaning, layout, past_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ def lq(tmp_path: Path) -> LakeQueue:
 def last_commit(lq: LakeQueue, key: str) -> datetime:
     """When the newest version of a queue's tables was committed, by the machine's clock."""
     paths = [layout.messages_path(lq.root, key, 0), layout.receipts_path(lq.root, key, 0)]
-    micros = max(past.versions(path)[-1].committed_at for path in paths)
+    micros = max(past_versions.versions(path)[-1].committed_at for path in paths)
     return datetime.fromtimestamp(micros / 1e6, timezone.utc)
 
 
@@ -70,7 +70,7 @@ def test_what_the_log_no_longer_tells_is_an_error_that_says_how_far_it_reaches(l
     early = last_commit(lq, queue.key)
     for _ in range(2):
         queue.receive(visibility_timeout=0)
-    sweep.trim(lq.engine.open(layout.receipts_path(lq.root, queue.key, 0)), layout.NOTHING_KEPT)
+    cleaning.trim(lq.engine.open(layout.receipts_path(lq.root, queue.key, 0)), layout.NOTHING_KEPT)
     with pytest.raises(errors.QueueClientError, match="is known back to .*, and not as of"):
         lq.view_statements(as_of=early)
     assert len(lq.view_statements(as_of=last_commit(lq, queue.key))) == 5

@@ -12,7 +12,8 @@ import pytest
 from concurrency.rig import apart, check_log
 from concurrency.stopping import older
 from lakequeue import LakeQueue, Queue, QueueClientError, SystemClock
-from lakequeue.storage import bulk, layout, waiting
+from lakequeue.storage import layout
+from lakequeue.storage.bulk import commit_files, manifests
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +37,7 @@ def rows_of(spark: SparkSession, queue: Queue) -> DataFrame:
 
 def cut_off_after(patch: pytest.MonkeyPatch, commits: int) -> None:
     """Has every commit of a bulk send but the first ones fail."""
-    done, add = 0, bulk._Part.commit
+    done, add = 0, commit_files._Part.commit
 
     def failing(*args: Any, **more: Any) -> int:
         nonlocal done
@@ -45,7 +46,7 @@ def cut_off_after(patch: pytest.MonkeyPatch, commits: int) -> None:
             raise OSError("cut off")
         return add(*args, **more)
 
-    patch.setattr(bulk._Part, "commit", failing)
+    patch.setattr(commit_files._Part, "commit", failing)
 
 
 def cut_off(spark: SparkSession, queue: Queue, send: Callable[[], object], commits: int) -> QueueClientError:
@@ -71,13 +72,13 @@ def test_a_repeated_send_adds_what_its_first_attempt_left_out(
     cut_off(spark, queue, lambda: queue.send_dataframe(df, "load"), commits)
     left = ROWS - len(bodies(queue))
     other = apart(queue.owner.root, SystemClock(), 1)[0].queue(queue.name)
-    assert other.bulk_send(spark, df, waiting.Name.of_send("load"), None) == left
+    assert other.bulk_send(spark, df, manifests.Name.of_send("load"), None) == left
     assert queue.send_dataframe(df, "load") == 0
     assert bodies(queue) == [*range(ROWS)]
 
 
 def test_a_repeated_batch_of_a_stream_adds_what_is_missing(spark: SparkSession, queue: Queue) -> None:
-    df, name = rows_of(spark, queue), waiting.Name.of_batch("s", 0)
+    df, name = rows_of(spark, queue), manifests.Name.of_batch("s", 0)
     cut_off(spark, queue, lambda: queue.bulk_send(spark, df, name, None), 1)
     left = ROWS - len(bodies(queue))
     assert [queue.bulk_send(spark, df, name, None) for _ in range(2)] == [left, 0]
@@ -134,10 +135,10 @@ def test_the_check_of_what_was_reached_can_fail(
     """Guarantee 5: without it, a repeated send adds again what reached a shard."""
     df = rows_of(spark, queue)
     cut_off(spark, queue, lambda: queue.send_dataframe(df, "load"), 2)
-    for kind in waiting.Name, waiting.Manifest:
+    for kind in manifests.Name, manifests.Manifest:
         monkeypatch.setattr(kind, "reached", lambda *_: False)
-    monkeypatch.setattr(bulk, "Duplicates", lambda *_: None)  # a FIFO queue would notice
-    monkeypatch.setattr(waiting.Manifest, "too_old", False)
+    monkeypatch.setattr(commit_files, "Duplicates", lambda *_: None)  # a FIFO queue would notice
+    monkeypatch.setattr(manifests.Manifest, "too_old", False)
     queue.send_dataframe(df, "load")
     with pytest.raises(AssertionError):
         check_log(queue)
@@ -146,18 +147,18 @@ def test_the_check_of_what_was_reached_can_fail(
 def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
     spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = bulk._Part.commit
+    add = commit_files._Part.commit
     now = time.time
 
     def slow(*args: Any, **more: Any) -> int:
         monkeypatch.undo()
         rows = add(*args, **more)
         with pytest.MonkeyPatch.context() as patch:  # it takes so long that it seems to be gone
-            patch.setattr("lakequeue.storage.bulk.time.time", lambda: now() + 3_600)
+            patch.setattr("lakequeue.storage.bulk.commit_files.time.time", lambda: now() + 3_600)
             assert not queue.compact().failures
         return rows
 
-    monkeypatch.setattr(bulk._Part, "commit", slow)
+    monkeypatch.setattr(commit_files._Part, "commit", slow)
     queue.send_dataframe(rows_of(spark, queue))
     assert bodies(queue) == [*range(ROWS)]
 
@@ -165,8 +166,8 @@ def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
 def test_a_send_whose_parts_were_all_committed_by_others_keeps_their_files(
     spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complete = bulk.complete
-    monkeypatch.setattr(bulk, "complete", lambda *args: complete(*args) * 0)  # the answer of who was late
+    complete = commit_files.complete
+    monkeypatch.setattr(commit_files, "complete", lambda *args: complete(*args) * 0)  # the answer of who was late
     assert queue.send_dataframe(rows_of(spark, queue)) == 0
     assert bodies(queue) == [*range(ROWS)]
     assert len(queue.receive(1_000)) == ROWS

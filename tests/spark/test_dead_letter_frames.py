@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
-from lakequeue.moving import Mover
+from lakequeue.operations.move import Mover
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from deltalake import DeltaTable
 
 from concurrency.rig import apart, application_id, check_log, shard_of, small_segments
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, QueueClientError
-from lakequeue.shard_service import ShardService
-from lakequeue.storage import bulk, bulk_dedup, layout, waiting
-from lakequeue.storage.point import PointTable
+from lakequeue.runtime.shard_service import ShardService
+from lakequeue.storage import layout
+from lakequeue.storage.bulk import commit_files, dedup, manifests
+from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def table_files(queue: Queue) -> set[str]:
 
 def staged_files(queue: Queue) -> dict[str, int]:
     """Files of the only manifest, with their rows."""
-    (manifest,) = waiting.manifests(layout.tables_path(queue.owner.root, queue.key))
+    (manifest,) = manifests.manifests(layout.tables_path(queue.owner.root, queue.key))
     return {file.path: file.rows for file in manifest.of(0)}
 
 
@@ -350,13 +351,13 @@ def test_a_lost_race_looks_only_at_what_was_sent_since(
             other.send(f"quicker {len(offered)}", group_id="y", dedup_id=f"d{len(offered)}")
         add(self, files, *args)
 
-    sent_after, looked = bulk_dedup._sent_after, []
+    sent_after, looked = dedup._sent_after, []
 
     def spied(table: Any, first: int, *args: Any) -> Any:
         looked.append(first)
         return sent_after(table, first, *args)
 
-    monkeypatch.setattr(bulk_dedup, "_sent_after", spied)
+    monkeypatch.setattr(dedup, "_sent_after", spied)
     monkeypatch.setattr(PointTable, "add", overtaken)
     assert queue.send_dataframe(wide(spark)) == 197
     assert offered == [199, 198, 197]
@@ -371,7 +372,7 @@ def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
     tmp_path: Path, spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = apart(tmp_path / "root", clock, 1)[0].queue("orders.fifo")
-    holding, rewritten = ShardService.holding_sends, waiting.rewritten
+    holding, rewritten = ShardService.holding_sends, manifests.rewritten
     turns: list[str] = []
     held = threading.Event()
     written: list[bool] = []
@@ -391,10 +392,10 @@ def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
         return rewritten(*args)
 
     monkeypatch.setattr(ShardService, "holding_sends", hold)
-    monkeypatch.setattr(waiting, "rewritten", spied)
+    monkeypatch.setattr(manifests, "rewritten", spied)
     assert queue.send_dataframe(wide(spark)) == 200 - len(turns)
-    assert len(turns) == bulk.PATIENCE + 1
-    assert written == [False] * bulk.PATIENCE + [True]
+    assert len(turns) == commit_files.PATIENCE + 1
+    assert written == [False] * commit_files.PATIENCE + [True]
     assert bodies(queue)[: len(turns)] == ["quicker"] * len(turns)
     assert not {str(n) for n in range(len(turns))} & set(bodies(queue))
 
@@ -448,15 +449,15 @@ def test_a_lease_shows_ids_and_sequence_numbers_and_blocks_its_groups(spark: Spa
 def test_the_window_begins_with_the_commit_however_long_the_writing_took(
     spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = bulk.frames.stage
+    stage = commit_files.frames.stage
 
-    def slow(*args: Any, **more: Any) -> waiting.Manifest:
+    def slow(*args: Any, **more: Any) -> manifests.Manifest:
         manifest = stage(*args, **more)
         clock.advance(400)
         return manifest
 
     with monkeypatch.context() as patch:
-        patch.setattr(bulk.frames, "stage", slow)
+        patch.setattr(commit_files.frames, "stage", slow)
         assert queue.send_dataframe(frame(spark, ("a", "1", "first"))) == 1
     clock.advance(299)
     queue.send("again", group_id="a", dedup_id="1")

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from lakequeue import LakeQueue, handles
+from lakequeue import LakeQueue
 from lakequeue.errors import InvalidMessageContents, InvalidParameterValue
-from lakequeue.sequence import sequence_number
-from lakequeue.storage import frames, layout, lease_frame, row_rules, waiting
-from lakequeue.storage.engine import DataFile, Table
-from lakequeue.storage.point import PointEngine
+from lakequeue.model import receipt_handles
+from lakequeue.model.sequence_numbers import sequence_number
+from lakequeue.storage import layout
+from lakequeue.storage.bulk import lease_frame, manifests, row_rules, write_files
+from lakequeue.storage.engines.interface import DataFile, Table
+from lakequeue.storage.engines.point import PointEngine
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -26,7 +28,9 @@ pytestmark = pytest.mark.spark
 
 NOW = 1_767_225_600_123_456  # 2026-01-01 00:00:00.123456
 OPENED = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)
-LEASE = lease_frame.LeaseColumns("0123456789abcdef-01234567", "f" * 32, handles.lease_key(b"secret", "f" * 32))
+LEASE = lease_frame.LeaseColumns(
+    "0123456789abcdef-01234567", "f" * 32, receipt_handles.lease_key(b"secret", "f" * 32)
+)
 
 
 @pytest.fixture
@@ -37,10 +41,10 @@ def log(tmp_path: Path) -> Table:
     return engine.open(path)
 
 
-def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> waiting.Manifest:
+def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> manifests.Manifest:
     given = {"send_id": "s1", "max_bytes": 262_144} | given
-    name = waiting.Name.of_send(given.pop("send_id"))
-    return frames.stage(spark, df, log.path.removesuffix("/q/k/0/messages"), "k", [0], name, **given)
+    name = manifests.Name.of_send(given.pop("send_id"))
+    return write_files.stage(spark, df, log.path.removesuffix("/q/k/0/messages"), "k", [0], name, **given)
 
 
 def tables(log: Table) -> str:
@@ -84,8 +88,8 @@ def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table)
         {"position": 2, "delay_seconds": 7.0},
     )
     assert file.nulls == {"sent_at": 3, "position": 0, "delay_seconds": 0, "source_receive_count": 3}
-    assert waiting.load_manifest(tables(log), "s1") == manifest
-    assert waiting.load_manifest(tables(log), "s2") is None
+    assert manifests.load_manifest(tables(log), "s1") == manifest
+    assert manifests.load_manifest(tables(log), "s2") is None
 
     lease = lease_frame.lease_frame(spark, commit(log, manifest.of(0)), LEASE)
     assert tuple(lease.columns) == lease_frame.LEASE_COLUMNS
@@ -97,12 +101,12 @@ def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table)
     assert {row.sent_at.replace(tzinfo=None) for row in found} == {OPENED.replace(tzinfo=None)}
     assert len({uuid.UUID(row.message_id) for row in found}) == 3
     for row in found:
-        handle = handles.ReceiptHandle(LEASE.key, 0, row.offset, LEASE.lease_id)
-        assert row.receipt_handle == handles.encode(handle, b"secret")
+        handle = receipt_handles.ReceiptHandle(LEASE.key, 0, row.offset, LEASE.lease_id)
+        assert row.receipt_handle == receipt_handles.encode(handle, b"secret")
 
 
 def test_both_engines_read_what_a_session_of_old_habits_has_staged(spark: SparkSession, log: Table) -> None:
-    from lakequeue.storage.spark import SparkEngine
+    from lakequeue.storage.engines.spark import SparkEngine
 
     other = spark.newSession()
     other.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
@@ -152,7 +156,7 @@ def test_rows_that_break_rules_are_counted_and_nothing_stays(spark: SparkSession
         assert part in str(caught.value)
     with pytest.raises(InvalidMessageContents, match="1 row has characters"):
         staged(spark, spark.createDataFrame([("a\ufffe",), ("b",)], "body string"), log)
-    assert waiting.load_manifest(tables(log), "s1") is None
+    assert manifests.load_manifest(tables(log), "s1") is None
     assert not list(Path(log.path).rglob("*.parquet"))
 
 
@@ -188,8 +192,8 @@ def test_a_second_staging_of_a_send_keeps_to_the_first(spark: SparkSession, log:
     second = staged(spark, spark.sql("SELECT 'second' AS body"), log, send_id="any / id")
     assert second == first
     assert len(list(Path(log.path).rglob("*.parquet"))) == 1
-    waiting.discard(tables(log).removesuffix("/q/k"), "k", "any / id")
-    assert waiting.load_manifest(tables(log), "any / id") is None
+    manifests.discard(tables(log).removesuffix("/q/k"), "k", "any / id")
+    assert manifests.load_manifest(tables(log), "any / id") is None
     assert not list(Path(log.path).rglob("*.parquet"))
 
 

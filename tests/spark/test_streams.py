@@ -25,7 +25,8 @@ from lakequeue import (
 )
 from lakequeue.spark import stream_from_queue, stream_to_queue
 from lakequeue.spark.checkpoint import FILE
-from lakequeue.storage import bulk, frames, layout, waiting
+from lakequeue.storage import layout
+from lakequeue.storage.bulk import commit_files, manifests, write_files
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -109,10 +110,10 @@ def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
 @pytest.mark.spec("SND-17")
 def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Queue) -> None:
     def send(number: int, *texts: str) -> int:
-        return queue.bulk_send(spark, batch_of(spark, *texts), waiting.Name.of_batch("s", number), None)
+        return queue.bulk_send(spark, batch_of(spark, *texts), manifests.Name.of_batch("s", number), None)
 
     assert [send(0, "a", "b"), send(0, "a", "b"), send(3, "c"), send(2, "late"), send(3, "c")] == [2, 0, 1, 0, 0]
-    assert queue.bulk_send(spark, batch_of(spark, "d"), waiting.Name.of_batch("t", 0), None) == 1
+    assert queue.bulk_send(spark, batch_of(spark, "d"), manifests.Name.of_batch("t", 0), None) == 1
     assert bodies(queue) == ["a", "b", "c", "d"]
     assert (queue.batches_of("s"), queue.batches_of("t"), queue.batches_of("u")) == (4, 1, 0)
     assert application_id(queue, "stream-s") == 4
@@ -122,19 +123,19 @@ def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Que
 
 def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> None:
     nothing = batch_of(spark, "x").where("body IS NULL")
-    assert queue.bulk_send(spark, nothing, waiting.Name.of_batch("s", 0), None) == 0
+    assert queue.bulk_send(spark, nothing, manifests.Name.of_batch("s", 0), None) == 0
     assert queue.batches_of("s") == 0
     assert not list((Path(layout.tables_path(queue.owner.root, queue.key)) / "manifests").iterdir())
 
 
 @pytest.mark.spec("QUE-25", "SND-2")
 @pytest.mark.parametrize(
-    "name", [waiting.Name.of_batch("s", 0), waiting.Name.of_send("load")], ids=["batch", "send_id"]
+    "name", [manifests.Name.of_batch("s", 0), manifests.Name.of_send("load")], ids=["batch", "send_id"]
 )
 def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
-    spark: SparkSession, lq: LakeQueue, queue: Queue, name: bulk.Name, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lq: LakeQueue, queue: Queue, name: commit_files.Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = frames.stage
+    stage = write_files.stage
 
     def interrupted(*args: Any, **more: Any) -> Any:
         monkeypatch.undo()
@@ -142,7 +143,7 @@ def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
         lq.queue("orders").set_attributes(maximum_message_size=1_024)
         return staged
 
-    monkeypatch.setattr(frames, "stage", interrupted)
+    monkeypatch.setattr(write_files, "stage", interrupted)
     with pytest.raises(InvalidParameterValue, match="1 row is longer than 1024 bytes"):
         queue.bulk_send(spark, batch_of(spark, "x" * 1_025), name, None)
     assert queue.bulk_send(spark, batch_of(spark, "x" * 1_024), name, None) == 1
@@ -155,14 +156,14 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
     def killed(*_: Any) -> None:
         raise OSError("killed")
 
-    names = waiting.Name.of_batch("s", 0), waiting.Name.of_send("load")
+    names = manifests.Name.of_batch("s", 0), manifests.Name.of_send("load")
     with monkeypatch.context() as patch:
-        patch.setattr(bulk, "complete", killed)
+        patch.setattr(commit_files, "complete", killed)
         for name in names:
             with pytest.raises(QueueClientError):
                 queue.bulk_send(spark, batch_of(spark, "old"), name, None)
-    manifests = Path(layout.tables_path(queue.owner.root, queue.key)) / "manifests"
-    for manifest in manifests.iterdir():
+    waiting = Path(layout.tables_path(queue.owner.root, queue.key)) / "manifests"
+    for manifest in waiting.iterdir():
         written = manifest.stat().st_mtime - 12 * 3600 - 1
         os.utime(manifest, (written, written))
     assert queue.bulk_send(spark, batch_of(spark, "new"), names[0], None) == 1
@@ -177,16 +178,16 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
 def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too_old_sends_nothing(
     spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch, hours: float
 ) -> None:
-    complete, now = bulk.complete, time.time
+    complete, now = commit_files.complete, time.time
 
     def stopped(*args: Any) -> int:
         older(queue.owner.root, hours * 3600)
         assert not queue.compact().failures
         if hours == 13:  # the files are there still, but would not be for long
-            monkeypatch.setattr("lakequeue.storage.waiting.time.time", lambda: now() + hours * 3600)
+            monkeypatch.setattr("lakequeue.storage.bulk.manifests.time.time", lambda: now() + hours * 3600)
         return complete(*args)
 
-    monkeypatch.setattr(bulk, "complete", stopped)
+    monkeypatch.setattr(commit_files, "complete", stopped)
     with pytest.raises(QueueClientError, match="waited too long" if hours == 30 else "12 h ago") as caught:
         queue.send_dataframe(batch_of(spark, "a", "b"))
     assert not caught.value.outcome_unknown
@@ -226,11 +227,11 @@ def test_a_batch_that_was_cut_off_is_sent_once(
 
     with monkeypatch.context() as patch:
         # the manifest goes right after the commit
-        patch.setattr(*((waiting, "forget") if committed else (bulk, "complete")), cut_off)
+        patch.setattr(*((manifests, "forget") if committed else (commit_files, "complete")), cut_off)
         error = failure(stream_to_queue(folder.rows, queue, checkpoint))
     assert isinstance(error, QueueClientError) and "cut off" in str(error)
     assert len(log_rows(queue)) == (2 if committed else 0)
-    monkeypatch.setattr(frames, "stage", cut_off)  # what was written once is not evaluated again
+    monkeypatch.setattr(write_files, "stage", cut_off)  # what was written once is not evaluated again
     query = stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow")
     assert run(query) == [(0 if committed else 2,)]
     assert bodies(queue) == ["a1", "a2"]
@@ -247,9 +248,9 @@ def test_the_replay_check_of_streams_can_fail(
         raise OSError("cut off")
 
     with monkeypatch.context() as patch:
-        patch.setattr(waiting, "forget", cut_off)
+        patch.setattr(manifests, "forget", cut_off)
         failure(stream_to_queue(folder.rows, queue, checkpoint))
-    for kind in waiting.Name, waiting.Manifest:
+    for kind in manifests.Name, manifests.Manifest:
         monkeypatch.setattr(kind, "reached", lambda *_: False)
     run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow"))
     with pytest.raises(AssertionError):
@@ -349,7 +350,7 @@ def test_a_queue_that_is_deleted_ends_the_stream(
 @pytest.mark.long
 def test_the_spark_engine_sends_a_replayed_batch_once_too(tmp_path: Path, spark: SparkSession) -> None:
     queue = LakeQueue(str(tmp_path / "root"), spark=spark, engine="spark").create_queue("orders")
-    name = waiting.Name.of_batch("s", 0)
+    name = manifests.Name.of_batch("s", 0)
     assert [queue.bulk_send(spark, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
     assert queue.batches_of("s") == 1
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakequeue import LakeQueue, Queue, SendEntry, views
+from lakequeue import LakeQueue, Queue, SendEntry
+from lakequeue.operations import sql_views
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ def test_the_history_agrees_with_the_counts_whatever_happened(
 def test_runs_across_chunks_reach_every_message(
     spark: SparkSession, lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "_CHUNK", 3)
+    monkeypatch.setattr(sql_views, "_CHUNK", 3)
     queue = lq.create_queue("orders")
     queue.send_batch([SendEntry(body=f"{i:02}") for i in range(20)])
     handles = {m.body: m.receipt_handle for m in queue.receive(max_messages=17)}
@@ -295,7 +296,7 @@ def test_a_root_without_queues_has_empty_views_of_the_same_schema(
     names = ("messages", "receipts", "history", "queues", "stats")
     full = {view: spark.table(view).schema.simpleString() for view in names}
     assert spark.table("stats").select("queue", "visible", "sent").collect() == [("orders", 1, 1)]
-    for statement in views.view_statements(str(tmp_path / "empty"), []):
+    for statement in sql_views.view_statements(str(tmp_path / "empty"), []):
         spark.sql(statement)
     assert {view: spark.table(view).schema.simpleString() for view in full} == full
     assert all(spark.table(view).isEmpty() for view in full)

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakequeue.attributes import (
+from lakequeue.errors import (
+    InvalidAttributeName,
+    InvalidAttributeValue,
+    InvalidParameterValue,
+    MissingParameter,
+)
+from lakequeue.model.attributes import (
     ATTRIBUTE_NAMES,
     HIDDEN,
     READ_ONLY,
@@ -17,12 +23,6 @@ from lakequeue.attributes import (
     check_tags,
     check_visibility_timeout,
     check_wait,
-)
-from lakequeue.errors import (
-    InvalidAttributeName,
-    InvalidAttributeValue,
-    InvalidParameterValue,
-    MissingParameter,
 )
 
 PROFILES = ["lake", "sqs", "sqs-2018", "cmq"]

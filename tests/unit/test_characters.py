@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakequeue.storage.characters import rows_with_refused_characters
+from lakequeue.storage.bulk.characters import rows_with_refused_characters
 
 ALLOWED = [*"\t\n\r ~\x7f\x9fü", "\ud7ff", "\ue000", "\ufffd", "\U00010000", "\U0010ffff", "😀"]
 REFUSED = ["\x00", "\x08", "\x0b", "\x0c", "\x0e", "\x1f", "\ufffe", "\uffff"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakequeue.clock import SystemClock, duration_micros, from_micros, to_micros
+from lakequeue.model.clock import SystemClock, duration_micros, from_micros, to_micros
 from lakequeue.testing import ManualClock
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lakequeue import evaluator, looking, predicate, sandbox
+from lakequeue.conditions import evaluator, predicate, sandbox
+from lakequeue.operations import browse
 
 HERE = Path(__file__).parents[2]
 CONDITIONS = (HERE / "docs" / "conditions.md").read_text(encoding="utf-8")
@@ -27,12 +28,12 @@ def test_the_page_names_what_a_condition_may_use():
 def test_the_page_names_the_columns():
     table = CONDITIONS.split("| column |")[1].split("\n\n")[0]
     first_cells = " ".join(line.split("|")[1] for line in table.splitlines()[2:])
-    assert re.findall("`([a-z_]+)`", first_cells) == looking.SCHEMA.names
+    assert re.findall("`([a-z_]+)`", first_cells) == browse.SCHEMA.names
 
 
 def test_the_page_names_the_limits():
     assert f"{predicate.LONGEST:,} characters" in CONDITIONS
-    batch = f"{looking.ROWS:,} to {looking.GROWTH * looking.ROWS:,} messages or {looking.BYTES // 2**20} MiB"
+    batch = f"{browse.ROWS:,} to {browse.GROWTH * browse.ROWS:,} messages or {browse.BYTES // 2**20} MiB"
     assert f"| judging one batch, {batch} | {sandbox.SECONDS:g} s |" in CONDITIONS
     assert f"{sandbox.MEMORY // 2**20} MiB in all" in CONDITIONS
     assert f"| {sandbox.AT_ONCE}; others wait for {sandbox.WAIT_SECONDS:g} s |" in CONDITIONS

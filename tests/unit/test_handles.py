@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakequeue.errors import ReceiptHandleIsInvalid
-from lakequeue.handles import ReceiptHandle, decode, encode, lease_key, new_lease_id
-from lakequeue.names import new_key
+from lakequeue.model.names import new_key
+from lakequeue.model.receipt_handles import ReceiptHandle, decode, encode, lease_key, new_lease_id
 
 KEY = "0123456789abcdef-01234567"
 SECRET = b"secret of the queue"

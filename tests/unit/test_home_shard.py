@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from lakequeue.home_shard import ELSEWHERE_EVERY, HomeShard
+from lakequeue.runtime.home_shard import ELSEWHERE_EVERY, HomeShard
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4, 16])

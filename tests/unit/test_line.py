@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from lakequeue.line import Line, Place
+from lakequeue.runtime.waiters import Line, Place
 
 
 class Waiting:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from lakequeue.storage.locks import committing
+from lakequeue.storage.engines.locks import committing
 
 PROBE = """
 import sys

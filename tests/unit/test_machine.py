@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import QueueServiceError
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.shard import (
     IN_FLIGHT,
     READY,

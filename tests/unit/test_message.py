@@ -6,7 +6,6 @@ from decimal import Decimal
 
 import pytest
 
-from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import (
     BatchEntryIdsNotDistinct,
     BatchRequestTooLong,
@@ -18,7 +17,8 @@ from lakequeue.errors import (
     OverLimit,
     TooManyEntriesInBatchRequest,
 )
-from lakequeue.message import (
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.messages import (
     AttributeValue,
     BatchFailure,
     Message,

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.names import is_fifo, name_hash, new_key, validate_name
-from lakequeue.profiles import profile
+from lakequeue.model.names import is_fifo, name_hash, new_key, validate_name
+from lakequeue.model.profiles import profile
 
 SQS_LIKE = ["lake", "sqs", "sqs-2018"]
 

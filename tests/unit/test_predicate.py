@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from hostile import SLOW, SLOW_BODY
-from lakequeue import sandbox
+from lakequeue.conditions import sandbox
+from lakequeue.conditions.evaluator import FUNCTIONS, OPERATORS, Evaluator
+from lakequeue.conditions.predicate import Predicate
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.evaluator import FUNCTIONS, OPERATORS, Evaluator
-from lakequeue.looking import SCHEMA
-from lakequeue.predicate import Predicate
+from lakequeue.operations.browse import SCHEMA
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 DEEP_TYPE = "[" * 20_000 + '"INT"' + "]" * 20_000

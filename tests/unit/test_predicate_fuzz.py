@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from hostile import BODIES, conditions
-from lakequeue import sandbox
+from lakequeue.conditions import sandbox
+from lakequeue.conditions.predicate import Predicate
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.looking import SCHEMA
-from lakequeue.predicate import Predicate
+from lakequeue.operations.browse import SCHEMA
 
 LONG_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
 ROWS = pa.Table.from_pylist(

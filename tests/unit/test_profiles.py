@@ -2,9 +2,9 @@
 
 import pytest
 
-from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue
-from lakequeue.profiles import PROFILES, profile, widest
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.profiles import PROFILES, profile, widest
 
 DAY = 86_400
 STRICTNESS = [("lake", False), ("sqs", False), ("sqs-2018", False), ("cmq", True)]

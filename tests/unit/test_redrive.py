@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lakequeue.attributes import QueueAttributes
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.redrive import (
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.redrive_policies import (
     Place,
     RedriveAllowPolicy,
     RedrivePolicy,

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from lakequeue import ComputedRenewal, HeartbeatRenewal, InvalidOptions, NoRenewal
-from lakequeue.renewal import LONGEST_RECEIPT, Hold, Renewal, renew_after, renewed_timeout
+from lakequeue.renewal.policies import LONGEST_RECEIPT, Hold, Renewal, renew_after, renewed_timeout
 
 S = 1_000_000
 

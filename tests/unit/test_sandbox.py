@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 
 from hostile import SLOW, SLOW_BODY
-from lakequeue import sandbox
+from lakequeue.conditions import sandbox
+from lakequeue.conditions.predicate import Predicate
+from lakequeue.conditions.sandbox import Crashed, Interrupted, Sandbox, Slow
 from lakequeue.errors import InvalidParameterValue, QueueClientError, RequestThrottled
-from lakequeue.predicate import Predicate
-from lakequeue.receiving import Interrupt
-from lakequeue.sandbox import Crashed, Interrupted, Sandbox, Slow
+from lakequeue.model.interrupts import Interrupt
 
 PATIENCE = 60.0
 SCHEMA = pa.schema([("body", pa.string())])

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from lakequeue.cli.frame import DONE, ENVIRONMENT, Session, explained, usage
+from lakequeue.client import LakeQueue
 from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
-from lakequeue.service import LakeQueue
 from lakequeue.spark.session import build_session
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakequeue.cli.frame import usage
 from lakequeue.errors import BatchRequestTooLong
-from lakequeue.message import BatchFailure, BatchResult, SendEntry, normalize_attributes
-from lakequeue.profiles import profile
+from lakequeue.model.messages import BatchFailure, BatchResult, SendEntry, normalize_attributes
+from lakequeue.model.profiles import profile
 
 if TYPE_CHECKING:
     from lakequeue import Queue

@@ -11,7 +11,7 @@ import typer
 from lakequeue.cli import render
 from lakequeue.cli.frame import Session, usage
 from lakequeue.cli.queues import Name, parsed_instant
-from lakequeue.clock import from_micros
+from lakequeue.model.clock import from_micros
 
 _KINDS = (".png", ".svg", ".pdf")
 
@@ -33,14 +33,14 @@ def plot(
         usage("where to? give --out FILE.png")
     if out is not None and out.suffix not in _KINDS:
         usage(f"--out must end in one of {', '.join(_KINDS)}")
-    from lakequeue import plotting
+    from lakequeue.operations import plot
 
     lake = session.lake()
     begin = lake.clock.now() - timedelta(hours=hours) if since is None else parsed_instant(since)
     with render.spinner("reading"):
-        points = plotting.points(lake.queue(queue), begin)
+        points = plot.points(lake.queue(queue), begin)
     if out is not None:
-        plotting.draw(queue, points, out)
+        plot.draw(queue, points, out)
     documents = [
         {"at": from_micros(point.at), "sent": point.sent} | render.counts_document(queue, point.counts)
         for point in points

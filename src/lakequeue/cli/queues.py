@@ -331,7 +331,7 @@ def _redrive_policy(dead_letter_queue: str | None, max_receive_count: int | None
         return {}
     if dead_letter_queue is None or max_receive_count is None:
         usage("--dead-letter-queue and --max-receive-count go together")
-    from lakequeue.redrive import RedrivePolicy
+    from lakequeue.model.redrive_policies import RedrivePolicy
 
     return {"redrive_policy": RedrivePolicy(dead_letter_queue, max_receive_count)}
 
@@ -346,7 +346,7 @@ def _merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
 def _snake_case_names() -> set[str]:
     import attrs
 
-    from lakequeue.attributes import QueueAttributes
+    from lakequeue.model.attributes import QueueAttributes
 
     return {field.name for field in attrs.fields(QueueAttributes)}
 
@@ -355,11 +355,11 @@ def listed(
     lake: LakeQueue, prefix: str = "", limit: int | None = None, after: str | None = None
 ) -> Iterator[Queue]:
     """Queues by name, however many: the API lists them a page at a time."""
-    from lakequeue import service
+    from lakequeue import client
 
     page = lake.list_queues(prefix, limit, after)
     yield from page
-    while limit is None and len(page) == service.MAX_LISTED:
+    while limit is None and len(page) == client.MAX_LISTED:
         page = lake.list_queues(prefix, limit, page[-1].name)
         yield from page
 

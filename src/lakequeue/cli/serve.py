@@ -38,7 +38,7 @@ def serve(
 ) -> None:
     """Answer SQS clients over HTTP."""
     session: Session = ctx.obj
-    from lakequeue import sandbox
+    from lakequeue.conditions import sandbox
 
     try:
         from lakequeue.serve import logs

@@ -72,7 +72,7 @@ def demo(
 ) -> None:
     """Send, process and settle real files through a queue; takes about a minute."""
     session: Session = ctx.obj
-    from lakequeue.demo import run_demo
+    from lakequeue.cli.demo import run_demo
 
     console = output.error_console() if session.json else output.console()
     status = run_demo(session.root or None, None if input_dir is None else str(input_dir), console)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from lakequeue import LakeQueue, Queue
-    from lakequeue.looking import Standing
+    from lakequeue.operations.browse import Standing
 
 _COLUMNS = {
     "queue": "queue",
@@ -87,7 +87,7 @@ class _Watcher:
         return {"at": self.looked_at, "queues": rows}
 
     def _row(self, queue: Queue, now: dict[str, Standing]) -> dict[str, Any]:
-        from lakequeue.looking import standing
+        from lakequeue.operations.browse import standing
 
         stands = now[queue.key] = standing(queue)
         before = self._before.get(queue.key)

@@ -15,16 +15,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from lakequeue.serve.access import Access, Open, by_password
-from lakequeue.serve.actions import Actions
-from lakequeue.serve.bodies import LARGEST_BODY, Bodies
-from lakequeue.serve.console import Console
-from lakequeue.serve.endpoint import Endpoint
-from lakequeue.serve.guard import Guard
+from lakequeue.client import LakeQueue
+from lakequeue.serve.auth import Access, Open, by_password
+from lakequeue.serve.console.routes import Console
 from lakequeue.serve.health import Health
+from lakequeue.serve.limits import LARGEST_BODY, Bodies
+from lakequeue.serve.measuring import AccessLog, Watch
 from lakequeue.serve.metrics import Metrics
-from lakequeue.serve.watching import AccessLog, Watch
-from lakequeue.service import LakeQueue
+from lakequeue.serve.middleware import Guard
+from lakequeue.serve.sqs.actions import Actions
+from lakequeue.serve.sqs.endpoint import Endpoint
 
 THREADS = 256
 """Requests that may wait for their commit at a time; they meet in the group commit."""

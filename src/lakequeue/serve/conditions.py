@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from lakequeue.receiving import Interrupt
-from lakequeue.sandbox import Interrupted
+from lakequeue.conditions.sandbox import Interrupted
+from lakequeue.model.interrupts import Interrupt
 from lakequeue.serve.faults import WireError
 
 EACH = 2

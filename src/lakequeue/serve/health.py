@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError
-from lakequeue.service import LakeQueue
 
 SECONDS = 5.0
 """What storage has to answer a look at the catalog."""

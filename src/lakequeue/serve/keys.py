@@ -27,10 +27,10 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import InvalidOptions
-from lakequeue.serve.access import Caller, Claim, Request
+from lakequeue.serve.auth import Caller, Claim, Request
 from lakequeue.serve.faults import WireError
-from lakequeue.serve.model import operations
 from lakequeue.serve.signature import Signed, mismatch
+from lakequeue.serve.sqs.model import operations
 
 EVERYTHING = "*"
 ACTIONS = frozenset({*operations(), "Rewind"})

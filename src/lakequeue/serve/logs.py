@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
-from lakequeue.clock import Clock
+from lakequeue.model.clock import Clock
 
 
 class JsonLines(logging.Formatter):

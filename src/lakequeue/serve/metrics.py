@@ -15,11 +15,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
-from lakequeue.looking import standing
+from lakequeue.operations.browse import standing
 from lakequeue.serve.health import Shared
-from lakequeue.serve.watching import Seen
-from lakequeue.service import LakeQueue
+from lakequeue.serve.measuring import Seen
 
 LOOKING = 5.0
 """Seconds that a scrape spends on the queues; those that it does not get to are left out."""

@@ -16,7 +16,7 @@ import uvicorn
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
-from lakequeue.serve.guard import LARGEST_HEAD
+from lakequeue.serve.middleware import LARGEST_HEAD
 
 CONNECTIONS = 1_000
 STOP_SECONDS = 30

@@ -21,7 +21,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.compat import HTTPHeaders
 from botocore.credentials import Credentials
 
-from lakequeue.serve.access import Request
+from lakequeue.serve.auth import Request
 from lakequeue.serve.faults import WireError
 
 ALGORITHM = "AWS4-HMAC-SHA256"

@@ -8,7 +8,7 @@ import attrs
 
 from lakequeue.errors import OverLimit
 from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult, Spans
-from lakequeue.shard.moving import MOVED_AT_ONCE, dead, set_aside
+from lakequeue.shard.move import MOVED_AT_ONCE, dead, set_aside
 from lakequeue.shard.runs import IN_FLIGHT, Run
 from lakequeue.shard.spans import SpanSet
 from lakequeue.shard.state import ShardState

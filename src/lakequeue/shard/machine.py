@@ -12,8 +12,6 @@ from typing import Any
 
 import attrs
 
-from lakequeue.attributes import QueueAttributes
-from lakequeue.clock import from_micros
 from lakequeue.errors import (
     InvalidParameterValue,
     PurgeQueueInProgress,
@@ -21,7 +19,9 @@ from lakequeue.errors import (
     QueueServiceError,
     UnsupportedOperation,
 )
-from lakequeue.shard import moving, settle
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import from_micros
+from lakequeue.shard import move, settle
 from lakequeue.shard.claim import attempt_lives, claim
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -372,9 +372,9 @@ _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     LeaseDelete: settle.lease_delete,
     LeaseExtend: settle.lease_extend,
     LeaseRelease: settle.lease_release,
-    Move: moving.move,
-    Moved: moving.moved,
-    MoveBack: moving.move_back,
+    Move: move.move,
+    Moved: move.moved,
+    MoveBack: move.move_back,
     Purge: purge,
     Rewind: rewind,
     SetAttributes: set_attributes,

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from lakequeue.attributes import QueueAttributes
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.shard.groups import Groups
 from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.runs import IN_FLIGHT, MOVING, READY, SETTLED, Head, Log, Run

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lakequeue.compaction import CompactionSummary
-from lakequeue.storage.commit import first_line
+from lakequeue.operations.compact import CompactionSummary
+from lakequeue.storage.engines.commit import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from lakequeue.service import LakeQueue
+    from lakequeue.client import LakeQueue
 
 _log = logging.getLogger("lakequeue")
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from lakequeue.attributes import check_visibility_timeout
-from lakequeue.clock import Duration
 from lakequeue.errors import InvalidOptions, InvalidParameterValue, LakeQueueError, QueueServiceError
+from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.clock import Duration
 from lakequeue.spark import checkpoint as checkpoints
-from lakequeue.storage import bulk
-from lakequeue.storage.commit import first_line
-from lakequeue.storage.waiting import Name
+from lakequeue.storage.bulk import commit_files
+from lakequeue.storage.bulk.manifests import Name
+from lakequeue.storage.engines.commit import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lakequeue.lease import Lease
     from lakequeue.queue import Queue
-    from lakequeue.renewal import Renewal
+    from lakequeue.renewal.policies import Renewal
     from lakequeue.shard import LeaseCounts
 
 _log = logging.getLogger("lakequeue")
@@ -60,7 +60,7 @@ def stream_to_queue(
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
-    bulk.check(q.rules, df, order_by)
+    commit_files.check(q.rules, df, order_by)
     writer = _with_trigger(df.writeStream, trigger, [])
     place = checkpoints.claim(df.sparkSession, checkpoint, q, "stream_to_queue")
     if q.batches_of(place.stream) > place.last_batch + 1:

@@ -11,12 +11,12 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import QueueClientError
-from lakequeue.names import name_hash
-from lakequeue.storage import layout, sweep
-from lakequeue.storage.commit import commit, first_line
-from lakequeue.storage.engine import Engine, Table
+from lakequeue.model.names import name_hash
+from lakequeue.storage import cleaning, layout
+from lakequeue.storage.engines.commit import commit, first_line
+from lakequeue.storage.engines.interface import Engine, Table
+from lakequeue.storage.engines.locks import committing, local_path
 from lakequeue.storage.folder import Folder, Freed
-from lakequeue.storage.locks import committing, local_path
 
 CREATION = 3600.0
 """Seconds that the creation of a queue may take on an object store, tables and all."""
@@ -107,7 +107,7 @@ class Catalog:
     def sweep(self) -> Freed:
         """Removes files and log entries of ``queues`` that nobody needs, and tables that it does not name."""
         table, kept = self._engine.open(layout.queues_path(self.root)), layout.QUEUES_KEPT
-        return self._remove_orphans() + sweep.vacuum(table, kept) + sweep.trim(table, kept)
+        return self._remove_orphans() + cleaning.vacuum(table, kept) + cleaning.trim(table, kept)
 
     @contextmanager
     def creating(self) -> Iterator[Callable[[], bool]]:
@@ -122,12 +122,12 @@ class Catalog:
     def _remove_orphans(self) -> Freed:
         """Removes the tables of queues whose creation was lost or killed."""
         freed = Freed()
-        with committing(layout.queues_path(self.root), exclusive=True, patience=sweep.PATIENCE):
+        with committing(layout.queues_path(self.root), exclusive=True, patience=cleaning.PATIENCE):
             known = {row.key for row in self.rows()}
             kept = 0.0 if local_path(self.root) is not None else ORPHANS_KEPT
             for name in Folder(f"{self.root}/q").folders():
                 if name not in known:
-                    freed += sweep.remove_tables(self.root, name, kept)
+                    freed += cleaning.remove_tables(self.root, name, kept)
         return freed
 
     def prepare(self, mode: int = 0o700) -> None:

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from lakequeue.errors import QueueClientError
 from lakequeue.shard import Decision, Head, Run, ShardMachine
 from lakequeue.storage import layout
-from lakequeue.storage.commit import commit
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engine import Engine, Table
+from lakequeue.storage.engines.commit import commit
+from lakequeue.storage.engines.interface import Engine, Table
 
 RANGE_ROWS = 10_000
 """Runs in a file of a compacted ledger."""

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage import layout
-from lakequeue.storage.commit import back_off, commit
+from lakequeue.storage.cleaning import trim, vacuum
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engine import Engine, Table
+from lakequeue.storage.engines.commit import back_off, commit
+from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.folder import Freed
-from lakequeue.storage.sweep import trim, vacuum
 
 MINUTE = 60 * 1_000_000
 MAX_FILES = 16

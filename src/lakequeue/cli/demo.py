@@ -1,0 +1,347 @@
+"""``lakequeue demo``: the whole loop on real input, with a consumer that fails on purpose.
+
+Every Python source file below a directory becomes a message. A Spark consumer leases them in batches,
+parses each file in Spark's Python workers and writes what it found to a Delta table beside the root. Every
+tenth file fails the first time and is handed back at once; one whole batch loses its worker, so that it
+comes back when its visibility timeout ends.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+import warnings
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from lakequeue.client import LakeQueue
+from lakequeue.errors import InvalidOptions, LeaseLost, QueueClientError, QueueDoesNotExist
+from lakequeue.model.clock import Clock
+from lakequeue.spark.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from rich.console import Console
+
+    from lakequeue.lease import Lease
+    from lakequeue.queue import Queue
+
+QUEUE = "lakequeue-demo"
+BATCHES = 5
+"""Batches that the first pass takes; returned messages add to them."""
+LEASE_SECONDS = 120
+LOST_BATCH, LOST_SECONDS = 2, 12
+"""Which batch loses its worker, and its visibility timeout."""
+FLAKY_EVERY = 10
+_PLAIN: Any = {"highlight": False, "soft_wrap": True}
+LARGEST_BODY = 1_000_000
+"""Bytes; below the largest message that a queue of the default profile takes."""
+
+_OUTCOME = "struct<path:string, failed:boolean, lines:bigint, functions:bigint, classes:bigint, problem:string>"
+
+_STATES_SQL = """
+SELECT state, count(*) AS messages, count(DISTINCT group_id) AS packages, max(receive_count) AS received
+FROM messages WHERE queue = 'lakequeue-demo' GROUP BY state ORDER BY state
+"""
+_RESULTS_SQL = """
+SELECT m.state, count(*) AS messages, sum(r.receive_count) AS receives, sum(r.lines) AS lines
+FROM messages m JOIN demo_results r ON m.message_id = r.message_id
+WHERE m.queue = 'lakequeue-demo' GROUP BY m.state ORDER BY m.state
+"""
+
+
+@attrs.define
+class _Tally:
+    """What the consumer did."""
+
+    batches: int = 0
+    done: int = 0
+    failed: int = 0
+    left_to_expire: int = 0
+
+
+def run_demo(root: str | None, input_dir: str | Path | None, console: Console) -> int:
+    """Runs the demo; returns the exit code, 0 if every message was worked on and deleted.
+
+    Args:
+        root: root for the queue (``lakequeue-demo``; one that is there is replaced) and, with
+            ``-demo-results`` appended, place of the results. None: temporary, and removed in the end.
+        input_dir: directory with ``.py`` files; None: the installed pyspark package.
+        console: where to print.
+
+    Raises:
+        InvalidOptions: ``input_dir`` is no directory, or has no Python file in it.
+        QueueClientError: there is no Java, or the root cannot be used.
+    """
+    where = Path(input_dir) if input_dir is not None else _pyspark_directory()
+    entries, skipped = _entries(where)
+    console.print(f"Input: {len(entries):,} Python files below {where}" + _left_out(skipped), **_PLAIN)
+    with console.status("Starting Spark ..."):
+        spark, started = _session()
+    scratch = tempfile.mkdtemp(prefix="lakequeue-demo-") if root is None else None
+    try:
+        return _demo(root or f"{scratch}/root", entries, spark, console)
+    finally:
+        if started:
+            spark.stop()
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+            console.print(f"{scratch} is removed again; keep the tables with --root DIR", **_PLAIN)
+
+
+def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, console: Console) -> int:
+    lake = LakeQueue(root, spark=spark)
+    begun = lake.clock.now()
+    results = f"{lake.root}-demo-results"
+    queue = _fresh_queue(lake)
+    with console.status("Sending ..."):
+        sent = queue.send_dataframe(spark.createDataFrame(list(entries), "body STRING, group_id STRING"))
+    console.print(f"Sent: {sent:,} messages in one commit, {_seconds(lake.clock, begun)}")
+    tally = _consume(lake, queue, spark, results, sent, console)
+    console.print()
+    complete = _summarise(lake, queue, spark, results, sent, tally, console)
+    console.print(f"Root: {lake.root}\nResults: {results}", **_PLAIN)
+    return 0 if complete else 3
+
+
+def _session() -> tuple[SparkSession, bool]:
+    """The session, and whether it is ours to stop."""
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession() is not None
+    return build_session("lakequeue demo"), not running
+
+
+def _fresh_queue(lake: LakeQueue) -> Queue:
+    # no queue, or no root yet; if the root is unusable, creating the queue says why
+    with suppress(QueueDoesNotExist, QueueClientError):
+        lake.delete_queue(QUEUE)
+    return lake.create_queue(QUEUE)
+
+
+# --- input
+
+
+def _pyspark_directory() -> Path:
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+def _entries(where: Path) -> tuple[list[tuple[str, str]], int]:
+    """Bodies and group ids of the files, and how many cannot be sent.
+
+    A body is ASCII JSON, so that empty files and control characters make legal messages too; a source that
+    would be too large is packed.
+    """
+    if not where.is_dir():
+        raise InvalidOptions([f"--input {where}: not a directory"])
+    entries: list[tuple[str, str]] = []
+    skipped = 0
+    for path in sorted(where.rglob("*.py")):
+        try:
+            source = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            skipped += not path.is_dir()
+            continue
+        name = path.relative_to(where)
+        package = name.parts[0] if len(name.parts) > 1 else "."
+        flaky = len(entries) % FLAKY_EVERY == 0
+        named = os.fsencode(name.as_posix()).decode(errors="replace")
+        body = json.dumps({"path": named, "flaky": flaky, "source": source})
+        if len(body) > LARGEST_BODY:
+            packed = base64.b64encode(zlib.compress(source.encode()))
+            body = json.dumps({"path": named, "flaky": flaky, "zlib": packed.decode()})
+        if len(body) > LARGEST_BODY:
+            skipped += 1
+        else:
+            entries.append((body, re.sub(r"[^A-Za-z0-9._-]", "_", package)[:128]))
+    if not entries:
+        raise InvalidOptions([f"--input {where}: no Python file in it"])
+    return entries, skipped
+
+
+# --- in Spark's Python workers
+
+
+def measure(body: str, receive_count: int) -> dict[str, Any]:
+    """What one message comes to; a flaky file fails when it is received for the first time."""
+    file = json.loads(body)
+    failed = file["flaky"] and receive_count == 1
+    return {"path": file["path"], "failed": failed} | ({} if failed else parse(_source(file)))
+
+
+def _source(file: dict[str, Any]) -> str:
+    if "zlib" in file:
+        return zlib.decompress(base64.b64decode(file["zlib"])).decode()
+    source: str = file["source"]
+    return source
+
+
+def parse(source: str) -> dict[str, Any]:
+    """Lines, functions and classes of a module; a file that Python cannot parse has a ``problem``."""
+    found: dict[str, Any] = {"lines": len(source.splitlines()), "functions": 0, "classes": 0, "problem": None}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what the compiler says of other people's escapes
+            nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return found | {"problem": f"{type(error).__name__}: {error}"[:200]}
+    found["functions"] = sum(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in nodes)
+    found["classes"] = sum(isinstance(node, ast.ClassDef) for node in nodes)
+    return found
+
+
+# --- the consumer
+
+
+def _consume(
+    lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, console: Console
+) -> _Tally:
+    """Leases until the queue is empty: nothing visible, nothing in flight."""
+    tally = _Tally()
+    size = -(-sent // BATCHES)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("Processing", total=sent)
+        while True:
+            loses_worker = tally.batches + 1 == LOST_BATCH
+            lease = queue.lease(size, LOST_SECONDS if loses_worker else LEASE_SECONDS)
+            if lease is None:
+                counts = queue.counts()
+                if not (counts.visible or counts.in_flight or counts.delayed):
+                    return tally
+                progress.update(task, description="Waiting for the lost batch")
+                lake.clock.wait(lake.clock.now() + timedelta(seconds=0.25), threading.Event())
+                continue
+            tally.batches += 1
+            said = f"Batch {tally.batches}: {lease.message_count:,} messages leased"
+            progress.update(task, description=f"Processing batch {tally.batches}")
+            if loses_worker:
+                tally.left_to_expire = lease.message_count
+                console.print(f"{said}; its worker is lost, they come back after {LOST_SECONDS} s")
+                console.print(_answer(lake, spark, "Spark SQL, now", _STATES_SQL))
+                continue
+            done, failed = _process(lease, spark, results, tally.done == 0)
+            tally.done += done
+            tally.failed += failed
+            progress.update(task, completed=min(tally.done, sent))
+            console.print(f"{said}, {done:,} done" + (f", {failed:,} failed and handed back" if failed else ""))
+
+
+def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tuple[int, int]:
+    """One batch: parse, store, settle; how many were done and how many failed.
+
+    Results are stored before the messages are deleted: a crash in between repeats the batch, which is what
+    at-least-once means, so whoever reads the results keeps one row per message.
+    """
+    from pyspark.sql import functions as F
+
+    # not Arrow's way to the workers: Spark wants pandas for it, which nothing here needs
+    measured = F.udf(measure, _OUTCOME, useArrow=False)("body", "receive_count")
+    spread = lease.messages.repartition(spark.sparkContext.defaultParallelism)
+    outcomes = spread.select("message_id", "receipt_handle", "receive_count", measured.alias("file"))
+    outcomes = outcomes.select("message_id", "receipt_handle", "receive_count", "file.*").cache()
+    try:
+        kept = outcomes.where("NOT failed").drop("receipt_handle", "failed")
+        if first:
+            kept.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(results)
+        else:
+            kept.write.format("delta").mode("append").save(results)
+        failed = [row["receipt_handle"] for row in outcomes.where("failed").collect()]
+        settled = lease.delete_except(failed)
+    except LeaseLost:  # the batch took longer than its lease: the next one repeats it
+        return 0, lease.message_count
+    finally:
+        outcomes.unpersist()
+    return settled.done - len(failed), len(failed) + settled.lost
+
+
+# --- the end
+
+
+def _summarise(
+    lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, tally: _Tally, console: Console
+) -> bool:
+    modules = spark.read.format("delta").load(results).dropDuplicates(["message_id"]).cache()
+    modules.createOrReplaceTempView("demo_results")
+    total = modules.selectExpr(
+        "count(*) AS messages",
+        "sum(receive_count) AS receives",
+        "count_if(receive_count > 1) AS retried",
+        "count(problem) AS problems",
+        "sum(lines) AS lines",
+        "sum(functions) AS functions",
+        "sum(classes) AS classes",
+    ).first()
+    assert total is not None
+    summary = Table(title="Summary", show_header=False)
+    summary.add_column()
+    summary.add_column(justify="right")
+    for name, value in {
+        "messages sent": sent,
+        "messages with a result": total["messages"],
+        "batches": tally.batches,
+        "receives": total["receives"],
+        "failed on purpose, handed back": tally.failed,
+        "left to expire with their worker": tally.left_to_expire,
+        "done after more than one receive": total["retried"],
+        "files that Python cannot parse": total["problems"],
+        "lines": total["lines"],
+        "functions": total["functions"],
+        "classes": total["classes"],
+    }.items():
+        summary.add_row(name, f"{value or 0:,}")
+    console.print(summary)
+    largest = modules.orderBy("lines", ascending=False).limit(5)
+    console.print(_table("Largest modules", largest.select("path", "lines", "functions", "classes")))
+    counts = queue.counts()
+    console.print(
+        f"Queue {QUEUE}: {counts.visible} visible, {counts.in_flight} in flight, {counts.delayed} delayed"
+    )
+    console.print(_answer(lake, spark, "Spark SQL over the queue and the results", _RESULTS_SQL))
+    modules.unpersist()
+    left = counts.visible + counts.in_flight + counts.delayed
+    return total["messages"] == sent and left == 0
+
+
+def _answer(lake: LakeQueue, spark: SparkSession, title: str, query: str) -> Table:
+    lake.register_views(spark)
+    return _table(title, spark.sql(query))
+
+
+def _table(title: str, frame: DataFrame) -> Table:
+    table = Table(title=title)
+    for name, kind in frame.dtypes:
+        table.add_column(name, justify="left" if kind == "string" else "right")
+    for row in frame.collect():
+        table.add_row(*(_cell(value) for value in row))
+    return table
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _seconds(clock: Clock, begun: Any) -> str:
+    return f"{(clock.now() - begun).total_seconds():.1f} s"
+
+
+def _left_out(skipped: int) -> str:
+    return f"; {skipped:,} left out: unreadable, or too large for a message" if skipped else ""

@@ -1,0 +1,1 @@
+"""Conditions on messages in SQL, judged in worker processes without a JVM."""

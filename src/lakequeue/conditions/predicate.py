@@ -1,0 +1,87 @@
+"""Conditions on messages in SQL, judged without a JVM: by DuckDB, in worker processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakequeue.conditions import sandbox
+from lakequeue.errors import InvalidParameterValue
+from lakequeue.model.interrupts import Interrupt
+
+LONGEST = 65_536
+"""Characters of a condition."""
+
+
+class Predicate:
+    """A condition, checked once and then asked of any number of tables; for one thread.
+
+    Args:
+        text: a boolean SQL expression over the columns.
+        columns: names and types that it may use.
+        parameter: what to call it in a refusal.
+        interrupt: once it is set, every method raises `sandbox.Interrupted`, also one that is at work.
+
+    Raises:
+        InvalidParameterValue: it is none; with the first line of what DuckDB says.
+        QueueClientError: no process can be started that judges it.
+    """
+
+    def __init__(
+        self, text: str, columns: pa.Schema, parameter: str = "where", interrupt: Interrupt | None = None
+    ) -> None:
+        self._text = text
+        self._parameter = parameter
+        self._interrupt = interrupt
+        self._judged = 0
+        if not isinstance(text, str) or not text.strip():
+            raise self._refused("Must be a condition in SQL")
+        if len(text) > LONGEST:
+            raise self._refused(f"Must have {LONGEST:,} characters at most, not {len(text):,}")
+        checked = self._ask("check", columns.empty_table())
+        self.columns = frozenset(checked.document["columns"])
+        """Names of the columns that it looks at."""
+
+    def select(self, rows: pa.Table) -> npt.NDArray[np.int64]:
+        """Numbers of the rows for which it is true, in order; NULL is not true.
+
+        Args:
+            rows: at least the columns that it looks at, and one in any case.
+
+        Raises:
+            InvalidParameterValue: it fails on a row, as by a cast of text that is no number, or needs more time
+                or memory than it may have.
+        """
+        marks = self._ask("judge", rows).marks
+        self._judged += len(rows)
+        return np.flatnonzero(np.frombuffer(marks, np.uint8))
+
+    def _ask(self, what: str, rows: pa.Table) -> sandbox.Reply:
+        size = f"{len(rows):,} message{'' if len(rows) == 1 else 's'}"
+        work = "checking it" if what == "check" else f"judging it for {size}"
+        try:
+            reply = sandbox.shared.ask({"what": what, "text": self._text}, rows, self._interrupt)
+        except sandbox.Slow:
+            before = f"; messages judged before: {self._judged:,}" if self._judged else ""
+            raise self._refused(
+                f"It is too slow: {work} took more than {sandbox.SECONDS:g} s, the limit{before}"
+            ) from None
+        except sandbox.Crashed as crash:
+            most = sandbox.MEMORY // 2**20
+            raise self._refused(
+                f"The process that judges it ended by {crash}: it needs more than {most} MiB, or nests too deeply"
+            ) from None
+        if "refused" in reply.document:
+            raise self._refused(reply.document["refused"])
+        return reply
+
+    def _refused(self, reason: str) -> InvalidParameterValue:
+        shown, why = _line(str(self._text), 100), _line(reason.rstrip("."), 500)
+        return InvalidParameterValue(f"Value {shown} for parameter {self._parameter} is invalid. Reason: {why}.")
+
+
+def _line(text: str, most: int) -> str:
+    """The beginning of a text on one line."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"

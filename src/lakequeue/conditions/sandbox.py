@@ -1,0 +1,267 @@
+"""Worker processes that judge conditions: a condition that hangs or crashes is ended, and nothing else with it.
+
+A worker is started as a program of its own, never by a fork, which delta-rs does not survive. It has one request
+at a time. If that takes too long, or nobody wants its answer any more, the worker is killed, and the next request
+starts another one. Idle workers end by themselves after a while, and when this process is gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import QueueClientError, RequestThrottled
+from lakequeue.model.interrupts import Interrupt
+
+AT_ONCE = 4
+"""Workers of this process that have a request, at most; further requests wait."""
+WAIT_SECONDS = 60.0
+"""Time that a request waits for a worker."""
+START_SECONDS = 60.0
+"""Time that a worker has to start."""
+SECONDS = 10.0
+"""Time that a worker has for a request: one batch of messages, hundreds of times what a filter needs."""
+MEMORY = 768 * 2**20
+"""Bytes of data that a worker may have; it starts with a quarter of them."""
+IDLE = 60.0
+"""Seconds without a request after which a worker ends by itself."""
+
+_PROGRAM = Path(__file__).with_name("evaluator.py")
+# isolated: neither the working directory nor the environment says what is imported, but where this process has its
+# packages; Arrow does without NumPy, and starts in half the time
+_START = (
+    "import sys; sys.modules['numpy'] = None; path, *sys.path = sys.argv[1:]; "
+    "exec(compile(open(path, 'rb').read(), path, 'exec'))"
+)
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH", "SYSTEMROOT")
+"""What of the environment a program may need to start; the rest may hold secrets."""
+_LAST_WORDS = 5.0
+"""Seconds that a worker may take to end after it has closed its pipe."""
+
+
+class Slow(Exception):
+    """The worker took longer than `SECONDS`, and was ended."""
+
+
+class Crashed(Exception):
+    """The worker ended before it replied; says how."""
+
+
+class Interrupted(QueueClientError):
+    """Nobody wants the reply any more."""
+
+    def __init__(self) -> None:
+        super().__init__("judging the condition was interrupted")
+
+
+@attrs.frozen
+class Reply:
+    """What a worker answers: a document, and a byte for each row that it judged."""
+
+    document: dict[str, Any]
+    marks: bytes
+
+
+class Worker:
+    """A process that runs the program `evaluator`."""
+
+    def __init__(self) -> None:
+        paths = [path for path in sys.path if os.path.isabs(path)]
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        command = [sys.executable or "python3", "-I", "-S", "-c", _START, str(_PROGRAM), *paths]
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+        except OSError as error:
+            raise _not_started(str(error)) from error
+        self._started = False
+        self._used = monotonic()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may have another request; not shortly before it would end by itself."""
+        return self._process.poll() is None and monotonic() - self._used < IDLE / 2
+
+    def start(self, nice: int) -> None:
+        """Waits until it takes requests; QueueClientError if it cannot start."""
+        if not self._started:
+            with _killed_after(START_SECONDS, self, threading.Event()):
+                self.send({"memory": MEMORY, "idle": IDLE, "nice": nice})
+                self._started = self.receive() is not None
+        if not self._started:
+            self.wait()
+            raise _not_started(self.end())
+
+    def send(self, request: Mapping[str, Any], rows: bytes | memoryview = b"") -> None:
+        """Sends a request; if the worker has ended, `receive` will tell."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.write(json.dumps({**request, "bytes": len(rows)}).encode() + b"\n")
+            self._process.stdin.write(rows)
+            self._process.stdin.flush()
+
+    def receive(self) -> Reply | None:
+        """The reply to a request; None if the worker has ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            return None
+        document = json.loads(line)
+        marks = self._process.stdout.read(document["bytes"])
+        self._used = monotonic()
+        return Reply(document, marks) if len(marks) == document["bytes"] else None
+
+    def kill(self) -> None:
+        """Ends it, from any thread."""
+        self._process.kill()
+
+    def wait(self) -> None:
+        """Waits a little for the end of a worker that no longer replies."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_WORDS)
+
+    def end(self) -> str:
+        """Ends it if it is still there; says how it ended, by its signal or its last words."""
+        self._process.kill()
+        _, errors = self._process.communicate()
+        status = self._process.returncode
+        if status < 0:
+            return signal.Signals(-status).name
+        return (errors.decode(errors="replace").strip().splitlines() or [f"status {status}"])[-1]
+
+
+class Sandbox:
+    """The workers of this process. Thread-safe.
+
+    Attributes:
+        nice: how much less than this process workers that start from now on get of the processor, 0 to 19.
+    """
+
+    nice = 0
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._idle: list[Worker] = []
+        self._busy = 0
+
+    def ask(self, request: Mapping[str, Any], rows: pa.Table, interrupt: Interrupt | None = None) -> Reply:
+        """Has a worker answer a request.
+
+        Args:
+            interrupt: ends it when it is set.
+
+        Raises:
+            Slow, Crashed: there is no answer, and will be none another time.
+            Interrupted: nobody wants it any more.
+            RequestThrottled: too many requests are waiting.
+            QueueClientError: no worker can be started.
+        """
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, rows.schema) as writer:
+            writer.write_table(rows)
+        interrupt = interrupt or Interrupt()
+        with interrupt.waking(self._wake):
+            worker = self._worker(interrupt)
+        reply, ended, late = None, "", threading.Event()
+        try:
+            with interrupt.waking(worker.kill):
+                if interrupt.is_set():
+                    raise Interrupted
+                worker.start(self.nice)
+                with _killed_after(SECONDS, worker, late):
+                    worker.send({**request, "seconds": SECONDS}, memoryview(stream.getvalue()))
+                    reply = worker.receive()
+                    if reply is None:
+                        worker.wait()
+        except QueueClientError:
+            if interrupt.is_set():
+                raise Interrupted from None
+            raise
+        finally:
+            if reply is None or reply.document["last"] or late.is_set():
+                ended = worker.end()
+                self._give_back(None)
+            else:
+                self._give_back(worker)
+        if reply is not None:
+            return reply
+        if interrupt.is_set():
+            raise Interrupted
+        raise Slow if late.is_set() or ended == "SIGXCPU" else Crashed(ended)
+
+    def _give_back(self, worker: Worker | None) -> None:
+        with self._changed:
+            self._busy -= 1
+            if worker is not None:
+                self._idle.append(worker)
+            self._changed.notify_all()  # one alone might be interrupted just now, and no other called
+
+    def close(self) -> None:
+        """Ends the idle workers."""
+        with self._changed:
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.end()
+
+    def _worker(self, interrupt: Interrupt) -> Worker:
+        with self._changed:
+            free = self._changed.wait_for(lambda: self._busy < AT_ONCE or interrupt.is_set(), WAIT_SECONDS)
+            if interrupt.is_set():
+                raise Interrupted
+            if not free:
+                raise RequestThrottled("too many conditions are being judged; nothing was changed")
+            self._busy += 1
+            worker = self._idle.pop() if self._idle else None
+        try:
+            if worker is not None and not worker.usable:
+                worker.end()
+                worker = None
+            return worker or Worker()
+        except BaseException:
+            self._give_back(None)
+            raise
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+@contextmanager
+def _killed_after(seconds: float, worker: Worker, late: threading.Event) -> Iterator[None]:
+    """Ends a worker that is not ready in time, and sets an event then."""
+
+    def end() -> None:
+        late.set()
+        worker.kill()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _not_started(reason: str) -> QueueClientError:
+    return QueueClientError(f"conditions are judged in a process of their own, which does not start: {reason}")
+
+
+shared = Sandbox()
+"""The sandbox of this process."""
+atexit.register(shared.close)
+if hasattr(os, "register_at_fork"):  # the workers of a process are not those of its forks
+    os.register_at_fork(after_in_child=shared.__init__)  # type: ignore[misc]

@@ -1,0 +1,1 @@
+"""Consumers: messages received, given to a handler and settled by what it answers."""

@@ -1,0 +1,222 @@
+"""The consumer framework: receives messages and gives each to a handler, until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from lakequeue.consumer.workers import Crew, Handler
+from lakequeue.errors import (
+    InvalidOptions,
+    OverLimit,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+    RequestThrottled,
+)
+from lakequeue.model.attributes import check_visibility_timeout, check_wait
+from lakequeue.model.clock import Duration, duration_micros, from_micros, to_micros
+from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.messages import Message
+from lakequeue.queue import Queue
+from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
+
+STOP_TIMEOUT = 30
+"""Seconds that running handlers get to end when a consumer stops, unless `stop` says otherwise."""
+
+_PAUSES = (0.5, 1, 2, 4, 8)
+"""Seconds between attempts while storage fails; after as many failures in a row the consumer gives up."""
+_BETWEEN_RECEIVES = timedelta(seconds=0.2)
+"""At least so long from one empty receive to the next, where receives do not wait."""
+_DEFAULT_RENEWAL = HeartbeatRenewal()
+_NEVER = datetime.max.replace(tzinfo=timezone.utc)
+
+_log = logging.getLogger("lakequeue")
+
+
+class Consumer:
+    """Runs a handler for each message of a queue.
+
+    Args:
+        queue: where messages come from.
+        handler: called with the message and its `handling.Context`, in threads of the consumer.
+        concurrency: active messages at a time (HBN-11, HBN-18).
+        renewal: how receipts are kept while handlers run: `HeartbeatRenewal`, `ComputedRenewal` or `NoRenewal`.
+        make_failed_messages_visible_immediately: hand failed messages back instead of leaving them to their
+            timeout; None is the policy's own way: at once with `ComputedRenewal`, else at the timeout (HBN-15).
+        wait_time: seconds that a receive waits for messages; None is the queue's (HBN-17).
+
+    Raises:
+        InvalidOptions: names every option that is out of range (HBN-17).
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        handler: Handler,
+        concurrency: int = 10,
+        renewal: Renewal = _DEFAULT_RENEWAL,
+        make_failed_messages_visible_immediately: bool | None = None,
+        wait_time: Duration | None = 20,
+    ) -> None:
+        _check(queue, handler, concurrency, renewal, make_failed_messages_visible_immediately, wait_time)
+        self._queue = queue
+        self._clock = queue.owner.clock
+        self._handler = handler
+        self._concurrency = concurrency
+        self._renewal = renewal
+        at_once = make_failed_messages_visible_immediately
+        self._hand_back = renewal.failed_visible_at_once if at_once is None else at_once
+        self._wait_time = wait_time
+        self._runs = threading.Lock()
+        self._interrupt = Interrupt()
+        self._stopping = False
+        self._grace: Duration = STOP_TIMEOUT
+        self._runner: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def run(self, until_empty: bool = False) -> None:
+        """Consumes until stopped; then running handlers get time to end, and everything else is handed back.
+
+        Args:
+            until_empty: ends with an empty receive while no message is active. Such a receive does not wait.
+
+        Raises:
+            QueueDoesNotExist: the queue was deleted (HBN-20).
+            QueueServiceError: the queue refuses to be received from.
+            QueueClientError: storage kept failing.
+            RuntimeError: it is running already.
+            SystemExit, KeyboardInterrupt: a handler raised it.
+        """
+        if not self._runs.acquire(blocking=False):
+            raise RuntimeError("the consumer is running already")
+        self._runner, self._error = threading.current_thread(), None
+        try:
+            with self._clock.participant():
+                crew = Crew(
+                    self._queue, self._handler, self._renewal, self._hand_back, self._interrupt.set, self._fail
+                )
+                crew.start()
+                try:
+                    self._consume(crew, until_empty)
+                finally:
+                    self._wind_down(crew)
+            if self._error is not None:
+                raise self._error
+        finally:
+            self._runner, self._stopping, self._grace = None, False, STOP_TIMEOUT
+            self._runs.release()
+
+    def stop(self, timeout: Duration = STOP_TIMEOUT) -> None:
+        """Lets `run` end: no more messages are begun, and what was not begun is handed back.
+
+        Returns at once, so that a signal handler may call it.
+
+        Args:
+            timeout: seconds that running handlers get, by the queue's clock. Of those that take longer the
+                receipt is lost and the message handed back.
+        """
+        duration_micros(timeout)
+        self._grace = timeout
+        self._stopping = True
+        if threading.current_thread() is self._runner:
+            # a signal: this very thread may be inside a lock of the event
+            threading.Thread(target=self._interrupt.set, daemon=True).start()
+        else:
+            self._interrupt.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """Stops because of an error, which `run` then raises."""
+        self._error = self._error or error
+        self._stopping = True
+        self._interrupt.set()
+
+    def _consume(self, crew: Crew, until_empty: bool) -> None:
+        failures = 0
+        while True:
+            self._interrupt.clear()
+            if self._stopping:
+                return
+            active = crew.active
+            if active >= self._concurrency:
+                self._clock.wait(_NEVER, self._interrupt)
+                continue
+            last, began = until_empty and not active, self._clock.now()
+            try:
+                messages = self._receive(self._concurrency - active, wait=not last)
+            except QueueDoesNotExist:
+                crew.lose_all()
+                raise
+            except (OverLimit, RequestThrottled) as error:
+                self._pause(_PAUSES[0], error)
+                continue
+            except QueueClientError as error:
+                if failures == len(_PAUSES):
+                    raise
+                self._pause(_PAUSES[failures], error)
+                failures += 1
+                continue
+            failures = 0
+            if messages:
+                crew.begin(messages)
+            elif last:
+                return
+            else:
+                self._clock.wait(began + _BETWEEN_RECEIVES, self._interrupt)
+
+    def _receive(self, room: int, wait: bool) -> list[Message]:
+        rules = self._queue.rules
+        return self._queue.receive(
+            max_messages=min(room, rules.profile_rules.max_batch or room),
+            visibility_timeout=self._renewal.receive_timeout,
+            wait_time=self._wait_time if wait else rules.limits("receive_wait_time").low,
+            interrupt=self._interrupt,
+        )
+
+    def _pause(self, duration: float, error: Exception) -> None:
+        _log.warning("receiving from %s failed, next try in %s s: %s", self._queue.name, duration, error)
+        self._clock.wait(self._clock.now() + timedelta(seconds=duration), self._interrupt)
+
+    def _wind_down(self, crew: Crew) -> None:
+        """Hands back what was not begun, waits for the handlers, hands back what they do not end in time."""
+        self._stopping = True
+        began = to_micros(self._clock.now())
+        try:
+            crew.hand_back_waiting()
+            while True:
+                self._interrupt.clear()
+                until = from_micros(began + duration_micros(self._grace))
+                if not crew.active or self._clock.now() >= until:
+                    break
+                self._clock.wait(until, self._interrupt)
+        finally:
+            crew.stop()
+
+
+def _check(
+    queue: Queue, handler: object, concurrency: Any, renewal: Any, hand_back: object, wait_time: Any
+) -> None:
+    problems = []
+    if not callable(handler):
+        problems.append(f"handler: must be callable, not {handler!r}")
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        problems.append(f"concurrency: must be a whole number of at least 1, not {concurrency!r}")
+    if not all(hasattr(renewal, name) for name in ("receive_timeout", "next_look", "extension")):
+        problems.append(f"renewal: must be a renewal policy, not {renewal!r}")
+    elif renewal.receive_timeout is not None:
+        try:
+            check_visibility_timeout(queue.rules, renewal.receive_timeout)
+        except QueueServiceError as error:
+            problems.append(f"renewal: {error.message}")
+    if hand_back not in (None, True, False):
+        problems.append(
+            f"make_failed_messages_visible_immediately: must be True, False or None, not {hand_back!r}"
+        )
+    try:
+        check_wait(queue.rules, wait_time)
+    except QueueServiceError as error:
+        problems.append(f"wait_time: {error.message}")
+    if problems:
+        raise InvalidOptions(problems)

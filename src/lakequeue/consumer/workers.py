@@ -1,0 +1,370 @@
+"""Messages in the hands of a handler: run in turn, kept by the heartbeat, settled by their outcome.
+
+A message is *active* from its receive until it was deleted, handed back, left to its timeout, or lost. Messages
+of one group run one after another, in a thread per group; others in a thread each (HBN-19).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from enum import Enum
+from typing import TypeAlias
+
+import attrs
+
+from lakequeue.errors import (
+    LeaseLost,
+    OverLimit,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+    RequestThrottled,
+)
+from lakequeue.model.clock import Duration, duration_micros, seconds, to_micros
+from lakequeue.model.messages import UNAVAILABLE, BatchFailure, Message
+from lakequeue.queue import Queue
+from lakequeue.renewal.heartbeat import Heart, Verdict
+from lakequeue.renewal.policies import Hold, Renewal
+
+_DELETE_PAUSES = (0.5, 1)
+"""Seconds between attempts to delete, while storage fails."""
+
+_log = logging.getLogger("lakequeue")
+
+
+class Outcome(Enum):
+    """What a handler says of a message; returning None means SUCCESS, raising means FAILED."""
+
+    SUCCESS = "success"
+    """Delete it (HBN-2)."""
+    FAILED = "failed"
+    """Let it come again: at its timeout, or at once if the consumer hands failed messages back (HBN-3, HNS-14)."""
+    FAILED_RETRY_NOW = "failed, retry now"
+    """Let it come again at once (HBN-15)."""
+
+
+class Lost(threading.Event):
+    """Set once the receipt of a message is lost; true in a condition then."""
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+
+class Context:
+    """What a handler may ask about the message that it works on.
+
+    Attributes:
+        message: the message.
+        lost: set once the receipt is lost: the message was or will be given to another consumer.
+    """
+
+    def __init__(self, message: Message, queue: Queue, hold: Callable[[], Hold | None]) -> None:
+        self.message = message
+        self.lost = Lost()
+        self._clock = queue.owner.clock
+        self._hold = hold
+
+    @property
+    def visibility_exhausted(self) -> bool:
+        """Whether the receipt reaches the twelve hours after which it ends, come what may (HBN-22)."""
+        hold = self._hold()
+        return hold is not None and hold.exhausted
+
+    def raise_if_lost(self) -> None:
+        """Ends a handler whose result nobody needs any more.
+
+        Raises:
+            LeaseLost: the receipt is lost.
+        """
+        if self.lost:
+            raise LeaseLost(0, 1)
+
+    def sleep(self, duration: Duration) -> bool:
+        """Waits by the queue's clock; returns early, with False, once the receipt is lost."""
+        until = self._clock.now() + timedelta(microseconds=duration_micros(duration))
+        self._clock.wait(until, self.lost)
+        return not self.lost
+
+
+Handler: TypeAlias = Callable[[Message, Context], Outcome | None]
+
+
+class _State(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@attrs.define(eq=False)
+class _Job:
+    """An active message."""
+
+    context: Context
+    state: _State = _State.WAITING
+
+    @property
+    def handle(self) -> str:
+        return self.context.message.receipt_handle
+
+    def __str__(self) -> str:
+        return f"message {self.context.message.message_id}"
+
+
+class Crew:
+    """The active messages of one run of a consumer. Thread-safe.
+
+    Args:
+        queue: where the messages are from.
+        handler: what to call for each.
+        renewal: how they are kept.
+        hand_back: whether failed messages become visible at once.
+        ended: called whenever messages are no longer active.
+        broken: told of errors that must end the consumer.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        handler: Handler,
+        renewal: Renewal,
+        hand_back: bool,
+        ended: Callable[[], None],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        self._queue = queue
+        self._clock = queue.owner.clock
+        self._handler = handler
+        self._hand_back = hand_back
+        self._ended = ended
+        self._broken = broken
+        self._largest_batch = queue.rules.profile_rules.max_batch
+        self._heart: Heart[str] = Heart(
+            self._clock, renewal, self._extend, self._lose, broken, self._largest_batch
+        )
+        self._lock = threading.Lock()
+        self._active: dict[str, _Job] = {}
+        self._lanes: dict[str, deque[Sequence[_Job]]] = {}
+
+    def start(self) -> None:
+        """Starts the heartbeat."""
+        self._heart.start()
+
+    @property
+    def active(self) -> int:
+        """Number of active messages."""
+        return len(self._active)
+
+    def begin(self, messages: Sequence[Message]) -> None:
+        """Hands received messages to the handler, each group in turn."""
+        jobs = [_Job(self._context(message)) for message in messages]
+        with self._lock:
+            self._active |= {job.handle: job for job in jobs}
+        now = to_micros(self._clock.now())
+        self._heart.keep({job.handle: _hold(job.context.message, now) for job in jobs})
+        for lane, batch in self._by_lane(jobs).items():
+            with self._lock:
+                waits = lane in self._lanes
+                self._lanes.setdefault(lane, deque()).append(batch)
+            if not waits:
+                begun = threading.Event()
+                worker = threading.Thread(
+                    target=self._work, args=(lane, begun), name="lakequeue handler", daemon=True
+                )
+                worker.start()
+                begun.wait()  # else a manual clock could move on before the thread takes part in it
+
+    def _context(self, message: Message) -> Context:
+        heart, handle = self._heart, message.receipt_handle
+        return Context(message, self._queue, lambda: heart.look(handle))
+
+    def _by_lane(self, jobs: Sequence[_Job]) -> dict[str, list[_Job]]:
+        lanes: dict[str, list[_Job]] = {}
+        for job in jobs:
+            group = job.context.message.group_id if self._queue.fifo else None
+            lanes.setdefault(job.handle if group is None else group, []).append(job)
+        return lanes
+
+    # --- handling
+
+    def _work(self, lane: str, begun: threading.Event) -> None:
+        with self._clock.participant():
+            begun.set()
+            while True:
+                with self._lock:
+                    waiting = self._lanes[lane]
+                    if not waiting:
+                        del self._lanes[lane]
+                        return
+                    batch = waiting.popleft()
+                try:
+                    self._run_in_turn(batch)
+                except BaseException as error:  # no handler's: those end in `_handle`
+                    _log.exception("the consumer of %s failed", self._queue.name)
+                    self._broken(error)
+                    self._forget(batch)
+
+    def _run_in_turn(self, jobs: Sequence[_Job]) -> None:
+        for index, job in enumerate(jobs):
+            if not self._move(job, _State.WAITING, _State.RUNNING):
+                continue  # handed back by a stop
+            if job.context.lost:
+                return self._return(jobs[index:], at_once=False)
+            outcome = self._handle(job)
+            if not self._move(job, _State.RUNNING, _State.ENDED):
+                continue  # took too long for a stop
+            hold = self._heart.drop(job.handle)
+            if job.context.lost:
+                _log.warning("%s: its receipt was lost while its handler ran", job)
+                return self._return(jobs[index:], at_once=False)
+            if outcome is Outcome.SUCCESS and self._delete(job):
+                self._forget([job])
+                continue
+            # its renewal failed: somebody else may have it by now (HNS-14)
+            in_doubt = outcome is Outcome.SUCCESS or (hold is not None and hold.failed)
+            at_once = outcome is Outcome.FAILED_RETRY_NOW or (self._hand_back and not in_doubt)
+            return self._return(jobs[index:], at_once)
+
+    def _handle(self, job: _Job) -> Outcome:
+        try:
+            outcome = self._handler(job.context.message, job.context)
+            if outcome is None:
+                return Outcome.SUCCESS
+            if not isinstance(outcome, Outcome):
+                raise TypeError(f"a handler returns an Outcome or None, not {outcome!r}")
+            return outcome
+        except Exception as error:
+            if not (isinstance(error, LeaseLost) and job.context.lost):  # it ended because it was told to
+                _log.exception("%s: the handler failed", job)
+            return Outcome.FAILED
+        except BaseException as error:  # meant for the process: stop in order
+            self._broken(error)
+            return Outcome.FAILED_RETRY_NOW
+
+    def _move(self, job: _Job, before: _State, after: _State) -> bool:
+        with self._lock:
+            if job.state is not before:
+                return False
+            job.state = after
+            return True
+
+    # --- settling
+
+    def _delete(self, job: _Job) -> bool:
+        for pause in (*_DELETE_PAUSES, None):
+            try:
+                self._queue.delete(job.handle)
+                return True
+            except (RequestThrottled, QueueClientError) as error:
+                _log.warning("%s: deleting it failed: %s", job, error)
+                if pause is not None:
+                    self._clock.wait(self._clock.now() + timedelta(seconds=pause), job.context.lost)
+            except QueueDoesNotExist as error:
+                self._broken(error)
+                return False
+            except QueueServiceError as error:
+                _log.warning("%s: done, but not deleted: %s", job, error)
+                return False
+        return False
+
+    def _return(self, jobs: Sequence[_Job], at_once: bool) -> None:
+        """Gives messages up: makes them visible now, in one commit, or leaves them to their timeout."""
+        mine = [job for job in jobs if self._move(job, _State.WAITING, _State.ENDED) or job is jobs[0]]
+        for job in mine:
+            self._heart.drop(job.handle)
+        if at_once:
+            self._release([job for job in mine if not job.context.lost])
+        self._forget(mine)
+
+    def _release(self, jobs: Sequence[_Job]) -> None:
+        rules = self._queue.rules
+        shortest = 0 if rules.allow_zero_visibility else 1
+        size = self._largest_batch or len(jobs) or 1
+        # the last ones first: a group stays blocked until its first message is back, which keeps its order
+        for end in range(len(jobs), 0, -size):
+            part = jobs[max(0, end - size) : end]
+            try:
+                result = self._queue.change_visibility_batch([(job.handle, shortest) for job in part])
+            except (QueueServiceError, QueueClientError) as error:
+                _log.warning("handing back %s messages failed: %s", len(part), error)
+            else:
+                for failure in result.failed:
+                    _log.warning("%s: handing it back failed: %s", part[int(failure.id)], failure.code)
+
+    def _forget(self, jobs: Iterable[_Job]) -> None:
+        with self._lock:
+            for job in jobs:
+                job.state = _State.ENDED
+                self._active.pop(job.handle, None)
+        self._ended()
+
+    # --- renewal
+
+    def _extend(self, wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
+        changes: list[tuple[str, Duration]] = [(handle, seconds(timeout)) for handle, timeout in wanted]
+        try:
+            result = self._queue.change_visibility_batch(changes)
+        except QueueDoesNotExist as error:
+            self._broken(error)
+            return [Verdict.LOST] * len(wanted)
+        except (QueueServiceError, QueueClientError) as error:
+            _log.warning("extending %s messages failed: %s", len(wanted), error)
+            return [Verdict.FAILED] * len(wanted)
+        verdicts = [Verdict.EXTENDED] * len(wanted)
+        for failure in result.failed:
+            _log.warning("extending a message of %s failed: %s", self._queue.name, failure.code)
+            if failure.code == QueueDoesNotExist.code:
+                self._broken(QueueDoesNotExist(failure.message))
+            verdicts[int(failure.id)] = _verdict(failure)
+        return verdicts
+
+    def _lose(self, handle: str) -> None:
+        with self._lock:
+            job = self._active.get(handle)
+        if job is not None:
+            job.context.lost.set()
+
+    # --- the end
+
+    def hand_back_waiting(self) -> None:
+        """Makes visible what no handler has begun."""
+        self._take_back(_State.WAITING)
+
+    def stop(self) -> None:
+        """Ends the heartbeat. What handlers are still at is lost for them, and becomes visible."""
+        self._take_back(_State.RUNNING)
+        self._heart.stop()
+
+    def lose_all(self) -> None:
+        """Tells every handler that its receipt is lost."""
+        with self._lock:
+            jobs = list(self._active.values())
+        for job in jobs:
+            job.context.lost.set()
+
+    def _take_back(self, state: _State) -> None:
+        with self._lock:
+            jobs = [job for job in self._active.values() if job.state is state]
+            for job in jobs:
+                job.state = _State.ENDED
+        held = [job for job in jobs if not job.context.lost]
+        for job in jobs:
+            self._heart.drop(job.handle)
+            job.context.lost.set()
+        self._release(held)
+        self._forget(jobs)
+
+
+def _hold(message: Message, now: int) -> Hold:
+    assert message.received_at is not None and message.visible_at is not None
+    return Hold.fresh(to_micros(message.received_at), to_micros(message.visible_at), now)
+
+
+def _verdict(failure: BatchFailure) -> Verdict:
+    if failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE):
+        return Verdict.FAILED
+    # one code for a deleted message and for an older receipt; the sentence tells them apart (RCP-7, RCP-11)
+    return Verdict.GONE if "Message does not exist" in failure.message else Verdict.LOST

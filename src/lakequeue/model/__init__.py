@@ -1,0 +1,1 @@
+"""The vocabulary of the package: values and rules without I/O."""

@@ -1,0 +1,32 @@
+"""An event that other threads set to end a wait early."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Interrupt(threading.Event):
+    """Set by another thread, it ends the wait of a receive, which looks once more and answers what it found.
+
+    It also ends the judging of a condition, by an error.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wakes: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        super().set()
+        for wake in list(self._wakes):
+            wake()
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Has ``wake`` called when it is set."""
+        self._wakes.append(wake)
+        try:
+            yield
+        finally:
+            self._wakes.remove(wake)

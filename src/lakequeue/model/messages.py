@@ -1,0 +1,487 @@
+"""Messages on their way in and out: entries, results, message attributes, digests and the checks of a send."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import string
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import attrs
+
+from lakequeue.errors import (
+    BatchEntryIdsNotDistinct,
+    BatchRequestTooLong,
+    EmptyBatchRequest,
+    InvalidBatchEntryId,
+    InvalidMessageContents,
+    InvalidParameterValue,
+    MissingParameter,
+    QueueClientError,
+    QueueServiceError,
+    TooManyEntriesInBatchRequest,
+    coded_for,
+)
+from lakequeue.model.attributes import QueueAttributes, check_delay, check_identifier
+from lakequeue.model.clock import to_micros
+
+MAX_ATTRIBUTES = 10
+MAX_ATTRIBUTE_NAME = 256
+TRACE_HEADER = "AWSTraceHeader"
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_ATTRIBUTE_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
+_NUMBERS = (Decimal("-1e128"), Decimal("1e126"))
+_BASE62 = string.digits + string.ascii_letters
+
+
+class AttributeValue(NamedTuple):
+    """A message attribute: `String`, `Number` (both as text) or `Binary`, optionally with `.label`."""
+
+    type: str
+    value: str | bytes
+
+
+AttributeInput: TypeAlias = str | int | float | Decimal | bytes | tuple[str, Any] | AttributeValue
+
+
+@attrs.frozen
+class SendEntry:
+    """One message to send.
+
+    Attributes:
+        body: text, at least one character.
+        id: id inside a batch; None means the position in it.
+        delay: seconds or timedelta; None means the queue's delay.
+        attributes: message attributes: text, number, bytes or (type, value) by name.
+        group_id: message group.
+        dedup_id: deduplication id, FIFO queues only.
+        system_attributes: only `AWSTraceHeader`.
+    """
+
+    body: str
+    id: str | None = None
+    delay: Any = None
+    attributes: Mapping[str, AttributeInput] | None = None
+    group_id: str | None = None
+    dedup_id: str | None = None
+    system_attributes: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class ValidEntry:
+    """A checked message, ready to be stored.
+
+    Attributes:
+        delay_micros: None on FIFO queues, where the queue's delay at the time holds (DLY-10).
+        dedup_id: always there on FIFO queues.
+        size: what counts towards batch and message limits, in bytes.
+    """
+
+    body: str
+    attributes: dict[str, AttributeValue]
+    delay_micros: int | None
+    group_id: str | None
+    dedup_id: str | None
+    system_attributes: dict[str, str]
+    size: int
+
+
+@attrs.frozen
+class SendResult:
+    """What the queue says about one stored message (SND-3)."""
+
+    message_id: str
+    md5_of_body: str
+    md5_of_message_attributes: str | None = None
+    sequence_number: str | None = None
+
+
+@attrs.frozen
+class BatchSuccess:
+    """An entry of a batch that was done; the fields after `id` are filled for sends or for handles."""
+
+    id: str
+    message_id: str | None = None
+    md5_of_body: str | None = None
+    md5_of_message_attributes: str | None = None
+    sequence_number: str | None = None
+    receipt_handle: str | None = None
+
+
+UNAVAILABLE = "ServiceUnavailable"
+"""Code of an entry that storage failed, while others of its batch were done."""
+
+
+@attrs.frozen
+class BatchFailure:
+    """An entry of a batch that was refused (BAT-4)."""
+
+    id: str
+    code: str
+    message: str
+    sender_fault: bool = True
+
+    @classmethod
+    def of(cls, id: str, error: QueueServiceError | QueueClientError) -> BatchFailure:
+        if isinstance(error, QueueServiceError):
+            return cls(id, error.code, error.message, error.sender_fault)
+        outcome = "it may have taken effect: repeat it" if error.outcome_unknown else "nothing was changed"
+        return cls(id, UNAVAILABLE, f"Storage failed; {outcome}.", False)
+
+
+@attrs.frozen
+class BatchResult:
+    """Outcome of a batch, entry by entry, in the order of the entries."""
+
+    successful: list[BatchSuccess] = attrs.field(factory=list)
+    failed: list[BatchFailure] = attrs.field(factory=list)
+
+
+@attrs.frozen(kw_only=True)
+class Message:
+    """A received message; the digests are computed when asked for (RCV-10).
+
+    Attributes:
+        received_at, visible_at: when this receipt began, and when it ends unless extended, by the queue's clock.
+    """
+
+    message_id: str
+    receipt_handle: str
+    body: str
+    receive_count: int
+    sent_at: datetime
+    first_received_at: datetime
+    message_attributes: dict[str, AttributeValue] = attrs.field(factory=dict)
+    group_id: str | None = None
+    dedup_id: str | None = None
+    sequence_number: str | None = None
+    sender_id: str | None = None
+    system_attributes: dict[str, str] = attrs.field(factory=dict)
+    # not part of what a message is: a repeated receive answers the same message, hidden anew (ATT-3)
+    received_at: datetime | None = attrs.field(default=None, eq=False)
+    visible_at: datetime | None = attrs.field(default=None, eq=False)
+
+    @property
+    def md5_of_body(self) -> str:
+        return md5_of_body(self.body)
+
+    @property
+    def md5_of_message_attributes(self) -> str | None:
+        return md5_of_attributes(self.message_attributes)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The system attributes by their SQS names, times in epoch milliseconds (RCV-11)."""
+        known = {
+            "ApproximateReceiveCount": str(self.receive_count),
+            "ApproximateFirstReceiveTimestamp": _millis(self.first_received_at),
+            "SentTimestamp": _millis(self.sent_at),
+            "SenderId": self.sender_id,
+            "MessageGroupId": self.group_id,
+            "MessageDeduplicationId": self.dedup_id,
+            "SequenceNumber": self.sequence_number,
+        }
+        return {name: value for name, value in known.items() if value is not None} | self.system_attributes
+
+
+def new_message_id(format: Literal["uuid", "cmq"] = "uuid") -> str:
+    """A fresh message id: a UUID, or `Msg-` and eight base62 characters (RCP-2)."""
+    if format == "cmq":
+        return "Msg-" + "".join(secrets.choice(_BASE62) for _ in range(8))
+    return str(uuid.uuid4())
+
+
+def md5_of_body(body: str) -> str:
+    """MD5 of the UTF-8 bytes of a body, in hex (MSA-1)."""
+    return hashlib.md5(body.encode(), usedforsecurity=False).hexdigest()
+
+
+def md5_of_attributes(attributes: Mapping[str, AttributeValue]) -> str | None:
+    """MD5 over names, types and values, sorted by name (MSA-2); None if there are none."""
+    if not attributes:
+        return None
+    digest = hashlib.md5(usedforsecurity=False)
+    for name, (type_, value) in sorted(attributes.items()):
+        for part in (name.encode(), type_.encode()):
+            digest.update(len(part).to_bytes(4, "big") + part)
+        content = _bytes(value)
+        transport = b"\x02" if type_.startswith("Binary") else b"\x01"
+        digest.update(transport + len(content).to_bytes(4, "big") + content)
+    return digest.hexdigest()
+
+
+def content_dedup_id(body: str) -> str:
+    """The deduplication id that content-based deduplication gives: SHA-256 of the body alone (DDP-4, MSA-6)."""
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def select_attributes(attributes: Mapping[str, AttributeValue], names: Iterable[str]) -> dict[str, AttributeValue]:
+    """The attributes that a receive asked for: names, `All`, `.*`, or a prefix `foo.*` (MSA-4)."""
+    wanted = set(names)
+    if wanted & {"All", ".*"}:
+        return dict(attributes)
+    prefixes = tuple(name[:-1] for name in wanted if name.endswith(".*"))
+    return {n: v for n, v in attributes.items() if n in wanted or (prefixes and n.startswith(prefixes))}
+
+
+def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dict[str, AttributeValue]:
+    """Message attributes with types spelled out, checked by MSA-3 and MSA-5.
+
+    Raises:
+        InvalidParameterValue: a name, type or value is malformed, or there are more than ten.
+        InvalidMessageContents: a text value has characters that a message cannot carry.
+    """
+    if not attributes:
+        return {}
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise InvalidParameterValue(
+            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{MAX_ATTRIBUTES}]."
+        )
+    normal = {}
+    for name, given in attributes.items():
+        _check_attribute_name(name)
+        normal[name] = _check_attribute_value(name, _typed(name, given))
+    return normal
+
+
+def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
+    """One message checked against the queue that it goes to (SND-1..15, DLY-3, DLY-4, MSA-3).
+
+    Raises:
+        MissingParameter: no body, or no group id on a FIFO queue.
+        InvalidMessageContents: the body has characters that a message cannot carry.
+        InvalidParameterValue: anything else is out of range or does not fit this kind of queue.
+    """
+    with coded_for(attributes.profile):
+        _check_required(entry, attributes)
+        _check_ids(entry, attributes)
+        return _valid_content(entry, attributes)
+
+
+def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
+    """A batch checked in the order of BAT-7: a result per entry, unless the whole call is refused (BAT-5).
+
+    Ids, required FIFO parameters and the total size concern the call; everything else only its entry (BAT-4).
+    """
+    ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
+    check_batch_ids(ids, attributes)
+    with coded_for(attributes.profile):
+        _check_fifo_batch(entries, attributes)
+        results = [_entry_result(id, entry, attributes) for id, entry in zip(ids, entries, strict=True)]
+        limit = attributes.profile_rules.batch_bytes
+        if limit is not None:
+            total = sum(
+                result.size if isinstance(result, ValidEntry) else _body_size(entry.body)
+                for result, entry in zip(results, entries, strict=True)
+            )
+            if total > limit:
+                raise BatchRequestTooLong(
+                    f"Batch requests cannot be longer than {limit} bytes. You have sent {total} bytes."
+                )
+    return results
+
+
+def check_batch_ids(ids: Sequence[str], attributes: QueueAttributes) -> None:
+    """Refuses a batch that is empty, too long, or has malformed or repeated entry ids (BAT-1, BAT-5, BAT-7)."""
+    most = attributes.profile_rules.max_batch
+    with coded_for(attributes.profile):
+        if not ids:
+            raise EmptyBatchRequest()
+        if most is not None and len(ids) > most:
+            raise TooManyEntriesInBatchRequest(
+                f"Maximum number of entries per request are {most}. You have sent {len(ids)}."
+            )
+        for id in ids:
+            if not isinstance(id, str) or not _ENTRY_ID.fullmatch(id):
+                raise InvalidBatchEntryId()
+        seen: set[str] = set()
+        for id in ids:
+            if id in seen:
+                raise BatchEntryIdsNotDistinct(f"Id {id} repeated.")
+            seen.add(id)
+
+
+def _entry_result(id: str, entry: SendEntry, attributes: QueueAttributes) -> ValidEntry | BatchFailure:
+    try:
+        return validate_entry(entry, attributes)
+    except QueueServiceError as error:
+        return BatchFailure.of(id, error)
+
+
+def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
+    body = _check_body(entry.body)
+    delay = check_delay(attributes, entry.delay)
+    message_attributes = normalize_attributes(entry.attributes)
+    dedup_id = entry.dedup_id
+    if dedup_id is None and attributes.fifo:
+        dedup_id = content_dedup_id(body)
+    size = _body_size(body)
+    if attributes.profile_rules.attributes_count_in_size:
+        size += sum(len(n.encode()) + len(t) + len(_bytes(v)) for n, (t, v) in message_attributes.items())
+    if size > attributes.maximum_message_size:
+        raise InvalidParameterValue(
+            "One or more parameters are invalid. "
+            f"Reason: Message must be shorter than {attributes.maximum_message_size} bytes."
+        )
+    return ValidEntry(
+        body=body,
+        attributes=message_attributes,
+        delay_micros=delay,
+        group_id=entry.group_id,
+        dedup_id=dedup_id,
+        system_attributes=_check_system_attributes(entry.system_attributes),
+        size=size,
+    )
+
+
+def _check_body(body: object) -> str:
+    if body is None or body == "":
+        raise MissingParameter("The request must contain the parameter MessageBody.")
+    if not isinstance(body, str):
+        raise InvalidParameterValue("The parameter MessageBody must be a text.")
+    if _FORBIDDEN.search(body):
+        raise InvalidMessageContents()
+    return body
+
+
+def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
+    """A FIFO queue needs a group, and a deduplication id unless it derives one (SND-4, SND-5)."""
+    if not attributes.fifo:
+        return
+    if entry.group_id is None:
+        raise MissingParameter("The request must contain the parameter MessageGroupId.")
+    if entry.dedup_id is None and not attributes.content_based_deduplication:
+        raise InvalidParameterValue(
+            "The queue should either have ContentBasedDeduplication enabled "
+            "or MessageDeduplicationId provided explicitly"
+        )
+
+
+def _check_ids(entry: SendEntry, attributes: QueueAttributes) -> None:
+    if not attributes.fifo:
+        if entry.dedup_id is not None:
+            raise _not_for_this_queue("MessageDeduplicationId", entry.dedup_id)
+        if entry.group_id is not None and not attributes.profile_rules.group_id_on_standard:
+            raise _not_for_this_queue("MessageGroupId", entry.group_id)
+    check_identifier("MessageGroupId", entry.group_id)
+    check_identifier("MessageDeduplicationId", entry.dedup_id)
+
+
+def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> None:
+    """A parameter that FIFO requires and an entry lacks fails the whole call (SND-4)."""
+    for entry in entries:
+        try:
+            _check_required(entry, attributes)
+        except MissingParameter as error:
+            raise InvalidParameterValue(error.message) from None
+
+
+def _not_for_this_queue(parameter: str, value: object) -> InvalidParameterValue:
+    return InvalidParameterValue(
+        f"Value {value} for parameter {parameter} is invalid. "
+        "Reason: The request includes a parameter that is not valid for this queue type."
+    )
+
+
+def _check_system_attributes(given: Mapping[str, Any] | None) -> dict[str, str]:
+    """Only the trace header exists; it does not count towards the size (SND-15)."""
+    checked = {}
+    for name, value in (given or {}).items():
+        if name != TRACE_HEADER:
+            raise InvalidParameterValue(f"Message system attribute name '{name}' is invalid.")
+        if isinstance(value, tuple) and len(value) == 2 and value[0] == "String":
+            value = value[1]
+        if not isinstance(value, str) or not value or _FORBIDDEN.search(value):
+            raise InvalidParameterValue(f"Message system attribute '{name}' must be a non-empty String.")
+        checked[name] = value
+    return checked
+
+
+def _check_attribute_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidParameterValue("The request must contain non-empty message attribute names.")
+    if len(name) > MAX_ATTRIBUTE_NAME:
+        raise InvalidParameterValue(
+            f"Message attribute name must be at most {MAX_ATTRIBUTE_NAME} characters in length."
+        )
+    if name.lower().startswith(("aws.", "amazon.")):
+        raise InvalidParameterValue(
+            "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. "
+            "These strings are reserved for internal use."
+        )
+    if not _ATTRIBUTE_NAME.fullmatch(name):
+        raise InvalidParameterValue(
+            f"The message attribute name '{name}' is invalid. Attribute name can contain "
+            "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters."
+        )
+    if name.startswith(".") or name.endswith(".") or ".." in name:
+        raise InvalidParameterValue(
+            f"The message attribute name '{name}' is invalid. "
+            "Attribute name cannot start or end with a period or have successive periods."
+        )
+
+
+def _typed(name: str, given: Any) -> AttributeValue:
+    """The attribute with its type: guessed from a bare value, checked in a pair."""
+    match given:
+        case str():
+            return AttributeValue("String", given)
+        case bytes():
+            return AttributeValue("Binary", given)
+        case (str() as type_, value):
+            if not isinstance(value, bool) and isinstance(value, (int, float, Decimal)):
+                value = str(value)
+            if not _ATTRIBUTE_TYPE.fullmatch(type_) or len(type_) > MAX_ATTRIBUTE_NAME:
+                raise InvalidParameterValue(
+                    f"The message attribute '{name}' has an invalid message attribute type, "
+                    "the set of supported type prefixes is Binary, Number, and String."
+                )
+            if not isinstance(value, bytes if type_.startswith("Binary") else str):
+                raise InvalidParameterValue(
+                    f"The message attribute '{name}' with type '{type_}' has a value of another type."
+                )
+            return AttributeValue(type_, value)
+        case int() | float() | Decimal() if not isinstance(given, bool):
+            return AttributeValue("Number", str(given))
+    raise InvalidParameterValue(
+        f"The message attribute '{name}' must be a text, a number, bytes or a pair of type and value."
+    )
+
+
+def _check_attribute_value(name: str, attribute: AttributeValue) -> AttributeValue:
+    type_, value = attribute
+    if not value:
+        raise InvalidParameterValue(
+            f"The message attribute '{name}' must contain non-empty message attribute value "
+            f"for message attribute type '{type_}'."
+        )
+    if isinstance(value, str) and _FORBIDDEN.search(value):
+        raise InvalidMessageContents()
+    if type_.startswith("Number"):
+        try:
+            fits = _NUMBERS[0] <= Decimal(str(value)) <= _NUMBERS[1]
+        except InvalidOperation:
+            fits = False
+        if not fits:
+            raise InvalidParameterValue(f"Can't cast the value of message (user) attribute '{name}' to a number.")
+    return attribute
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+def _body_size(body: object) -> int:
+    return len(body.encode(errors="surrogatepass")) if isinstance(body, str) else 0
+
+
+def _millis(instant: datetime) -> str:
+    return str(to_micros(instant) // 1_000)

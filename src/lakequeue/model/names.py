@@ -1,0 +1,58 @@
+"""Names of queues: the rules of the profiles, and the key under which a queue is stored."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+
+from lakequeue.errors import InvalidParameterValue, coded_for
+from lakequeue.model.profiles import Profile
+from lakequeue.model.profiles import profile as profile_of
+
+FIFO_SUFFIX = ".fifo"
+MAX_NAME = 80
+
+_SQS_STANDARD = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_SQS_FIFO = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo")
+_CMQ = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
+
+_SQS_STANDARD_RULE = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+_SQS_FIFO_RULE = (
+    "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
+    "must end with .fifo suffix and be 1 to 80 in length"
+)
+_CMQ_RULE = "Can only include letters, digits and hyphens, and starts with a letter. 1 to 64 in length"
+
+
+def is_fifo(name: str) -> bool:
+    """Whether the name is that of a FIFO queue (NAM-3)."""
+    return name.endswith(FIFO_SUFFIX)
+
+
+def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
+    """Refuses a name that a new queue of this profile and kind cannot have (NAM-1, NAM-2, NAM-4, NAM-5, NAM-10).
+
+    Raises:
+        InvalidParameterValue: the name breaks the rule that the message states.
+    """
+    rules = profile_of(profile)
+    if rules.name_rule == "cmq":
+        pattern, rule = _CMQ, _CMQ_RULE
+    elif fifo:
+        pattern, rule = _SQS_FIFO, _SQS_FIFO_RULE
+    else:
+        pattern, rule = _SQS_STANDARD, _SQS_STANDARD_RULE
+    if not isinstance(name, str) or not pattern.fullmatch(name):
+        with coded_for(rules.name):
+            raise InvalidParameterValue(rule)
+
+
+def name_hash(region: str, name: str) -> str:
+    """16 hex digits for region and exact name; equal names in other case or region differ (NAM-6, NAM-9)."""
+    return hashlib.sha256(f"{region}\0{name}".encode()).hexdigest()[:16]
+
+
+def new_key(region: str, name: str) -> str:
+    """Key of a new incarnation of a queue: two queues of one name, one after the other, share nothing."""
+    return f"{name_hash(region, name)}-{secrets.token_hex(4)}"

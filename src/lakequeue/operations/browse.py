@@ -1,0 +1,282 @@
+"""Looking at the stored messages of a queue without touching them: in parts, so that there may be any number."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.model.clock import to_micros
+from lakequeue.operations.results import PeekedMessage, QueueCounts, peeked_message
+from lakequeue.runtime.shard_service import Now, ShardService, ShardStanding
+from lakequeue.shard import Rewind, Run, ShardMachine
+from lakequeue.storage import layout
+
+if TYPE_CHECKING:
+    from lakequeue.conditions.predicate import Predicate
+    from lakequeue.model.interrupts import Interrupt
+    from lakequeue.queue import Queue
+
+ROWS = 4096
+"""Messages of a batch at most, at first."""
+GROWTH = 4
+"""How many times as many messages the batches of a long search grow to have."""
+BYTES = 8 * 2**20
+"""Size of a batch in memory from which on it takes no more rows."""
+
+Integers = npt.NDArray[np.int64]
+
+
+@attrs.frozen(eq=False)
+class Batch:
+    """Stored messages of one shard, in the order of their sending."""
+
+    shard: ShardService
+    now: int
+    """Instant that their states are judged at."""
+    runs: list[tuple[Run, str]]
+    """Parts of runs with their state, as ``ShardMachine`` tells them."""
+    offsets: Integers
+    rows: pa.Table
+    """What the log says of them, a row for each offset."""
+
+    @property
+    def run_numbers(self) -> Integers:
+        """For each message the number of its part in ``runs``."""
+        return np.searchsorted([run.first for run, _ in self.runs], self.offsets, side="right") - 1
+
+    def message(self, index: int) -> PeekedMessage:
+        """One of them, by its number in the batch."""
+        run, state = self.runs[self.run_numbers[index]]
+        return peeked_message(self.rows.slice(index, 1).to_pylist()[0], state, run)
+
+    def table(self, names: Collection[str]) -> pa.Table:
+        """The messages as a condition sees them, in some of the columns of ``COLUMNS`` (and one at least)."""
+        chosen = [name for name in COLUMNS if name in names] or ["message_id"]
+        return pa.table({name: COLUMNS[name][1](self).cast(COLUMNS[name][0]) for name in chosen})
+
+
+Parts = Callable[[ShardMachine, int, int, int], list[tuple[Run, str]]]
+"""What of a shard to go through: ``ShardMachine.peek`` or ``ShardMachine.peek_history``."""
+
+
+def batches(
+    shard: ShardService,
+    now: Now,
+    rows: int,
+    parts: Parts = ShardMachine.peek,
+    start: int = 0,
+    growth: int = 1,
+) -> Iterator[Batch]:
+    """Every message stored in a shard from an offset on, oldest first, in batches of bounded size.
+
+    A batch has `rows` messages at most, or half of what came before it, but never more than `growth` times `rows`.
+    Each step judges states anew: who goes through slowly sees what happened meanwhile. Needs the caller's
+    ``Queue.service``.
+    """
+    most, gone_through = growth * rows, 0
+    while True:
+        instant = now()
+        runs = shard.look(lambda machine: parts(machine, instant, rows, start))  # noqa: B023
+        if not runs:
+            return
+        for offsets, table in _read(shard, [run for run, _ in runs], rows):
+            yield Batch(shard, instant, runs, offsets, table)
+            gone_through += len(offsets)
+        start = runs[-1][0].last + 1
+        rows = min(max(rows, gone_through // 2), most)
+
+
+@attrs.frozen
+class Standing:
+    """How a queue stands at an instant."""
+
+    at: int
+    """Microseconds since the epoch."""
+    counts: QueueCounts
+    sent: int
+    """Messages that were ever sent."""
+
+    @classmethod
+    def of(cls, shards: Iterable[ShardStanding], at: int) -> Standing:
+        """The whole of its shards."""
+        parts = list(shards)
+        oldest = min((part.oldest_sent_at for part in parts if part.oldest_sent_at is not None), default=None)
+        counts = QueueCounts(
+            sum(part.counts.visible for part in parts),
+            sum(part.counts.in_flight for part in parts),
+            sum(part.counts.delayed for part in parts),
+            sum(part.counts.rewindable for part in parts),
+            None if oldest is None else max(0, at - oldest) / 1_000_000,
+            sum(part.counts.held for part in parts),
+        )
+        return cls(at, counts, sum(part.sent for part in parts))
+
+    @property
+    def stored(self) -> int:
+        return self.counts.visible + self.counts.in_flight + self.counts.delayed + self.counts.held
+
+    def rates_since(self, before: Standing) -> tuple[float | None, float | None]:
+        """Messages sent and consumed per second since an earlier look; None if no time has passed.
+
+        Consumed is what was sent and is not stored any more: deleted, but also expired or purged. What a rewind
+        brings back counts against it, so it may be negative.
+        """
+        seconds = (self.at - before.at) / 1_000_000
+        if seconds <= 0:
+            return None, None
+        sent = self.sent - before.sent
+        return sent / seconds, (sent - (self.stored - before.stored)) / seconds
+
+
+def standing(queue: Queue) -> Standing:
+    """How a queue stands now; exact at one snapshot per shard."""
+    with queue.service():
+        now = queue.now_micros()
+        return Standing.of([shard.stands(now) for shard in queue.shards], now)
+
+
+def look(shards: Sequence[ShardService], now: Now, predicate: Predicate | None, limit: int) -> list[PeekedMessage]:
+    """The oldest messages of a queue for which a condition over ``SCHEMA`` is true, or simply the oldest."""
+    search = _search(now, predicate, limit)
+    return _oldest((_found(search(shard), predicate) for shard in shards), limit)
+
+
+def look_back(queue: Queue, since: datetime, predicate: Predicate | None, limit: int) -> list[PeekedMessage]:
+    """The same of the deleted messages that can be rewound, sent at an instant or later (RWD-4)."""
+    with queue.service():
+        search, instant = _search(queue.now_micros, predicate, limit), to_micros(since)
+        found = []
+        for shard in queue.shards:
+            start = shard.log().first_sent_at_or_after(instant)
+            found.append(_found(search(shard, parts=ShardMachine.peek_history, start=start), predicate))
+        return _oldest(found, limit)
+
+
+def rewindable(queue: Queue, to: datetime) -> int:
+    """How many messages a rewind to an instant would bring back now; refused as ``Queue.rewind`` is."""
+    with queue.service():
+        command, now = Rewind(to_micros(to)), queue.now_micros
+        return sum(shard.look(lambda machine: machine.rewindable(command, now())) for shard in queue.shards)
+
+
+def predicate(where: str | None, interrupt: Interrupt | None = None) -> Predicate | None:
+    """A condition over ``SCHEMA``, None without one; InvalidParameterValue if it is none."""
+    if where is None:
+        return None
+    from lakequeue.conditions.predicate import Predicate
+
+    return Predicate(where, SCHEMA, interrupt=interrupt)
+
+
+def _search(now: Now, predicate: Predicate | None, limit: int) -> Callable[..., Iterator[Batch]]:
+    """`batches` in sizes for a condition that may be true for few messages, or for the first ones alone."""
+    if predicate is None:
+        return partial(batches, now=now, rows=min(limit, ROWS))
+    return partial(batches, now=now, rows=ROWS, growth=GROWTH)
+
+
+def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> list[PeekedMessage]:
+    return list(islice(heapq.merge(*by_shard, key=lambda message: message.sent_at), limit))
+
+
+def _found(gone_through: Iterable[Batch], predicate: Predicate | None) -> Iterator[PeekedMessage]:
+    for batch in gone_through:
+        if predicate is None:
+            yield from map(batch.message, range(len(batch.offsets)))
+        else:
+            yield from map(batch.message, predicate.select(batch.table(predicate.columns)).tolist())
+
+
+def _read(shard: ShardService, runs: Sequence[Run], most: int) -> Iterator[tuple[Integers, pa.Table]]:
+    offsets: list[Integers] = []
+    tables: list[pa.Table] = []
+    rows = size = 0
+    for first, last in _joined(runs):
+        while first <= last:
+            first, table = shard.rows(first, last)
+            offsets.append(np.arange(first, first + len(table)))
+            tables.append(table.select(_FROM_LOG.names).cast(_FROM_LOG))
+            first, rows, size = first + len(table), rows + len(table), size + table.nbytes
+            if rows >= most or size >= BYTES:
+                yield np.concatenate(offsets), pa.concat_tables(tables)
+                offsets, tables, rows, size = [], [], 0, 0
+    if rows:
+        yield np.concatenate(offsets), pa.concat_tables(tables)
+
+
+def _joined(runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
+    """The ranges of neighbouring runs together."""
+    first, last = runs[0].first, runs[0].last
+    for run in runs[1:]:
+        if run.first != last + 1:
+            yield first, last
+            first = run.first
+        last = run.last
+    yield first, last
+
+
+def _logged(name: str) -> Callable[[Batch], pa.ChunkedArray]:
+    return lambda batch: batch.rows[name]
+
+
+def _of_runs(value: Callable[[Run, str], object], type_: pa.DataType) -> Callable[[Batch], pa.Array]:
+    return lambda batch: pa.array([value(*part) for part in batch.runs], type_).take(pa.array(batch.run_numbers))
+
+
+def _sources(batch: Batch) -> pa.Array:
+    """Names out of ARNs."""
+    arns = batch.rows["source_queue"].combine_chunks()
+    return pc.list_element(pc.split_pattern(arns, ":"), 5) if arns.null_count < len(arns) else arns
+
+
+def _ages(batch: Batch) -> pa.Array:
+    return pc.divide(pc.subtract(batch.now, batch.rows["sent_at"].cast(pa.int64())).cast(pa.float64()), 1e6)
+
+
+def _attributes(batch: Batch) -> pa.Array:
+    """Values as text; binary ones in base64."""
+    attributes = batch.rows["message_attributes"].combine_chunks()
+    texts = pc.struct_field(attributes.items, "string_value")
+    binary = pc.struct_field(attributes.items, "binary_value")
+    if binary.null_count < len(binary):
+        encoded = [None if value is None else base64.b64encode(value).decode() for value in binary.to_pylist()]
+        texts = pc.coalesce(texts, pa.array(encoded, pa.string()))
+    return pa.MapArray.from_arrays(attributes.offsets, attributes.keys, texts)
+
+
+COLUMNS: dict[str, tuple[pa.DataType, Callable[[Batch], pa.Array | pa.ChunkedArray]]] = {
+    "message_id": (pa.string(), _logged("message_id")),
+    "body": (pa.string(), _logged("body")),
+    "state": (pa.string(), _of_runs(lambda run, state: state, pa.string())),
+    "receive_count": (pa.int32(), _of_runs(lambda run, state: run.receive_count, pa.int32())),
+    "sent_at": (layout.INSTANT, _logged("sent_at")),
+    "visible_at": (layout.INSTANT, _of_runs(lambda run, state: run.visible_at, layout.INSTANT)),
+    "age": (pa.float64(), _ages),
+    "group_id": (pa.string(), _logged("group_id")),
+    "dedup_id": (pa.string(), _logged("dedup_id")),
+    "source_queue": (pa.string(), _sources),
+    "message_attributes": (pa.map_(pa.string(), pa.string()), _attributes),
+}
+"""What a condition may name, its type, and where a batch has it: as in ``PeekedMessage``, ``age`` in seconds."""
+SCHEMA = pa.schema([(name, type_) for name, (type_, _) in COLUMNS.items()])
+
+_FROM_LOG = pa.schema(
+    [
+        layout.MESSAGES.field(name)
+        for name in (
+            *("message_id", "body", "message_attributes", "group_id", "dedup_id", "sent_at"),
+            *("source_queue", "source_receive_count"),
+        )
+    ]
+)

@@ -1,0 +1,100 @@
+"""What a queue answers with: rows of the log and of the ledger as messages and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from lakequeue.model.clock import from_micros
+from lakequeue.model.messages import AttributeValue, Message, select_attributes
+from lakequeue.shard import ClaimedSpan, ClaimResult, Run
+
+
+@attrs.frozen
+class QueueCounts:
+    """Messages of a queue by what may be done with them; ``oldest_age`` in seconds or None.
+
+    ``held``: sent while as many were delayed as may be, and not counted as such until there are fewer.
+    """
+
+    visible: int
+    in_flight: int
+    delayed: int
+    rewindable: int
+    oldest_age: float | None
+    held: int = 0
+
+
+@attrs.frozen
+class PeekedMessage:
+    """A message as it lies in the queue, looked at without receiving it."""
+
+    message_id: str
+    body: str
+    state: str
+    """``visible``, ``in_flight``, ``delayed`` or ``held``."""
+    receive_count: int
+    sent_at: datetime
+    visible_at: datetime | None
+    message_attributes: dict[str, AttributeValue]
+    group_id: str | None = None
+    source_queue: str | None = None
+    """Name of the queue that a move brought it from (DLQ-4)."""
+
+
+def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
+    return {
+        name: AttributeValue(
+            value["type"],
+            value["binary_value"] if value["string_value"] is None else value["string_value"],
+        )
+        for name, value in row["message_attributes"] or []
+    }
+
+
+def received_message(
+    row: Mapping[str, Any],
+    claimed: ClaimResult,
+    span: ClaimedSpan,
+    handle: str,
+    names: Sequence[str],
+    sequence: str | None,
+) -> Message:
+    """A message as its receiver gets it; ``names`` filters its attributes (MSA-4)."""
+    system = {"AWSTraceHeader": row["trace_header"]}
+    if row["source_receive_count"] is not None:
+        system["DeadLetterQueueSourceArn"] = row["source_queue"]
+    return Message(
+        message_id=row["message_id"],
+        receipt_handle=handle,
+        body=row["body"],
+        receive_count=span.receive_count,
+        sent_at=row["first_sent_at"] or row["sent_at"],
+        first_received_at=from_micros(span.first_received_at),
+        message_attributes=select_attributes(_attributes(row), names),
+        group_id=row["group_id"],
+        dedup_id=row["dedup_id"],
+        sequence_number=sequence,
+        sender_id=row["sender_id"],
+        system_attributes={name: value for name, value in system.items() if value is not None},
+        received_at=from_micros(claimed.received_at),
+        visible_at=from_micros(claimed.visible_at),
+    )
+
+
+def peeked_message(row: Mapping[str, Any], state: str, run: Run) -> PeekedMessage:
+    """A message as someone sees it who only looks."""
+    return PeekedMessage(
+        row["message_id"],
+        row["body"],
+        state,
+        run.receive_count,
+        row["sent_at"],
+        None if run.visible_at is None else from_micros(run.visible_at),
+        _attributes(row),
+        row["group_id"],
+        None if row["source_queue"] is None else row["source_queue"].rpartition(":")[2],
+    )

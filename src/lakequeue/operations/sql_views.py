@@ -1,0 +1,398 @@
+"""SQL over the queues of a root: the temporary views ``queues``, ``messages``, ``receipts`` and ``history``.
+
+The views are SQL text over the tables' paths, so each query sees the newest snapshots. They cover the queues
+that are there when they are registered. A literal in each branch of their UNION ALL lets a filter on
+``queue`` leave the other queues unread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from lakequeue.model.attributes import HIDDEN
+from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.storage import layout, past_versions
+from lakequeue.storage.bulk.lease_frame import SEQUENCE_NUMBER
+from lakequeue.storage.bulk.write_files import quoted, spark_uri
+from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.delta_log import LOG
+from lakequeue.storage.folder import Folder
+
+_CHUNK = 100_000
+"""Offsets that one task matches with their runs."""
+
+_ATTRIBUTE_VALUES = "MAP<STRING, STRUCT<type: STRING, string_value: STRING, binary_value: BINARY>>"
+
+_OF_RUNS = ("state", "visible_at", "receive_count", "first_received_at")
+MESSAGES: Mapping[str, str] = {
+    "queue": "STRING",
+    "region": "STRING",
+    "message_id": "STRING",
+    "state": "STRING",
+    "group_id": "STRING",
+    "sent_at": "TIMESTAMP",
+    "visible_at": "TIMESTAMP",
+    "receive_count": "INT",
+    "first_received_at": "TIMESTAMP",
+    "age": "DOUBLE",
+    "body": "STRING",
+    "message_attributes": _ATTRIBUTE_VALUES,
+    "delay_seconds": "DOUBLE",
+    "dedup_id": "STRING",
+    "source_queue": "STRING",
+    "first_sent_at": "TIMESTAMP",
+    "sequence_number": "STRING",
+    "shard": "INT",
+    "offset": "BIGINT",
+}
+"""``state`` is Active, Inactive, Delayed, Held, Deleted or Expired. ``visible_at`` is NULL for the last three,
+``receive_count`` for the last two; ``age`` is in seconds since the message was sent; standard queues have no
+sequence numbers. What is on its way to another queue counts as Inactive."""
+
+HISTORY: Mapping[str, str] = {name: type_ for name, type_ in MESSAGES.items() if name not in _OF_RUNS}
+"""Deleted messages that can be rewound now."""
+
+_COUNTS = {
+    "visible": "BIGINT",
+    "in_flight": "BIGINT",
+    "delayed": "BIGINT",
+    "held": "BIGINT",
+    "rewindable": "BIGINT",
+    "oldest_age": "DOUBLE",
+}
+QUEUES: Mapping[str, str] = {
+    "queue": "STRING",
+    "region": "STRING",
+    "created_at": "TIMESTAMP",
+    "modified_at": "TIMESTAMP",
+    "attributes": "MAP<STRING, STRING>",
+    "tags": "MAP<STRING, STRING>",
+    "shards": "INT",
+    **_COUNTS,
+}
+"""``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
+
+_RUNS = {
+    "shard": "INT",
+    "settled": "BOOLEAN",
+    "first_offset": "BIGINT",
+    "last_offset": "BIGINT",
+    "state": "STRING",
+    "lease_id": "STRING",
+    "receive_count": "INT",
+    "visible_at": "TIMESTAMP",
+    "received_at": "TIMESTAMP",
+    "first_received_at": "TIMESTAMP",
+    "attempt_id": "STRING",
+    "attempted_at": "TIMESTAMP",
+    "attempt_place": "INT",
+    "move_number": "BIGINT",
+    "target_key": "STRING",
+    "epoch": "BIGINT",
+    "head_offset": "BIGINT",
+    "floor_offset": "BIGINT",
+    "purged_offset": "BIGINT",
+    "purged_at": "TIMESTAMP",
+    "closed": "BOOLEAN",
+    "committed_at": "TIMESTAMP",
+    "released_offset": "BIGINT",
+}
+RECEIPTS: Mapping[str, str] = {"queue": "STRING", "region": "STRING"} | _RUNS
+"""The row of ``first_offset`` -1 and ``state`` head is a shard's head."""
+
+STATS: Mapping[str, str] = {
+    "queue": "STRING",
+    "region": "STRING",
+    "minute": "TIMESTAMP",
+    **_COUNTS,
+    "sent": "BIGINT",
+}
+"""Counts of every queue, deleted ones too, at each minute in which the compactor passed; ``sent`` is all that were
+ever sent. It reaches further back than the logs of the other tables."""
+
+_RUN_FIELDS = (
+    "settled",
+    "last_offset",
+    "state",
+    "receive_count",
+    "visible_at",
+    "first_received_at",
+)
+_RUN = f"STRUCT<{', '.join(f'{name}: {_RUNS[name]}' for name in _RUN_FIELDS)}>"
+_MESSAGE_FIELDS = (
+    "message_id",
+    "body",
+    "message_attributes",
+    "group_id",
+    "dedup_id",
+    "sent_at",
+    "delay_seconds",
+    "source_queue",
+    "source_receive_count",
+    "first_sent_at",
+)
+
+
+def _later(instant: str, seconds: str) -> str:
+    return f"timestamp_micros(unix_micros({instant}) + CAST(round({seconds} * 1e6D) AS BIGINT))"
+
+
+_RELEASED = "'Active', 'Inactive', 'Delayed'"
+_AVAILABLE_AT = f"""coalesce(run.visible_at, CASE
+    WHEN coalesce(delay_seconds, head.delay) > 0 THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
+END)"""
+_GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
+
+
+def view_statements(
+    root: str, queues: Sequence[QueueRow], now: datetime | None = None, as_of: datetime | None = None
+) -> list[str]:
+    """The SQL that creates or replaces the five views, for a session with Delta's extension and catalog (DLT-5).
+
+    A queue that gets a cap on delayed messages later shows held ones as such once the views are made anew.
+
+    Args:
+        root: where the queues are.
+        queues: the queues to show; their secrets are not looked at.
+        now: the instant that states are judged at; None is ``as_of``, or else the time of each query.
+        as_of: read the versions of the tables that were in force then; queues made later are left out.
+
+    Raises:
+        QueueClientError: the log of a table no longer reaches back to ``as_of``.
+    """
+    now = now or as_of
+    versions = {} if as_of is None else _versions(root, queues, as_of)
+    if as_of is not None:
+        queues = [queue for queue in queues if layout.receipts_path(root, queue.key, 0) in versions]
+    instant = "current_timestamp()" if now is None else f"timestamp_micros({to_micros(now)})"
+    branches: dict[str, tuple[Mapping[str, str], Callable[[QueueRow], str]]] = {
+        "messages": (MESSAGES, lambda queue: _messages(root, queue, instant)),
+        "receipts": (RECEIPTS, lambda queue: _receipts(root, queue)),
+        "history": (HISTORY, lambda queue: _history(root, queue, instant)),
+        "queues": (QUEUES, lambda queue: _queue(root, queue, instant)),
+    }
+    statements = []
+    for view, (columns, branch) in branches.items():
+        text = " UNION ALL ".join(branch(queue) for queue in queues) or _nothing(columns)
+        for path, version in versions.items():  # tables are named by nothing else
+            text = text.replace(_table(path), f"{_table(path)} VERSION AS OF {version}")
+        statements.append(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {text}")
+    statements.append(f"CREATE OR REPLACE TEMPORARY VIEW stats AS {_stats(root)}")
+    return statements
+
+
+def _stats(root: str) -> str:
+    path = layout.stats_path(root)
+    if next(Folder(path).files(LOG), None) is None:  # the compactor never passed
+        return _nothing(STATS)
+    return f"SELECT {', '.join(STATS)} FROM {_table(path)}"
+
+
+def _versions(root: str, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
+    """By path, the versions that were in force at an instant, of the tables that were there."""
+    found: dict[str, int] = {}
+    for queue in queues:
+        if from_micros(queue.created_at) <= as_of:
+            tables = [
+                path(root, queue.key, shard)
+                for shard in range(queue.shards)
+                for path in (layout.messages_path, layout.receipts_path)
+            ]
+            numbers = [past_versions.version_at(path, to_micros(as_of)) for path in tables]
+            if None not in numbers:  # else it was just being made
+                found |= {path: number for path, number in zip(tables, numbers, strict=True) if number is not None}
+    catalog = layout.queues_path(root)
+    number = past_versions.version_at(catalog, to_micros(as_of)) if found else None
+    return found if number is None else found | {catalog: number}
+
+
+def _nothing(columns: Mapping[str, str]) -> str:
+    nulls = ", ".join(f"CAST(NULL AS {type_}) AS {quoted(name)}" for name, type_ in columns.items())
+    return f"SELECT {nulls} WHERE false"
+
+
+def _receipts(root: str, queue: QueueRow) -> str:
+    return f"SELECT {_names(queue)}, {', '.join(_RUNS)} FROM ({_ledgers(root, queue)})"
+
+
+def _queue(root: str, queue: QueueRow, now: str) -> str:
+    hidden = ", ".join(map(_text, HIDDEN))
+    return f"""
+        SELECT {_names(queue)}, created_at, modified_at,
+            map_filter(attributes, (name, value) -> name NOT IN ({hidden})) AS attributes, tags, shards,
+            visible, in_flight, delayed, held, rewindable, oldest_age
+        FROM {_table(layout.queues_path(root))}
+        CROSS JOIN (
+            SELECT count_if(state = 'Active') AS visible,
+                count_if(state = 'Inactive') AS in_flight,
+                count_if(state = 'Delayed') AS delayed,
+                count_if(state = 'Held') AS held,
+                count_if(rewindable) AS rewindable,
+                max(CASE WHEN state IN ({_RELEASED}, 'Held') THEN age END) AS oldest_age
+            FROM ({_judged(root, queue, now)})
+        )
+        WHERE key = {_text(queue.key)}
+    """
+
+
+def _messages(root: str, queue: QueueRow, now: str) -> str:
+    return f"SELECT {', '.join(map(quoted, MESSAGES))} FROM ({_judged(root, queue, now)})"
+
+
+def _history(root: str, queue: QueueRow, now: str) -> str:
+    return f"SELECT {', '.join(map(quoted, HISTORY))} FROM ({_judged(root, queue, now)}) WHERE rewindable"
+
+
+def _judged(root: str, queue: QueueRow, now: str) -> str:
+    """Messages of one queue with their states, and whether a rewind may bring them back.
+
+    The run of a message is the last one that begins at or before it, if it reaches so far: a window over
+    messages and runs together, in chunks of offsets, so that neither a join by ranges nor a single task has to
+    look at everything.
+    """
+    number = SEQUENCE_NUMBER if queue.attributes.get("FifoQueue") == "true" else "CAST(NULL AS STRING)"
+    return f"""
+        SELECT {_names(queue)}, message_id, state, group_id, sent_at,
+            CASE WHEN state IN ({_RELEASED}) THEN coalesce(available_at, sent_at) END AS visible_at,
+            CASE
+                WHEN state IN ({_RELEASED}, 'Held') THEN coalesce(run.receive_count, source_receive_count, 0)
+            END AS receive_count,
+            run.first_received_at,
+            (unix_micros(instant) - unix_micros(sent_at)) / 1e6D AS age,
+            body, message_attributes, delay_seconds, dedup_id,
+            substring_index(source_queue, ':', -1) AS source_queue, first_sent_at,
+            {number} AS sequence_number, shard, `offset`,
+            coalesce(state = 'Deleted' AND run.settled AND sent_at >= rewindable_from, false) AS rewindable
+        FROM (
+            SELECT *,
+                CASE
+                    WHEN gone_at <= instant THEN 'Expired'
+                    WHEN run IS NULL AND `offset` < head_offset THEN 'Deleted'
+                    WHEN run.settled THEN 'Deleted'
+                    WHEN run.state = 'moving' THEN 'Inactive'
+                    WHEN run IS NULL AND `offset` >= held_from THEN 'Held'
+                    WHEN available_at IS NULL OR available_at <= instant THEN 'Active'
+                    WHEN run.state = 'in_flight' THEN 'Inactive'
+                    ELSE 'Delayed'
+                END AS state
+            FROM (
+                SELECT /*+ BROADCAST(head) */ message.*, head.head_offset, head.held_from, head.instant,
+                    {_later("head.instant", "-head.rewind")} AS rewindable_from,
+                    {_AVAILABLE_AT} AS available_at,
+                    {_GONE_AT} AS gone_at
+                FROM ({_with_runs(root, queue)}) AS message
+                JOIN ({_heads_with_held(root, queue, now)}) AS head ON message.shard = head.shard
+                WHERE `offset` >= head.purged_offset
+            )
+        )
+    """
+
+
+def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
+    """The heads with the offset from which on messages are held, NULL where none are (INF-9).
+
+    That is behind the message that fills the cap on delayed ones. Finding it takes a second look at the messages
+    with delays, so it is only in the text of queues that had a cap when the views were made.
+    """
+    heads = _heads(root, queue, now)
+    if "MaxDelayedMessages" not in queue.attributes:
+        return f"SELECT *, CAST(NULL AS BIGINT) AS held_from FROM ({heads})"
+    return f"""
+        SELECT head.*,
+            CASE WHEN last_delayed IS NOT NULL THEN greatest(last_delayed + 1, released_offset) END AS held_from
+        FROM ({heads}) AS head
+        LEFT JOIN (
+            SELECT shard, `offset` AS last_delayed
+            FROM (
+                SELECT /*+ BROADCAST(head) */ message.shard, `offset`, head.delayed_limit,
+                    row_number() OVER (PARTITION BY message.shard ORDER BY `offset`) AS place
+                FROM ({_with_runs(root, queue, "delay_seconds IS NULL OR delay_seconds > 0")}) AS message
+                JOIN ({heads}) AS head ON message.shard = head.shard
+                WHERE `offset` >= head.purged_offset AND {_GONE_AT} > instant
+                    AND {_AVAILABLE_AT} > instant AND run.visible_at IS NULL
+                    AND (run.state = 'ready' OR `offset` >= head.head_offset)
+            )
+            WHERE place = delayed_limit
+        ) AS filled ON head.shard = filled.shard
+    """
+
+
+def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
+    """Messages with the run that each lies in, if any; `only` leaves others unread."""
+    fields = ", ".join(_MESSAGE_FIELDS)
+    types = {"source_receive_count": "INT", **MESSAGES}
+    no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
+    run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
+    stamped = {"sent_at": "coalesce(sent_at, opened_at) AS sent_at"}
+    fields_of_messages = ", ".join(stamped.get(name, name) for name in _MESSAGE_FIELDS)
+    return f"""
+        SELECT shard, `offset`, {fields}, CASE WHEN last_run.last_offset >= `offset` THEN last_run END AS run
+        FROM (
+            SELECT *, last_value(begun, true) OVER (
+                PARTITION BY shard, `offset` DIV {_CHUNK} ORDER BY `offset`, is_message
+                ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+            ) AS last_run
+            FROM (
+                SELECT shard, base_offset + position AS `offset`, true AS is_message, {fields_of_messages},
+                    CAST(NULL AS {_RUN}) AS begun
+                FROM ({_logs(root, queue)})
+                WHERE {only}
+                UNION ALL
+                SELECT shard, greatest(first_offset, chunk * {_CHUNK}) AS `offset`, false AS is_message,
+                    {no_fields}, named_struct({run}) AS begun
+                FROM ({_ledgers(root, queue)})
+                LATERAL VIEW explode(sequence(first_offset DIV {_CHUNK}, last_offset DIV {_CHUNK})) AS chunk
+                WHERE first_offset >= 0
+            )
+        )
+        WHERE is_message
+    """
+
+
+def _heads(root: str, queue: QueueRow, now: str) -> str:
+    return f"""
+        SELECT shard, head_offset, purged_offset, greatest({now}, committed_at) AS instant,
+            coalesce(released_offset, 0) AS released_offset,
+            CAST(try_element_at(attributes, 'MaxDelayedMessages') AS BIGINT) DIV {queue.shards} AS delayed_limit,
+            CAST(try_element_at(attributes, 'MessageRetentionPeriod') AS DOUBLE) AS retention,
+            CAST(try_element_at(attributes, 'DelaySeconds') AS DOUBLE) AS delay,
+            CAST(try_element_at(attributes, 'RewindSeconds') AS DOUBLE) AS rewind
+        FROM ({_ledgers(root, queue)})
+        WHERE first_offset = {layout.HEAD_OFFSET} AND NOT settled
+    """
+
+
+def _logs(root: str, queue: QueueRow) -> str:
+    """``messages`` of all shards."""
+    return " UNION ALL ".join(
+        f"SELECT {shard} AS shard, * FROM {_table(layout.messages_path(root, queue.key, shard))}"
+        for shard in range(queue.shards)
+    )
+
+
+def _ledgers(root: str, queue: QueueRow) -> str:
+    """``receipts`` of all shards, with the fields of its structs as columns."""
+    fields = [f"run.{field.name}" for field in layout.RUN]
+    fields += [f"head.{field.name}" for field in layout.HEAD if field.name not in layout.RUN.names]
+    return " UNION ALL ".join(
+        f"SELECT {shard} AS shard, settled, first_offset, last_offset, state, {', '.join(fields)} "
+        f"FROM {_table(layout.receipts_path(root, queue.key, shard))}"
+        for shard in range(queue.shards)
+    )
+
+
+def _names(queue: QueueRow) -> str:
+    return f"{_text(queue.name)} AS queue, {_text(queue.region)} AS region"
+
+
+def _table(path: str) -> str:
+    return f"delta.{quoted(spark_uri(path))}"
+
+
+def _text(value: str) -> str:
+    """A text as a literal; what could need escaping, which sessions do differently, goes as bytes."""
+    if re.fullmatch(r"[A-Za-z0-9_.-]*", value):
+        return f"'{value}'"
+    return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"

@@ -1,0 +1,41 @@
+"""Calls of several commits: once one is done, a failure of a later one says that repeating is needed and safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lakequeue.errors import QueueClientError, QueueDoesNotExist
+from lakequeue.storage.engines.commit import first_line
+
+
+class Steps:
+    """The commits of one call, one after another.
+
+    Args:
+        call: what to name it in an error.
+    """
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+        self._done = 0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One of them.
+
+        Raises:
+            QueueClientError: it failed after an earlier one was done; ``outcome_unknown`` is set.
+        """
+        try:
+            yield
+        except QueueDoesNotExist:
+            raise
+        except Exception as error:
+            if not self._done:
+                raise
+            raise QueueClientError(
+                f"{self._call} was done in part, then it failed: {first_line(error)}. Repeating it is safe",
+                outcome_unknown=True,
+            ) from error
+        self._done += 1

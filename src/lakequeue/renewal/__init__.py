@@ -1,0 +1,1 @@
+"""Keeping receipts alive: policies as arithmetic, and the scheduler of heartbeats."""

@@ -1,0 +1,269 @@
+"""How long receipts are kept: the two policies that extend them in time, as arithmetic.
+
+`HeartbeatRenewal` looks at everything at regular ticks and extends what is about to end (HBN); `ComputedRenewal`
+computes from each receipt when to extend it next (HNS). Both only answer questions; `heartbeat.Heart` asks them,
+so there is one scheduler for both (PRF-5, HNS-21). Instants and durations without a unit are whole microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import attrs
+
+from lakequeue.errors import InvalidOptions
+from lakequeue.model.clock import MICROS, Duration, duration_micros
+
+LONGEST_RECEIPT = 43_200 * MICROS
+"""A receipt ends twelve hours after the receive, whatever is done (VIS-9)."""
+
+_LONGEST_BUFFER = 10 * MICROS
+_TOO_LITTLE_LEFT = 400_000
+_PAUSE = 50_000
+"""At least so long between two attempts to extend one receipt, however little of it is left."""
+
+
+@attrs.frozen
+class Hold:
+    """One receipt, as far as the arithmetic needs to know it.
+
+    Attributes:
+        received_at: when it began.
+        visible_at: when it ends unless extended.
+        timeout: the visibility timeout that it was given.
+        attempted_at: when it was last tried to extend it; None if never.
+        failed: that attempt failed, and may be repeated.
+        exhausted: it reaches the twelve hours that a receipt may last, so nothing extends it further (HBN-22).
+    """
+
+    received_at: int
+    visible_at: int
+    timeout: int
+    attempted_at: int | None = None
+    failed: bool = False
+    exhausted: bool = False
+
+    @classmethod
+    def fresh(cls, received_at: int, visible_at: int, now: int | None = None) -> Hold:
+        """A receipt that was not extended yet.
+
+        Args:
+            received_at: when it began, by the queue's clock.
+            visible_at: when it ends, by the queue's clock.
+            now: the present by the holder's clock, if that may be behind: by it the receipt began now, at the
+                latest.
+        """
+        ahead = 0 if now is None else max(0, received_at - now)
+        return cls(received_at - ahead, visible_at - ahead, visible_at - received_at)
+
+    @property
+    def looked_at(self) -> int:
+        """When it was last tried to extend it, or it began."""
+        return self.received_at if self.attempted_at is None else self.attempted_at
+
+    def extended(self, now: int, timeout: int) -> Hold:
+        """After an extension to so long from now."""
+        exhausted = self.received_at + LONGEST_RECEIPT - (now + timeout) < MICROS
+        return attrs.evolve(self, visible_at=now + timeout, attempted_at=now, failed=False, exhausted=exhausted)
+
+    def refused(self, now: int) -> Hold:
+        """After an attempt that failed."""
+        return attrs.evolve(self, attempted_at=now, failed=True)
+
+
+class Renewal(Protocol):
+    """What a scheduler asks of a policy."""
+
+    @property
+    def receive_timeout(self) -> Duration | None:
+        """The visibility timeout to pass on every receive; None leaves it to the queue (PRF-6)."""
+        ...
+
+    @property
+    def failed_visible_at_once(self) -> bool:
+        """Whether a failed message is handed back rather than left to its timeout, unless the consumer says so."""
+        ...
+
+    def next_look(self, hold: Hold, since: int) -> int | None:
+        """When a receipt is to be extended next; None for never.
+
+        Args:
+            hold: the receipt.
+            since: when the scheduler began to hold anything; regular ticks count from there.
+        """
+        ...
+
+    def extension(self, hold: Hold, now: int) -> int:
+        """The new timeout of a receipt that is looked at now; 0 if nothing is left of its twelve hours."""
+        ...
+
+
+@attrs.frozen
+class NoRenewal:
+    """Extends nothing: the queue's visibility timeout is all the time that a handler has (HBN-16)."""
+
+    receive_timeout: ClassVar[None] = None
+    failed_visible_at_once: ClassVar[bool] = False
+
+    def next_look(self, hold: Hold, since: int) -> int | None:
+        return None
+
+    def extension(self, hold: Hold, now: int) -> int:
+        return 0
+
+
+@attrs.frozen
+class HeartbeatRenewal:
+    """Looks at every receipt at each heartbeat and extends those that are about to end (HBN-4 to HBN-8).
+
+    Args:
+        visibility_timeout: passed on every receive, whatever the queue says, and the length of each extension.
+        extension_threshold: extends when no more than this is left.
+        heartbeat_interval: time between two looks. 0 or less switches extension off (PRF-9).
+        disable_extension: switches it off, which is the documented way (HBN-16).
+        strict_options: an interval of 0 or less is a mistake, and all options are checked even when nothing is
+            extended.
+
+    Raises:
+        InvalidOptions: names every option that is out of range (HBN-17).
+    """
+
+    visibility_timeout: Duration = 30
+    extension_threshold: Duration = 5
+    heartbeat_interval: Duration = 1
+    disable_extension: bool = False
+    strict_options: bool = False
+
+    failed_visible_at_once: ClassVar[bool] = False  # HBN-3
+
+    def __attrs_post_init__(self) -> None:
+        options = _Options(self, ["visibility_timeout", "extension_threshold", "heartbeat_interval"])
+        timeout, threshold, interval = options.micros
+        options.within("visibility_timeout", 0, LONGEST_RECEIPT)
+        if interval is not None and interval <= 0 and self.strict_options:
+            options.problems.append(
+                f"heartbeat_interval: must be more than 0 seconds, not {self.heartbeat_interval}"
+            )
+        if self.strict_options or not (self.disable_extension or (interval is not None and interval <= 0)):
+            if threshold is not None and threshold <= 0:
+                options.problems.append(
+                    f"extension_threshold: must be more than 0 seconds, not {self.extension_threshold}"
+                )
+            options.below("extension_threshold", "visibility_timeout")
+            options.below("heartbeat_interval", "extension_threshold")
+        options.judge()
+
+    @property
+    def receive_timeout(self) -> Duration | None:
+        return self.visibility_timeout
+
+    def next_look(self, hold: Hold, since: int) -> int | None:
+        interval = duration_micros(self.heartbeat_interval)
+        if self.disable_extension or interval <= 0 or hold.exhausted:
+            return None
+        due = max(hold.visible_at - duration_micros(self.extension_threshold), hold.looked_at + 1)
+        return since - (since - due) // interval * interval  # the first tick that is not before
+
+    def extension(self, hold: Hold, now: int) -> int:
+        return _within_twelve_hours(hold, now, duration_micros(self.visibility_timeout))
+
+
+@attrs.frozen
+class ComputedRenewal:
+    """Extends each receipt when most of it has passed, by its timeout and what was left (HNS-2 to HNS-5).
+
+    Args:
+        message_visibility_timeout: passed on every receive; None leaves it to the queue (HNS-10, HNS-11).
+        max_auto_renewal_duration: so long after the receive extending ends; 0 switches it off (HNS-8, HNS-9).
+
+    Raises:
+        InvalidOptions: names every option that is out of range.
+    """
+
+    message_visibility_timeout: Duration | None = None
+    max_auto_renewal_duration: Duration = 300
+
+    failed_visible_at_once: ClassVar[bool] = True  # HNS-14
+
+    def __attrs_post_init__(self) -> None:
+        given = [] if self.message_visibility_timeout is None else ["message_visibility_timeout"]
+        options = _Options(self, [*given, "max_auto_renewal_duration"])
+        for name in options.names:
+            options.within(name, 0, LONGEST_RECEIPT)
+        options.judge()
+
+    @property
+    def receive_timeout(self) -> Duration | None:
+        return self.message_visibility_timeout
+
+    def next_look(self, hold: Hold, since: int) -> int | None:
+        longest = duration_micros(self.max_auto_renewal_duration)
+        buffer_is_over = hold.failed and hold.looked_at >= hold.visible_at  # HNS-13
+        if hold.timeout == 0 or hold.exhausted or buffer_is_over:
+            return None
+        wait = renew_after(hold.visible_at - hold.looked_at)
+        if hold.attempted_at is not None:
+            wait = max(wait, _PAUSE)
+        due = hold.looked_at + wait
+        return due if due - hold.received_at < longest else None  # HNS-16
+
+    def extension(self, hold: Hold, now: int) -> int:
+        return _within_twelve_hours(hold, now, renewed_timeout(hold.visible_at - now, hold.timeout))
+
+
+def renew_after(remaining: int) -> int:
+    """How long to wait before extending a receipt of which so much is left (HNS-2, HNS-4)."""
+    if remaining < _TOO_LITTLE_LEFT:
+        return 0
+    return remaining - min(remaining // 2, _LONGEST_BUFFER)
+
+
+def renewed_timeout(remaining: int, timeout: int) -> int:
+    """The timeout that continues a receipt, or makes up for being late, in whole seconds (HNS-5, HNS-6)."""
+    return max((abs(remaining) + timeout) // MICROS * MICROS, timeout)
+
+
+def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
+    """The timeout, or the whole seconds that are left of the twelve hours (HBN-22, HNS-18)."""
+    left = hold.received_at + LONGEST_RECEIPT - now
+    return timeout if timeout <= left else max(0, left // MICROS * MICROS)
+
+
+class _Options:
+    """Checks the durations among a policy's options, and collects what is wrong with them (HBN-17)."""
+
+    def __init__(self, policy: object, names: Sequence[str]) -> None:
+        self.names = names
+        self.problems: list[str] = []
+        self._given = {name: getattr(policy, name) for name in names}
+        self._micros = {name: self._duration(name) for name in names}
+
+    @property
+    def micros(self) -> list[int | None]:
+        """The durations by position; None for what is none."""
+        return list(self._micros.values())
+
+    def within(self, name: str, low: int, high: int) -> None:
+        micros = self._micros[name]
+        if micros is not None and not low <= micros <= high:
+            limits = f"{low // MICROS} to {high // MICROS} seconds"
+            self.problems.append(f"{name}: must be {limits}, not {self._given[name]}")
+
+    def below(self, name: str, other: str) -> None:
+        micros, limit = self._micros[name], self._micros[other]
+        if micros is not None and limit is not None and micros >= limit:
+            self.problems.append(
+                f"{name}: must be less than {other} ({self._given[other]}), not {self._given[name]}"
+            )
+
+    def judge(self) -> None:
+        if self.problems:
+            raise InvalidOptions(self.problems)
+
+    def _duration(self, name: str) -> int | None:
+        try:
+            return duration_micros(self._given[name])
+        except (TypeError, ValueError):
+            self.problems.append(f"{name}: must be seconds or a timedelta, not {self._given[name]!r}")
+            return None

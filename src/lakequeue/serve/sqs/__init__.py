@@ -1,0 +1,1 @@
+"""The SQS endpoint: both protocols, the service model, and the actions."""

@@ -1,0 +1,218 @@
+"""The Query protocol of older SDKs: parameters as a form, answers in XML.
+
+Its names are those from before the service model became one for JSON: a list or map is spelled out under the name
+of its elements, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+from botocore.model import ListShape, MapShape, OperationModel, Shape, StructureShape
+
+from lakequeue.errors import SERVICE_ERRORS
+from lakequeue.serve.faults import Fault, WireError, malformed
+from lakequeue.serve.sqs.model import VERSION, checked
+
+CONTENT_TYPE = "application/x-www-form-urlencoded"
+ANSWER_TYPE = "text/xml"
+NAMESPACE = f"http://queue.amazonaws.com/doc/{VERSION}/"
+MOST_FIELDS = 2_000
+"""Fields of a form; the largest batch of ten messages with ten attributes each has some 450."""
+MOST_PARTS = 16
+"""Parts of a field's name; an attribute's value in a batch has six."""
+
+_ELEMENTS = {"Actions": "ActionName"}
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_INDEX = re.compile("[0-9]{1,4}")
+
+Tree = dict[str, Any]
+
+
+def form(body: bytes) -> dict[str, str]:
+    """The fields of a request.
+
+    Raises:
+        WireError: it is no form, has a field twice, or too many.
+    """
+    try:
+        pairs = parse_qsl(
+            body.decode(), keep_blank_values=True, strict_parsing=bool(body), errors="strict",
+            max_num_fields=MOST_FIELDS,
+        )  # fmt: skip
+    except ValueError:
+        raise malformed("The body is not a form in UTF-8, or has too many fields.") from None
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise malformed("A parameter is given twice.")
+    return fields
+
+
+def action(fields: dict[str, str]) -> str:
+    """The action that a form asks for.
+
+    Raises:
+        WireError: it names none, or another version of the API.
+    """
+    version = fields.get("Version", VERSION)
+    if version != VERSION:
+        raise WireError("NoSuchVersion", f"The version {version} is not supported; use {VERSION}.")
+    if not fields.get("Action"):
+        raise WireError("MissingAction", "The request must contain the parameter Action.")
+    return fields["Action"]
+
+
+def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
+    """What a request asks for, in the types of Python; the queue may be named by the path alone.
+
+    Raises:
+        WireError: it is not what the service model says.
+        MissingParameter: a required member is absent.
+    """
+    tree: Tree = {}
+    for name, value in fields.items():
+        if name not in ("Action", "Version"):
+            _put(tree, name, value)
+    shape = operation.input_shape
+    if "QueueUrl" in shape.members and "QueueUrl" not in tree and path.strip("/"):
+        tree["QueueUrl"] = path
+    found: dict[str, Any] = checked(shape, _value(shape, tree, ""), "")
+    return found
+
+
+def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:
+    """The body of an answer."""
+    shape = operation.output_shape
+    content = (
+        "" if shape is None else f"<{operation.name}Result>{_members(shape, result)}</{operation.name}Result>"
+    )
+    return _document(
+        f"{operation.name}Response", f"{content}<ResponseMetadata>{_request_id(request_id)}</ResponseMetadata>"
+    )
+
+
+def refusal(fault: Fault) -> bytes:
+    """The body of a refusal."""
+    kind = "Sender" if fault.sender else "Receiver"
+    return _document(
+        "ErrorResponse",
+        f"<Error><Type>{kind}</Type><Code>{_text(fault.code)}</Code><Message>{_text(fault.message)}</Message>"
+        f"<Detail/></Error>{_request_id(fault.request_id)}",
+    )
+
+
+def _put(tree: Tree, name: str, value: str) -> None:
+    *branches, leaf = name.split(".", MOST_PARTS)
+    if len(branches) == MOST_PARTS:
+        raise malformed("The name of a parameter has too many parts.")
+    for branch in branches:
+        tree = tree.setdefault(branch, {})
+        if not isinstance(tree, dict):
+            raise malformed(f"The parameter {name} contradicts another one.")
+    if leaf in tree:
+        raise malformed(f"The parameter {name} contradicts another one.")
+    tree[leaf] = value
+
+
+def _value(shape: Shape, given: Any, where: str) -> Any:
+    """A part of the form as JSON would have it; types are judged later."""
+    match shape:
+        case StructureShape():
+            names = {_element(name, member): name for name, member in shape.members.items()}
+            return {
+                names.get(key, key): _value(shape.members[names[key]], item, names[key]) if key in names else item
+                for key, item in _tree(given, where).items()
+            }
+        case ListShape():
+            return [_value(shape.member, item, where) for item in _numbered(given, where)]
+        case MapShape():
+            return dict(_entry(shape, item, where) for item in _numbered(given, where))
+    if shape.type_name in ("integer", "long") and isinstance(given, str):
+        return int(given) if re.fullmatch("-?[0-9]{1,19}", given) else given
+    if shape.type_name == "boolean":
+        return {"true": True, "false": False}.get(given, given)
+    return given
+
+
+def _entry(shape: MapShape, given: Any, where: str) -> tuple[str, Any]:
+    entry = _tree(given, where)
+    key = _key(shape)
+    if entry.keys() != {key, "Value"} or not isinstance(entry.get(key), str):
+        raise malformed(f"{where} must have {key} and Value.")
+    return entry[key], _value(shape.value, entry["Value"], where)
+
+
+def _numbered(given: Any, where: str) -> Iterator[Any]:
+    entries = _tree(given, where)
+    if not all(_INDEX.fullmatch(number) for number in entries):
+        raise malformed(f"The elements of {where} must be numbered.")
+    yield from (entries[number] for number in sorted(entries, key=int))
+
+
+def _tree(given: Any, where: str) -> Tree:
+    if not isinstance(given, dict):
+        raise malformed(f"{where} must have members.")
+    return given
+
+
+def _element(name: str, shape: Shape) -> str:
+    """What a member is called here."""
+    if isinstance(shape, ListShape) and isinstance(shape.member, StructureShape):
+        return shape.member.name
+    if isinstance(shape, ListShape | MapShape):
+        return _ELEMENTS.get(name) or name[0].upper() + name[1:].removesuffix("s")
+    return name
+
+
+def _key(shape: MapShape) -> str:
+    return "Key" if shape.name == "TagMap" else "Name"
+
+
+def _members(shape: StructureShape, value: dict[str, Any]) -> str:
+    return "".join(
+        _xml(_element(name, shape.members[name]), shape.members[name], item) for name, item in value.items()
+    )
+
+
+def _xml(name: str, shape: Shape, value: Any) -> str:
+    match shape:
+        case StructureShape():
+            if shape.name == "BatchResultErrorEntry":
+                value = value | {"Code": SERVICE_ERRORS[value["Code"]].legacy_code}
+            return f"<{name}>{_members(shape, value)}</{name}>"
+        case ListShape():
+            return "".join(_xml(name, shape.member, item) for item in value)
+        case MapShape():
+            key = _key(shape)
+            return "".join(
+                f"<{name}>{_xml(key, shape.key, k)}{_xml('Value', shape.value, v)}</{name}>"
+                for k, v in value.items()
+            )
+    return f"<{name}>{_text(_scalar(value))}</{name}>"
+
+
+def _scalar(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case bytes():
+            return base64.b64encode(value).decode()
+    return str(value)
+
+
+def _text(value: str) -> str:
+    # a reader of XML makes a line feed of a carriage return, unless it is spelled out
+    return escape(_UNPRINTABLE.sub("\ufffd", value), {"\r": "&#13;"})
+
+
+def _request_id(request_id: str) -> str:
+    return f"<RequestId>{_text(request_id)}</RequestId>"
+
+
+def _document(name: str, content: str) -> bytes:
+    return f'<?xml version="1.0"?><{name} xmlns="{NAMESPACE}">{content}</{name}>'.encode()

@@ -1,0 +1,140 @@
+"""Deduplication of a bulk send to a FIFO queue, whole columns at a time (DDP-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.storage import layout
+from lakequeue.storage.bulk import manifests
+from lakequeue.storage.engines.interface import DataFile, Table
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.messages.dedup_window import WINDOW
+from lakequeue.storage.messages.read import log_files
+
+_KEY = ["group_id", "dedup_id"]
+_SENT = pa.schema([("key", pa.large_string()), ("sent_at", pa.int64()), ("offset", pa.int64())])
+_NO_KEYS = pa.chunked_array([], pa.large_string())
+
+Mask = npt.NDArray[np.bool_]
+
+
+def opened_at(table: Table, now: int) -> int:
+    """The instant that messages of a commit on the loaded snapshot are stamped with."""
+    return max(now, table.transaction(layout.CLOCK_ID) or 0)
+
+
+def without_repeats(messages_path: str, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
+    """Leaves the first message of each deduplication id; files that hold others are replaced."""
+    keys = [_keys(manifests.columns_of(messages_path, file, _KEY), by_group) for file in files]
+    if not keys:
+        return []
+    parts = pa.chunked_array([chunk for part in keys for chunk in part.chunks]).dictionary_encode().chunks
+    # ids are numbered as they appear, so the first of each is larger than all before it
+    numbers = np.concatenate([part.indices.to_numpy() for part in parts])
+    first = numbers > np.concatenate([[-1], np.maximum.accumulate(numbers)[:-1]])
+    left = []
+    for file, kept in zip(files, np.split(first, np.cumsum([file.rows for file in files])[:-1]), strict=True):
+        if kept.any():
+            left.append(file if kept.all() else manifests.rewritten(messages_path, file, kept))
+        if not kept.all():
+            Folder(messages_path).remove([file.path])
+    return left
+
+
+class Duplicates:
+    """Waiting files of a shard without the messages whose deduplication id was sent less than five minutes before.
+
+    Follows the log from one snapshot to the next, so that a lost race costs a look at what was sent since.
+    """
+
+    def __init__(
+        self, messages_path: str, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
+    ) -> None:
+        """``purged`` tells up to which offset the shard was purged; that does not count any more (DDP-13)."""
+        self._path = messages_path
+        self._by_group = by_group
+        self._purged = purged
+        self._staged = [
+            (file, _keys(manifests.columns_of(messages_path, file, _KEY), by_group)) for file in staged
+        ]
+        self._sent = _SENT.empty_table()  # messages of the log with a key of ours
+        self._known = 0  # offset up to which the log was looked at
+        self._taken = _NO_KEYS
+        self._left: list[DataFile] | None = None
+        self._written: dict[str, tuple[Mask, DataFile]] = {}
+
+    def look(self, table: Table, now: int) -> bool:
+        """Judges by the loaded snapshot and an instant; whether ``files`` is the same as it was before."""
+        instant = opened_at(table, now)
+        self._follow(table, instant - WINDOW)
+        sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))
+        if len(sent):
+            sent = sent.filter(pc.greater_equal(sent["offset"], self._purged()))
+        if not sent["key"].equals(self._taken):
+            self._taken, self._left = sent["key"], None
+        return self._left is not None
+
+    def files(self) -> list[DataFile]:
+        """The files to commit; writes those anew that hold duplicates."""
+        if self._left is None:
+            self._left = list(self._remaining())
+        return self._left
+
+    def _follow(self, table: Table, horizon: int) -> None:
+        end = layout.end_of(table.transaction(layout.SEND_ID))
+        if end == self._known:
+            return
+        sent = _sent_after(table, self._known, horizon, self._by_group)
+        ours = [keys.filter(pc.is_in(keys, value_set=sent["key"])) for _, keys in self._staged]
+        ours = pa.chunked_array([chunk for keys in ours for chunk in keys.chunks], pa.large_string())
+        self._sent = pa.concat_tables([self._sent, sent.filter(pc.is_in(sent["key"], value_set=ours))])
+        self._known = end
+
+    def _remaining(self) -> Iterator[DataFile]:
+        for file, keys in self._staged:
+            kept = pc.invert(pc.is_in(keys, value_set=self._taken)).to_numpy()
+            if kept.all():
+                yield file
+            elif kept.any():
+                mask, written = self._written.get(file.path, (None, file))
+                if mask is None or not np.array_equal(mask, kept):
+                    written = manifests.rewritten(self._path, file, kept)
+                    self._written[file.path] = kept, written
+                yield written
+
+
+def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
+    """What may not repeat: the deduplication id, within its group if that is the scope (DDP-2, DDP-14)."""
+    ids = rows["dedup_id"].cast(pa.large_string())
+    if not by_group:
+        return ids
+    # neither can hold a space
+    return pc.binary_join_element_wise(rows["group_id"].cast(pa.large_string()), ids, pa.scalar(" ", ids.type))
+
+
+def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
+    """Messages from an offset on that were sent after an instant, but not moved here (DDP-16)."""
+    files = sorted(log_files(table), key=lambda file: file.first)
+    # nothing in a segment was sent after the next one was opened
+    ends = {file.base: later.opened_at for file, later in pairwise(files) if later.base != file.base}
+    recent = [
+        file
+        for file in files
+        if file.last >= first
+        and (file.opened_at > horizon if file.bulk else ends.get(file.base, horizon + 1) > horizon)
+    ]
+    tables = table.read([file.file for file in recent], [*_KEY, "sent_at", "source_queue"])
+    parts = []
+    for file, rows in zip(recent, tables, strict=True):
+        sent_at = pc.fill_null(rows["sent_at"].cast(pa.int64()), file.opened_at)
+        offset = pa.array(np.arange(file.first, file.last + 1), pa.int64())
+        counts = pc.and_(pc.greater(sent_at, horizon), pc.greater_equal(offset, first))
+        part = pa.table([_keys(rows, by_group), sent_at, offset], schema=_SENT)
+        parts.append(part.filter(pc.and_(counts, pc.is_null(rows["source_queue"]))))
+    return pa.concat_tables([_SENT.empty_table(), *parts])

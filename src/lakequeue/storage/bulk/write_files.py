@@ -1,0 +1,242 @@
+"""DataFrames on their way in: the files of a bulk send.
+
+Nothing here commits. ``stage`` leaves files and a manifest below the ``messages`` table; whoever commits adds
+the files with the bases of that moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lakequeue.errors import InvalidParameterValue
+from lakequeue.storage import layout
+from lakequeue.storage.bulk import manifests
+from lakequeue.storage.bulk.characters import rows_with_refused_characters
+from lakequeue.storage.bulk.dedup import without_repeats
+from lakequeue.storage.bulk.manifests import Manifest, Name, WaitingFile
+from lakequeue.storage.bulk.row_rules import (
+    ATTRIBUTES,
+    CHARACTERS,
+    Fifo,
+    allowed_characters,
+    check_columns,
+    refuse,
+    row_rules,
+)
+from lakequeue.storage.engines.locks import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def spark_uri(path: str) -> str:
+    """A path that means the same to Spark whatever its default file system is."""
+    local = local_path(path)
+    return f"file://{os.path.abspath(local)}" if local is not None else path
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def stage(
+    spark: SparkSession,
+    df: DataFrame,
+    root: str,
+    key: str,
+    shards: Sequence[int],
+    name: Name,
+    *,
+    max_bytes: int,
+    default_delay: float = 0.0,
+    max_delay: float | None = None,
+    fifo: Fifo | None = None,
+    count_attributes: bool = True,
+) -> Manifest:
+    """Writes a DataFrame's messages below the queue's tables in one pass, checked on the way; commits nothing.
+
+    Args:
+        spark: the session that the DataFrame belongs to.
+        df: columns ``body`` STRING, and optionally ``delay_seconds``, ``group_id``, ``dedup_id`` and
+            ``message_attributes`` (name -> text, or name -> type, string_value, binary_value).
+        root, key: the queue.
+        shards: which take the files of a standard queue in turn.
+        name: of the send; message ids are derived from it and the row's place.
+        max_bytes: the largest message, in UTF-8 bytes (SND-2).
+        default_delay: seconds for rows without ``delay_seconds`` (DLY-9).
+        max_delay: largest delay a row may ask for, in seconds; None: any.
+        fifo: what a FIFO queue makes of the rows: each group in one file in its order (FIF-1), and of rows with
+            the same deduplication id only the first (DDP-1); None on standard queues.
+        count_attributes: whether message attributes count towards ``max_bytes``.
+
+    Returns:
+        The manifest; that of an earlier staging of the same name if one is there by now.
+
+    Raises:
+        InvalidParameterValue: columns or rows break a rule; the message says which and how many. Nothing is
+            left behind.
+        InvalidMessageContents: likewise, for characters that are not allowed.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    check_columns(df, None if fifo is None else fifo.order_by)
+    source = _normalized(df, None if fifo is None else fifo.order_by)
+    here = local_path(root) is not None
+    rules = row_rules(set(df.columns), max_bytes, max_delay, fifo, count_attributes)
+    if not here:  # to fetch the files for a look at their bytes would cost more than Spark's regular expression
+        rules.append((CHARACTERS, ~allowed_characters()))
+    observation = Observation(f"lakequeue-{uuid.uuid4().hex}")
+    broken = [F.count_if(condition).alias(rule.name) for rule, condition in rules]
+    folder, first = manifests.new_folder(name.files), shards[0]
+    messages_path = layout.messages_path(root, key, first)
+    try:
+        rows = source.observe(observation, *broken)
+        rows = _delayed(rows, default_delay) if fifo is None else _grouped(spark, rows, fifo)
+        target = spark_uri(f"{messages_path}/{folder}")
+        _rows(rows, name.files).write.mode("error").options(**_PARQUET).parquet(target)
+        counts = observation.get
+        files = list(manifests.written(messages_path, folder))
+        broken_rules = [(rule, counts[rule.name]) for rule, _ in rules if counts[rule.name]]
+        if here:
+            paths = [f"{local_path(messages_path)}/{file.path}" for file in files]
+            count = rows_with_refused_characters(paths)
+            broken_rules += [(CHARACTERS, count)] if count else []
+        refuse(broken_rules)
+        if fifo is not None:
+            files = without_repeats(messages_path, files, fifo.dedup_by_group)
+            places = [manifests.shard_of(messages_path, file, fifo.shards) for file in files]
+        else:
+            places = [shards[number % len(shards)] for number in range(len(files))]
+        for file, shard in zip(files, places, strict=True):
+            manifests.move(root, key, file, first, shard)
+    except BaseException:
+        for shard in shards:
+            with contextlib.suppress(OSError):
+                manifests.delete_folder(layout.messages_path(root, key, shard), folder)
+        raise
+    app_id = None if name.of_nobody and len(set(places)) == 1 else name.app_id
+    manifest = Manifest(name.files, app_id, name.version, list(map(WaitingFile, places, files)))
+    there = manifests.write_manifest(layout.tables_path(root, key), manifest)
+    if there != manifest:  # a second attempt at the same send was quicker; its files are the send
+        for shard in set(places):
+            with contextlib.suppress(OSError):
+                manifests.delete_folder(layout.messages_path(root, key, shard), folder)
+    return there
+
+
+# -- writing ---------------------------------------------------------------------------------------------------
+
+
+_PARQUET = {
+    "compression": "snappy",
+    # positions are row numbers: a file cut in two would start in the middle
+    "maxRecordsPerFile": "0",
+    "parquet.block.size": str(manifests.ROW_GROUP),
+    # unique values: a dictionary is built for nothing
+    "parquet.enable.dictionary#body": "false",
+    "parquet.enable.dictionary#message_id": "false",
+    "parquet.enable.dictionary#dedup_id": "false",
+    "parquet.enable.dictionary#position": "false",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+
+
+def _normalized(df: DataFrame, order_by: str | None) -> DataFrame:
+    """Every input column and ``_order``; ``_number`` = partition and row number of monotonically_increasing_id."""
+    from pyspark.sql import functions as F
+
+    types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
+
+    def column(name: str, type_: str) -> Column:
+        return (F.col(name) if name in types else F.lit(None)).cast(type_).alias(name)
+
+    attributes = column("message_attributes", ATTRIBUTES)
+    if types.get("message_attributes") == "map<string,string>":
+        attributes = F.transform_values(
+            "message_attributes",
+            lambda _, value: F.struct(
+                F.lit("String").alias("type"),
+                value.alias("string_value"),
+                F.lit(None).cast("binary").alias("binary_value"),
+            ),
+        ).alias("message_attributes")
+    return df.select(
+        F.monotonically_increasing_id().alias("_number"),
+        column("body", "string"),
+        attributes,
+        column("group_id", "string"),
+        column("dedup_id", "string"),
+        column("delay_seconds", "double"),
+        *([] if order_by is None else [F.col(quoted(order_by)).alias("_order")]),
+    )
+
+
+def _delayed(df: DataFrame, default: float) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return df.withColumn("delay_seconds", F.coalesce("delay_seconds", F.lit(float(default))))
+
+
+def _grouped(spark: SparkSession, df: DataFrame, fifo: Fifo) -> DataFrame:
+    """Whole message groups in each partition, in their order, and whole partitions in each shard.
+
+    A group's rows lie together, as a claim of neighbours is one run of the ledger.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    wanted = min(int(spark.conf.get("spark.sql.shuffle.partitions")), spark.sparkContext.defaultParallelism)
+    files = -(-wanted // fifo.shards)
+    place = F.crc32("group_id") % fifo.shards * files + F.pmod(F.xxhash64("group_id"), F.lit(files))
+    # adaptive execution leaves a shuffle alone whose number of partitions was asked for (REPARTITION_BY_NUM)
+    placed = df.repartitionById(fifo.shards * files, place.cast("int"))
+    order = ["_number"] if fifo.order_by is None else ["_order", "_number"]
+    try:
+        rows = placed.sortWithinPartitions("group_id", *order)
+    except AnalysisException:
+        type_ = df.schema["_order"].dataType.simpleString()
+        raise InvalidParameterValue(f"The column {fifo.order_by} is {type_}, which has no order.") from None
+    rows = rows.withColumn(
+        "delay_seconds", F.lit(None).cast("double")
+    )  # the queue's, whatever it is then (DLY-10)
+    if not fifo.content_based_deduplication:
+        return rows
+    return rows.withColumn("dedup_id", F.coalesce("dedup_id", F.sha2("body", 256)))
+
+
+def _rows(df: DataFrame, send_id: str) -> DataFrame:
+    """Columns of ``messages`` without the partition columns, in the table's order."""
+    from pyspark.sql import functions as F
+
+    def null(name: str, type_: str) -> Column:
+        return F.lit(None).cast(type_).alias(name)
+
+    digest = F.md5(F.concat(F.lit(f"{send_id}-"), F.col("_number").cast("string")))
+    # the layout of a UUID of version 3 (by md5), variant 1
+    parts = [
+        F.substring(digest, 1, 8), F.lit("-"), F.substring(digest, 9, 4), F.lit("-3"), F.substring(digest, 14, 3),
+        F.lit("-a"), F.substring(digest, 18, 3), F.lit("-"), F.substring(digest, 21, 12),
+    ]  # fmt: skip
+    return df.select(
+        # where the rows lie now, which is not where _number was taken
+        F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1).alias("position"),
+        F.concat(*parts).alias("message_id"),
+        "body",
+        "message_attributes",
+        "group_id",
+        "dedup_id",
+        null("sender_id", "string"),
+        null("trace_header", "string"),
+        null("sent_at", "timestamp"),
+        "delay_seconds",
+        F.lit(send_id).alias("send_id"),
+        null("source_queue", "string"),
+        null("source_receive_count", "int"),
+        null("first_sent_at", "timestamp"),
+    )

@@ -1,0 +1,1 @@
+"""The two engines behind one interface, and the fence that both commit under."""

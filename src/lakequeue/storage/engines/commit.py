@@ -1,0 +1,146 @@
+"""One commit under a fence: checked, tagged with a token, and its outcome known for sure."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping
+
+from lakequeue.errors import QueueClientError
+from lakequeue.storage import cleaning, layout
+from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, Table
+from lakequeue.storage.engines.locks import LockHeld, committing, local_path
+from lakequeue.storage.folder import Folder
+
+OLDEST_BASE = 3600.0
+"""Seconds after which a snapshot is too old to commit on where no lock keeps its log."""
+LONG_COMMIT = 600.0
+"""Seconds by the wall clock after which a commit looks for its token before it is acknowledged: the process may
+have been suspended in between."""
+TRIM_EVERY = 100
+"""Commits to a local table between two tries to keep its log short."""
+TRIM_PATIENCE = 0.2
+"""Seconds that such a try waits for the table's lock."""
+_REPEATS = 30
+"""Repeats of a commit that lost to commits which did not touch its fence (merges of segments)."""
+
+_log = logging.getLogger("lakequeue")
+
+
+class StaleAttributes(Exception):
+    """The queue's attributes changed since messages were judged by them; judge anew."""
+
+
+def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None]) -> bool:
+    """Runs ``attempt(token)`` if the loaded snapshot is the one that the decision was made on.
+
+    Args:
+        table: the handle, locked by the caller from the decision until this returns.
+        fence: application ids with the versions (0: never committed) that the decision saw.
+        attempt: makes the commit; it must carry the fence's ids and the token.
+
+    Returns:
+        True if it is committed. False if the race is lost; the handle then holds the newest snapshot.
+
+    Raises:
+        QueueClientError: storage failed, or the table's lock was held by others for too long; with
+            ``outcome_unknown`` if even looking afterwards could not tell whether it landed.
+    """
+    token = uuid.uuid4().hex
+    stale = 0
+    for repeat in range(_REPEATS):
+        # from the look at the base to the answer nobody may remove log entries, see `locks`
+        with committing(table.path, exclusive=table.commits_alone):
+            if not _may_commit(table, fence):
+                return False
+            base, wall, machine = table.version, time.time(), time.monotonic()
+            try:
+                attempt(token)
+            except Exception as error:
+                # A commit may land and still raise: post-commit work failed, or the answer was lost.
+                landed = _landed(table, token, base, error)
+                # files of an old snapshot may be gone by now; of the newest one they must not
+                stale += isinstance(error, StaleSnapshot)
+                if not landed and (stale > 1 or not isinstance(error, LostRace)) and holds(table, fence):
+                    raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
+            else:
+                # a monotonic clock stands still while the machine is suspended, a wall clock may be set back
+                took = max(time.time() - wall, time.monotonic() - machine)
+                landed = took < LONG_COMMIT or _landed(table, token, base, TimeoutError(f"it took {took:.0f} s"))
+        if landed:
+            if table.version % TRIM_EVERY == 0:
+                _trim(table)
+            return True
+        back_off(repeat)
+    return False
+
+
+def holds(table: Table, fence: Mapping[str, int]) -> bool:
+    """Whether the loaded snapshot has these versions of the application ids."""
+    return all((table.transaction(app_id) or 0) == version for app_id, version in fence.items())
+
+
+def back_off(attempt: int) -> None:
+    """Sleeps a jittered moment that grows with the attempts, on machine time, at most 0.2 s."""
+    time.sleep(random.uniform(0, min(0.2, 0.002 * 2 ** min(attempt, 7))))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, for people."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _may_commit(table: Table, fence: Mapping[str, int]) -> bool:
+    """Whether the next version after the loaded one was never made, or somebody finds it there."""
+    # Once it was made and trimmed, "create if absent" succeeds at a dead place. Entries are removed oldest
+    # first, so it was not while that of the base is there.
+    local = local_path(table.path)
+    fresh = _in_log(table, table.version) if local is not None else time.time() - table.loaded_at < OLDEST_BASE
+    try:
+        # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
+        if fresh:
+            return holds(table, fence)
+    except StaleSnapshot:
+        pass
+    table.refresh()
+    if local is not None and not _in_log(table, table.version):
+        raise QueueClientError(
+            f"{table.path} has no log entry of its version {table.version}; nothing was changed"
+        )
+    return False
+
+
+def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
+    """Whether a commit after ``base`` carries the token; QueueClientError if nobody can tell."""
+    try:
+        table.refresh()
+        landed = table.landed(token, base)
+        if _in_log(table, base):  # else the log is silent about what was trimmed, and tells of dead entries
+            return landed
+        reason = "its log was trimmed meanwhile"
+    except Exception as second:
+        reason = first_line(second)
+    raise QueueClientError(
+        f"the outcome of a commit to {table.path} is unknown ({first_line(error)}; {reason}); "
+        "repeating it is safe",
+        outcome_unknown=True,
+    ) from error
+
+
+def _in_log(table: Table, version: int) -> bool:
+    return Folder(table.path).exists(entry_name(version))
+
+
+def _trim(table: Table) -> None:
+    """Keeps the log of a local table short, unless others are in a commit for long; never fails."""
+    if local_path(table.path) is None:
+        return  # there a long log costs nothing, and the compactor trims it
+    try:
+        cleaning.trim_log(table.path, layout.MESSAGES_KEPT, TRIM_PATIENCE)
+    except LockHeld:
+        pass
+    except Exception as error:
+        _log.warning("trimming the log of %s failed: %s", table.path, first_line(error))

@@ -1,0 +1,410 @@
+"""The Spark engine: one Delta table through delta-spark, for places where only Spark may touch storage.
+
+Commits go through Delta's optimistic transaction, started on the snapshot that this handle has loaded. So
+several application ids fit into one commit, files that wait are added as they are, and a commit that was
+decided on an older snapshot meets every later one in Delta's own conflict check. Only MERGE starts a
+transaction of its own; there the fence is the stale-id check of a fresh session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.storage.bulk.write_files import quoted, spark_uri
+from lakequeue.storage.delta_log import LiveFile, live_file
+from lakequeue.storage.engines import process
+from lakequeue.storage.engines.interface import DataFile, LostRace
+from lakequeue.storage.engines.locks import committing, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SESSION = {
+    # partition values and instants are UTC, whatever the user's session says
+    "spark.sql.session.timeZone": "UTC",
+    # INT96 has no statistics, and the point engine writes microseconds
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # ledger commits are small: replanning and 200 tasks would cost more than the work
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+_COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
+_ROW_ORDER = ("position", "first_offset")
+"""Rows of a file are in the order of the first of these columns that the table has."""
+
+
+class SparkTable:
+    """One handle of one Delta table. ``engine.Table`` says what each method promises."""
+
+    commits_alone = True
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path = path
+        self._spark = spark
+        self._uri = spark_uri(path)
+        self._session = _session(spark)
+        self._jvm: Any = spark._jvm
+        delta = self._jvm.org.apache.spark.sql.delta
+        self._log = delta.DeltaLog.forTable(self._session._jsparkSession, self._uri)
+        self._none = self._jvm.scala.Option.empty()
+        self._files: list[LiveFile] | None = None
+        self.refresh()
+        metadata = self._snapshot.metadata()
+        self._partitions: list[str] = [
+            metadata.partitionColumns().apply(i) for i in range(metadata.partitionColumns().size())
+        ]
+        self._schema: dict[str, Any] = json.loads(self._snapshot.schema().json())
+
+    @property
+    def version(self) -> int:
+        return int(self._snapshot.version())
+
+    def refresh(self) -> None:
+        asked_at = time.time()
+        with _active(self._session):
+            snapshot = self._log.update(False, self._none, self._none)
+        if self._files is not None and snapshot.version() != self.version:
+            self._files = None
+        self._snapshot: Any = snapshot
+        self.loaded_at = asked_at
+
+    def transaction(self, app_id: str) -> int | None:
+        found = self._snapshot.transactions().get(app_id)
+        return int(found.get()) if found.isDefined() else None
+
+    def files(self) -> list[LiveFile]:
+        if self._files is None:
+            with _active(self._session):
+                adds = [json.loads(add.json())["add"] for add in self._snapshot.allFiles().collect()]
+            self._files = [live_file(add) for add in adds]
+        return self._files
+
+    @property
+    def file_count(self) -> int:
+        return len(self.files())
+
+    def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
+        if not files:
+            return []
+        rows = self._rows(files, columns)
+        uris = rows["_file"].unique().to_pylist()
+        tables = []
+        for file in files:
+            # the log's path is URL-encoded once, and so is the URI that Spark answers with
+            mine = pa.array([uri for uri in uris if unquote(uri).endswith(f"/{file.name}")], pa.string())
+            own = rows.filter(pc.is_in(rows["_file"], mine)).sort_by("_row")
+            tables.append(own.drop_columns(["_file", "_row"]).combine_chunks())
+        return tables
+
+    def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
+        condition = f"_row BETWEEN {int(first)} AND {int(last)}"
+        start = file.minimum.get("position")
+        if start is not None:  # has statistics in the file, so the other row groups are not read
+            condition += f" AND position BETWEEN {start + int(first)} AND {start + int(last)}"
+        rows = self._rows([file], columns, condition)
+        return rows.sort_by("_row").drop_columns(["_file", "_row"]).combine_chunks()
+
+    def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
+        with self._committing() as txn:
+            self._commit(txn, [], [rows], transactions, token)
+
+    def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
+        with self._committing() as txn:
+            self._commit(txn, [_add(file) for file in files], [], transactions, token)
+
+    def replace(
+        self,
+        partition: Mapping[str, Sequence[int | bool | str]],
+        rows: Iterable[pa.Table],
+        transactions: Mapping[str, int],
+        token: str,
+    ) -> None:
+        with self._committing() as txn:
+            removed = []
+            for add in self._snapshot.allFiles().collect():
+                values = json.loads(add.json())["add"]["partitionValues"]
+                if all(values[name] in {_partition_text(v) for v in among} for name, among in partition.items()):
+                    removed.append(add.remove())
+            self._commit(txn, removed, rows, transactions, token)
+
+    def merge(
+        self,
+        source: pa.Table,
+        on: Sequence[str],
+        target_filter: str,
+        transactions: Mapping[str, int],
+        token: str,
+    ) -> None:
+        """The fence is the first of ``transactions``: Delta's MERGE takes one id, others are dropped.
+
+        It must be one that each commit raises by one: then whoever comes second finds it taken.
+        """
+        from delta.tables import DeltaTable
+
+        app_id, version = next(iter(transactions.items()))
+        decided_on = self.transaction(app_id)
+        session = _session(self._spark)  # a session remembers its last commit: a fresh one tells if it made any
+        for name, value in {
+            "spark.databricks.delta.write.txnAppId": app_id,
+            "spark.databricks.delta.write.txnVersion": str(version),
+            "spark.databricks.delta.commitInfo.userMetadata": token,
+        }.items():
+            session.conf.set(name, value)
+        names = [field["name"] for field in self._schema["fields"]]
+        updates = {f"`{name}`": f"s.`{name}`" for name in names}
+        predicate = " AND ".join([*(f"t.`{name}` = s.`{name}`" for name in on), f"({target_filter})"])
+        with _lost_races(), _active(session):
+            self.refresh()
+            if self.transaction(app_id) != decided_on:
+                raise LostRace(f"{app_id} moved on from {decided_on}")
+            (
+                DeltaTable.forPath(session, self._uri)
+                .alias("t")
+                .merge(session.createDataFrame(source).coalesce(1).alias("s"), predicate)
+                .whenMatchedDelete("s.op = 'del'")
+                .whenMatchedUpdate(set=updates)
+                .whenNotMatchedInsert("s.op = 'put'", values=updates)
+                .execute()
+            )
+            if session.conf.get(_COMMITTED, "") == "":
+                raise LostRace(f"{app_id} had reached {version} before")
+        self.refresh()
+
+    def landed(self, token: str, since: int) -> bool:
+        from delta.tables import DeltaTable
+
+        behind = self.version - since
+        if behind <= 0:
+            return False
+        history = DeltaTable.forPath(self._session, self._uri).history(behind)
+        return any(row.userMetadata == token for row in history.select("userMetadata").collect())
+
+    def unused(self, hours: float) -> list[str]:
+        self.refresh()
+        # a dry run names the files; VACUUM itself would commit twice, for minutes under the lock of a local root
+        session = _session(self._spark)
+        session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        # the listing is spread over so many tasks; by default 10,000, which took two cores 100 s for ten files
+        session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
+        with _active(session):
+            dead = session.sql(f"VACUUM delta.{quoted(self._uri)} RETAIN {float(hours)} HOURS DRY RUN").collect()
+        # the answer encodes some paths and not others; each names one file at most, as file names are unique
+        prefix = f"{unquote(urlparse(self._uri).path).rstrip('/')}/"
+        variants = [variant for row in dead for variant in (row.path, unquote(row.path))]
+        return sorted({variant.partition(prefix)[2] for variant in variants} - {""})
+
+    def checkpoint(self) -> None:
+        self.refresh()
+        with _active(self._session):
+            self._log.checkpoint(self._snapshot, self._none)
+
+    # -- commits -----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _committing(self) -> Iterator[Any]:
+        """A transaction on the loaded snapshot."""
+        with _lost_races(), _active(self._session):
+            yield self._log.startTransaction(self._none, self._jvm.scala.Option.apply(self._snapshot))
+        self.refresh()
+
+    def _commit(
+        self,
+        txn: Any,
+        actions: Sequence[Any],
+        tables: Iterable[pa.Table],
+        transactions: Mapping[str, int],
+        token: str,
+    ) -> None:
+        now = int(time.time() * 1000)
+        ids = []
+        for app_id, version in transactions.items():
+            txn.txnVersion(app_id)  # read, so that a later commit with this id is a conflict
+            ids.append(json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}}))
+        sequence = _sequence(self._jvm, [*ids, *actions])
+        for table in tables:
+            sequence = sequence.appendedAll(txn.writeFiles(self._frame(table)._jdf))
+        txn.commit(sequence, _write_operation(self._jvm, token))
+
+    def _frame(self, rows: pa.Table) -> DataFrame:
+        """One partition, sorted as the writer would sort it, and by the row order within that."""
+        names = [field["name"] for field in self._schema["fields"]]
+        order = [name for name in _ROW_ORDER if name in names][:1]
+        df = self._session.createDataFrame(rows.select(names)).coalesce(1)
+        keys = [*self._partitions, *order]
+        return df.sortWithinPartitions(*keys) if keys else df
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def _rows(
+        self, files: Sequence[LiveFile], columns: Sequence[str] | None, condition: str | None = None
+    ) -> pa.Table:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        data = [field for field in self._schema["fields"] if field["name"] not in self._partitions]
+        schema = StructType.fromJson({"type": "struct", "fields": data})
+        wanted = list(columns) if columns is not None else [field["name"] for field in data]
+        with _active(self._session):
+            reader = self._session.read.schema(schema).option("__globPaths__", "false")
+            rows = reader.parquet(*(f"{self._uri}/{file.name}" for file in files))
+            rows = rows.withColumns({"_file": F.col("_metadata.file_path"), "_row": F.col("_metadata.row_index")})
+            if condition is not None:
+                rows = rows.where(condition)
+            table = rows.select(*(f"`{name}`" for name in wanted), "_file", "_row").toArrow()
+        return table
+
+
+class SparkEngine:
+    """Opens and creates tables through delta-spark."""
+
+    name = "spark"
+    commits_alone = True
+
+    def __init__(self, spark: SparkSession) -> None:
+        process.claim()
+        self._spark = spark
+
+    def exists(self, path: str) -> bool:
+        from delta.tables import DeltaTable
+
+        return bool(DeltaTable.isDeltaTable(self._spark, spark_uri(path)))
+
+    def open(self, path: str) -> SparkTable:
+        if not self.exists(path):
+            raise FileNotFoundError(path)
+        return SparkTable(self._spark, path)
+
+    def create(
+        self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]
+    ) -> None:
+        # CREATE TABLE refuses a log shorter-lived than removed files, and turns on features of its own;
+        # so the first commit is made of the same two actions that delta-rs writes
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": from_arrow_schema(schema).json(),
+            "partitionColumns": list(partitions),
+            "configuration": dict(properties),
+            "createdTime": int(time.time() * 1000),
+        }
+        actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+        local = local_path(path)
+        if local is not None:
+            os.makedirs(local, exist_ok=True)
+        session = _session(self._spark)
+        jvm: Any = session._jvm
+        none = jvm.scala.Option.empty()
+        with committing(path, exclusive=True), _active(session):
+            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, spark_uri(path))
+            snapshot = log.update(False, none, none)
+            if snapshot.version() >= 0:
+                return
+            txn = log.startTransaction(none, jvm.scala.Option.apply(snapshot))
+            with contextlib.suppress(LostRace), _lost_races():  # somebody else has just created it
+                txn.commit(_sequence(jvm, map(json.dumps, actions)), _write_operation(jvm, "created"))
+
+
+_MORE_OPTIONS = 5
+"""Parameters of ``DeltaOperations.Write`` after the user metadata, all optional (delta-spark 4.4)."""
+
+
+def _sequence(jvm: Any, actions: Iterable[Any]) -> Any:
+    """Actions, as Java objects or as the JSON of Delta's log, as a Scala sequence."""
+    java = jvm.java.util.ArrayList()
+    for action in actions:
+        java.add(
+            jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action) if isinstance(action, str) else action
+        )
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
+
+
+def _write_operation(jvm: Any, token: str) -> Any:
+    """``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``: what history shows."""
+    write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
+    none = jvm.scala.Option.empty()
+    append = jvm.org.apache.spark.sql.SaveMode.Append
+    return write(append, none, none, jvm.scala.Option.apply(token), *[none] * _MORE_OPTIONS)
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    with _active(spark):
+        session = spark.newSession()
+    for name, value in _SESSION.items():
+        session.conf.set(name, value)
+    return session
+
+
+@contextlib.contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
+    """Makes the session the thread's active one, and gives the user's back afterwards.
+
+    Delta's own code asks for the active session; so does a user's later ``getOrCreate``.
+    """
+    from pyspark.sql import SparkSession
+
+    jvm: Any = session._jvm
+    before, known = jvm.SparkSession.getActiveSession(), SparkSession._activeSession
+    jvm.SparkSession.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        SparkSession._activeSession = known
+        if before.isDefined():
+            jvm.SparkSession.setActiveSession(before.get())
+        else:
+            jvm.SparkSession.clearActiveSession()
+
+
+@contextlib.contextmanager
+def _lost_races() -> Iterator[None]:
+    from delta import exceptions
+
+    # siblings in Python, not a tree
+    conflicts = (
+        exceptions.ConcurrentAppendException,
+        exceptions.ConcurrentDeleteDeleteException,
+        exceptions.ConcurrentDeleteReadException,
+        exceptions.ConcurrentTransactionException,
+        exceptions.ConcurrentWriteException,
+        exceptions.DeltaConcurrentModificationException,
+        exceptions.MetadataChangedException,
+        exceptions.ProtocolChangedException,
+    )
+    try:
+        yield
+    except conflicts as error:
+        raise LostRace(str(error).strip().partition("\n")[0]) from error
+
+
+def _add(file: DataFile) -> str:
+    add = {
+        "path": _encoded(file.path),
+        "partitionValues": dict(file.partition),
+        "size": file.size,
+        "modificationTime": int(time.time() * 1000),
+        "dataChange": True,
+        "stats": file.statistics(),
+    }
+    return json.dumps({"add": add})
+
+
+def _encoded(path: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.~!$&'()*+,;=:@/-]", lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), path)
+
+
+def _partition_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,254 @@
+"""Appending to the log of one shard: offsets and instants fixed at commit, under the shard's fence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import QueueDoesNotExist
+from lakequeue.model.messages import ValidEntry
+from lakequeue.storage import layout
+from lakequeue.storage.engines.commit import commit
+from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.messages.dedup_window import DedupWindow, dedup_key
+from lakequeue.storage.messages.read import log_files
+
+SEGMENT_COMMITS = 64
+SEGMENT_AGE = 3600 * 1_000_000
+_SECOND = 1_000_000
+
+
+@attrs.frozen
+class NewMessage:
+    """A validated message with its id, on its way into the log."""
+
+    message_id: str
+    entry: ValidEntry
+
+
+@attrs.frozen
+class Appended:
+    """Where messages landed: offsets from ``first`` on, in the order given."""
+
+    first: int
+    rows: pa.Table
+    closed_segment: bool
+    """Whether this commit closed the segment before, so that its files may be merged."""
+
+
+@attrs.frozen
+class Segment:
+    """A segment that takes small appends."""
+
+    base: int
+    opened_at: int
+    commits: int
+
+
+@attrs.frozen
+class _Loaded:
+    """What a snapshot says of the end of the log; replaced as a whole, so that an interrupt leaves no mixture."""
+
+    version: int
+    send_version: int
+    last_sent_at: int
+    open: Segment | None
+
+
+@attrs.frozen
+class Place:
+    """Where messages go in the log of a shard, from offset ``first`` on."""
+
+    segment: Segment
+    first: int
+    sent_at: int
+    closes: bool
+    """Whether the segment before is closed by this, so that its files may be merged."""
+
+    def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
+        """Rows of ``messages`` from their columns, the same in each, that do not follow from the place."""
+        count, base = len(cells), self.segment.base
+        placed: dict[str, list[Any]] = {
+            "base_offset": [base] * count,
+            "opened_at": [self.segment.opened_at] * count,
+            "position": list(range(self.first - base, self.first - base + count)),
+            "sent_at": [self.sent_at] * count,
+        }
+        columns = placed | {name: [cell[name] for cell in cells] for name in cells[0]}
+        arrays = [
+            pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+            for field in layout.MESSAGES
+        ]
+        return pa.Table.from_arrays(arrays, schema=layout.MESSAGES)
+
+    def ids(self, count: int) -> dict[str, int]:
+        """Application ids of the commit that appends so many."""
+        return {layout.SEND_ID: self.first + count, layout.CLOCK_ID: self.sent_at}
+
+
+class Appender:
+    """One writing handle on the log of one shard; not thread-safe, its owner locks."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._window: DedupWindow | None = None
+        self._loaded = self._load()
+
+    def refresh(self) -> None:
+        """Loads the newest snapshot."""
+        self.table.refresh()
+        if self.table.version != self._loaded.version:
+            self._loaded = self._load()
+
+    @property
+    def end(self) -> int:
+        """End offset of the loaded snapshot."""
+        return layout.end_of(self._loaded.send_version)
+
+    @property
+    def last_sent_at(self) -> int:
+        """Instant of the last message of the loaded snapshot, in microseconds."""
+        return self._loaded.last_sent_at
+
+    @property
+    def attributes_version(self) -> int:
+        """Version of the queue attributes that this snapshot asks a sender to know."""
+        return self.table.transaction(layout.ATTRIBUTES_ID) or 0
+
+    def window(self, by_group: bool, now: int) -> DedupWindow:
+        """The deduplication ids that a send at ``now`` on the loaded snapshot must not repeat."""
+        if self._window is None:
+            self._window = DedupWindow(by_group)
+        now = max(now, self.last_sent_at)  # what the messages will be stamped with
+        if self._window.end < self.end:
+            self._window.follow(self.table, log_files(self.table), self.end, now)
+        self._window.advance(now)
+        return self._window
+
+    def append(self, messages: Sequence[NewMessage], now: int, attributes_version: int) -> Appended | None:
+        """Appends in one commit; None if the race is lost, then the newest snapshot is loaded.
+
+        Raises:
+            QueueDoesNotExist: the log was closed, as the queue was deleted.
+        """
+        place = self.place(now)
+        segment, first, sent_at = place.segment, place.first, place.sent_at
+        rows = place.rows([_cells(message) for message in messages])
+        ids = place.ids(len(messages))
+        if not self._commit(lambda token: self.table.append(rows, ids, token), attributes_version):
+            return None
+        if self._window is not None:
+            by_group = self._window.by_group
+            keys = [dedup_key(message.entry.group_id, message.entry.dedup_id, by_group) for message in messages]
+            self._window.add(first, keys, sent_at)
+        if self.table.version == self._loaded.version + 1:
+            opened = attrs.evolve(segment, commits=segment.commits + 1)
+            self._loaded = _Loaded(self.table.version, first + len(messages), sent_at, opened)
+        else:
+            self._loaded = self._load()
+        return Appended(first, rows, place.closes)
+
+    def place(self, now: int) -> Place:
+        """Where messages go that are appended at an instant to the loaded snapshot.
+
+        Raises:
+            QueueDoesNotExist: the log was closed, as the queue was deleted.
+        """
+        self.check_open()
+        first, sent_at = self.end, max(now, self.last_sent_at)
+        segment = before = self._loaded.open
+        if segment is None or self._opens(now):
+            segment = Segment(first, sent_at, 0)
+        closes = segment is not before and before is not None
+        return Place(segment, first, sent_at, closes)
+
+    def mark(self, *, close: bool = False, attributes_version: int | None = None) -> bool:
+        """Makes an empty commit that every append on an older snapshot loses to.
+
+        It closes the log for good, or announces a version of the queue's attributes.
+        """
+        fence = {layout.SEND_ID: self._loaded.send_version}
+        ids = dict(fence)
+        if close:
+            ids[layout.SEND_ID] = layout.CLOSED + self.end
+        if attributes_version is not None:
+            # two announcements leave the end where it is; without this the older one might land last
+            fence[layout.ATTRIBUTES_ID] = self.attributes_version
+            ids[layout.ATTRIBUTES_ID] = attributes_version
+        done = commit(self.table, fence, lambda token: self.table.add([], ids, token))
+        self._loaded = self._load()
+        return done
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log takes no more messages."""
+        return self._loaded.send_version >= layout.CLOSED
+
+    def check_open(self) -> None:
+        """Raises QueueDoesNotExist if the log is closed."""
+        if self.closed:
+            raise QueueDoesNotExist("The specified queue does not exist.")
+
+    def fence(self, attributes_version: int) -> Mapping[str, int]:
+        """What a commit decided on the loaded snapshot depends on."""
+        return {
+            layout.SEND_ID: self._loaded.send_version,
+            layout.ATTRIBUTES_ID: attributes_version,
+        }
+
+    def _commit(self, attempt: Any, attributes_version: int) -> bool:
+        done = commit(self.table, self.fence(attributes_version), attempt)
+        if not done:
+            self.refresh()
+        return done
+
+    def _opens(self, now: int) -> bool:
+        open_segment = self._loaded.open
+        return (
+            open_segment is None
+            or open_segment.commits >= SEGMENT_COMMITS
+            or now - open_segment.opened_at > SEGMENT_AGE
+        )
+
+    def _load(self) -> _Loaded:
+        files = log_files(self.table)
+        last = max(files, key=lambda file: file.base, default=None)
+        segment = None
+        if last is not None and not last.bulk:
+            segment = Segment(last.base, last.opened_at, sum(file.base == last.base for file in files))
+        return _Loaded(
+            self.table.version,
+            self.table.transaction(layout.SEND_ID) or 0,
+            self.table.transaction(layout.CLOCK_ID) or 0,
+            segment,
+        )
+
+
+def _cells(message: NewMessage) -> dict[str, Any]:
+    entry = message.entry
+    return {
+        "message_id": message.message_id,
+        "body": entry.body,
+        "message_attributes": _attribute_items(entry),
+        "group_id": entry.group_id,
+        "dedup_id": entry.dedup_id,
+        "trace_header": entry.system_attributes.get("AWSTraceHeader"),
+        "delay_seconds": None if entry.delay_micros is None else entry.delay_micros / _SECOND,
+    }
+
+
+def _attribute_items(entry: ValidEntry) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (
+            name,
+            {
+                "type": value.type,
+                "string_value": value.value if isinstance(value.value, str) else None,
+                "binary_value": value.value if isinstance(value.value, bytes) else None,
+            },
+        )
+        for name, value in entry.attributes.items()
+    ]

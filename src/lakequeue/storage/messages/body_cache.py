@@ -1,0 +1,96 @@
+"""Messages by offset: read from files with skipping, read ahead, kept in a bounded cache.
+
+Bodies never change and offsets stay what they are through merges of files, so the cache needs no
+invalidation, and what this process sent itself never has to be read.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import pyarrow as pa
+from sortedcontainers import SortedDict
+
+from lakequeue.storage import layout
+from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.messages.read import ShardLog
+
+CACHE_BYTES = 64 * 1024 * 1024
+READ_AHEAD_BYTES = 2 * 1024 * 1024
+READ_AHEAD_ROWS = 4096
+
+_COLUMNS = [
+    name
+    for name in layout.MESSAGES.names
+    if name not in layout.MESSAGE_PARTITIONS and name not in ("position", "send_id", "delay_seconds")
+]
+
+
+class Bodies:
+    """Cache of the messages of one shard; not thread-safe, its owner locks."""
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self._limit = limit
+        self._chunks: SortedDict[int, pa.Table] = SortedDict()
+        self._order: OrderedDict[int, int] = OrderedDict()  # first offset -> bytes
+        self._bytes = 0
+
+    def remember(self, first: int, rows: pa.Table) -> None:
+        """Keeps rows from offset ``first`` on (columns of ``messages``), unless some are known."""
+        if not len(rows) or self._known(first) or rows.nbytes > self._limit // 4:
+            return
+        chunk = rows.select(_COLUMNS)
+        try:
+            self._chunks[first] = chunk
+            self._order[first] = chunk.nbytes
+            self._bytes += chunk.nbytes
+            while self._bytes > self._limit:
+                oldest, size = self._order.popitem(last=False)
+                del self._chunks[oldest]
+                self._bytes -= size
+        except BaseException:  # an interrupt in between: what was noted of it would not agree
+            self._chunks.clear()
+            self._order.clear()
+            self._bytes = 0
+            raise
+
+    def read(self, table: Table, log: ShardLog, first: int, last: int) -> list[dict[str, Any] | None]:
+        """Messages ``first..last`` as column -> value; None where the log holds it no more."""
+        messages: list[dict[str, Any] | None] = []
+        while (offset := first + len(messages)) <= last:
+            rows = self.rows(table, log, offset, last)
+            messages += [None] if rows is None else rows.to_pylist()
+        return messages
+
+    def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
+        """Messages from ``first`` on, to ``last`` as far as one reading goes; None if the log lacks ``first``."""
+        found = self._known(first) or self._fetch(table, log, first, last)
+        if found is None:
+            return None
+        start, chunk = found
+        return chunk.slice(first - start, last - first + 1)
+
+    def _known(self, offset: int) -> tuple[int, pa.Table] | None:
+        index = self._chunks.bisect_right(offset) - 1
+        if index < 0:
+            return None
+        start, chunk = self._chunks.peekitem(index)
+        return (start, chunk) if offset < start + len(chunk) else None
+
+    def _fetch(self, table: Table, log: ShardLog, offset: int, last: int) -> tuple[int, pa.Table] | None:
+        file = log.file_of(offset)
+        if file is None:
+            return None
+        row_bytes = max(1, file.size // (file.last - file.first + 1))
+        ahead = offset + min(READ_AHEAD_ROWS, max(1, READ_AHEAD_BYTES // row_bytes))
+        stop = min(file.last, max(last, ahead))
+        following = self._chunks.bisect_right(offset)
+        if following < len(self._chunks):
+            stop = min(stop, self._chunks.keys()[following] - 1)
+        rows = table.read_rows(file.file, offset - file.first, stop - file.first, _COLUMNS)
+        if file.bulk:
+            sent_at = pa.array([file.opened_at] * len(rows), layout.INSTANT)
+            rows = rows.set_column(rows.column_names.index("sent_at"), "sent_at", sent_at)
+        self.remember(offset, rows)
+        return offset, rows

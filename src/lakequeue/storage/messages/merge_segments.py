@@ -1,0 +1,278 @@
+"""Keeping the log in few files: dropping what lies below the floor, joining small files.
+
+A closed segment is one that is not the last of its shard in the snapshot that the commit is made on. The last
+one is open: it is touched only when nothing was sent for an hour, or when all of it lies below the floor, and
+then in a commit that carries ``send`` unchanged, so that it and an append refuse each other.
+Everything here is fenced by ``files`` and may fail or be killed without harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.errors import QueueClientError
+from lakequeue.storage import layout
+from lakequeue.storage.engines.commit import commit
+from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.messages.read import LogFile, log_files
+
+TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
+"""Segments up to a tier's bytes are joined once there are ``TIER_SEGMENTS`` of them side by side."""
+TIER_SEGMENTS = 8
+JOINED_BYTES = 128 * 1024 * 1024
+"""Files that are joined at once, in bytes; they are held in memory."""
+IDLE = 3600 * 1_000_000
+"""Microseconds without a send after which the open segment counts as closed."""
+CUT_BYTES = 256 * 1024
+"""Segments below this size are not rewritten for the rows below the floor; they go as a whole, or with others."""
+CUT_ROWS = 100_000
+"""Rows of a file that replaces a part of a segment."""
+
+_COLUMNS = [name for name in layout.MESSAGES.names if name not in layout.MESSAGE_PARTITIONS]
+_FILE = pa.schema([layout.MESSAGES.field(name) for name in _COLUMNS])
+
+Segment = list[LogFile]
+
+
+@attrs.frozen
+class Tidied:
+    """What a pass over the log of a shard came to."""
+
+    dropped: int = 0
+    """Segments below the floor."""
+    joined: int = 0
+    """Segments that are now part of another file."""
+    cut: int = 0
+    """Segments of which the part below the floor was dropped."""
+
+    def __add__(self, other: Tidied) -> Tidied:
+        return Tidied(self.dropped + other.dropped, self.joined + other.joined, self.cut + other.cut)
+
+
+def tidy(table: Table, floor: int, drop_before: int | None = None) -> None:
+    """What senders do when they close a segment: drops closed ones below ``floor``, joins the newest small ones.
+
+    Args:
+        table: a handle on ``messages``, locked by the caller.
+        floor: a committed floor of the ledger, of any age: floors only rise, and what lies below
+            one was forgotten by the ledger before (forget first, drop later).
+        drop_before: only what was sent before this instant may be dropped, as FIFO queues still look for
+            deduplication ids in what is younger (RET-11).
+    """
+    _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small))
+
+
+def compact(table: Table, floor: int, now: int, drop_before: int | None = None) -> Tidied:
+    """What the compactor does: the same with the small segments anywhere, the rows below ``floor`` of large
+    segments, and the open segment if it is idle or below the floor.
+
+    Args:
+        table: a handle on ``messages``, used by nobody else meanwhile.
+        floor, drop_before: as for ``tidy``.
+        now: an instant in microseconds.
+    """
+
+    def step(seen: _Seen) -> _Step | None:
+        return (
+            _next_step(seen, floor, drop_before, _any_small)
+            or _cut_step(seen, floor, drop_before)
+            or _open_step(seen, floor, now, drop_before)
+        )
+
+    return _run(table, step)
+
+
+@attrs.frozen
+class _Seen:
+    """The segments of a snapshot, and the versions that a replacement rests on."""
+
+    segments: list[Segment]
+    """The closed ones."""
+    ends: list[int]
+    """For each the instant at which the next one was opened; nothing in it was sent later."""
+    open_one: Segment | None
+    number: int
+    """``files``."""
+    send_version: int
+    last_sent_at: int
+
+
+@attrs.frozen
+class _Step:
+    """A replacement of segments by some of their rows."""
+
+    segments: list[Segment]
+    rows: Callable[[Table], Iterable[pa.Table]]
+    outcome: Tidied
+    with_send: bool = False
+    """Whether the open segment is among them, so that the commit must carry ``send``."""
+
+
+def _run(table: Table, next_step: Callable[[_Seen], _Step | None]) -> Tidied:
+    done = Tidied()
+    # each step looks anew: a replacement loads the newest snapshot, in which another process may have joined
+    while True:
+        seen = _look(table)
+        step = next_step(seen)
+        if step is None or not _replace(table, seen, step):
+            return done
+        done += step.outcome
+
+
+def _look(table: Table) -> _Seen:
+    files = sorted(log_files(table), key=lambda file: file.first)
+    segments = [list(group) for _, group in groupby(files, key=lambda file: file.base)]
+    ends = [segment[0].opened_at for segment in segments[1:]]
+    return _Seen(
+        segments[:-1],
+        ends,
+        segments[-1] if segments else None,
+        table.transaction(layout.FILES_ID) or 0,
+        table.transaction(layout.SEND_ID) or 0,
+        table.transaction(layout.CLOCK_ID) or 0,
+    )
+
+
+def _next_step(
+    seen: _Seen,
+    floor: int,
+    drop_before: int | None,
+    small: Callable[[list[Segment], int], list[Segment]],
+) -> _Step | None:
+    gone = [
+        segment
+        for segment, end in zip(seen.segments, seen.ends, strict=True)
+        if segment[-1].last < floor and (drop_before is None or end < drop_before)
+    ]
+    if gone:
+        return _drop(gone)
+    for segment in seen.segments:
+        if len(segment) > 1:
+            return _join([segment])
+    for tier in TIERS:
+        found = small(seen.segments, tier)
+        if len(found) >= TIER_SEGMENTS:
+            return _join(found)
+    return None
+
+
+def _newest_small(segments: list[Segment], limit: int) -> list[Segment]:
+    found: list[Segment] = []
+    for segment in reversed(segments):
+        if segment[0].bulk or _size(segment) > limit:
+            break
+        found.insert(0, segment)
+    return found
+
+
+def _any_small(segments: list[Segment], limit: int) -> list[Segment]:
+    """The first stretch of small neighbours that is long enough, as far as it may be joined at once."""
+    for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
+        found: list[Segment] = []
+        for segment in group:
+            if sum(map(_size, found)) + _size(segment) > JOINED_BYTES:
+                break
+            found.append(segment)
+        if is_small and len(found) >= TIER_SEGMENTS:
+            return found
+    return []
+
+
+def _drop(segments: list[Segment]) -> _Step:
+    return _Step(segments, lambda table: [], Tidied(dropped=len(segments)))
+
+
+def _join(segments: list[Segment]) -> _Step:
+    return _Step(segments, lambda table: [_joined(table, segments)], Tidied(joined=len(segments)))
+
+
+def _open_step(seen: _Seen, floor: int, now: int, drop_before: int | None) -> _Step | None:
+    """What may be done with the open segment. It keeps its base: a sender may still be about to append to it."""
+    segment, last_sent_at = seen.open_one, seen.last_sent_at
+    if segment is None:
+        return None
+    if segment[-1].last < floor and (drop_before is None or last_sent_at < drop_before):
+        return attrs.evolve(_drop([segment]), with_send=True)
+    if len(segment) > 1 and now - last_sent_at > IDLE:
+        return attrs.evolve(_join([segment]), with_send=True)
+    return None
+
+
+def _cut_step(seen: _Seen, floor: int, drop_before: int | None) -> _Step | None:
+    """Rewrites a segment of which at least half lies below the floor, so that no row is copied twice for it."""
+    for segment, end in zip(seen.segments, seen.ends, strict=True):
+        first, last = segment[0].first, segment[-1].last
+        worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
+        if len(segment) == 1 and first < floor <= last and worth and (drop_before is None or end < drop_before):
+            return _Step([segment], _Rest(segment[0], floor), Tidied(cut=1))
+    return None
+
+
+@attrs.frozen
+class _Rest:
+    """The rows of a file from an offset on, a piece after the other."""
+
+    file: LogFile
+    start: int
+
+    def __call__(self, table: Table) -> Iterator[pa.Table]:
+        for first in range(self.start, self.file.last + 1, CUT_ROWS):
+            last = min(self.file.last, first + CUT_ROWS - 1)
+            rows = table.read_rows(self.file.file, first - self.file.first, last - self.file.first, _COLUMNS)
+            _check_dense(table, first, last, len(rows))
+            rows = _stamped(rows, self.file)
+            # a piece is a segment: nothing before it was sent later than it was opened
+            opened_at = rows["sent_at"].cast(pa.int64())[0].as_py()
+            yield _segment_rows(rows, first, first, opened_at)
+
+
+def _size(segment: Segment) -> int:
+    return sum(file.size for file in segment)
+
+
+def _joined(table: Table, segments: Sequence[Segment]) -> pa.Table:
+    files = [file for segment in segments for file in segment]
+    parts = table.read([file.file for file in files], _COLUMNS)
+    rows = pa.concat_tables([_stamped(part, file) for part, file in zip(parts, files, strict=True)])
+    _check_dense(table, files[0].first, files[-1].last, len(rows))
+    return _segment_rows(rows, files[0].first, files[0].base, files[0].opened_at)
+
+
+def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
+    """With the instant of sending in every row, which a bulk segment leaves to its opening."""
+    rows = rows.select(_COLUMNS).cast(_FILE)
+    if not file.bulk:
+        return rows
+    sent_at = pc.fill_null(rows["sent_at"], pa.scalar(file.opened_at, layout.INSTANT))
+    return rows.set_column(rows.column_names.index("sent_at"), _FILE.field("sent_at"), sent_at)
+
+
+def _check_dense(table: Table, first: int, last: int, count: int) -> None:
+    if count != last - first + 1:
+        raise QueueClientError(f"{table.path}: offsets {first} to {last} hold {count} rows")
+
+
+def _segment_rows(rows: pa.Table, first: int, base: int, opened_at: int) -> pa.Table:
+    count = len(rows)
+    # dense offsets mean that the rows are numbered through
+    rows = rows.set_column(0, "position", pa.array(range(first - base, first - base + count), pa.int64()))
+    partition = [
+        pa.array([base] * count, pa.int64()),
+        pa.array([opened_at] * count, layout.INSTANT),
+    ]
+    return pa.Table.from_arrays([*partition, *rows.columns], schema=layout.MESSAGES)
+
+
+def _replace(table: Table, seen: _Seen, step: _Step) -> bool:
+    bases = [segment[0].base for segment in step.segments]
+    fence = {layout.FILES_ID: seen.number}
+    ids = {layout.FILES_ID: seen.number + 1}
+    if step.with_send:
+        fence[layout.SEND_ID] = ids[layout.SEND_ID] = seen.send_version
+    partition = {"base_offset": bases}
+    return commit(table, fence, lambda token: table.replace(partition, step.rows(table), ids, token))

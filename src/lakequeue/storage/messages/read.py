@@ -1,0 +1,249 @@
+"""A shard's messages as the state machine and the readers see them: segments, files, instants."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple, cast
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.model.clock import to_micros
+from lakequeue.shard import DeadLetters
+from lakequeue.storage import layout
+from lakequeue.storage.delta_log import LiveFile
+from lakequeue.storage.engines.interface import Table
+
+Integers = npt.NDArray[np.int64]
+_KEPT = ["sent_at", "delay_seconds", "group_id", "source_receive_count", "first_sent_at"]
+_SECOND = 1_000_000
+
+
+class Columns(NamedTuple):
+    """What is kept of a file's messages: instants and delays (µs), groups as numbers of names, and of dead
+    letters their receive count, 0 for others, and when they were first sent, if that differs."""
+
+    sent_at: Integers
+    delay: Integers
+    group: Integers
+    names: list[str]
+    source_receive_count: Integers
+    first_sent_at: Integers
+
+
+@attrs.frozen
+class LogFile:
+    """A live file: offsets ``first`` to ``last`` in order, one row each."""
+
+    file: LiveFile
+    base: int
+    """Offset that names its segment."""
+    opened_at: int
+    first: int
+    last: int
+    bulk: bool
+    """All of it was sent at ``opened_at``."""
+    delayed: bool
+    """It may hold messages with a delay."""
+    dead_letters: bool
+    """It may hold messages that were received too often in another queue."""
+
+    @classmethod
+    def of(cls, file: LiveFile) -> LogFile:
+        """What the log of the table says of a file of ``messages``."""
+        base, delay = file.partition["base_offset"], file.maximum.get("delay_seconds")
+        return cls(
+            file=file,
+            base=base,
+            opened_at=to_micros(file.partition["opened_at"]),
+            first=base + file.minimum["position"],
+            last=base + file.maximum["position"],
+            bulk=file.nulls.get("sent_at") == file.rows,
+            delayed=delay is None or delay > 0,
+            dead_letters=file.nulls.get("source_receive_count") != file.rows,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.file.size
+
+
+class ShardLog:
+    """One snapshot of the log of one shard (the ``Log`` of the state machine).
+
+    Per-message columns are read only where the statistics leave a question: at the edge of retention,
+    and in files with delayed messages.
+    """
+
+    def __init__(
+        self,
+        files: list[LogFile],
+        end: int,
+        closed: bool,
+        version: int,
+        columns: Callable[[LogFile], Columns],
+    ) -> None:
+        """``version`` is the table's; ``columns`` reads a file's columns."""
+        self.files = sorted(files, key=lambda file: file.first)
+        self.end = end
+        self.closed = closed
+        self.version = version
+        self._columns = columns
+        self._firsts = [file.first for file in self.files]
+        self._opened = [file.opened_at for file in self.files]
+
+    def file_of(self, offset: int) -> LogFile | None:
+        """The file that holds an offset, None if its segment was dropped."""
+        index = bisect_right(self._firsts, offset) - 1
+        return self.files[index] if index >= 0 and offset <= self.files[index].last else None
+
+    def overlapping(self, first: int, last: int) -> list[LogFile]:
+        """Files with offsets in the range, in order."""
+        start = max(0, bisect_right(self._firsts, first) - 1)
+        stop = bisect_right(self._firsts, last)
+        return [file for file in self.files[start:stop] if file.last >= first]
+
+    def sent_at(self, offset: int) -> int:
+        file = self.file_of(offset)
+        if file is None:
+            raise KeyError(f"offset {offset} is not in the log")
+        return file.opened_at if file.bulk else int(self._columns(file).sent_at[offset - file.first])
+
+    def first_sent_at_or_after(self, instant: int) -> int:
+        stop = bisect_left(self._opened, instant)
+        if stop == 0:
+            return self.files[0].first if self.files else self.end
+        # a segment was sent before the next one was opened, so only the last of these is in question
+        index = stop - 1
+        while index > 0 and self.files[index - 1].base == self.files[index].base:
+            index -= 1
+        for file in self.files[index:stop]:
+            if not file.bulk:
+                sent = self._columns(file).sent_at
+                if sent[-1] >= instant:
+                    return file.first + int(np.searchsorted(sent, instant))
+        return self.files[stop].first if stop < len(self.files) else self.end
+
+    @property
+    def begin(self) -> int:
+        """Everything below was dropped."""
+        return self.files[0].first if self.files else self.end
+
+    def until(self, instant: int, reached: int) -> ShardLog:
+        """The log as it was at an instant, when it was known to reach up to an offset at or above ``begin``."""
+        end = max(reached, self.first_sent_at_or_after(instant + 1))
+        files = [file for file in self.files if file.first < end]
+        return ShardLog(files, end, False, self.version, self._columns)
+
+    def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
+        if delay == 0:
+            yield first, last, 0
+            return
+        begin = first
+        for file in self.overlapping(first, last):
+            if delay is None and not file.delayed:
+                continue
+            low, high = max(first, file.first), min(last, file.last)
+            if delay is not None and file.bulk:
+                edges, instants = [0, high - low + 1], np.array([file.opened_at + delay])
+            else:
+                columns, part = self._columns(file), slice(low - file.first, high - file.first + 1)
+                sent, own = columns.sent_at[part], columns.delay[part] if delay is None else delay
+                instants = np.where(own > 0, sent + own, 0)
+                edges = [0, *(np.flatnonzero(np.diff(instants)) + 1).tolist(), len(instants)]
+            if begin < low:
+                yield begin, low - 1, 0
+            for start, stop in zip(edges, edges[1:], strict=False):
+                yield low + start, low + stop - 1, int(instants[start])
+            begin = high + 1
+        if begin <= last:
+            yield begin, last, 0
+
+    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
+        for file in self.overlapping(first, last):
+            if not file.dead_letters:
+                continue
+            low, high = max(first, file.first), min(last, file.last)
+            columns, part = self._columns(file), slice(low - file.first, high - file.first + 1)
+            count, sent = columns.source_receive_count[part], columns.first_sent_at[part]
+            changes = np.flatnonzero((np.diff(count) != 0) | (np.diff(sent) != 0)) + 1
+            for start, stop in pairwise([0, *changes.tolist(), len(count)]):
+                if count[start]:
+                    yield DeadLetters(low + start, low + stop - 1, int(count[start]), int(sent[start]) or None)
+
+    def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
+        pending = deque(spans)
+        while pending:
+            first, last = pending[0]
+            file = self.file_of(first)
+            if file is None:
+                raise KeyError(f"offset {first} is not in the log")
+            parts = []
+            while pending and pending[0][0] <= file.last:
+                first, last = pending.popleft()
+                parts.append(np.arange(first, min(last, file.last) + 1))
+                if last > file.last:
+                    pending.appendleft((file.last + 1, last))
+            offsets = np.concatenate(parts)
+            columns = self._columns(file)
+            group = columns.group[offsets - file.first]
+            order = np.argsort(group, kind="stable")  # by group, and in each the offsets stay in order
+            offsets, group = offsets[order], group[order]
+            edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
+            for start, stop in zip(edges, edges[1:], strict=False):
+                yield columns.names[group[start]], cast(Sequence[int], offsets[start:stop])
+
+
+class LogReader:
+    """Follows the log of one shard through a handle of its own; not thread-safe, its owner locks."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._known: dict[str, Columns] = {}
+        self.log = self._load()
+        self._version = table.version
+
+    def refresh(self) -> ShardLog:
+        """The log of the newest snapshot; the same object if nothing was committed."""
+        self.table.refresh()
+        if self.table.version != self._version:
+            self.log = self._load()
+            self._version = self.table.version
+        return self.log
+
+    def _load(self) -> ShardLog:
+        version = self.table.transaction(layout.SEND_ID) or 0
+        files = log_files(self.table)
+        live = {file.file.path for file in files}
+        self._known = {path: known for path, known in self._known.items() if path in live}
+        return ShardLog(files, layout.end_of(version), version >= layout.CLOSED, self.table.version, self._columns)
+
+    def _columns(self, file: LogFile) -> Columns:
+        known = self._known.get(file.file.path)
+        if known is None:
+            rows = self.table.read([file.file], _KEPT)[0]
+            sent = rows["sent_at"].cast(pa.int64())
+            sent = pc.fill_null(sent, file.opened_at).to_numpy()
+            delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
+            group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()
+            known = self._known[file.file.path] = Columns(
+                sent,
+                np.rint(delay * _SECOND).astype(np.int64),
+                group.indices.to_numpy(),
+                group.dictionary.to_pylist(),
+                pc.fill_null(rows["source_receive_count"].cast(pa.int64()), 0).to_numpy(),
+                pc.fill_null(rows["first_sent_at"].cast(pa.int64()), 0).to_numpy(),
+            )
+        return known
+
+
+def log_files(table: Table) -> list[LogFile]:
+    """The live files of ``messages`` in the loaded snapshot."""
+    return [LogFile.of(file) for file in table.files()]
