@@ -16,7 +16,7 @@ import pytest
 
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.serve.app import Application
-from lakequeue.serve.auth import Anyone, Caller, Open
+from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
 from lakequeue.serve.server import Server
 
 if TYPE_CHECKING:
@@ -381,11 +381,11 @@ def test_what_goes_wrong_is_one_line_and_ends_by_itself(lake: LakeQueue, visitin
     assert queue.created_at <= lake.queue("wrong").created_at - timedelta(0)
 
 
-class Keys(Open):
-    """A door with one key."""
+class Keys(NoAuthentication):
+    """Knows one key."""
 
-    def password(self, key_id: str, secret: str) -> Caller | None:
-        return Anyone("Ada") if (key_id, secret) == ("AKIA1", "secret") else None
+    def check_password(self, key_id: str, secret: str) -> Caller | None:
+        return AnonymousCaller("Ada") if (key_id, secret) == ("AKIA1", "secret") else None
 
 
 def test_a_server_with_keys_lets_in_who_has_one(lake: LakeQueue, visiting: Visiting):
