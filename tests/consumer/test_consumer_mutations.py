@@ -13,9 +13,9 @@ import pytest
 
 from consumer.stage import Stage, sleeper
 from lakequeue import Context, HeartbeatRenewal, Message, Outcome
-from lakequeue.consumer.workers import Crew
+from lakequeue.consumer.workers import WorkerPool
 from lakequeue.renewal import policies
-from lakequeue.renewal.heartbeat import Heart
+from lakequeue.renewal.heartbeat import HeartbeatScheduler
 
 Patch = pytest.MonkeyPatch
 Make = Callable[..., Stage]
@@ -141,42 +141,42 @@ def the_last_extension_is_not_refused(make: Make) -> None:
 
 # --- mutations
 
-_beating: list[Heart[str]] = []
+_beating: list[HeartbeatScheduler[str]] = []
 """Those that a mutation kept from stopping."""
 
 
 def never_drops(patch: Patch) -> None:
-    patch.setattr(Heart, "drop", lambda self, key: self.look(key))
+    patch.setattr(HeartbeatScheduler, "drop", lambda self, key: self.get(key))
 
 
 def never_stops(patch: Patch) -> None:
     never_drops(patch)
-    patch.setattr(Heart, "stop", _beating.append)
+    patch.setattr(HeartbeatScheduler, "stop", _beating.append)
 
 
 def never_beats(patch: Patch) -> None:
-    patch.setattr(HeartbeatRenewal, "next_look", lambda self, hold, since: None)
+    patch.setattr(HeartbeatRenewal, "next_check", lambda self, hold, since: None)
 
 
 def knows_no_groups(patch: Patch) -> None:
-    patch.setattr(Crew, "_by_lane", lambda self, jobs: {job.handle: [job] for job in jobs})
+    patch.setattr(WorkerPool, "_by_lane", lambda self, jobs: {job.handle: [job] for job in jobs})
 
 
 def returns_only_the_failure(patch: Patch) -> None:
-    run = Crew._run_in_turn
+    run = WorkerPool._run_in_turn
 
-    def each_alone(self: Crew, jobs: Sequence[Any]) -> None:
+    def each_alone(self: WorkerPool, jobs: Sequence[Any]) -> None:
         for job in jobs:
             run(self, [job])
 
-    patch.setattr(Crew, "_run_in_turn", each_alone)
-    patch.setattr(Crew, "_handle", _succeeds_after_the_first(Crew._handle))
+    patch.setattr(WorkerPool, "_run_in_turn", each_alone)
+    patch.setattr(WorkerPool, "_handle", _succeeds_after_the_first(WorkerPool._handle))
 
 
 def _succeeds_after_the_first(handle: Callable[..., Outcome]) -> Callable[..., Outcome]:
     seen: list[object] = []
 
-    def handled(self: Crew, job: Any) -> Outcome:
+    def handled(self: WorkerPool, job: Any) -> Outcome:
         seen.append(job)
         outcome = handle(self, job)
         return outcome if len(seen) == 1 else Outcome.SUCCESS
@@ -185,11 +185,11 @@ def _succeeds_after_the_first(handle: Callable[..., Outcome]) -> Callable[..., O
 
 
 def keeps_losses_to_itself(patch: Patch) -> None:
-    patch.setattr(Crew, "_lose", lambda self, handle: None)
+    patch.setattr(WorkerPool, "_lose", lambda self, handle: None)
 
 
 def hands_nothing_back(patch: Patch) -> None:
-    patch.setattr(Crew, "_release", lambda self, jobs: None)
+    patch.setattr(WorkerPool, "_release", lambda self, jobs: None)
 
 
 def knows_no_twelve_hours(patch: Patch) -> None:
