@@ -130,7 +130,7 @@ def test_a_deletion_that_was_cut_short_is_finished_by_whoever_comes_next(harness
     queue, other = harness.create(shards=2), harness.queue()
     queue.send_batch(batch("a"))
     if step == "after the first commit":
-        queue._shards[0].mark(close=True)
+        queue._shards[0].close()
     else:
         queue.close()
     keep_to(other, 0)
