@@ -13,7 +13,7 @@ from __future__ import annotations
 from lakequeue.cli import job
 from lakequeue.cli.session import usage
 from lakequeue.spark.rows import append_results
-from lakequeue.spark.streams import work_off
+from lakequeue.spark.streams import process_lease
 
 
 def main(
@@ -33,7 +33,7 @@ def main(
     with job.opened("lakequeue consume", root, queue, region, engine) as (_, q):
         done = batches = 0
         while (lease := q.lease(max_messages, visibility_timeout)) is not None:
-            done += work_off(lease, lambda messages: append_results(messages, output, function)).done
+            done += process_lease(lease, lambda messages: append_results(messages, output, function)).done
             batches += 1
         print(f"{done:,} messages of {queue} done in {batches} batches")
 
