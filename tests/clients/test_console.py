@@ -252,7 +252,7 @@ def test_a_purge_says_how_much_goes_and_wants_the_name(lake: LakeQueue, visit: V
     shows(dialog).to_contain_text("3 messages of purged (2 visible, 1 delayed) will be removed for good")
     confirm = dialog.get_by_role("button", name="Purge 3 messages")
     shows(confirm).to_be_disabled()
-    typed = dialog.get_by_label("Type the name of the queue to go on")
+    typed = dialog.get_by_label("Type the name of the queue to continue")
     typed.fill("purge")
     shows(confirm).to_be_disabled()
     page.keyboard.press("Enter")
@@ -293,7 +293,7 @@ def test_a_redrive_says_how_much_goes_where(lake: LakeQueue, visit: Visit):
         source.send_batch([SendEntry(f"{name} {number}") for number in range(2)])
         source.receive(10)
         source.receive(10)
-    page = visit.open("#/q/redriven-orders/letters")
+    page = visit.open("#/q/redriven-orders/dead-letters")
     page.get_by_role("link", name="redriven-letters").click()
     shows(page.locator("td.at-body")).to_have_count(4)
     visit.button("Redrive…").click()
@@ -348,7 +348,7 @@ def test_dark_and_light_wide_and_narrow(lake: LakeQueue, visiting: Visiting, tmp
     brightness = {}
     for scheme in ("dark", "light"):
         with visiting(color_scheme=scheme, viewport={"width": width, "height": 800}) as visit:
-            for part in ("", "messages", "history", "letters", "attributes"):
+            for part in ("", "messages", "history", "dead-letters", "attributes"):
                 page = visit.open(part and f"#/q/{name}/{part}")
                 shows(page.locator("main tr:visible, main .card:visible").first).to_be_visible()
                 if part in ("messages", "history"):
