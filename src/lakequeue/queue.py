@@ -556,7 +556,7 @@ class Queue:
         """Looks at the oldest messages without receiving them; nothing changes.
 
         Args:
-            where: a condition in SQL (docs/conditions.md) on ``message_id``, ``body``, ``state``,
+            where: a condition in SQL (docs/reference/conditions.md) on ``message_id``, ``body``, ``state``,
                 ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
                 ``source_queue`` (its name) and ``message_attributes`` (a map from names to texts; binary values in
                 base64). NULL is not true.
