@@ -23,7 +23,7 @@ from lakequeue.model import receipt_handles
 from lakequeue.model.attributes import check_visibility_timeout
 from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
 from lakequeue.operations.steps import Steps
-from lakequeue.renewal.heartbeat import Heart, Verdict
+from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import (
@@ -76,7 +76,7 @@ class Lease:
         self._visible_at = min(part.claimed.visible_at for part in self._parts)
         received_at = min(part.claimed.received_at for part in self._parts)
         self._claimed = Hold.fresh(received_at, self._visible_at, queue.now_micros())
-        self._heart: Heart[str] | None = None
+        self._heartbeat: HeartbeatScheduler[str] | None = None
 
     @property
     def message_count(self) -> int:
@@ -112,10 +112,10 @@ class Lease:
         """
         now = self._queue.now_micros()
         counts = self._extend(visibility_timeout)
-        heart, hold = self._heart, self._heart and self._heart.look(self._lease_id)
-        if heart and hold:
+        heartbeat, hold = self._heartbeat, self._heartbeat and self._heartbeat.get(self._lease_id)
+        if heartbeat and hold:
             timeout = check_visibility_timeout(self._queue.rules, visibility_timeout)
-            heart.keep({self._lease_id: hold.extended(now, timeout)})
+            heartbeat.keep({self._lease_id: hold.extended(now, timeout)})
         return counts
 
     @contextmanager
@@ -133,7 +133,7 @@ class Lease:
             LeaseLost: at the end of the block, if nothing of the lease is held any more.
             QueueDoesNotExist: at the end of the block, if the queue was deleted.
         """
-        if self._heart is not None:
+        if self._heartbeat is not None:
             raise RuntimeError("the lease is being kept already")
         trouble: list[BaseException] = []
         with _cancellable(self._queue.owner.spark) as cancel:
@@ -157,16 +157,16 @@ class Lease:
                 trouble.append(error)
                 cancel()
 
-            heart = Heart(
+            heartbeat = HeartbeatScheduler(
                 self._queue.owner.clock,
                 policy,
                 extend,
                 lambda _: broken(LeaseLost(0, self.message_count)),
                 broken,
             )
-            heart.start()
-            heart.keep({self._lease_id: self._hold(policy)})
-            self._heart = heart
+            heartbeat.start()
+            heartbeat.keep({self._lease_id: self._hold(policy)})
+            self._heartbeat = heartbeat
             try:
                 yield self
             except Exception as error:
@@ -174,8 +174,8 @@ class Lease:
                     raise trouble[0] from error
                 raise
             finally:
-                self._heart = None
-                heart.stop()
+                self._heartbeat = None
+                heartbeat.stop()
         if trouble:
             raise trouble[0]
 
@@ -231,13 +231,13 @@ class Lease:
 
     def _settle(self, command: Any) -> LeaseCounts:
         """Ends the lease, and its heartbeat with it, unless it fails in a way that is worth another try."""
-        heart = self._heart
-        hold = heart.drop(self._lease_id) if heart else None
+        heartbeat = self._heartbeat
+        hold = heartbeat.drop(self._lease_id) if heartbeat else None
         try:
             return self._command(command)
         except (RequestThrottled, QueueClientError):
-            if heart and hold:
-                heart.keep({self._lease_id: hold})
+            if heartbeat and hold:
+                heartbeat.keep({self._lease_id: hold})
             raise
 
     def _command(self, command: Any) -> LeaseCounts:

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from lakequeue.client import LakeQueue
     from lakequeue.operations.compact import CompactionSummary
     from lakequeue.storage.bulk import commit_files
-    from lakequeue.storage.bulk.manifests import Name
+    from lakequeue.storage.bulk.manifests import SendKey
 
 _Checked = TypeVar("_Checked")
 
@@ -380,10 +380,10 @@ class Queue:
                 rule, and nothing is sent.
             QueueClientError: no Spark session, or storage failed.
         """
-        from lakequeue.storage.bulk.manifests import Name
+        from lakequeue.storage.bulk.manifests import SendKey
 
         spark = self.owner.require_spark("send_dataframe")
-        return self.bulk_send(spark, df, None if send_id is None else Name.of_send(send_id), order_by)
+        return self.bulk_send(spark, df, None if send_id is None else SendKey.of_send(send_id), order_by)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
         """Claims up to ``max_messages`` at once under one lease; None if none is available.
@@ -531,14 +531,14 @@ class Queue:
         command = SetAttributes(dict(row.attributes), version)
         for shard in self._shards:
             _raise(shard.command([command], self.now_micros))
-            shard.mark(attributes_version=version)
+            shard.announce_attributes(version)
 
     def close(self) -> None:
         """Refuses every further send and command, for good: the first steps of a deletion (QUE-13)."""
         steps = Steps("the deletion")
         for shard in self._shards:
             with steps.step():
-                shard.mark(close=True)
+                shard.close()
         for shard in self._shards:
             with steps.step(), suppress(QueueDoesNotExist):
                 _raise(shard.command([Close()], self.now_micros))
@@ -690,7 +690,7 @@ class Queue:
     def now_micros(self) -> int:
         return self.owner.micros()
 
-    def bulk_send(self, spark: SparkSession, df: DataFrame, name: Name | None, order_by: str | None) -> int:
+    def bulk_send(self, spark: SparkSession, df: DataFrame, name: SendKey | None, order_by: str | None) -> int:
         """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
         from lakequeue.storage.bulk import commit_files
 

@@ -39,7 +39,7 @@ def keep_nothing(patch: pytest.MonkeyPatch) -> None:
     """Lets a pass remove at once what else stays for hours, and join and cut what else is too small for it."""
     small_segments(patch)
     for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
-        patch.setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
+        patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
     patch.setattr(merge_segments, "CUT_BYTES", 0)
     patch.setattr("lakequeue.storage.ledger._SPARE_FILES", 0)
 
@@ -167,7 +167,7 @@ def test_removed_files_stay_as_long_as_a_lease_may_read_them(bench: Bench, clock
     assert live_files(queue) < len(before)
     succeeded(queue.compact())
     assert files_of(queue, "messages") == before  # by the machine's time they were removed a moment ago
-    monkeypatch.setattr(layout, "MESSAGES_KEPT", layout.Kept(0, 60))
+    monkeypatch.setattr(layout, "MESSAGES_RETENTION", layout.Retention(0, 60))
     freed = succeeded(queue.compact())
     assert len(files_of(queue, "messages")) == live_files(queue)
     assert freed.files_freed >= len(before) - live_files(queue) and freed.bytes_freed > 1_000
@@ -451,7 +451,7 @@ def test_a_pass_finishes_what_was_interrupted(bench: Bench, clock):
     lq = bench.open()
     row = lq.row(set_.key)
     lq.update(row, lambda row: attrs_with_delay(row))  # the catalog knows, the shards do not
-    shard_of(bench.open().queue("deleted")).mark(close=True)
+    shard_of(bench.open().queue("deleted")).close()
     succeeded(bench.open().compact())
     assert [queue.name for queue in bench.open().list_queues()] == ["set"]
     assert shard_of(bench.queue("set")).look(lambda machine: machine.head.attributes["DelaySeconds"]) == "50"
@@ -632,7 +632,7 @@ def _what_waits_is_kept(bench: Bench, patch: pytest.MonkeyPatch) -> None:
 def _two_at_once_join_once(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     queue = bench.create()
     with patch.context() as scope:
-        scope.setattr("lakequeue.runtime.shard_service.tidy", lambda *_: None)
+        scope.setattr("lakequeue.runtime.shard_service.merge_recent", lambda *_: None)
         for number in range(7):
             queue.send(str(number))
     path = layout.messages_path(bench.root, queue.key, 0)
@@ -642,11 +642,11 @@ def _two_at_once_join_once(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     def slow(table: Any, *arguments: Any) -> None:
         if table is mine and not late:
             late.append(1)
-            merge_segments.compact(theirs, 0, 0, 0)
+            merge_segments.merge_all(theirs, 0, 0, 0)
         replace(table, *arguments)
 
     patch.setattr(type(mine), "replace", slow)
-    merge_segments.compact(mine, 0, 0, 0)
+    merge_segments.merge_all(mine, 0, 0, 0)
     assert late
     assert [row.body for row in check_log(queue)] == list("0123456")
 
@@ -663,7 +663,7 @@ def _an_open_segment_loses_no_send(bench: Bench, patch: pytest.MonkeyPatch) -> N
         replace(table, *arguments)
 
     patch.setattr(type(table), "replace", slow)
-    merge_segments.compact(table, 1, 0)
+    merge_segments.merge_all(table, 1, 0)
     assert [row.body for row in check_log(queue, from_start=False)][-1] == "1"
     assert drain(bench.queue()) == ["1"]
 

@@ -1154,9 +1154,9 @@ def test_a_lease_that_keeps_failed_messages_hands_them_back_before_their_success
 
 def handles_of(lease: Lease, queue: Queue):
     """Receipt handles of a lease by offset, as its DataFrame would have them."""
-    from lakequeue.model.receipt_handles import Seal
+    from lakequeue.model.receipt_handles import HandleSigner
 
-    return Seal(queue.key, 0, lease._lease_id, queue._row.handle_key).text
+    return HandleSigner(queue.key, 0, lease._lease_id, queue._row.handle_key).sign
 
 
 # --- everything else as on standard queues
@@ -1343,7 +1343,7 @@ def test_either_kind_hands_each_message_to_one_of_many_consumers(either: Either)
 
 @point_only
 @pytest.mark.spec("QUE-29", "DLT-7", "RCV-16")
-def test_either_kind_is_tidied_and_nobody_notices(either: Either, monkeypatch):
+def test_either_kind_is_merged_and_nobody_notices(either: Either, monkeypatch):
     small_segments(monkeypatch, commits=1)
     monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 2)
     queue = either.create()

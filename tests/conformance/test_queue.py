@@ -503,7 +503,7 @@ def test_a_deletion_that_was_cut_short_is_finished_by_whoever_comes_next(bench, 
     queue, other = bench.create(shards=2), bench.queue()
     queue.send_batch(batch("a"))
     if step == "after the first commit":
-        queue._shards[0].mark(close=True)
+        queue._shards[0].close()
     else:
         queue.close()
     keep_to(other, 0)

@@ -208,7 +208,7 @@ def test_shards_are_rewound_and_history_does_not_count_as_stored(bench: Bench, c
     assert sorted(bodies(bench.queue())) == sorted("abcabc")
 
 
-def rewound_after_tidying(bench: Bench, clock: ManualClock, patch: pytest.MonkeyPatch) -> list[str]:
+def rewound_after_merging(bench: Bench, clock: ManualClock, patch: pytest.MonkeyPatch) -> list[str]:
     """Deleted messages, while segments are merged and dropped and the ledger rewritten all the time."""
     patch.setattr(append, "SEGMENT_COMMITS", 2)
     patch.setattr(merge_segments, "TIER_SEGMENTS", 2)
@@ -229,7 +229,7 @@ def rewound_after_tidying(bench: Bench, clock: ManualClock, patch: pytest.Monkey
 def test_bodies_outlive_their_deletion_while_they_can_be_rewound(
     bench: Bench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert rewound_after_tidying(bench, clock, monkeypatch) == [f"m{number}" for number in range(6)]
+    assert rewound_after_merging(bench, clock, monkeypatch) == [f"m{number}" for number in range(6)]
 
 
 @point_only
@@ -243,7 +243,7 @@ def test_a_floor_that_forgot_the_history_would_lose_bodies(
 
     monkeypatch.setattr(ShardState, "current_head", without_history)
     try:
-        read = rewound_after_tidying(bench, clock, monkeypatch)
+        read = rewound_after_merging(bench, clock, monkeypatch)
     except errors.QueueClientError:
         read = []
     assert len(read) < 6

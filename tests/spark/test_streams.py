@@ -110,10 +110,10 @@ def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
 @pytest.mark.spec("SND-17")
 def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Queue) -> None:
     def send(number: int, *texts: str) -> int:
-        return queue.bulk_send(spark, batch_of(spark, *texts), manifests.Name.of_batch("s", number), None)
+        return queue.bulk_send(spark, batch_of(spark, *texts), manifests.SendKey.of_batch("s", number), None)
 
     assert [send(0, "a", "b"), send(0, "a", "b"), send(3, "c"), send(2, "late"), send(3, "c")] == [2, 0, 1, 0, 0]
-    assert queue.bulk_send(spark, batch_of(spark, "d"), manifests.Name.of_batch("t", 0), None) == 1
+    assert queue.bulk_send(spark, batch_of(spark, "d"), manifests.SendKey.of_batch("t", 0), None) == 1
     assert bodies(queue) == ["a", "b", "c", "d"]
     assert (queue.batches_of("s"), queue.batches_of("t"), queue.batches_of("u")) == (4, 1, 0)
     assert application_id(queue, "stream-s") == 4
@@ -123,17 +123,17 @@ def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Que
 
 def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> None:
     nothing = batch_of(spark, "x").where("body IS NULL")
-    assert queue.bulk_send(spark, nothing, manifests.Name.of_batch("s", 0), None) == 0
+    assert queue.bulk_send(spark, nothing, manifests.SendKey.of_batch("s", 0), None) == 0
     assert queue.batches_of("s") == 0
     assert not list((Path(layout.tables_path(queue.owner.root, queue.key)) / "manifests").iterdir())
 
 
 @pytest.mark.spec("QUE-25", "SND-2")
 @pytest.mark.parametrize(
-    "name", [manifests.Name.of_batch("s", 0), manifests.Name.of_send("load")], ids=["batch", "send_id"]
+    "name", [manifests.SendKey.of_batch("s", 0), manifests.SendKey.of_send("load")], ids=["batch", "send_id"]
 )
 def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
-    spark: SparkSession, lq: LakeQueue, queue: Queue, name: commit_files.Name, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lq: LakeQueue, queue: Queue, name: commit_files.SendKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = write_files.stage
 
@@ -156,7 +156,7 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
     def killed(*_: Any) -> None:
         raise OSError("killed")
 
-    names = manifests.Name.of_batch("s", 0), manifests.Name.of_send("load")
+    names = manifests.SendKey.of_batch("s", 0), manifests.SendKey.of_send("load")
     with monkeypatch.context() as patch:
         patch.setattr(commit_files, "complete", killed)
         for name in names:
@@ -250,7 +250,7 @@ def test_the_replay_check_of_streams_can_fail(
     with monkeypatch.context() as patch:
         patch.setattr(manifests, "forget", cut_off)
         failure(stream_to_queue(folder.rows, queue, checkpoint))
-    for kind in manifests.Name, manifests.Manifest:
+    for kind in manifests.SendKey, manifests.Manifest:
         monkeypatch.setattr(kind, "reached", lambda *_: False)
     run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow"))
     with pytest.raises(AssertionError):
@@ -350,7 +350,7 @@ def test_a_queue_that_is_deleted_ends_the_stream(
 @pytest.mark.long
 def test_the_spark_engine_sends_a_replayed_batch_once_too(tmp_path: Path, spark: SparkSession) -> None:
     queue = LakeQueue(str(tmp_path / "root"), spark=spark, engine="spark").create_queue("orders")
-    name = manifests.Name.of_batch("s", 0)
+    name = manifests.SendKey.of_batch("s", 0)
     assert [queue.bulk_send(spark, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
     assert queue.batches_of("s") == 1
 

@@ -21,7 +21,7 @@ from lakequeue.storage import cleaning, layout, stats
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import first_line
 from lakequeue.storage.folder import Freed
-from lakequeue.storage.messages.merge_segments import Tidied
+from lakequeue.storage.messages.merge_segments import MergeCounts
 
 if TYPE_CHECKING:
     from lakequeue.client import LakeQueue
@@ -76,10 +76,10 @@ class CompactionSummary:
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
-    def tidied(self, tidied: Tidied) -> None:
-        self.segments_dropped += tidied.dropped
-        self.segments_merged += tidied.joined
-        self.segments_cut += tidied.cut
+    def merged(self, merged: MergeCounts) -> None:
+        self.segments_dropped += merged.dropped
+        self.segments_merged += merged.merged
+        self.segments_cut += merged.cut
 
 
 def compact_root(lq: LakeQueue, progress: Progress | None = None) -> list[CompactionSummary]:
@@ -131,7 +131,7 @@ def _compact_shard(queue: Queue, shard: ShardService, summary: CompactionSummary
             raise result.error
         summary.expired += result.value
     with summary.step(f"the log of shard {shard.shard}"):
-        summary.tidied(shard.compact(queue.now_micros(), queue.fifo))
+        summary.merged(shard.compact(queue.now_micros(), queue.fifo))
     with summary.step(f"the ledger of shard {shard.shard}"):
         summary.ledgers_rewritten += shard.rewrite_ledger(queue.now_micros)
 
@@ -147,11 +147,12 @@ def _sweep(queue: Queue, summary: CompactionSummary) -> None:
         )
         with summary.step(f"removing files of shard {shard.shard}"):
             if waiting is not None:  # else nobody knows which files a bulk send still needs
-                summary.freed(cleaning.vacuum(messages, layout.MESSAGES_KEPT, waiting.get(shard.shard, ())))
-            summary.freed(cleaning.vacuum(receipts, layout.RECEIPTS_KEPT))
+                summary.freed(cleaning.vacuum(messages, layout.MESSAGES_RETENTION, waiting.get(shard.shard, ())))
+            summary.freed(cleaning.vacuum(receipts, layout.RECEIPTS_RETENTION))
         with summary.step(f"trimming the logs of shard {shard.shard}"):
             summary.freed(
-                cleaning.trim(messages, layout.MESSAGES_KEPT) + cleaning.trim(receipts, layout.RECEIPTS_KEPT)
+                cleaning.trim(messages, layout.MESSAGES_RETENTION)
+                + cleaning.trim(receipts, layout.RECEIPTS_RETENTION)
             )
         with summary.step("removing empty directories"):
             cleaning.remove_empty_folders(messages.path, FOLDERS_KEPT)

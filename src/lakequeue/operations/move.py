@@ -198,7 +198,7 @@ class Mover:
             if closes is None:
                 return False
             if closes:
-                shards[index].tidy(self._owner.micros(), fifo)
+                shards[index].merge_segments(self._owner.micros(), fifo)
             shards[index].wake()
         return True
 

@@ -158,10 +158,10 @@ class Receiver:
         return self._shards[0].shared.line.place(wake)
 
     def _messages(self, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
-        seal = receipt_handles.Seal(self._row.key, shard.shard, claimed.lease_id, self._row.handle_key)
+        signer = receipt_handles.HandleSigner(self._row.key, shard.shard, claimed.lease_id, self._row.handle_key)
         rows, unreadable = self._rows(shard, claimed)
         found = {
-            offset: received_message(row, claimed, span, seal.text(offset), names, self._sequence(shard, offset))
+            offset: received_message(row, claimed, span, signer.sign(offset), names, self._sequence(shard, offset))
             for span in claimed.spans
             for offset in range(span.first, span.last + 1)
             if (row := rows.get(offset)) is not None

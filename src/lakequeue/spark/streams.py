@@ -12,7 +12,7 @@ from lakequeue.model.attributes import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.spark import checkpoint as checkpoints
 from lakequeue.storage.bulk import commit_files
-from lakequeue.storage.bulk.manifests import Name
+from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.engines.commit import first_line
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def stream_to_queue(
         raise InvalidOptions([f"checkpoint {checkpoint} was reset behind what {q.name} has of it; use a new one"])
 
     def send(rows: DataFrame, batch: int) -> dict[str, int]:
-        name = Name.of_batch(place.stream, batch)
+        name = SendKey.of_batch(place.stream, batch)
         return {"messages": q.bulk_send(rows.sparkSession, rows, name, order_by)}
 
     return _start(writer, send, q, checkpoint, place.stream)
