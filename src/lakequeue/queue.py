@@ -155,8 +155,9 @@ class Queue:
         """Sends a batch, with a result for each entry; what is refused does not fail the rest (BAT-4).
 
         Raises:
-            EmptyBatchRequest, TooManyEntriesInBatchRequest, InvalidBatchEntryId,
-            BatchEntryIdsNotDistinct, BatchRequestTooLong: the whole call is refused (BAT-5).
+            EmptyBatchRequest: the batch has no entry (BAT-5).
+            TooManyEntriesInBatchRequest, BatchRequestTooLong: the batch is too long.
+            InvalidBatchEntryId, BatchEntryIdsNotDistinct: ids of its entries are malformed or repeated.
         """
         with self.service():
             outcomes = self._deliver(lambda: validate_batch(entries, self._attributes))
