@@ -149,7 +149,10 @@ def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) 
 def test_the_code_of_a_page_with_spark_runs(
     page: str, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    follow(page, [block for block in PAGES[page] if page != "README.md" or "boto3" not in block.source], capsys)
+    chosen = PAGES[page]
+    if page == "README.md":  # the rest is the other test's
+        chosen = [block for block in chosen if block.language == "python" and "boto3" not in block.source]
+    follow(page, chosen, capsys)
 
 
 def test_the_pages_say_what_is_printed() -> None:
