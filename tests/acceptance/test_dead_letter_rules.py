@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from concurrency.rig import spread
-from conformance.bench import Call
+from conformance.harness import Call
 from lakequeue import LakeQueue, Queue, RedriveAllowPolicy, RedrivePolicy, SendEntry, errors
 from lakequeue.model.redrive_policies import arn
 from lakequeue.operations import browse
