@@ -18,7 +18,6 @@ __all__ = [
     "InvalidAttributeName",
     "InvalidAttributeValue",
     "InvalidBatchEntryId",
-    "InvalidIdFormat",
     "InvalidMessageContents",
     "InvalidOptions",
     "InvalidParameterValue",
@@ -256,14 +255,6 @@ class ResourceNotFoundException(QueueServiceError):
     legacy_code = "ResourceNotFoundException"
     default_message = "The resource does not exist."
     status = 404
-
-
-class InvalidIdFormat(QueueServiceError):
-    """Kept for old callers only; ReceiptHandleIsInvalid is raised in its place."""
-
-    code = "InvalidIdFormat"
-    legacy_code = "InvalidIdFormat"
-    default_message = "The specified receipt handle is not valid for the current version."
 
 
 class QueueClientError(LakeQueueError):

@@ -17,7 +17,6 @@ REGION = "local"
 LEGACY = "AWS.SimpleQueueService."
 NOT_OVER_THE_WIRE = {
     "RequestThrottled": "needs thirty lost races for one commit",
-    "InvalidIdFormat": "ReceiptHandleIsInvalid is raised in its place",
 }
 
 
