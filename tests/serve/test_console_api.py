@@ -725,8 +725,8 @@ def test_the_access_log_is_told_what_a_request_was_about(lake: LakeQueue):
 
     async def outside(scope: Any, receive: Any, send: Any) -> None:
         await inside(scope, receive, send)
-        exchange = scope["state"]["exchange"]
-        told.append((exchange.action, exchange.queue, exchange.caller, exchange.code))
+        call = scope["state"]["call"]
+        told.append((call.action, call.queue, call.caller, call.code))
 
     application.asgi = outside
     with visiting(application, httpx.BasicAuth("AKIA1", "pass:wörd")) as http:
