@@ -23,8 +23,6 @@ from lakequeue.storage.folder import Folder
 _CHUNK = 100_000
 """Offsets that one task matches with their runs."""
 
-_ATTRIBUTE_VALUES = "MAP<STRING, STRUCT<type: STRING, string_value: STRING, binary_value: BINARY>>"
-
 _OF_RUNS = ("state", "visible_at", "receive_count", "first_received_at")
 MESSAGES: Mapping[str, str] = {
     "queue": "STRING",
@@ -38,18 +36,21 @@ MESSAGES: Mapping[str, str] = {
     "first_received_at": "TIMESTAMP",
     "age": "DOUBLE",
     "body": "STRING",
-    "message_attributes": _ATTRIBUTE_VALUES,
+    "message_attributes": "MAP<STRING, STRING>",
     "delay_seconds": "DOUBLE",
     "dedup_id": "STRING",
     "source_queue": "STRING",
     "first_sent_at": "TIMESTAMP",
     "sequence_number": "STRING",
     "shard": "INT",
-    "offset": "BIGINT",
+    "log_offset": "BIGINT",
 }
-"""``state`` is Active, Inactive, Delayed, Held, Deleted or Expired. ``visible_at`` is NULL for the last three,
-``receive_count`` for the last two; ``age`` is in seconds since the message was sent; standard queues have no
-sequence numbers. What is on its way to another queue counts as Inactive."""
+"""The columns of the view, which a condition of ``Queue.peek`` may name too (``browse.COLUMNS``).
+
+``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when the
+message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``receive_count`` is NULL for
+deleted and expired messages; ``age`` is in seconds since the message was sent; ``message_attributes`` are texts,
+binary values in base64; standard queues have no sequence numbers."""
 
 HISTORY: Mapping[str, str] = {name: type_ for name, type_ in MESSAGES.items() if name not in _OF_RUNS}
 """Deleted messages that can be rewound now."""
@@ -139,7 +140,8 @@ def _later(instant: str, seconds: str) -> str:
     return f"timestamp_micros(unix_micros({instant}) + CAST(round({seconds} * 1e6D) AS BIGINT))"
 
 
-_RELEASED = "'Active', 'Inactive', 'Delayed'"
+_RELEASED = "'visible', 'in_flight', 'delayed'"
+_STORED = f"{_RELEASED}, 'held', 'moving'"
 _AVAILABLE_AT = f"""coalesce(run.visible_at, CASE
     WHEN coalesce(delay_seconds, head.delay) > 0 THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
 END)"""
@@ -225,12 +227,12 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
             visible, in_flight, delayed, held, rewindable, oldest_age
         FROM {_table(layout.queues_path(root))}
         CROSS JOIN (
-            SELECT count_if(state = 'Active') AS visible,
-                count_if(state = 'Inactive') AS in_flight,
-                count_if(state = 'Delayed') AS delayed,
-                count_if(state = 'Held') AS held,
+            SELECT count_if(state = 'visible') AS visible,
+                count_if(state IN ('in_flight', 'moving')) AS in_flight,
+                count_if(state = 'delayed') AS delayed,
+                count_if(state = 'held') AS held,
                 count_if(rewindable) AS rewindable,
-                max(CASE WHEN state IN ({_RELEASED}, 'Held') THEN age END) AS oldest_age
+                max(CASE WHEN state IN ({_STORED}) THEN age END) AS oldest_age
             FROM ({_judged(root, queue, now)})
         )
         WHERE key = {_text(queue.key)}
@@ -257,25 +259,25 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
         SELECT {_names(queue)}, message_id, state, group_id, sent_at,
             CASE WHEN state IN ({_RELEASED}) THEN coalesce(available_at, sent_at) END AS visible_at,
             CASE
-                WHEN state IN ({_RELEASED}, 'Held') THEN coalesce(run.receive_count, source_receive_count, 0)
+                WHEN state IN ({_STORED}) THEN coalesce(run.receive_count, source_receive_count, 0)
             END AS receive_count,
             run.first_received_at,
             (unix_micros(instant) - unix_micros(sent_at)) / 1e6D AS age,
             body, message_attributes, delay_seconds, dedup_id,
             substring_index(source_queue, ':', -1) AS source_queue, first_sent_at,
-            {number} AS sequence_number, shard, `offset`,
-            coalesce(state = 'Deleted' AND run.settled AND sent_at >= rewindable_from, false) AS rewindable
+            {number} AS sequence_number, shard, `offset` AS log_offset,
+            coalesce(state = 'deleted' AND run.settled AND sent_at >= rewindable_from, false) AS rewindable
         FROM (
             SELECT *,
                 CASE
-                    WHEN gone_at <= instant THEN 'Expired'
-                    WHEN run IS NULL AND `offset` < head_offset THEN 'Deleted'
-                    WHEN run.settled THEN 'Deleted'
-                    WHEN run.state = 'moving' THEN 'Inactive'
-                    WHEN run IS NULL AND `offset` >= held_from THEN 'Held'
-                    WHEN available_at IS NULL OR available_at <= instant THEN 'Active'
-                    WHEN run.state = 'in_flight' THEN 'Inactive'
-                    ELSE 'Delayed'
+                    WHEN gone_at <= instant THEN 'expired'
+                    WHEN run IS NULL AND `offset` < head_offset THEN 'deleted'
+                    WHEN run.settled THEN 'deleted'
+                    WHEN run.state = 'moving' THEN 'moving'
+                    WHEN run IS NULL AND `offset` >= held_from THEN 'held'
+                    WHEN available_at IS NULL OR available_at <= instant THEN 'visible'
+                    WHEN run.state = 'in_flight' THEN 'in_flight'
+                    ELSE 'delayed'
                 END AS state
             FROM (
                 SELECT /*+ BROADCAST(head) */ message.*, head.head_offset, head.held_from, head.instant,
@@ -312,7 +314,7 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
                 JOIN ({heads}) AS head ON message.shard = head.shard
                 WHERE `offset` >= head.purged_offset AND {_GONE_AT} > instant
                     AND {_AVAILABLE_AT} > instant AND run.visible_at IS NULL
-                    AND (run.state = 'ready' OR `offset` >= head.head_offset)
+                    AND (run.state = 'visible' OR `offset` >= head.head_offset)
             )
             WHERE place = delayed_limit
         ) AS filled ON head.shard = filled.shard
@@ -325,8 +327,12 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
     types = {"source_receive_count": "INT", **MESSAGES}
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
-    stamped = {"sent_at": "coalesce(sent_at, opened_at) AS sent_at"}
-    fields_of_messages = ", ".join(stamped.get(name, name) for name in _MESSAGE_FIELDS)
+    shown = {
+        "sent_at": "coalesce(sent_at, opened_at) AS sent_at",
+        "message_attributes": "transform_values(message_attributes, (name, value) -> "
+        "coalesce(value.string_value, base64(value.binary_value))) AS message_attributes",
+    }
+    fields_of_messages = ", ".join(shown.get(name, name) for name in _MESSAGE_FIELDS)
     return f"""
         SELECT shard, `offset`, {fields}, CASE WHEN last_run.last_offset >= `offset` THEN last_run END AS run
         FROM (
@@ -343,8 +349,8 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
                 SELECT shard, greatest(first_offset, chunk * {_CHUNK}) AS `offset`, false AS is_message,
                     {no_fields}, named_struct({run}) AS begun
                 FROM ({_ledgers(root, queue)})
-                LATERAL VIEW explode(sequence(first_offset DIV {_CHUNK}, last_offset DIV {_CHUNK})) AS chunk
-                WHERE first_offset >= 0
+                LATERAL VIEW OUTER explode(sequence(first_offset DIV {_CHUNK}, last_offset DIV {_CHUNK})) AS chunk
+                WHERE chunk + first_offset >= 0
             )
         )
         WHERE is_message
@@ -359,8 +365,13 @@ def _heads(root: str, queue: QueueRow, now: str) -> str:
             CAST(try_element_at(attributes, 'MessageRetentionPeriod') AS DOUBLE) AS retention,
             CAST(try_element_at(attributes, 'DelaySeconds') AS DOUBLE) AS delay,
             CAST(try_element_at(attributes, 'RewindSeconds') AS DOUBLE) AS rewind
-        FROM ({_ledgers(root, queue)})
-        WHERE first_offset = {layout.HEAD_OFFSET} AND NOT settled
+        FROM (
+            SELECT shard, max(head_offset) AS head_offset, max(purged_offset) AS purged_offset,
+                max(committed_at) AS committed_at, max(released_offset) AS released_offset,
+                first(attributes, true) AS attributes
+            FROM ({_ledgers(root, queue)})
+            GROUP BY shard
+        )
     """
 
 

@@ -26,12 +26,12 @@ from lakequeue.shard.commands import (
     SetAttributes,
 )
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.shard.runs import IN_FLIGHT, READY, SETTLED, DeadLetters, Head, Log, Run
+from lakequeue.shard.runs import IN_FLIGHT, VISIBLE, DELETED, DeadLetters, Head, Log, Run
 
 __all__ = [
     "IN_FLIGHT",
-    "READY",
-    "SETTLED",
+    "VISIBLE",
+    "DELETED",
     "ChangeVisibility",
     "Claim",
     "ClaimResult",

@@ -274,7 +274,7 @@ class ShardIndex:
             yield Run(first, last)
 
     def pass_head(self, first: int, last: int) -> None:
-        """Move the head past `last`; the fresh messages before `first` become `ready` runs."""
+        """Move the head past `last`; the fresh messages before `first` become `visible` runs."""
         for run in self.fresh(self.head.head_offset, first - 1):
             self.runs.put(run)
         self.head = attrs.evolve(self.head, head_offset=last + 1)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import attrs
 
 from lakequeue.shard.index import ShardIndex
-from lakequeue.shard.runs import IN_FLIGHT, MOVING, READY, SETTLED, Head, Run
+from lakequeue.shard.runs import IN_FLIGHT, MOVING, VISIBLE, DELETED, Head, Run
 
 
 class ShardState(ShardIndex):
@@ -17,7 +17,7 @@ class ShardState(ShardIndex):
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
         """Runs of messages removed from the available ones, in the order of the spans; `set_runs` must follow.
 
-        The head moves past the fresh ones; fresh messages before them become `ready` runs (DLY-1).
+        The head moves past the fresh ones; fresh messages before them become `visible` runs (DLY-1).
         """
         taken: list[Run] = []
         for first, last in spans:
@@ -51,7 +51,7 @@ class ShardState(ShardIndex):
     def hand_back(self, run: Run) -> None:
         """Make a run visible now; lease and receive count stay with it (VIS-4, VIS-16)."""
         self.leave(run)
-        back = run._replace(state=READY, visible_at=self.now, move_number=None, target_key=None)
+        back = run._replace(state=VISIBLE, visible_at=self.now, move_number=None, target_key=None)
         self.set_runs([_unattempted(back)])
 
     def set_aside(self, run: Run) -> None:
@@ -74,7 +74,7 @@ class ShardState(ShardIndex):
         if self.attributes.rewind_micros and run.state != MOVING:
             first = max(run.first, self.log.first_sent_at_or_after(self.earliest_rewind))
             if first <= run.last:
-                self.history.put(Run(first, run.last, SETTLED))
+                self.history.put(Run(first, run.last, DELETED))
         if groups is not None:
             groups.removed(run.first, run.last)
 

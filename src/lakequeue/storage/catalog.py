@@ -182,7 +182,7 @@ class Catalog:
         for version in {row["layout_version"] for row in rows} - {layout.LAYOUT_VERSION}:
             advice = "install a newer one"
             if version < layout.LAYOUT_VERSION:
-                advice = "empty its queues with lakequeue 0.1, and start a new root"
+                advice = "empty its queues with the version that made it, and start a new root"
             raise QueueClientError(
                 f"{self.root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}: {advice}"
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 import pyarrow as pa
 
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 """Written into every row of ``queues``; a reader refuses any other."""
 
 CLOSED = 2**62
