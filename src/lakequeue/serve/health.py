@@ -46,7 +46,7 @@ class Health:
     def __init__(self, lake: LakeQueue, stopping: Callable[[], bool], seconds: float = SECONDS) -> None:
         self._stopping = stopping
         self._seconds = seconds
-        self._catalog = Shared(lake.check)
+        self._catalog = Shared(lake.runtime.check)
 
     async def answer(self, http: Request) -> Response:
         reason = await self._reason()

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
-from lakequeue.operations.browse import standing
+from lakequeue.operations.depth import depth
 from lakequeue.serve.health import Shared
 from lakequeue.serve.measuring import Seen
 
@@ -113,8 +113,8 @@ class _Queues:
         sent = CounterMetricFamily("lakequeue_queue_sent", "Messages that were ever sent.", labels=["queue"])
         left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues without figures in this answer.")
         try:
-            self._lake.check()
-            queues = self._lake.list_all()
+            self._lake.runtime.check()
+            queues = self._lake.all_queues()
         except LakeQueueError as error:
             _log.warning("a scrape tells of no queue: %s", error)
             return [_readable(0)]
@@ -124,7 +124,7 @@ class _Queues:
                 missing += 1
                 continue
             try:
-                stands = standing(queue)
+                stands = depth(queue.runtime)
             except QueueDoesNotExist:  # deleted since it was listed
                 continue
             except LakeQueueError as error:

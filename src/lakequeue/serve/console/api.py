@@ -20,8 +20,8 @@ from lakequeue.errors import (
 )
 from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.model.interrupts import Interrupt
-from lakequeue.operations import browse, plot
-from lakequeue.operations.browse import Standing
+from lakequeue.operations import browse, plot, rewind
+from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
 from lakequeue.serve.auth import Caller, denied
 from lakequeue.serve.console.depth_history import SPAN, Depths
@@ -135,7 +135,7 @@ class Desk:
             return row
         row["dead_letter_queue"] = _named(queue.dead_letter_queue)
         try:
-            stands = browse.standing(queue)
+            stands = depth(queue.runtime)
         except QueueDoesNotExist:  # deleted since it was listed
             return None
         except LakeQueueError as error:
@@ -150,9 +150,9 @@ class Desk:
 
         def shown(queue: Queue) -> Answer:
             attributes = queue.attributes()
-            stands = browse.standing(queue)
+            stands = depth(queue.runtime)
             self.depths.saw(queue, stands)
-            policy, earliest = queue.rules.redrive, queue.min_rewind_time
+            policy, earliest = queue.runtime.attributes.redrive, queue.min_rewind_time
             return {
                 "name": queue.name,
                 "region": queue.region,
@@ -180,8 +180,8 @@ class Desk:
         given.end()
         since = self._lake.clock.now() - timedelta(hours=hours)
 
-        def found(queue: Queue) -> list[Standing]:
-            points = plot.points(queue, since)
+        def found(queue: Queue) -> list[Depth]:
+            points = plot.points(queue.runtime, since)
             seen = [point for point in self.depths.seen(queue) if to_micros(since) <= point.at < points[-1].at]
             return sorted([*points, *seen], key=lambda point: point.at)
 
@@ -222,7 +222,7 @@ class Desk:
 
         def looked(queue: Queue) -> list[PeekedMessage]:
             predicate = None if where is None else Predicate(where, browse.SCHEMA, interrupt=interrupt)
-            return browse.look_back(queue, begin, predicate, most)
+            return browse.peek_history(queue.runtime, begin, predicate, most)
 
         return self._on(name, looked)
 
@@ -232,7 +232,7 @@ class Desk:
         """How many messages a rewind would bring back."""
         to = _needed("to", given.instant("to"))
         given.end()
-        return {"messages": self._on(name, lambda queue: browse.rewindable(queue, to)), "to": _instant(to)}
+        return {"messages": self._on(name, lambda queue: rewind.rewindable(queue.runtime, to)), "to": _instant(to)}
 
     def would_redrive(self, caller: Caller, name: str, given: Given) -> Answer:
         """How many messages a redrive would take where."""

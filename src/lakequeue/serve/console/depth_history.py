@@ -13,7 +13,7 @@ from lakequeue import Queue
 from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError
 from lakequeue.model.clock import to_micros
-from lakequeue.operations.browse import Standing, standing
+from lakequeue.operations.depth import Depth, depth
 from lakequeue.storage import stats
 
 SPAN = timedelta(hours=3)
@@ -30,13 +30,13 @@ class Depths:
     def __init__(self, lake: LakeQueue) -> None:
         self._lake = lake
         self._lock = threading.Lock()
-        self._seen: dict[str, deque[Standing]] = {}
+        self._seen: dict[str, deque[Depth]] = {}
         self._written: dict[str, list[tuple[int, int]]] = {}
         self._read_at = 0
 
     def queues(self) -> list[Queue]:
         """The queues to look at; forgets those that are gone."""
-        queues = self._lake.list_all()
+        queues = self._lake.all_queues()
         keys = {queue.key for queue in queues}
         with self._lock:
             self._seen = {key: seen for key, seen in self._seen.items() if key in keys}
@@ -45,9 +45,9 @@ class Depths:
     def look(self, queue: Queue) -> None:
         """Remembers how a queue stands; one that cannot be looked at is passed over."""
         with suppress(LakeQueueError):
-            self.saw(queue, standing(queue))
+            self.saw(queue, depth(queue.runtime))
 
-    def saw(self, queue: Queue, stands: Standing) -> None:
+    def saw(self, queue: Queue, stands: Depth) -> None:
         """Remembers how a queue stood, in the place of what was seen in the same minute."""
         with self._lock:
             seen = self._seen.setdefault(queue.key, deque(maxlen=_SPAN // _MINUTE))
@@ -55,7 +55,7 @@ class Depths:
                 seen.pop()
             seen.append(stands)
 
-    def seen(self, queue: Queue) -> list[Standing]:
+    def seen(self, queue: Queue) -> list[Depth]:
         """What was seen of a queue, oldest first."""
         with self._lock:
             return list(self._seen.get(queue.key, ()))
@@ -77,8 +77,8 @@ class Depths:
                 return self._written
             self._read_at = now  # others go on with what there is meanwhile
         try:
-            with self._lake.storage_errors():
-                written = stats.depths(self._lake.engine, self._lake.root, now - _SPAN)
+            with self._lake.runtime.storage_errors():
+                written = stats.depths(self._lake.runtime.engine, self._lake.root, now - _SPAN)
         except LakeQueueError as error:  # no reason to show no list
             _log.warning("sparklines know nothing of the compactor: %s", error)
             return self._written

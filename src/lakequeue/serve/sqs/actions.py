@@ -130,7 +130,9 @@ class Actions:
         name = given["QueueName"]
         wanted: dict[str, Any] = _plain_attributes(given.get("Attributes", {}))
         try:
-            wanted["Profile"] = self.lake.queue(name).rules.profile  # made otherwise, it is still this queue
+            wanted["Profile"] = self.lake.queue(
+                name
+            ).runtime.attributes.profile  # made otherwise, it is still this queue
         except QueueDoesNotExist:
             wanted["Profile"] = PROFILE
         queue = self.lake.create_queue(name, tags=given.get("tags"), **wanted)
@@ -426,7 +428,7 @@ def _message(message: Message, names: Iterable[str]) -> Parameters:
 
 
 def _check_ids(queue: Queue, entries: list[Parameters]) -> None:
-    check_batch_ids([entry["Id"] for entry in entries], queue.rules)
+    check_batch_ids([entry["Id"] for entry in entries], queue.runtime.attributes)
 
 
 def _settled(result: BatchResult, entries: list[Parameters]) -> Parameters:

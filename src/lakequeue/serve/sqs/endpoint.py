@@ -139,7 +139,7 @@ class Endpoint:
         interrupt = Interrupt()
         if self.stopping:
             interrupt.set()
-        self._receiving[interrupt] = given.get("WaitTimeSeconds", queue.rules.wait_micros) > 0
+        self._receiving[interrupt] = given.get("WaitTimeSeconds", queue.runtime.attributes.wait_micros) > 0
         hung_up = asyncio.create_task(hang_up(http))
         hung_up.add_done_callback(lambda _: interrupt.set())
         try:

@@ -30,6 +30,8 @@ from lakequeue.errors import (
 )
 from lakequeue.model import redrive_policies
 from lakequeue.model.clock import to_micros
+from lakequeue.operations import attributes
+from lakequeue.runtime.open_queue import OpenQueue
 
 FASTEST = 500
 """Messages a second that a task may be held to."""
@@ -131,7 +133,7 @@ class MoveTasks:
                 raise _refused(source_arn, "SourceArn", "There is already a task running for this queue.")
             return _written([task, *tasks][:MOST_LISTED])
 
-        source.update_move_tasks(added)
+        attributes.update_move_tasks(source.runtime, added)
         self._begin(source, task)
         return task.handle
 
@@ -159,17 +161,20 @@ class MoveTasks:
         """
         if not 1 <= most <= MOST_LISTED:
             raise _refused(most, "MaxResults", f"Must be between 1 and {MOST_LISTED}.")
-        return [task.told() for task in _read(self._queue(source_arn, "SourceArn").move_tasks)[:most]]
+        return [
+            task.told()
+            for task in _read(attributes.move_tasks(self._queue(source_arn, "SourceArn").runtime))[:most]
+        ]
 
     def adopt(self) -> None:
         """Takes up the tasks whose server is silent; to be called now and then."""
-        for row in self._lake.rows():
+        for row in self._lake.runtime.rows():
             if row.region != self._lake.region or row.deleted_at is not None:
                 continue
             try:
                 for task in _read(row.move_tasks):
                     if task.active and task.written + SILENCE < self._now():
-                        self._take_up(self._lake.open(row), task)
+                        self._take_up(Queue(OpenQueue(self._lake.runtime, row)), task)
             except Exception as error:  # of this queue; others may have tasks too
                 _log.warning("message move tasks of %s cannot be taken up: %s", row.name, error)
 
@@ -232,7 +237,9 @@ class MoveTasks:
 
     def _goes_on(self, source: Queue, task: Task) -> bool:
         """Whether a task is still this server's and wanted; ends one that was cancelled meanwhile."""
-        known = next((known for known in _read(source.move_tasks) if known.id == task.id), None)
+        known = next(
+            (known for known in _read(attributes.move_tasks(source.runtime)) if known.id == task.id), None
+        )
         if known is not None and known.status == "CANCELLING":
             known = self._mine(source, task, lambda known: attrs.evolve(known, status="CANCELLED"))
         return self._active(known)
@@ -273,7 +280,7 @@ class MoveTasks:
                     found = tasks[place] = change(task)
             return _written(tasks)
 
-        source.update_move_tasks(changed)
+        attributes.update_move_tasks(source.runtime, changed)
         return found
 
     def _queue(self, arn: str, parameter: str) -> Queue:
