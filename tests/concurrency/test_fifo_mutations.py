@@ -1,12 +1,7 @@
-"""Each guarantee of FIFO queues has a check here that holds, and fails once its safeguard is taken out.
-
-As in ``test_mutations.py``: a scenario is run as it is, and with one mutation of the code, under which it must
-fail.
-"""
+"""Rules of FIFO queues in several processes, each with the safeguards that it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -27,8 +22,7 @@ from lakequeue.storage.messages import merge_segments
 from lakequeue.storage.messages.append import Appender
 from lakequeue.storage.messages.dedup_window import DedupWindow
 from lakequeue.testing import ManualClock
-
-Patch = pytest.MonkeyPatch
+from mutations import Case, Mutation, Patch, each_case, replace
 
 
 @attrs.frozen
@@ -166,18 +160,6 @@ def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
     patch.setattr(ShardService, "_run_sends", judged_once)
 
 
-def know_own_ids_only(patch: Patch) -> None:
-    patch.setattr(DedupWindow, "follow", lambda self, table, files, end, now: setattr(self, "end", end))
-
-
-def forget_no_ids(patch: Patch) -> None:
-    patch.setattr(DedupWindow, "advance", lambda *_: None)
-
-
-def overlook_purges(patch: Patch) -> None:
-    patch.setattr(ShardService, "purged_offset", lambda _: 0)
-
-
 def drop_segments_with_live_ids(patch: Patch) -> None:
     tidy = merge_segments.tidy
     patch.setattr("lakequeue.runtime.shard_service.tidy", lambda table, shard, floor, _: tidy(table, shard, floor))
@@ -190,10 +172,6 @@ def forget_what_is_in_flight_on_loading(patch: Patch) -> None:
         "__init__",
         lambda self, head, runs, *rest: init(self, head, [run for run in runs if run.state != IN_FLIGHT], *rest),
     )
-
-
-def go_past_hidden_messages(patch: Patch) -> None:
-    patch.setattr(ShardState, "stored_from", _next_available)
 
 
 def _next_available(state: ShardState, offset: int) -> int:
@@ -228,19 +206,51 @@ def let_attempts_live_on(patch: Patch) -> None:
     patch.setattr("lakequeue.shard.state._unattempted", lambda run: run)
 
 
-PAIRS: list[tuple[str, Callable[[Stage], None], Callable[[Patch], None]]] = [
-    ("DDP-1", an_id_that_others_sent_is_a_duplicate, know_own_ids_only),
-    ("DDP-10", an_id_that_others_send_meanwhile_is_a_duplicate, look_for_duplicates_before_the_first_try_only),
-    ("DDP-9", a_duplicate_does_not_prolong_the_window, forget_no_ids),
-    ("DDP-13", a_purge_by_others_frees_the_ids, overlook_purges),
-    ("RET-11", ids_outlive_their_messages, drop_segments_with_live_ids),
-    ("FIF-3", a_group_waits_for_what_others_received, forget_what_is_in_flight_on_loading),
-    ("FIF-4", a_group_waits_for_what_others_received, go_past_hidden_messages),
-    ("FIF-9", a_message_that_was_handed_back_comes_before_those_behind_it, go_past_hidden_messages),
-    ("SEQ-3", sequence_numbers_are_the_same_for_everybody_and_rise, count_sequence_numbers_in_memory),
-    ("ATT-3", another_process_repeats_a_receive, store_no_attempts),
-    ("ATT-1", another_process_repeats_a_receive, store_no_places_of_attempts),
-    ("ATT-5", an_attempt_ends_with_the_first_delete, let_attempts_live_on),
+MUTATIONS = [
+    Mutation(
+        "look for duplicates before the first try only",
+        look_for_duplicates_before_the_first_try_only,
+        {an_id_that_others_send_meanwhile_is_a_duplicate: "DDP-10"},
+    ),
+    Mutation(
+        "know own ids only",
+        replace(DedupWindow, "follow", lambda self, table, files, end, now: setattr(self, "end", end)),
+        {an_id_that_others_sent_is_a_duplicate: "DDP-1"},
+    ),
+    Mutation(
+        "forget no ids",
+        replace(DedupWindow, "advance", lambda *_: None),
+        {a_duplicate_does_not_prolong_the_window: "DDP-9"},
+    ),
+    Mutation(
+        "overlook purges",
+        replace(ShardService, "purged_offset", lambda _: 0),
+        {a_purge_by_others_frees_the_ids: "DDP-13"},
+    ),
+    Mutation("drop segments with live ids", drop_segments_with_live_ids, {ids_outlive_their_messages: "RET-11"}),
+    Mutation(
+        "forget what is in flight on loading",
+        forget_what_is_in_flight_on_loading,
+        {a_group_waits_for_what_others_received: "FIF-3"},
+    ),
+    Mutation(
+        "go past hidden messages",
+        replace(ShardState, "stored_from", _next_available),
+        {
+            a_group_waits_for_what_others_received: "FIF-4",
+            a_message_that_was_handed_back_comes_before_those_behind_it: "FIF-9",
+        },
+    ),
+    Mutation(
+        "count sequence numbers in memory",
+        count_sequence_numbers_in_memory,
+        {sequence_numbers_are_the_same_for_everybody_and_rise: "SEQ-3"},
+    ),
+    Mutation("store no attempts", store_no_attempts, {another_process_repeats_a_receive: "ATT-3"}),
+    Mutation(
+        "store no places of attempts", store_no_places_of_attempts, {another_process_repeats_a_receive: "ATT-1"}
+    ),
+    Mutation("let attempts live on", let_attempts_live_on, {an_attempt_ends_with_the_first_delete: "ATT-5"}),
 ]
 
 
@@ -251,25 +261,6 @@ def _stage(patch: Patch, root: Path) -> Stage:
     return Stage(patch, clock, queue, there.queue("orders.fifo"))
 
 
-@pytest.mark.parametrize(
-    ("scenario", "mutation"),
-    [
-        pytest.param(
-            scenario,
-            mutation,
-            marks=pytest.mark.spec(rule),
-            id=f"{rule}-{scenario.__name__}-{mutation.__name__}",
-        )
-        for rule, scenario, mutation in PAIRS
-    ],
-)
-def test_the_rule_holds_and_its_check_can_fail(
-    tmp_path: Path, scenario: Callable[[Stage], None], mutation: Callable[[Patch], None]
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        scenario(_stage(patch, tmp_path / "as-it-is"))
-    with pytest.MonkeyPatch.context() as patch:
-        mutation(patch)
-        stage = _stage(patch, tmp_path / "mutated")
-        with pytest.raises((AssertionError, LakeQueueError, pytest.fail.Exception)):
-            scenario(stage)
+@each_case(MUTATIONS)
+def test_the_rule_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
+    case.run(lambda patch: (_stage(patch, tmp_path),), (LakeQueueError, pytest.fail.Exception))

@@ -1,12 +1,8 @@
-"""Each guarantee of the design has a check here that holds, and fails once its safeguard is taken out.
-
-A scenario is a function that asserts. It is run twice: as it is, and with one mutation of the code, under
-which it must fail; a safeguard that no test misses could be lost without anybody noticing.
-"""
+"""Guarantees of a queue in several processes, each with the safeguards that it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -34,8 +30,7 @@ from lakequeue.storage.messages import merge_segments
 from lakequeue.storage.messages.append import Appender
 from lakequeue.storage.messages.read import LogReader
 from lakequeue.testing import ManualClock
-
-Patch = pytest.MonkeyPatch
+from mutations import Case, Mutation, Patch, each_case, replace
 
 
 @attrs.frozen
@@ -306,18 +301,6 @@ def a_message_whose_file_was_joined_and_removed_is_read(on: Stage) -> None:
 # --- mutations
 
 
-def commit_without_a_lock(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.engines.commit.committing", lambda *_, **__: nullcontext())
-
-
-def clean_without_a_lock(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.cleaning.committing", lambda *_, **__: nullcontext())
-
-
-def take_silence_for_no(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.engines.commit._in_log", lambda *_: True)
-
-
 def join_the_open_segment_without_its_fence(patch: Patch) -> None:
     step = merge_segments._open_step
 
@@ -326,18 +309,6 @@ def join_the_open_segment_without_its_fence(patch: Patch) -> None:
         return found and attrs.evolve(found, with_send=False)
 
     patch.setattr(merge_segments, "_open_step", unfenced)
-
-
-def read_in_the_log_as_it_was_known(patch: Patch) -> None:
-    patch.setattr(ShardService, "messages", ShardService._read)
-
-
-def no_check_of_the_snapshot(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.engines.commit.holds", lambda *_: True)
-
-
-def no_search_for_the_token(patch: Patch) -> None:
-    patch.setattr(PointTable, "landed", lambda *_: False)
 
 
 def drop_whatever_is_closed(patch: Patch) -> None:
@@ -362,21 +333,9 @@ def answer_from_memory(patch: Patch) -> None:
     patch.setattr(Ledger, "__init__", deaf)
 
 
-def know_the_log_as_it_was(patch: Patch) -> None:
-    patch.setattr("lakequeue.runtime.shard_service._short", lambda *_: False)
-
-
 def read_no_newer_log(patch: Patch) -> None:
     refresh = LogReader.refresh
     patch.setattr(LogReader, "refresh", lambda self: self.log if self.log.end else refresh(self))
-
-
-def accept_any_mac(patch: Patch) -> None:
-    patch.setattr("lakequeue.model.receipt_handles.hmac.compare_digest", lambda *_: True)
-
-
-def accept_any_lease(patch: Patch) -> None:
-    patch.setattr("lakequeue.shard.settle.holds", lambda *_: True)
 
 
 def keep_the_machine_after_a_failure(patch: Patch) -> None:
@@ -391,15 +350,6 @@ def keep_the_machine_after_a_failure(patch: Patch) -> None:
             raise
 
     patch.setattr(ShardService, "_run_commands", forgetful)
-
-
-def take_a_refused_commit_for_landed(patch: Patch) -> None:
-    patch.setattr("lakequeue.storage.engines.commit._landed", lambda *_: True)
-
-
-def leave_deletions_unfinished(patch: Patch) -> None:
-    # only the deletion that a caller asked for runs to its end
-    patch.setattr(Queue, "service", _without_finishing)
 
 
 @contextmanager
@@ -417,35 +367,84 @@ def forget_leases_on_loading(patch: Patch) -> None:
     )
 
 
-def send_to_closed_logs(patch: Patch) -> None:
-    patch.setattr(Appender, "check_open", lambda _: None)
-
-
-PAIRS: list[tuple[int, Callable[[Stage], None], Callable[[Patch], None]]] = [
-    (1, undelivered_messages_survive_merging_and_dropping, drop_whatever_is_closed),
-    (1, overlapping_merges_leave_every_row_there_once, merge_without_a_fence),
-    (1, offsets_are_given_once, no_check_of_the_snapshot),
-    (1, an_empty_answer_has_seen_the_newest_messages, know_the_log_as_it_was),
-    (1, an_empty_answer_has_seen_the_newest_messages, read_no_newer_log),
-    (2, a_message_is_held_once, no_check_of_the_snapshot),
-    (3, a_deleted_message_stays_away, no_check_of_the_snapshot),
-    (3, an_old_receipt_deletes_nothing, accept_any_lease),
-    (3, a_forged_receipt_deletes_nothing, accept_any_mac),
-    (5, an_append_that_landed_and_raised_is_not_repeated, no_search_for_the_token),
-    (6, a_deletion_that_was_cut_short_is_finished_by_others, leave_deletions_unfinished),
-    (7, a_claim_that_landed_and_raised_is_answered, no_search_for_the_token),
-    (7, a_failed_receive_hides_nothing, keep_the_machine_after_a_failure),
-    (7, a_throttled_send_stored_nothing, take_a_refused_commit_for_landed),
-    (7, a_closed_log_takes_nothing, send_to_closed_logs),
-    (8, an_empty_answer_is_a_fresh_one, answer_from_memory),
-    (8, another_process_settles_what_one_received, forget_leases_on_loading),
-    (6, a_stopped_send_is_stored_once, commit_without_a_lock),
-    (6, a_stopped_send_is_stored_once, clean_without_a_lock),
-    (6, the_files_of_a_stopped_commit_stay, commit_without_a_lock),
-    (6, the_files_of_a_stopped_commit_stay, clean_without_a_lock),
-    (7, silence_of_a_trimmed_log_proves_nothing, take_silence_for_no),
-    (1, a_late_send_into_an_idle_segment_survives, join_the_open_segment_without_its_fence),
-    (1, a_message_whose_file_was_joined_and_removed_is_read, read_in_the_log_as_it_was_known),
+MUTATIONS = [
+    Mutation(
+        "commit without a lock",
+        replace("lakequeue.storage.engines.commit.committing", lambda *_, **__: nullcontext()),
+        {a_stopped_send_is_stored_once: "6", the_files_of_a_stopped_commit_stay: "6"},
+    ),
+    Mutation(
+        "clean without a lock",
+        replace("lakequeue.storage.cleaning.committing", lambda *_, **__: nullcontext()),
+        {a_stopped_send_is_stored_once: "6", the_files_of_a_stopped_commit_stay: "6"},
+    ),
+    Mutation(
+        "take silence for no",
+        replace("lakequeue.storage.engines.commit._in_log", lambda *_: True),
+        {silence_of_a_trimmed_log_proves_nothing: "7"},
+    ),
+    Mutation(
+        "join the open segment without its fence",
+        join_the_open_segment_without_its_fence,
+        {a_late_send_into_an_idle_segment_survives: "1"},
+    ),
+    Mutation(
+        "read in the log as it was known",
+        replace(ShardService, "messages", ShardService._read),
+        {a_message_whose_file_was_joined_and_removed_is_read: "1"},
+    ),
+    Mutation(
+        "no check of the snapshot",
+        replace("lakequeue.storage.engines.commit.holds", lambda *_: True),
+        {offsets_are_given_once: "1", a_message_is_held_once: "2", a_deleted_message_stays_away: "3"},
+    ),
+    Mutation(
+        "no search for the token",
+        replace(PointTable, "landed", lambda *_: False),
+        {an_append_that_landed_and_raised_is_not_repeated: "5", a_claim_that_landed_and_raised_is_answered: "7"},
+    ),
+    Mutation(
+        "drop whatever is closed",
+        drop_whatever_is_closed,
+        {undelivered_messages_survive_merging_and_dropping: "1"},
+    ),
+    Mutation("merge without a fence", merge_without_a_fence, {overlapping_merges_leave_every_row_there_once: "1"}),
+    Mutation("answer from memory", answer_from_memory, {an_empty_answer_is_a_fresh_one: "8"}),
+    Mutation(
+        "know the log as it was",
+        replace("lakequeue.runtime.shard_service._short", lambda *_: False),
+        {an_empty_answer_has_seen_the_newest_messages: "1"},
+    ),
+    Mutation("read no newer log", read_no_newer_log, {an_empty_answer_has_seen_the_newest_messages: "1"}),
+    Mutation(
+        "accept any mac",
+        replace("lakequeue.model.receipt_handles.hmac.compare_digest", lambda *_: True),
+        {a_forged_receipt_deletes_nothing: "3"},
+    ),
+    Mutation(
+        "accept any lease",
+        replace("lakequeue.shard.settle.holds", lambda *_: True),
+        {an_old_receipt_deletes_nothing: "3"},
+    ),
+    Mutation(
+        "keep the machine after a failure", keep_the_machine_after_a_failure, {a_failed_receive_hides_nothing: "7"}
+    ),
+    Mutation(
+        "take a refused commit for landed",
+        replace("lakequeue.storage.engines.commit._landed", lambda *_: True),
+        {a_throttled_send_stored_nothing: "7"},
+    ),
+    Mutation(
+        "leave deletions unfinished",
+        replace(Queue, "service", _without_finishing),
+        {a_deletion_that_was_cut_short_is_finished_by_others: "6"},
+    ),
+    Mutation(
+        "forget leases on loading", forget_leases_on_loading, {another_process_settles_what_one_received: "8"}
+    ),
+    Mutation(
+        "send to closed logs", replace(Appender, "check_open", lambda _: None), {a_closed_log_takes_nothing: "7"}
+    ),
 ]
 
 
@@ -456,21 +455,6 @@ def _stage(patch: Patch, root: Path) -> Stage:
     return Stage(patch, clock, here, there, here.create_queue("orders"), there.create_queue("orders"))
 
 
-@pytest.mark.parametrize(
-    ("guarantee", "scenario", "mutation"),
-    PAIRS,
-    ids=[f"{number}-{scenario.__name__}-{mutation.__name__}" for number, scenario, mutation in PAIRS],
-)
-def test_the_guarantee_holds_and_its_check_can_fail(
-    tmp_path: Path,
-    guarantee: int,
-    scenario: Callable[[Stage], None],
-    mutation: Callable[[Patch], None],
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        scenario(_stage(patch, tmp_path / "as-it-is"))
-    with pytest.MonkeyPatch.context() as patch:
-        mutation(patch)
-        stage = _stage(patch, tmp_path / "mutated")
-        with pytest.raises((AssertionError, LakeQueueError, OSError, pytest.fail.Exception)):
-            scenario(stage)
+@each_case(MUTATIONS)
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
+    case.run(lambda patch: (_stage(patch, tmp_path),), (LakeQueueError, OSError, pytest.fail.Exception))

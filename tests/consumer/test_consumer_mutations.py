@@ -1,23 +1,17 @@
-"""What the consumer framework guarantees has a check here that holds, and fails once its safeguard is taken out.
-
-As in ``concurrency/test_mutations.py``: a scenario is run as it is, and with one mutation of the code, under
-which it must fail.
-"""
+"""Guarantees of the consumer, each with the safeguards that it needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
-
 from consumer.stage import Stage, sleeper
 from lakequeue import Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.workers import Crew
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import Heart
+from mutations import Case, Mutation, Patch, each_case, replace
 
-Patch = pytest.MonkeyPatch
 Make = Callable[..., Stage]
 
 
@@ -145,21 +139,9 @@ _beating: list[Heart[str]] = []
 """Those that a mutation kept from stopping."""
 
 
-def never_drops(patch: Patch) -> None:
-    patch.setattr(Heart, "drop", lambda self, key: self.look(key))
-
-
 def never_stops(patch: Patch) -> None:
-    never_drops(patch)
+    patch.setattr(Heart, "drop", Heart.look)
     patch.setattr(Heart, "stop", _beating.append)
-
-
-def never_beats(patch: Patch) -> None:
-    patch.setattr(HeartbeatRenewal, "next_look", lambda self, hold, since: None)
-
-
-def knows_no_groups(patch: Patch) -> None:
-    patch.setattr(Crew, "_by_lane", lambda self, jobs: {job.handle: [job] for job in jobs})
 
 
 def returns_only_the_failure(patch: Patch) -> None:
@@ -184,47 +166,50 @@ def _succeeds_after_the_first(handle: Callable[..., Outcome]) -> Callable[..., O
     return handled
 
 
-def keeps_losses_to_itself(patch: Patch) -> None:
-    patch.setattr(Crew, "_lose", lambda self, handle: None)
-
-
-def hands_nothing_back(patch: Patch) -> None:
-    patch.setattr(Crew, "_release", lambda self, jobs: None)
-
-
-def knows_no_twelve_hours(patch: Patch) -> None:
-    patch.setattr(policies, "_within_twelve_hours", lambda hold, now, timeout: timeout)
-
-
-GUARANTEES = [
-    (a_heartbeat_ends_with_a_delete, never_drops),
-    (a_heartbeat_ends_with_a_failure, never_drops),
-    (a_heartbeat_ends_with_an_exception, never_drops),
-    (a_heartbeat_ends_with_its_consumer, never_stops),
-    (a_message_is_kept_while_its_handler_runs, never_beats),
-    (a_group_goes_one_by_one, knows_no_groups),
-    (nothing_of_a_group_passes_a_failure, returns_only_the_failure),
-    (a_lost_receipt_is_told, keeps_losses_to_itself),
-    (what_was_not_begun_is_handed_back, hands_nothing_back),
-    (the_last_extension_is_not_refused, knows_no_twelve_hours),
+MUTATIONS = [
+    Mutation(
+        "never drops",
+        replace(Heart, "drop", Heart.look),
+        {
+            a_heartbeat_ends_with_a_delete: "HBN-20 HNS-15",
+            a_heartbeat_ends_with_a_failure: "HBN-3 HNS-15",
+            a_heartbeat_ends_with_an_exception: "HBN-3 HNS-15",
+        },
+    ),
+    Mutation("never stops", never_stops, {a_heartbeat_ends_with_its_consumer: "HNS-15"}),
+    Mutation(
+        "never beats",
+        replace(HeartbeatRenewal, "next_look", lambda self, hold, since: None),
+        {a_message_is_kept_while_its_handler_runs: "HBN-1"},
+    ),
+    Mutation(
+        "knows no groups",
+        replace(Crew, "_by_lane", lambda self, jobs: {job.handle: [job] for job in jobs}),
+        {a_group_goes_one_by_one: "HBN-19"},
+    ),
+    Mutation(
+        "returns only the failure", returns_only_the_failure, {nothing_of_a_group_passes_a_failure: "HBN-19"}
+    ),
+    Mutation(
+        "keeps losses to itself",
+        replace(Crew, "_lose", lambda self, handle: None),
+        {a_lost_receipt_is_told: "HBN-20"},
+    ),
+    Mutation(
+        "hands nothing back",
+        replace(Crew, "_release", lambda self, jobs: None),
+        {what_was_not_begun_is_handed_back: "HBN-19"},
+    ),
+    Mutation(
+        "knows no twelve hours",
+        replace(policies, "_within_twelve_hours", lambda hold, now, timeout: timeout),
+        {the_last_extension_is_not_refused: "HBN-22"},
+    ),
 ]
 
-guarantees = pytest.mark.parametrize(("scenario", "mutation"), GUARANTEES, ids=[s.__name__ for s, _ in GUARANTEES])
 
-
-@guarantees
-@pytest.mark.spec("HBN-1", "HBN-3", "HBN-19", "HBN-20", "HBN-22", "HNS-15")
-def test_a_guarantee_holds(scenario: Callable[[Make], None], mutation: Any, make: Make) -> None:
-    scenario(make)
-
-
-@guarantees
-def test_a_guarantee_falls_with_its_safeguard(
-    scenario: Callable[[Make], None], mutation: Callable[[Patch], None], make: Make, monkeypatch: Patch
-) -> None:
-    with monkeypatch.context() as patch:
-        mutation(patch)
-        with pytest.raises(AssertionError):
-            scenario(make)
+@each_case(MUTATIONS)
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, make: Make) -> None:
+    case.run(lambda _: (make,))
     while _beating:
         _beating.pop().stop()
