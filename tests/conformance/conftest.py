@@ -41,4 +41,4 @@ def lq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> La
 
 @pytest.fixture
 def bench(lq: LakeQueue, clock: ManualClock) -> Bench:
-    return Bench(lq.root, clock, lq.engine.name, lq._spark)
+    return Bench(lq.root, clock, lq.runtime.engine.name, lq.spark)

@@ -40,7 +40,7 @@ class FifoBench(Bench):
 
 @pytest.fixture
 def bench(lq: LakeQueue, clock: ManualClock) -> FifoBench:
-    return FifoBench(lq.root, clock, lq.engine.name, lq._spark)
+    return FifoBench(lq.root, clock, lq.runtime.engine.name, lq.spark)
 
 
 def entry(text: str, dedup_id: str | None = None, **fields) -> SendEntry:
@@ -482,7 +482,7 @@ def test_duplicates_do_not_prolong_the_window(bench: FifoBench, clock, same_proc
 def test_a_window_is_measured_on_the_clock_of_the_queue(bench: FifoBench, clock):
     queue = bench.create()
     late = bench.open()
-    late.clock = ManualClock(clock.now() - timedelta(hours=1))
+    late.runtime.clock = ManualClock(clock.now() - timedelta(hours=1))
     send(queue, "A1")
     send(late.queue(NAME), "A1", "A2")
     assert bodies(bench.queue().peek()) == ["A1", "A2"]
@@ -1156,7 +1156,7 @@ def handles_of(lease: Lease, queue: Queue):
     """Receipt handles of a lease by offset, as its DataFrame would have them."""
     from lakequeue.model.receipt_handles import Seal
 
-    return Seal(queue.key, 0, lease._lease_id, queue._row.handle_key).text
+    return Seal(queue.key, 0, lease._leased.lease_id, queue.runtime.row.handle_key).text
 
 
 # --- everything else as on standard queues

@@ -20,6 +20,7 @@ from concurrency.rig import keep_to
 from conformance.bench import Bench, Call, point_only
 from lakequeue import LakeQueue, Queue, SendEntry, errors
 from lakequeue.runtime import shard_service
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard import Purge
 from lakequeue.storage import ledger
 from lakequeue.storage.engines import commit
@@ -55,7 +56,7 @@ def handles(messages) -> list[str]:
 
 
 def live_files(queue: Queue, path) -> int:
-    return len(DeltaTable(path(queue.owner.root, queue.key, 0)).file_uris())
+    return len(DeltaTable(path(queue.runtime.root.path, queue.key, 0)).file_uris())
 
 
 # --- what is sent is what arrives
@@ -372,7 +373,7 @@ def test_a_process_whose_clock_is_behind_turns_no_time_back(bench: Bench, clock)
 
     queue = bench.create()
     late = bench.open()
-    late.clock = ManualClock(clock.now() - timedelta(hours=1))
+    late.runtime.clock = ManualClock(clock.now() - timedelta(hours=1))
     queue.send("a")
     late.queue("orders").send("b")
     first, second = queue.receive(2)
@@ -455,7 +456,9 @@ def test_a_widened_range_holds_at_once_for_receives_and_changes_elsewhere(bench:
 def test_a_change_of_attributes_that_was_cut_short_is_finished_by_whoever_comes_next(bench, monkeypatch):
     queue, other = bench.create(), bench.queue()
     with monkeypatch.context() as patch:
-        patch.setattr(Queue, "finish", lambda self: os.kill)  # the process ends before it tells the shards
+        patch.setattr(
+            OpenQueue, "announce_attributes", lambda self: os.kill
+        )  # the process ends before it tells the shards
         queue.set_attributes(delay=50)
     assert other.attributes(["DelaySeconds"]) == {"DelaySeconds": "50"}
     sending = Call(bench.clock, lambda: other.send("a"))
@@ -503,9 +506,9 @@ def test_a_deletion_that_was_cut_short_is_finished_by_whoever_comes_next(bench, 
     queue, other = bench.create(shards=2), bench.queue()
     queue.send_batch(batch("a"))
     if step == "after the first commit":
-        queue._shards[0].mark(close=True)
+        queue.runtime.shards[0].mark(close=True)
     else:
-        queue.close()
+        queue.runtime.close_shards()
     keep_to(other, 0)
     with pytest.raises(errors.QueueDoesNotExist):
         other.send("b")
@@ -778,7 +781,7 @@ def test_segments_of_deleted_messages_are_dropped_and_the_rest_stays(bench: Benc
 def _adds(queue: Queue):
     import pyarrow as pa
 
-    table = DeltaTable(messages_path(queue.owner.root, queue.key, 0))
+    table = DeltaTable(messages_path(queue.runtime.root.path, queue.key, 0))
     return pa.table(table.get_add_actions(flatten=True)).to_pylist()
 
 
@@ -986,7 +989,7 @@ def test_a_task_that_is_cancelled_leaves_no_waiter_behind(bench: Bench, clock):
 
     asyncio.run(scenario())
     assert clock.waiting == 0
-    assert queue.shards[0].shared.line.first is None
+    assert queue.runtime.shards[0].shared.waiters.first is None
     queue.send("A")
     assert bodies(queue.receive()) == ["A"]
 
@@ -1131,7 +1134,7 @@ def test_every_error_of_the_service_is_among_the_refusals():
 
 
 def table_class(bench: Bench):
-    return type(bench.open().engine.open(f"{bench.root}/queues"))
+    return type(bench.open().runtime.engine.open(f"{bench.root}/queues"))
 
 
 @pytest.mark.core
@@ -1369,8 +1372,8 @@ def test_a_purge_that_was_cut_short_between_shards_can_be_repeated(bench: Bench)
     queue = bench.create(shards=3)
     for number in range(6):
         queue.send(str(number))
-    last = queue._shards[-1]
-    last.command([Purge(queue.name, at_any_time=True)], queue.now_micros)  # as far as the first call got
+    last = queue.runtime.shards[-1]
+    last.command([Purge(queue.name, at_any_time=True)], queue.runtime.now)  # as far as the first call got
     queue.purge()
     assert queue.counts().visible == 0
     with pytest.raises(errors.PurgeQueueInProgress):

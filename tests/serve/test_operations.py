@@ -104,7 +104,7 @@ def ask(lake: Slow, answer: Callable[[Request], Awaitable[Response]], when_close
             while when_closed((await http.get("/")).text):
                 pass
 
-    lake.prepare()
+    lake.runtime.prepare()
     try:
         asyncio.run(asyncio.wait_for(asking(), PATIENCE))
     finally:

@@ -92,9 +92,7 @@ def redrive(
             for batch in browse.batches(shard, queue.now, browse.ROWS):
                 left = None if most is None else most - moved
                 try:
-                    targets = _targets(
-                        queue, batch, condition, left, None if destination is None else destination.key
-                    )
+                    targets = _targets(queue, batch, condition, left, key)
                 except InvalidParameterValue as error:  # the condition fails on a message, or is too slow
                     if moved:
                         error = InvalidParameterValue(f"{error.message} Messages moved before: {moved:,}.")

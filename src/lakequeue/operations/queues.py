@@ -52,7 +52,7 @@ def create(
                 _compare(row, given, rules.existing_name == "error")
                 return OpenQueue(root, row)
             check_redrive(root, root.region, name, wanted)
-            _check_cooldown(root, name, rules.recreate_cooldown)
+            check_cooldown(root, name, rules.recreate_cooldown)
             row = _new_row(root, name, wanted, checked_tags)
             with root.catalog.creating() as in_time:
                 make_tables(root, row)
@@ -112,7 +112,7 @@ def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None
         )
 
 
-def _check_cooldown(root: Root, name: str, seconds: float) -> None:
+def check_cooldown(root: Root, name: str, seconds: float) -> None:
     deleted = [
         row.deleted_at
         for row in root.catalog.rows()

@@ -168,13 +168,13 @@ class OpenQueue:
             return
         steps = Steps("the deletion")
         with steps.step():
-            self._close()
+            self.close_shards()
         now = self.now()
         with steps.step(), suppress(QueueDoesNotExist):  # another process was faster
             self.root.update(self.row, lambda newest: attrs.evolve(newest, deleted_at=now))
         self.root.forget_shards(self.key)
 
-    def _close(self) -> None:
+    def close_shards(self) -> None:
         """Refuses every further send and command, for good."""
         steps = Steps("the deletion")
         for shard in self.shards:

@@ -50,7 +50,8 @@ class _Tables:
             self._shards.pop(key, None)
 
 
-_opened: weakref.WeakValueDictionary[tuple[str, str, int], _Tables] = weakref.WeakValueDictionary()
+opened: weakref.WeakValueDictionary[tuple[str, str, int], _Tables] = weakref.WeakValueDictionary()
+"""The roots that are in use in this process, by path and engine."""
 _opened_lock = threading.Lock()
 
 
@@ -190,7 +191,7 @@ def _tables(path: str, spark: SparkSession | None) -> _Tables:
     """The tables of a root, through Spark if there is a session, else through delta-rs."""
     key = (path, "point" if spark is None else "spark", 0 if spark is None else id(spark))
     with _opened_lock:
-        tables = _opened.get(key)
+        tables = opened.get(key)
         if tables is None:
             if spark is None:
                 tables = _Tables(PointEngine(), path)
@@ -198,5 +199,5 @@ def _tables(path: str, spark: SparkSession | None) -> _Tables:
                 from lakequeue.storage.engines.spark import SparkEngine
 
                 tables = _Tables(SparkEngine(spark), path)
-            _opened[key] = tables
+            opened[key] = tables
         return tables
