@@ -40,7 +40,9 @@ def main(
         signal.signal(name, lambda *_: stopped.set())
     try:
         lake = LakeQueue(root, region=region)
-        lake.rows() if queue is None else lake.queue(queue)  # what is wrong is known before Spark has started
+        lake.runtime.rows() if queue is None else lake.queue(
+            queue
+        )  # what is wrong is known before Spark has started
         spark = build_session("lakequeue compaction")
         lake = LakeQueue(root, spark=spark, region=region, engine=engine)  # type: ignore[arg-type]
         if every is None:

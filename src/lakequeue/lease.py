@@ -23,7 +23,7 @@ from lakequeue.model.attributes import check_visibility_timeout
 from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
 from lakequeue.operations import lease as operations
 from lakequeue.operations.lease import LeasedMessages
-from lakequeue.renewal.heartbeat import Heart, Verdict
+from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard import LeaseCounts
@@ -46,7 +46,7 @@ class Lease:
         self._leased = leased
         self._visible_at = leased.visible_at
         self._claimed = Hold.fresh(leased.received_at, self._visible_at, leased.queue.now())
-        self._heart: Heart[str] | None = None
+        self._heartbeat: HeartbeatScheduler[str] | None = None
 
     @property
     def message_count(self) -> int:
@@ -76,10 +76,10 @@ class Lease:
         """
         now = self._queue.now()
         counts = self._extend(visibility_timeout)
-        heart, hold = self._heart, self._heart and self._heart.look(self._leased.lease_id)
-        if heart and hold:
+        heartbeat, hold = self._heartbeat, self._heartbeat and self._heartbeat.get(self._leased.lease_id)
+        if heartbeat and hold:
             timeout = check_visibility_timeout(self._queue.attributes, visibility_timeout)
-            heart.keep({self._leased.lease_id: hold.extended(now, timeout)})
+            heartbeat.keep({self._leased.lease_id: hold.extended(now, timeout)})
         return counts
 
     @contextmanager
@@ -97,7 +97,7 @@ class Lease:
             LeaseLost: at the end of the block, if nothing of the lease is held any more.
             QueueDoesNotExist: at the end of the block, if the queue was deleted.
         """
-        if self._heart is not None:
+        if self._heartbeat is not None:
             raise RuntimeError("the lease is being kept already")
         trouble: list[BaseException] = []
         with _cancellable(self._queue.root.spark) as cancel:
@@ -121,16 +121,16 @@ class Lease:
                 trouble.append(error)
                 cancel()
 
-            heart = Heart(
+            heartbeat = HeartbeatScheduler(
                 self._queue.root.clock,
                 policy,
                 extend,
                 lambda _: broken(LeaseLost(0, self.message_count)),
                 broken,
             )
-            heart.start()
-            heart.keep({self._leased.lease_id: self._hold(policy)})
-            self._heart = heart
+            heartbeat.start()
+            heartbeat.keep({self._leased.lease_id: self._hold(policy)})
+            self._heartbeat = heartbeat
             try:
                 yield self
             except Exception as error:
@@ -138,8 +138,8 @@ class Lease:
                     raise trouble[0] from error
                 raise
             finally:
-                self._heart = None
-                heart.stop()
+                self._heartbeat = None
+                heartbeat.stop()
         if trouble:
             raise trouble[0]
 
@@ -187,13 +187,13 @@ class Lease:
 
     def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
         """Ends the lease, and its heartbeat with it, unless it fails in a way that is worth another try."""
-        heart, lease_id = self._heart, self._leased.lease_id
-        hold = heart.drop(lease_id) if heart else None
+        heartbeat, lease_id = self._heartbeat, self._leased.lease_id
+        hold = heartbeat.drop(lease_id) if heartbeat else None
         try:
             return settle(self._leased)
         except (RequestThrottled, QueueClientError):
-            if heart and hold:
-                heart.keep({lease_id: hold})
+            if heartbeat and hold:
+                heartbeat.keep({lease_id: hold})
             raise
 
 

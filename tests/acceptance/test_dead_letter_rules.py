@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from concurrency.rig import spread
-from conformance.bench import Call
+from conformance.harness import Call
 from lakequeue import LakeQueue, Queue, RedriveAllowPolicy, RedrivePolicy, SendEntry, errors
 from lakequeue.model.redrive_policies import arn
 from lakequeue.operations import browse
@@ -72,7 +72,7 @@ def test_the_receive_that_would_exceed_the_maximum_moves_the_message_and_returns
 
 @pytest.mark.spec("DLQ-2")
 def test_a_receive_that_meets_one_takes_along_those_that_are_due(lq, monkeypatch):
-    monkeypatch.setattr("lakequeue.shard.claim.MOVED_AT_ONCE", 4)
+    monkeypatch.setattr("lakequeue.shard.claim.standard.MOVED_AT_ONCE", 4)
     monkeypatch.setattr("lakequeue.shard.move.MOVED_AT_ONCE", 4)
     queue, dead = pair(lq)
     fail(queue, *"abcdefghij")

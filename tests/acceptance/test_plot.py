@@ -101,8 +101,8 @@ def test_a_bounded_number_of_versions_is_opened(lq, clock, begin, monkeypatch):
 
 
 def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin, monkeypatch):
-    for kept in ("MESSAGES_KEPT", "RECEIPTS_KEPT"):
-        monkeypatch.setattr(layout, kept, layout.Kept(0, 0))
+    for kept in ("MESSAGES_RETENTION", "RECEIPTS_RETENTION"):
+        monkeypatch.setattr(layout, kept, layout.Retention(0, 0))
     queue, other = lq.create_queue("orders"), lq.create_queue("others")
     other.send("not mine")
     counted = []
@@ -124,7 +124,7 @@ def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin
 
 
 def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begin, monkeypatch):
-    monkeypatch.setattr(layout, "MESSAGES_KEPT", layout.Kept(0, 0))
+    monkeypatch.setattr(layout, "MESSAGES_RETENTION", layout.Retention(0, 0))
     queue = lq.create_queue("orders")
     worked_on(queue, clock)
     queue.purge()

@@ -51,9 +51,9 @@ def small_segments(patch: pytest.MonkeyPatch, commits: int = 2) -> None:
 
 
 @contextmanager
-def without_tidying(patch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_merging(patch: pytest.MonkeyPatch) -> Iterator[None]:
     with patch.context() as scope:
-        scope.setattr("lakequeue.runtime.shard_service.tidy", lambda *_: None)
+        scope.setattr("lakequeue.runtime.shard_service.merge_recent", lambda *_: None)
         yield
 
 

@@ -161,8 +161,10 @@ def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
 
 
 def drop_segments_with_live_ids(patch: Patch) -> None:
-    tidy = merge_segments.tidy
-    patch.setattr("lakequeue.runtime.shard_service.tidy", lambda table, shard, floor, _: tidy(table, shard, floor))
+    merge = merge_segments.merge_recent
+    patch.setattr(
+        "lakequeue.runtime.shard_service.merge_recent", lambda table, shard, floor, _: merge(table, shard, floor)
+    )
 
 
 def forget_what_is_in_flight_on_loading(patch: Patch) -> None:

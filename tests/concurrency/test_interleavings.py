@@ -17,7 +17,7 @@ from concurrency.rig import (
     log_rows,
     shard_of,
     small_segments,
-    without_tidying,
+    without_merging,
 )
 from lakequeue import LakeQueue, OverLimit, QueueDoesNotExist, RequestThrottled, SendEntry
 from lakequeue.errors import InvalidParameterValue
@@ -254,7 +254,7 @@ class TestMerging:
     ) -> None:
         small_segments(monkeypatch)
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        with without_tidying(monkeypatch):
+        with without_merging(monkeypatch):
             for number in range(12):
                 queue.send(str(number))
         appender = shard_of(queue)._open_appender()
@@ -267,11 +267,11 @@ class TestMerging:
                 done.append(1)
                 theirs = shard_of(other)._open_appender().table
                 theirs.refresh()
-                merge_segments.tidy(theirs, 0)
+                merge_segments.merge_recent(theirs, 0)
             follow()
 
         monkeypatch.setattr(table._snapshot, "follow", overtaken)
-        merge_segments.tidy(table, 0)
+        merge_segments.merge_recent(table, 0)
         assert done
         assert len(check_log(queue)) == 12
 
@@ -292,7 +292,7 @@ class TestMerging:
     ) -> None:
         small_segments(monkeypatch)
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        with without_tidying(monkeypatch):
+        with without_merging(monkeypatch):
             for number in range(9):
                 queue.send(str(number))
         assert [message.body for message in other.receive()] == ["0"]  # now it knows the old files
@@ -306,7 +306,7 @@ class TestMerging:
     ) -> None:
         small_segments(monkeypatch)
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        with without_tidying(monkeypatch):
+        with without_merging(monkeypatch):
             for number in range(7):
                 queue.send(str(number))
         service = shard_of(other)

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.rig import apart, check_log, drain, shard_of, small_segments, without_tidying
+from concurrency.rig import apart, check_log, drain, shard_of, small_segments, without_merging
 from concurrency.stopping import busy_hours, older, short_logs, stopped_in
 from lakequeue import (
     LakeQueue,
@@ -115,7 +115,7 @@ def undelivered_messages_survive_merging_and_dropping(on: Stage) -> None:
 
 def overlapping_merges_leave_every_row_there_once(on: Stage) -> None:
     small_segments(on.patch)
-    with without_tidying(on.patch):
+    with without_merging(on.patch):
         for number in range(12):
             on.queue.send(str(number))
     mine, theirs = (shard_of(queue)._open_appender() for queue in (on.queue, on.other))
@@ -125,11 +125,11 @@ def overlapping_merges_leave_every_row_there_once(on: Stage) -> None:
 
     def overtaken(*args: Any) -> None:
         on.patch.setattr(PointTable, "replace", replace)
-        merge_segments.tidy(theirs.table, 0)
+        merge_segments.merge_recent(theirs.table, 0)
         replace(*args)
 
     on.patch.setattr(PointTable, "replace", overtaken)
-    merge_segments.tidy(mine.table, 0)
+    merge_segments.merge_recent(mine.table, 0)
     assert len(check_log(on.queue)) == 12
 
 
@@ -288,7 +288,7 @@ def a_late_send_into_an_idle_segment_survives(on: Stage) -> None:
 def a_message_whose_file_was_joined_and_removed_is_read(on: Stage) -> None:
     small_segments(on.patch)
     for name in ("MESSAGES", "RECEIPTS"):
-        on.patch.setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
+        on.patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
     for number in range(9):
         on.other.send(str(number))
     shard_of(on.queue).look(lambda machine: machine)  # knows the files as they are now
@@ -313,8 +313,8 @@ def join_the_open_segment_without_its_fence(patch: Patch) -> None:
 
 
 def drop_whatever_is_closed(patch: Patch) -> None:
-    tidy = merge_segments.tidy
-    patch.setattr("lakequeue.runtime.shard_service.tidy", lambda table, *_: tidy(table, 2**62))
+    merge = merge_segments.merge_recent
+    patch.setattr("lakequeue.runtime.shard_service.merge_recent", lambda table, *_: merge(table, 2**62))
 
 
 def merge_without_a_fence(patch: Patch) -> None:

@@ -146,7 +146,7 @@ def test_a_process_that_was_stopped_between_listing_and_reading_reads_again(
     def stopped(ledger: Ledger) -> Any:
         monkeypatch.setattr(Ledger, "load", load)
         busy_hours(other)
-        monkeypatch.setattr(layout, "RECEIPTS_KEPT", layout.NOTHING_KEPT)
+        monkeypatch.setattr(layout, "RECEIPTS_RETENTION", layout.NO_RETENTION)
         assert not other.compact().failures
         return load(ledger)
 
@@ -250,7 +250,7 @@ def time_flies(patch: pytest.MonkeyPatch, seconds: float) -> None:
 def stopped_holding(table_path: str, kind: str) -> Iterator[None]:
     """Another process that is stopped while it has the commit lock of a table."""
     script = (
-        "import sys; from lakequeue.storage.locks import committing\n"
+        "import sys; from lakequeue.storage.engines.locks import committing\n"
         "with committing(sys.argv[1], exclusive=sys.argv[2] == 'exclusive'):\n"
         "    print('in', flush=True); sys.stdin.read()\n"
     )

@@ -117,7 +117,7 @@ def _settle(queue: Any, diary: Diary, chance: random.Random, message: Any) -> No
 
 def clean(root: str, stop: str) -> None:
     for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
-        setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
+        setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
     lq = LakeQueue(root)
     while not os.path.exists(stop):
         lq.compact()
@@ -214,7 +214,7 @@ def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
         merge_segments.TIER_SEGMENTS = 3
         ledger._SPARE_FILES = 0
         for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
-            setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
+            setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
         compact.DELETED_KEPT = -1
         methods = ("append", "add", "merge", "replace", "unused", "checkpoint")
         removals = [(Folder, "remove"), *((cleaning, name) for name in ("trim_log", "remove_tables"))]

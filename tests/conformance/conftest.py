@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.bench import Bench
+from conformance.fifo import FifoHarness
+from conformance.harness import Harness
 from lakequeue import LakeQueue
 from lakequeue.storage.engines.interface import Engine
 from lakequeue.testing import ManualClock
@@ -40,5 +41,10 @@ def lq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> La
 
 
 @pytest.fixture
-def bench(lq: LakeQueue, clock: ManualClock) -> Bench:
-    return Bench(lq.root, clock, lq.runtime.engine.name, lq.spark)
+def harness(lq: LakeQueue, clock: ManualClock) -> Harness:
+    return Harness(lq.root, clock, lq.runtime.engine.name, lq.spark)
+
+
+@pytest.fixture
+def fifo(lq: LakeQueue, clock: ManualClock) -> FifoHarness:
+    return FifoHarness(lq.root, clock, lq.runtime.engine.name, lq.spark)

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from concurrency.rig import apart, at_once, check_log, drain, log_rows, shard_of, small_segments
 from concurrency.test_processes import Crew, anchor, judge
-from conformance.bench import Bench, point_only
+from conformance.harness import Harness, point_only
 from conformance.plays import Play
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations.compact import compact_root
@@ -41,7 +41,7 @@ def keep_nothing(patch: pytest.MonkeyPatch) -> None:
     """Lets a pass remove at once what else stays for hours, and join and cut what else is too small for it."""
     small_segments(patch)
     for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
-        patch.setattr(layout, f"{name}_KEPT", layout.Kept(0, 0))
+        patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
     patch.setattr(merge_segments, "CUT_BYTES", 0)
     patch.setattr("lakequeue.storage.ledger._SPARE_FILES", 0)
 
@@ -149,28 +149,28 @@ def test_a_lease_that_is_being_read_keeps_its_messages(tmp_path, spark, clock, m
 # --- what a pass does
 
 
-def test_what_is_gone_is_dropped_and_its_files_go_a_day_later(bench: Bench, clock):
-    queue = bench.create()
+def test_what_is_gone_is_dropped_and_its_files_go_a_day_later(harness: Harness, clock):
+    queue = harness.create()
     for _ in range(3):
         queue.send_batch([SendEntry(body=f"{number}") for number in range(10)])
-    bench.queue().delete_batch([message.receipt_handle for message in queue.receive(30)])
-    summary = succeeded(bench.queue().compact())
+    harness.queue().delete_batch([message.receipt_handle for message in queue.receive(30)])
+    summary = succeeded(harness.queue().compact())
     assert (summary.segments_dropped, live_files(queue)) == (1, 0)  # the open one: nothing of it is left
     assert len(files_of(queue, "messages")) == 3
-    assert queue.send("later").message_id and drain(bench.queue()) == ["later"]
+    assert queue.send("later").message_id and drain(harness.queue()) == ["later"]
 
 
 @point_only
-def test_removed_files_stay_as_long_as_a_lease_may_read_them(bench: Bench, clock, monkeypatch):
+def test_removed_files_stay_as_long_as_a_lease_may_read_them(harness: Harness, clock, monkeypatch):
     small_segments(monkeypatch)
-    queue = bench.create()
+    queue = harness.create()
     for number in range(7):
         queue.send(str(number))
     before = files_of(queue, "messages")
     assert live_files(queue) < len(before)
     succeeded(queue.compact())
     assert files_of(queue, "messages") == before  # by the machine's time they were removed a moment ago
-    monkeypatch.setattr(layout, "MESSAGES_KEPT", layout.Kept(0, 60))
+    monkeypatch.setattr(layout, "MESSAGES_RETENTION", layout.Retention(0, 60))
     freed = succeeded(queue.compact())
     assert len(files_of(queue, "messages")) == live_files(queue)
     assert freed.files_freed >= len(before) - live_files(queue) and freed.bytes_freed > 1_000
@@ -178,64 +178,64 @@ def test_removed_files_stay_as_long_as_a_lease_may_read_them(bench: Bench, clock
 
 
 @pytest.mark.spec("RET-9")
-def test_expiry_is_committed_and_counted(bench: Bench, clock):
-    queue = bench.create(message_retention_period=60)
+def test_expiry_is_committed_and_counted(harness: Harness, clock):
+    queue = harness.create(message_retention_period=60)
     queue.send_batch([SendEntry(body=body) for body in "abc"])
     clock.advance(60)
     queue.send("d")
-    assert succeeded(bench.queue().compact()).expired == 3
-    assert succeeded(bench.queue().compact()).expired == 0
-    assert drain(bench.queue()) == ["d"]
+    assert succeeded(harness.queue().compact()).expired == 3
+    assert succeeded(harness.queue().compact()).expired == 0
+    assert drain(harness.queue()) == ["d"]
 
 
 @pytest.mark.spec("RET-8")
 @point_only
-def test_the_history_holds_its_messages_until_they_are_past_rewinding(bench: Bench, clock, monkeypatch):
+def test_the_history_holds_its_messages_until_they_are_past_rewinding(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
-    queue = bench.create(message_retention_period=600, rewind_range=300)
+    queue = harness.create(message_retention_period=600, rewind_range=300)
     for number in range(6):
         queue.send(str(number))
         queue.delete(queue.receive()[0].receipt_handle)
     clock.advance(200)
-    assert succeeded(bench.queue().compact()).segments_dropped == 0
+    assert succeeded(harness.queue().compact()).segments_dropped == 0
     assert queue.rewind(clock.now() - timedelta(seconds=250)) == 6
     queue.delete_batch([message.receipt_handle for message in queue.receive(10)])
     clock.advance(150)
-    summary = succeeded(bench.queue().compact())
+    summary = succeeded(harness.queue().compact())
     assert summary.expired == 6 and summary.segments_dropped > 0
     assert files_of(queue, "messages") == []
 
 
 @pytest.mark.spec("RET-11")
 @point_only
-def test_a_fifo_queue_keeps_what_deduplication_looks_at(bench: Bench, clock, monkeypatch):
+def test_a_fifo_queue_keeps_what_deduplication_looks_at(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
-    queue = bench.create("orders.fifo", fifo=True)
+    queue = harness.create("orders.fifo", fifo=True)
     sent = [queue.send(str(number), group_id="A", dedup_id=str(number)) for number in range(5)]
     for _ in range(5):
         queue.delete(queue.receive()[0].receipt_handle)
     clock.advance(299)
-    assert succeeded(bench.queue("orders.fifo").compact()).segments_dropped == 0
-    again = bench.queue("orders.fifo").send("3", group_id="A", dedup_id="3")
+    assert succeeded(harness.queue("orders.fifo").compact()).segments_dropped == 0
+    again = harness.queue("orders.fifo").send("3", group_id="A", dedup_id="3")
     assert again.message_id == sent[3].message_id and drain(queue) == []
     clock.advance(2)
-    assert succeeded(bench.queue("orders.fifo").compact()).segments_dropped > 0
-    assert bench.queue("orders.fifo").send("3", group_id="A", dedup_id="3").message_id != sent[3].message_id
+    assert succeeded(harness.queue("orders.fifo").compact()).segments_dropped > 0
+    assert harness.queue("orders.fifo").send("3", group_id="A", dedup_id="3").message_id != sent[3].message_id
     assert drain(queue) == ["3"]
 
 
 @point_only
-def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_another(bench: Bench, clock):
-    queue = bench.create()
+def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_another(harness: Harness, clock):
+    queue = harness.create()
     for number in range(5):
         queue.send(str(number))
-    assert succeeded(bench.queue().compact()).segments_merged == 0
+    assert succeeded(harness.queue().compact()).segments_merged == 0
     clock.advance(3_601)
-    assert succeeded(bench.queue().compact()).segments_merged == 1
+    assert succeeded(harness.queue().compact()).segments_merged == 1
     assert live_files(queue) == 1
     queue.send("5")  # through a handle that knows nothing of it
     assert len({row.offset for row in check_log(queue)}) == 6
-    assert drain(bench.queue()) == list("012345")
+    assert drain(harness.queue()) == list("012345")
 
 
 def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
@@ -259,33 +259,33 @@ def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
 
 
 @point_only
-def test_small_bulk_segments_are_joined_and_keep_their_instants(bench: Bench, clock, monkeypatch):
+def test_small_bulk_segments_are_joined_and_keep_their_instants(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
-    queue = bench.create(message_retention_period=60)
+    queue = harness.create(message_retention_period=60)
     for number in range(4):
         bulk_segment(queue, [f"{number}a", f"{number}b"], f"2026-01-01 00:00:{number:02}.000001")
     queue.send("last")
     before = check_log(queue)
-    assert succeeded(bench.queue().compact()).segments_merged == 4
+    assert succeeded(harness.queue().compact()).segments_merged == 4
     assert check_log(queue) == before and live_files(queue) == 2
     clock.advance(61.5)  # 62 s after the start: what was sent at second 0 and 1 is gone
-    assert [m.body for m in bench.queue().peek()] == ["2a", "2b", "3a", "3b", "last"]
+    assert [m.body for m in harness.queue().peek()] == ["2a", "2b", "3a", "3b", "last"]
 
 
 @point_only
-def test_the_gone_half_of_a_segment_is_cut_off(bench: Bench, clock, monkeypatch):
+def test_the_gone_half_of_a_segment_is_cut_off(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
     monkeypatch.setattr(merge_segments, "CUT_ROWS", 3)
-    queue = bench.create()
+    queue = harness.create()
     for number in range(2):  # a closed segment of twenty
         queue.send_batch([SendEntry(body=str(number * 10 + n)) for n in range(10)])
         clock.advance(1)
     queue.send("open")
     held = queue.receive(20)
     queue.delete_batch([message.receipt_handle for message in held[:9]])
-    assert succeeded(bench.queue().compact()).segments_cut == 0
+    assert succeeded(harness.queue().compact()).segments_cut == 0
     queue.delete_batch([message.receipt_handle for message in held[9:12]])
-    assert succeeded(bench.queue().compact()).segments_cut == 1
+    assert succeeded(harness.queue().compact()).segments_cut == 1
     rows = check_log(queue, from_start=False)
     assert [row.body for row in rows] == [*map(str, range(12, 20)), "open"]
     queue.delete(held[12].receipt_handle)  # through a snapshot from before
@@ -294,8 +294,8 @@ def test_the_gone_half_of_a_segment_is_cut_off(bench: Bench, clock, monkeypatch)
 
 
 @point_only
-def test_a_crowded_ledger_is_written_anew(bench: Bench, clock, monkeypatch):
-    queue = bench.create()
+def test_a_crowded_ledger_is_written_anew(harness: Harness, clock, monkeypatch):
+    queue = harness.create()
     queue.send_batch([SendEntry(body=str(number)) for number in range(20)])
     held = [queue.receive(2) for _ in range(10)]
     for first, _ in held:
@@ -305,17 +305,17 @@ def test_a_crowded_ledger_is_written_anew(bench: Bench, clock, monkeypatch):
         shard_of(queue).command([Rewrite()], queue.runtime.now)
     assert live_files(queue, "receipts") == 6
     before = queue.counts()
-    assert succeeded(bench.queue().compact()).ledgers_rewritten == 1
+    assert succeeded(harness.queue().compact()).ledgers_rewritten == 1
     assert live_files(queue, "receipts") == 2
-    assert succeeded(bench.queue().compact()).ledgers_rewritten == 0
-    assert bench.queue().counts() == queue.counts() == before
+    assert succeeded(harness.queue().compact()).ledgers_rewritten == 0
+    assert harness.queue().counts() == queue.counts() == before
     queue.delete(held[3][1].receipt_handle)
-    assert bench.queue().counts().in_flight == 9
+    assert harness.queue().counts().in_flight == 9
 
 
 @point_only
-def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(bench: Bench, clock):
-    queue = bench.create()
+def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(harness: Harness, clock):
+    queue = harness.create()
     for number in range(5):
         queue.send(str(number))
     succeeded(queue.compact())
@@ -335,41 +335,41 @@ def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(bench: Bench, 
     assert reader.to_pyarrow_table().num_rows == 5
     older(queue.runtime.root.path, 301)
     succeeded(queue.compact())
-    assert [m.body for m in bench.queue().receive(10)] == list("012345678")
+    assert [m.body for m in harness.queue().receive(10)] == list("012345678")
     assert len(queue.receive(10)) == 0
 
 
 @pytest.mark.spec("QUE-13")
 @point_only
-def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(bench: Bench, clock):
-    queue, sleeper = bench.create(), bench.queue()
+def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(harness: Harness, clock):
+    queue, sleeper = harness.create(), harness.queue()
     sleeper.send("a")
     sleeper.receive()
-    bench.create("others")
+    harness.create("others")
     for number in range(20):
         queue.send(str(number))
-    bench.open().delete_queue("orders")
-    for summary in succeeded(bench.open().compact()):
+    harness.open().delete_queue("orders")
+    for summary in succeeded(harness.open().compact()):
         assert not summary.deleted
     assert len(files_of(queue, "messages")) == 21
     clock.advance(DAY - 1)
-    assert not [each for each in succeeded(bench.open().compact()) if each.deleted]
+    assert not [each for each in succeeded(harness.open().compact()) if each.deleted]
     clock.advance(2)
-    deleted, *_ = [each for each in succeeded(bench.open().compact()) if each.deleted]
+    deleted, *_ = [each for each in succeeded(harness.open().compact()) if each.deleted]
     assert deleted.queue == "orders" and deleted.files_freed > 21
     assert not Path(layout.tables_path(queue.runtime.root.path, queue.key)).exists()
     for call in (lambda: sleeper.send("lost?"), sleeper.receive, sleeper.counts):
         with pytest.raises(QueueDoesNotExist):
             call()
-    assert not [each for each in succeeded(bench.open().compact()) if each.deleted]
-    again = bench.create()
+    assert not [each for each in succeeded(harness.open().compact()) if each.deleted]
+    again = harness.create()
     again.send("new")
     assert drain(again) == ["new"]
 
 
 @point_only
-def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_day(bench: Bench, clock):
-    queue = bench.create()
+def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_day(harness: Harness, clock):
+    queue = harness.create()
     queue.send("a")
     table = Path(layout.messages_path(queue.runtime.root.path, queue.key, 0))
     (table / "bulk" / "load-1" / "x").mkdir(parents=True)
@@ -396,15 +396,15 @@ def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_
 
 @pytest.mark.spec("NAM-6")
 @point_only
-def test_stats_have_a_row_per_queue_and_minute(bench: Bench, clock):
-    first, other = bench.create(), bench.open(region="north").create_queue("orders")
+def test_stats_have_a_row_per_queue_and_minute(harness: Harness, clock):
+    first, other = harness.create(), harness.open(region="north").create_queue("orders")
     first.send_batch([SendEntry(body=body) for body in "abc"])
     first.receive(2)
     for _ in range(2):
-        succeeded(bench.open().compact())
+        succeeded(harness.open().compact())
     clock.advance(60)
-    succeeded(bench.open(region="north").compact())
-    rows = DeltaTable(f"{bench.root}/stats").to_pyarrow_table().to_pylist()
+    succeeded(harness.open(region="north").compact())
+    rows = DeltaTable(f"{harness.root}/stats").to_pyarrow_table().to_pylist()
     told = {(row["region"], row["minute"].minute): row for row in rows}
     assert len(rows) == len(told) == 4
     here = told["local", 0]
@@ -414,24 +414,24 @@ def test_stats_have_a_row_per_queue_and_minute(bench: Bench, clock):
 
 
 @point_only
-def test_the_stats_of_a_day_stay_in_few_files(bench: Bench, clock):
-    bench.create()
+def test_the_stats_of_a_day_stay_in_few_files(harness: Harness, clock):
+    harness.create()
     for _ in range(40):
-        succeeded(bench.open().compact())
+        succeeded(harness.open().compact())
         clock.advance(60)
-    table = DeltaTable(f"{bench.root}/stats")
+    table = DeltaTable(f"{harness.root}/stats")
     assert table.to_pyarrow_table().num_rows == 40
     assert len(table.file_uris()) <= 18
 
 
 @point_only
-def test_a_step_that_fails_is_told_and_the_others_go_on(bench: Bench, clock, caplog):
-    broken, whole = bench.create("broken"), bench.create("whole", message_retention_period=60)
+def test_a_step_that_fails_is_told_and_the_others_go_on(harness: Harness, clock, caplog):
+    broken, whole = harness.create("broken"), harness.create("whole", message_retention_period=60)
     whole.send("a")
     clock.advance(61)
-    shutil.rmtree(layout.messages_path(bench.root, broken.key, 0))
+    shutil.rmtree(layout.messages_path(harness.root, broken.key, 0))
     told: list[Any] = []
-    summaries = {each.queue: each for each in bench.open().compact(lambda *step: told.append(step))}
+    summaries = {each.queue: each for each in harness.open().compact(lambda *step: told.append(step))}
     assert summaries["broken"].failures and summaries["whole"].expired == 1
     assert summaries["whole"].failures == summaries[None].failures == []
     assert told == [(0, 2, "broken"), (1, 2, "whole"), (2, 2, "")]
@@ -439,26 +439,26 @@ def test_a_step_that_fails_is_told_and_the_others_go_on(bench: Bench, clock, cap
 
 
 @point_only
-def test_a_root_without_queues_and_a_queue_that_is_not_there_are_refused(bench: Bench, tmp_path):
+def test_a_root_without_queues_and_a_queue_that_is_not_there_are_refused(harness: Harness, tmp_path):
     for root in (tmp_path / "nothing", tmp_path):
         with pytest.raises(QueueClientError) as refused:
             LakeQueue(str(root)).compact()
         assert "\n" not in str(refused.value)
-    queue = bench.create()
-    bench.open().delete_queue("orders")
+    queue = harness.create()
+    harness.open().delete_queue("orders")
     with pytest.raises(QueueDoesNotExist):
         queue.compact()
 
 
 @point_only
-def test_a_pass_finishes_what_was_interrupted(bench: Bench, clock):
-    set_, deleted = bench.create("set"), bench.create("deleted")
-    root = bench.open().runtime
+def test_a_pass_finishes_what_was_interrupted(harness: Harness, clock):
+    set_, deleted = harness.create("set"), harness.create("deleted")
+    root = harness.open().runtime
     root.update(set_.runtime.row, lambda row: attrs_with_delay(row))  # the catalog knows, the shards do not
-    shard_of(bench.open().queue("deleted")).mark(close=True)
-    succeeded(bench.open().compact())
-    assert [queue.name for queue in bench.open().list_queues()] == ["set"]
-    assert shard_of(bench.queue("set")).look(lambda machine: machine.head.attributes["DelaySeconds"]) == "50"
+    shard_of(harness.open().queue("deleted")).close()
+    succeeded(harness.open().compact())
+    assert [queue.name for queue in harness.open().list_queues()] == ["set"]
+    assert shard_of(harness.queue("set")).look(lambda machine: machine.head.attributes["DelaySeconds"]) == "50"
     assert deleted.name == "deleted"
 
 
@@ -473,10 +473,10 @@ def attrs_with_delay(row: Any) -> Any:
 
 
 @point_only
-def test_two_passes_at_once_and_a_sender(bench: Bench, clock, monkeypatch):
+def test_two_passes_at_once_and_a_sender(harness: Harness, clock, monkeypatch):
     small_segments(monkeypatch)
-    here = bench.create()
-    one, two, sender = (entry.queue("orders") for entry in apart(bench.root, clock, 3))
+    here = harness.create()
+    one, two, sender = (entry.queue("orders") for entry in apart(harness.root, clock, 3))
 
     def send() -> None:
         for number in range(25):
@@ -492,13 +492,13 @@ def test_two_passes_at_once_and_a_sender(bench: Bench, clock, monkeypatch):
         check_log(here)
     assert len(log_rows(here)) == 100
     clock.advance(31)
-    assert sorted(drain(bench.queue())) == sorted(str(number) for number in range(25) for _ in range(4))
+    assert sorted(drain(harness.queue())) == sorted(str(number) for number in range(25) for _ in range(4))
 
 
 @pytest.mark.slow
 @point_only
 @pytest.mark.spec("DLT-7")
-def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(bench: Bench, clock, tmp_path):
+def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Harness, clock, tmp_path):
     worker = Path(__file__).parents[1] / "concurrency" / "worker.py"
     prepared = tmp_path / "prepared"
     queue = LakeQueue(str(prepared)).create_queue("orders", message_retention_period=600, rewind_range=300)
@@ -532,7 +532,7 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(bench: Bench
 
 @pytest.mark.timeout(120)
 @point_only
-def test_producers_and_consumers_in_other_processes_notice_nothing(bench: Bench, tmp_path):
+def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harness, tmp_path):
     crew = Crew(tmp_path / "shared", LakeQueue(str(tmp_path / "shared")).create_queue("orders"))
     anchor(crew.queue)
     names = ["a", "b"]
@@ -556,9 +556,9 @@ def test_producers_and_consumers_in_other_processes_notice_nothing(bench: Bench,
     assert min(summary.sent, summary.received, summary.deleted) > 10, summary
 
 
-def steady_flow(bench: Bench, minutes: int, rounds: int) -> list[dict[str, float]]:
+def steady_flow(harness: Harness, minutes: int, rounds: int) -> list[dict[str, float]]:
     """A queue in use with a pass a minute; the files' own age follows, as removal goes by the machine's time."""
-    clock, queue = bench.clock, bench.create(visibility_timeout=90, rewind_range=600)
+    clock, queue = harness.clock, harness.create(visibility_timeout=90, rewind_range=600)
     stays = queue.send("stays")  # received again and again, never deleted: it holds the floor
     curve: list[dict[str, float]] = []
     for _ in range(minutes):
@@ -569,16 +569,16 @@ def steady_flow(bench: Bench, minutes: int, rounds: int) -> list[dict[str, float
             messages = [m for m in queue.receive(10) if m.message_id != stays.message_id]
             queue.delete_batch([m.receipt_handle for m in messages])
             clock.advance(60 / rounds)
-        older(bench.root, 60)
+        older(harness.root, 60)
         took = time.perf_counter() - began
-        succeeded(bench.open().compact())
+        succeeded(harness.open().compact())
         curve.append(
             {
                 "live files": live_files(queue),
                 "ledger files": live_files(queue, "receipts"),
                 "log": len(log_files_of(queue, "messages")),
                 "ledger log": len(log_files_of(queue, "receipts")),
-                "ledger rows": DeltaTable(layout.receipts_path(bench.root, queue.key, 0))
+                "ledger rows": DeltaTable(layout.receipts_path(harness.root, queue.key, 0))
                 .to_pyarrow_table()
                 .num_rows,
                 "ms a call": round(took * 1_000 / (rounds * 5), 1),
@@ -594,8 +594,8 @@ def most(curve: list[dict[str, float]], name: str) -> float:
 @pytest.mark.slow
 @point_only
 @pytest.mark.timeout(200)
-def test_an_hour_of_steady_flow_stays_small(bench: Bench):
-    curve = steady_flow(bench, 60, rounds=1)
+def test_an_hour_of_steady_flow_stays_small(harness: Harness):
+    curve = steady_flow(harness, 60, rounds=1)
     assert most(curve, "live files") <= 64 + 3 * merge_segments.TIER_SEGMENTS
     assert most(curve, "ledger files") <= 8 and most(curve, "ledger rows") <= 5
     # ten minutes of it, the time between two checkpoints, and the checkpoints
@@ -606,8 +606,8 @@ def test_an_hour_of_steady_flow_stays_small(bench: Bench):
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @point_only
-def test_three_hours_of_a_steadier_flow_stay_small(bench: Bench):
-    curve = steady_flow(bench, 180, rounds=4)
+def test_three_hours_of_a_steadier_flow_stay_small(harness: Harness):
+    curve = steady_flow(harness, 180, rounds=4)
     print(*curve[::10], sep="\n")
     assert most(curve, "live files") <= 64 + 3 * merge_segments.TIER_SEGMENTS
     assert most(curve, "ledger files") <= 8 and most(curve, "ledger rows") <= 5
@@ -618,61 +618,61 @@ def test_three_hours_of_a_steadier_flow_stay_small(bench: Bench):
 # --- what holds it together
 
 
-def _history_is_kept(bench: Bench, patch: pytest.MonkeyPatch) -> None:
-    queue = bench.create(rewind_range=300)
+def _history_is_kept(harness: Harness, patch: pytest.MonkeyPatch) -> None:
+    queue = harness.create(rewind_range=300)
     for number in range(6):
         queue.send(str(number))
         queue.delete(queue.receive()[0].receipt_handle)
-    succeeded(bench.queue().compact())
-    assert queue.rewind(bench.clock.now() - timedelta(seconds=200)) == 6
-    assert drain(bench.queue()) == list("012345")
+    succeeded(harness.queue().compact())
+    assert queue.rewind(harness.clock.now() - timedelta(seconds=200)) == 6
+    assert drain(harness.queue()) == list("012345")
 
 
-def _what_waits_is_kept(bench: Bench, patch: pytest.MonkeyPatch) -> None:
-    queue = bench.create()
+def _what_waits_is_kept(harness: Harness, patch: pytest.MonkeyPatch) -> None:
+    queue = harness.create()
     for number in range(6):
         queue.send(str(number))
-    succeeded(bench.queue().compact())
-    assert drain(bench.queue()) == list("012345")
+    succeeded(harness.queue().compact())
+    assert drain(harness.queue()) == list("012345")
 
 
-def _two_at_once_join_once(bench: Bench, patch: pytest.MonkeyPatch) -> None:
-    queue = bench.create()
+def _two_at_once_join_once(harness: Harness, patch: pytest.MonkeyPatch) -> None:
+    queue = harness.create()
     with patch.context() as scope:
-        scope.setattr("lakequeue.runtime.shard_service.tidy", lambda *_: None)
+        scope.setattr("lakequeue.runtime.shard_service.merge_recent", lambda *_: None)
         for number in range(7):
             queue.send(str(number))
-    path = layout.messages_path(bench.root, queue.key, 0)
+    path = layout.messages_path(harness.root, queue.key, 0)
     mine, theirs = PointEngine().open(path), PointEngine().open(path)
     replace, late = type(mine).replace, []
 
     def slow(table: Any, *arguments: Any) -> None:
         if table is mine and not late:
             late.append(1)
-            merge_segments.compact(theirs, 0, 0, 0)
+            merge_segments.merge_all(theirs, 0, 0, 0)
         replace(table, *arguments)
 
     patch.setattr(type(mine), "replace", slow)
-    merge_segments.compact(mine, 0, 0, 0)
+    merge_segments.merge_all(mine, 0, 0, 0)
     assert late
     assert [row.body for row in check_log(queue)] == list("0123456")
 
 
-def _an_open_segment_loses_no_send(bench: Bench, patch: pytest.MonkeyPatch) -> None:
-    queue = bench.create()
+def _an_open_segment_loses_no_send(harness: Harness, patch: pytest.MonkeyPatch) -> None:
+    queue = harness.create()
     queue.send("0")
     queue.delete(queue.receive()[0].receipt_handle)
-    table = PointEngine().open(layout.messages_path(bench.root, queue.key, 0))
+    table = PointEngine().open(layout.messages_path(harness.root, queue.key, 0))
     replace = type(table).replace
 
     def slow(table: Any, *arguments: Any) -> None:
-        bench.queue().send("1")
+        harness.queue().send("1")
         replace(table, *arguments)
 
     patch.setattr(type(table), "replace", slow)
-    merge_segments.compact(table, 1, 0)
+    merge_segments.merge_all(table, 1, 0)
     assert [row.body for row in check_log(queue, from_start=False)][-1] == "1"
-    assert drain(bench.queue()) == ["1"]
+    assert drain(harness.queue()) == ["1"]
 
 
 def no_floor(patch: pytest.MonkeyPatch) -> None:
@@ -712,11 +712,11 @@ PAIRS = [
 
 @point_only
 @pytest.mark.parametrize(("scenario", "mutation"), PAIRS, ids=[f"{s.__name__}-{m.__name__}" for s, m in PAIRS])
-def test_the_guarantee_holds_and_its_check_can_fail(bench: Bench, tmp_path, scenario, mutation):
+def test_the_guarantee_holds_and_its_check_can_fail(harness: Harness, tmp_path, scenario, mutation):
     for mutated in (False, True):
         with pytest.MonkeyPatch.context() as patch:
             keep_nothing(patch)
-            own = Bench(str(tmp_path / f"{mutated}"), ManualClock(), "point")
+            own = Harness(str(tmp_path / f"{mutated}"), ManualClock(), "point")
             if not mutated:
                 scenario(own, patch)
                 continue
@@ -726,5 +726,5 @@ def test_the_guarantee_holds_and_its_check_can_fail(bench: Bench, tmp_path, scen
 
 
 @point_only
-def test_dropping_the_open_segment_and_a_send_refuse_each_other(bench: Bench, monkeypatch):
-    _an_open_segment_loses_no_send(bench, monkeypatch)
+def test_dropping_the_open_segment_and_a_send_refuse_each_other(harness: Harness, monkeypatch):
+    _an_open_segment_loses_no_send(harness, monkeypatch)

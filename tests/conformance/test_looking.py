@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from deltalake import DeltaTable
 
-from conformance.bench import Bench, point_only
+from conformance.harness import Harness, point_only
 from hostile import SLOW, SLOW_BODY
 from lakequeue import Queue, SendEntry, errors
 from lakequeue.conditions import sandbox
@@ -28,15 +28,15 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spec("QUE-23", "STA-6", "DLT-3")
-def test_a_condition_sees_what_a_peek_shows(bench: Bench, clock: ManualClock):
-    queue = bench.create(delay=5)
+def test_a_condition_sees_what_a_peek_shows(harness: Harness, clock: ManualClock):
+    queue = harness.create(delay=5)
     queue.send("received", delay=0, attributes={"customer": "Ada", "price": 12.5})
     clock.advance(2)
     queue.send("waiting", delay=0, attributes={"customer": "Grace", "key": b"\x00\xff"}, group_id="tag")
     queue.send("delayed")
     queue.receive()
-    before = bench.versions()
-    other = bench.queue()
+    before = harness.versions()
+    other = harness.queue()
     for where, bodies in {
         "state = 'in_flight' AND receive_count = 1": ["received"],
         "state = 'visible' AND receive_count = 0": ["waiting"],
@@ -58,34 +58,36 @@ def test_a_condition_sees_what_a_peek_shows(bench: Bench, clock: ManualClock):
         assert (where, found(other, where)) == (where, bodies)
     [message] = other.peek(f"message_id = '{other.peek()[1].message_id}'")
     assert message == other.peek()[1]
-    assert bench.versions() == before
+    assert harness.versions() == before
 
 
 @point_only
-def test_all_messages_are_gone_through_and_no_further_than_needed(bench: Bench, clock, small_batches, monkeypatch):
-    queue = bench.create()
+def test_all_messages_are_gone_through_and_no_further_than_needed(
+    harness: Harness, clock, small_batches, monkeypatch
+):
+    queue = harness.create()
     queue.send_batch([SendEntry(str(number), delay=60 if number % 4 == 2 else None) for number in range(30)])
     received = queue.receive(12)
     queue.delete_batch([message.receipt_handle for message in received[::2]])
     queue.send("30")
     left = [str(n) for n in range(31) if str(n) not in {m.body for m in received[::2]}]
-    assert found(bench.queue(), "true") == [m.body for m in bench.queue().peek(limit=100)] == left
-    assert found(bench.queue(), "body::INT % 7 = 6") == ["6", "20", "27"]
-    assert found(bench.queue(), "state = 'delayed'", 3) == ["2", "6", "10"]
-    assert found(bench.queue(), "state = 'in_flight'") == [message.body for message in received[1::2]]
+    assert found(harness.queue(), "true") == [m.body for m in harness.queue().peek(limit=100)] == left
+    assert found(harness.queue(), "body::INT % 7 = 6") == ["6", "20", "27"]
+    assert found(harness.queue(), "state = 'delayed'", 3) == ["2", "6", "10"]
+    assert found(harness.queue(), "state = 'in_flight'") == [message.body for message in received[1::2]]
     read: list[int] = []
     rows = ShardService.rows
     monkeypatch.setattr(
         ShardService, "rows", lambda self, first, last: read.append(last) or rows(self, first, last)
     )
-    assert found(bench.queue(), "body::INT >= 6", 1) == ["6"]
+    assert found(harness.queue(), "body::INT >= 6", 1) == ["6"]
     assert max(read) < 10
 
 
 @point_only
-def test_a_batch_holds_a_bounded_number_of_bytes(bench: Bench, monkeypatch):
+def test_a_batch_holds_a_bounded_number_of_bytes(harness: Harness, monkeypatch):
     monkeypatch.setattr(browse, "BYTES", 2_000)
-    queue = bench.create()
+    queue = harness.create()
     for number in range(6):
         queue.send(f"{number}" * 1_000)
     sizes = [
@@ -96,35 +98,35 @@ def test_a_batch_holds_a_bounded_number_of_bytes(bench: Bench, monkeypatch):
 
 
 @point_only
-def test_messages_of_all_shards_come_oldest_first(bench: Bench, clock: ManualClock, small_batches):
-    queue = bench.create(shards=3)
+def test_messages_of_all_shards_come_oldest_first(harness: Harness, clock: ManualClock, small_batches):
+    queue = harness.create(shards=3)
     for number in range(12):
         queue.send(str(number))
         clock.advance(1)
-    assert found(bench.queue(), "body::INT % 2 = 0") == ["0", "2", "4", "6", "8", "10"]
-    assert found(bench.queue(), "age <= 6", 3) == ["6", "7", "8"]
-    assert [message.body for message in bench.queue().peek(limit=5)] == ["0", "1", "2", "3", "4"]
+    assert found(harness.queue(), "body::INT % 2 = 0") == ["0", "2", "4", "6", "8", "10"]
+    assert found(harness.queue(), "age <= 6", 3) == ["6", "7", "8"]
+    assert [message.body for message in harness.queue().peek(limit=5)] == ["0", "1", "2", "3", "4"]
 
 
 @point_only
 @pytest.mark.spec("DDP-12")
-def test_groups_and_deduplication_ids_of_fifo_queues_can_be_asked_for(bench: Bench):
-    queue = bench.create("orders.fifo", fifo=True)
+def test_groups_and_deduplication_ids_of_fifo_queues_can_be_asked_for(harness: Harness):
+    queue = harness.create("orders.fifo", fifo=True)
     for number, group in enumerate("abab"):
         queue.send(str(number), group_id=group, dedup_id=f"d{number}")
     queue.receive()
-    assert found(bench.queue("orders.fifo"), "group_id = 'b'") == ["1", "3"]
-    assert found(bench.queue("orders.fifo"), "dedup_id = 'd2' OR state = 'in_flight'") == ["0", "2"]
+    assert found(harness.queue("orders.fifo"), "group_id = 'b'") == ["1", "3"]
+    assert found(harness.queue("orders.fifo"), "dedup_id = 'd2' OR state = 'in_flight'") == ["0", "2"]
 
 
 @point_only
 @pytest.mark.spec("RET-9", "STA-5")
-def test_what_expires_or_is_dropped_meanwhile_is_passed_over(bench: Bench, clock: ManualClock, small_batches):
-    queue = bench.create(message_retention_period=60)
+def test_what_expires_or_is_dropped_meanwhile_is_passed_over(harness: Harness, clock: ManualClock, small_batches):
+    queue = harness.create(message_retention_period=60)
     for number in range(8):
         queue.send(str(number))
         clock.advance(10)
-    assert found(bench.queue(), "true") == ["3", "4", "5", "6", "7"]
+    assert found(harness.queue(), "true") == ["3", "4", "5", "6", "7"]
     batches = browse.batches(queue.runtime.shards[0], queue.runtime.now, 3)
     assert [message["body"] for message in next(batches).rows.to_pylist()] == ["3", "4", "5"]
     clock.advance(100)
@@ -132,10 +134,10 @@ def test_what_expires_or_is_dropped_meanwhile_is_passed_over(bench: Bench, clock
 
 
 @point_only
-def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(bench: Bench):
-    queue = bench.create()
+def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(harness: Harness):
+    queue = harness.create()
     queue.send_batch([SendEntry(text) for text in "abcd"])
-    other = bench.queue()
+    other = harness.queue()
     queue.purge()
     queue.compact()
     shard = other.runtime.shards[0]
@@ -148,9 +150,9 @@ def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(benc
 
 @point_only
 @pytest.mark.spec("QUE-13")
-def test_a_deleted_queue_cannot_be_looked_at(bench: Bench):
-    queue = bench.create()
-    bench.open().delete_queue("orders")
+def test_a_deleted_queue_cannot_be_looked_at(harness: Harness):
+    queue = harness.create()
+    harness.open().delete_queue("orders")
     for where in (None, "true"):
         with pytest.raises(errors.QueueDoesNotExist):
             queue.peek(where)
@@ -158,8 +160,8 @@ def test_a_deleted_queue_cannot_be_looked_at(bench: Bench):
 
 @point_only
 @pytest.mark.spec("RWD-4")
-def test_rates_follow_from_the_counts_of_two_looks(bench: Bench, clock: ManualClock):
-    queue = bench.create(shards=2, rewind_range=3600)
+def test_rates_follow_from_the_counts_of_two_looks(harness: Harness, clock: ManualClock):
+    queue = harness.create(shards=2, rewind_range=3600)
     queue.send("before")
     first = depth(queue.runtime)
     assert depth(queue.runtime).rates_since(first) == (None, None)
@@ -167,24 +169,24 @@ def test_rates_follow_from_the_counts_of_two_looks(bench: Bench, clock: ManualCl
         queue.send(str(number))
     queue.delete_batch([message.receipt_handle for message in queue.receive(4)])
     clock.advance(2)
-    second = depth(bench.queue().runtime)
+    second = depth(harness.queue().runtime)
     assert (second.sent, second.stored, second.counts) == (7, 3, queue.counts())
     assert second.rates_since(first) == (3.0, 2.0)
     queue.rewind(clock.now() - timedelta(seconds=2))
     clock.advance(1)
-    assert depth(bench.queue().runtime).rates_since(second) == (0.0, -4.0)
+    assert depth(harness.queue().runtime).rates_since(second) == (0.0, -4.0)
 
 
 @point_only
 @pytest.mark.spec("STA-6")
-def test_a_condition_that_is_too_slow_ends_a_peek_and_changes_nothing(bench: Bench, monkeypatch):
+def test_a_condition_that_is_too_slow_ends_a_peek_and_changes_nothing(harness: Harness, monkeypatch):
     monkeypatch.setattr(sandbox, "SECONDS", 2.0)
-    queue = bench.create()
+    queue = harness.create()
     queue.send_batch([SendEntry("x"), SendEntry(SLOW_BODY)])
-    before = bench.versions()
+    before = harness.versions()
     with pytest.raises(
         errors.InvalidParameterValue, match="too slow: judging it for 2 messages took more than 2 s"
     ):
         queue.peek(SLOW)
-    assert bench.versions() == before
+    assert harness.versions() == before
     assert [len(message.body) for message in queue.peek("length(body) > 1")] == [len(SLOW_BODY)]

@@ -6,16 +6,16 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.bench import Bench, point_only
+from conformance.harness import Harness, point_only
 from lakequeue import Queue, SendEntry, errors
 from lakequeue.conditions.predicate import Predicate
 from lakequeue.operations import browse, rewind
 from lakequeue.testing import ManualClock
 
 
-def consumed(bench: Bench, clock: ManualClock, count: int = 6, **attributes: object) -> Queue:
+def consumed(harness: Harness, clock: ManualClock, count: int = 6, **attributes: object) -> Queue:
     """A queue with messages sent a second apart, of which the even ones were deleted."""
-    queue = bench.create(**{"rewind_range": True} | attributes)
+    queue = harness.create(**{"rewind_range": True} | attributes)
     for number in range(count):
         queue.send(str(number))
         clock.advance(1)
@@ -25,11 +25,13 @@ def consumed(bench: Bench, clock: ManualClock, count: int = 6, **attributes: obj
 
 
 @pytest.mark.spec("RWD-4", "RWD-9", "RWD-19")
-def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(bench: Bench, clock: ManualClock):
+def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
+    harness: Harness, clock: ManualClock
+):
     begin = clock.now()
-    consumed(bench, clock)
-    before = bench.versions()
-    queue = bench.queue()
+    consumed(harness, clock)
+    before = harness.versions()
+    queue = harness.queue()
     shown = browse.peek_history(queue.runtime, begin, None, 10)
     assert [(message.body, message.state, message.receive_count) for message in shown] == [
         ("0", "deleted", 0),
@@ -38,19 +40,19 @@ def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     ]
     for seconds, count in ((0, 3), (2, 2), (2.5, 1), (4, 1), (5, 0), (6, 0)):
         assert (seconds, rewind.rewindable(queue.runtime, begin + timedelta(seconds=seconds))) == (seconds, count)
-    assert bench.versions() == before
+    assert harness.versions() == before
     assert queue.rewind(begin + timedelta(seconds=2)) == 2
-    assert rewind.rewindable(bench.queue().runtime, begin) == 1
-    assert [message.body for message in browse.peek_history(bench.queue().runtime, begin, None, 10)] == ["0"]
+    assert rewind.rewindable(harness.queue().runtime, begin) == 1
+    assert [message.body for message in browse.peek_history(harness.queue().runtime, begin, None, 10)] == ["0"]
 
 
 @point_only
 def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
-    bench: Bench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(browse, "ROWS", 2)
     begin = clock.now()
-    queue = consumed(bench, clock, 20, shards=3)
+    queue = consumed(harness, clock, 20, shards=3)
 
     def bodies(seconds: int, where: str | None, limit: int = 100) -> list[int]:
         condition = None if where is None else Predicate(where, browse.SCHEMA)
@@ -67,8 +69,8 @@ def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
 
 @point_only
 @pytest.mark.spec("RWD-6", "RWD-11", "RWD-15")
-def test_what_a_rewind_refuses_is_refused_before_it(bench: Bench, clock: ManualClock):
-    queue = consumed(bench, clock, rewind_range=60)
+def test_what_a_rewind_refuses_is_refused_before_it(harness: Harness, clock: ManualClock):
+    queue = consumed(harness, clock, rewind_range=60)
     for instant in (clock.now() + timedelta(seconds=1), clock.now() - timedelta(seconds=61)):
         with pytest.raises(errors.InvalidParameterValue, match="RewindTime"):
             rewind.rewindable(queue.runtime, instant)
@@ -76,27 +78,27 @@ def test_what_a_rewind_refuses_is_refused_before_it(bench: Bench, clock: ManualC
     assert rewind.rewindable(queue.runtime, clock.now() - timedelta(seconds=60)) == 0
     assert browse.peek_history(queue.runtime, clock.now() - timedelta(hours=1), None, 10) == []
     with pytest.raises(errors.UnsupportedOperation):
-        rewind.rewindable(bench.create("plain").runtime, clock.now())
+        rewind.rewindable(harness.create("plain").runtime, clock.now())
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_redrive_says_beforehand_how_much_it_takes_where(bench: Bench, clock: ManualClock):
-    bench.create("letters")
+def test_a_redrive_says_beforehand_how_much_it_takes_where(harness: Harness, clock: ManualClock):
+    harness.create("letters")
     for name in ("orders", "mails", "gone"):
-        source = bench.create(name, visibility_timeout=0)
+        source = harness.create(name, visibility_timeout=0)
         source.set_attributes(redrive_policy={"deadLetterTargetArn": "letters", "maxReceiveCount": 1})
         source.send_batch([SendEntry(f"{name} {number}") for number in range(3 if name == "mails" else 2)])
         source.receive(10)
         source.receive(10)
-    bench.queue("letters").send("no dead letter")
-    bench.open().delete_queue("gone")
-    letters = bench.queue("letters")
-    before = bench.versions()
+    harness.queue("letters").send("no dead letter")
+    harness.open().delete_queue("gone")
+    letters = harness.queue("letters")
+    before = harness.versions()
     assert letters.redrivable() == {"orders": 2, "mails": 3}
     assert letters.redrivable("body LIKE '% 1'") == {"orders": 1, "mails": 1}
     assert letters.redrivable("body LIKE 'gone%'") == {}
     with pytest.raises(errors.InvalidParameterValue, match="where"):
         letters.redrivable("nonsense(")
-    assert bench.versions() == before
+    assert harness.versions() == before
     letters.receive(1, visibility_timeout=60)
     assert sum(letters.redrivable().values()) == letters.redrive() == 4

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import attrs
 import pytest
 
-from conformance.bench import Bench, point_only
+from conformance.harness import Harness, point_only
 from lakequeue import Queue, SendEntry, errors
 from lakequeue.shard import Head
 from lakequeue.shard.state import ShardState
@@ -40,142 +40,142 @@ def bodies(queue: Queue) -> list[str]:
 
 
 @pytest.mark.spec("RWD-4", "RWD-7", "RWD-9", "RWD-10", "RWD-19", "RWD-20", "STA-9", "DEL-4", "QUE-22")
-def test_what_was_deleted_comes_back_in_the_order_of_sending(bench: Bench, clock: ManualClock) -> None:
-    queue = bench.create(rewind_range=HOUR)
+def test_what_was_deleted_comes_back_in_the_order_of_sending(harness: Harness, clock: ManualClock) -> None:
+    queue = harness.create(rewind_range=HOUR)
     start = clock.now()
     sent = queue.send("a")
     clock.advance(10)
     send_each(queue, clock, "b", "c", "d")
     delete(queue, "d", "b", "c", "a")
-    assert bench.queue().counts().rewindable == 4
-    assert bodies(bench.queue()) == []
+    assert harness.queue().counts().rewindable == 4
+    assert bodies(harness.queue()) == []
 
-    assert bench.queue().rewind(start + timedelta(seconds=10)) == 3  # b was sent at that instant
-    assert bench.queue().counts().rewindable == 1
-    first, *others = bench.queue().receive(1), *bench.queue().receive(10)
+    assert harness.queue().rewind(start + timedelta(seconds=10)) == 3  # b was sent at that instant
+    assert harness.queue().counts().rewindable == 1
+    first, *others = harness.queue().receive(1), *harness.queue().receive(10)
     assert [first[0].body, *(message.body for message in others)] == ["b", "c", "d"]
     assert {message.receive_count for message in [*first, *others]} == {1}
     for message in [*others, *first]:
         queue.delete(message.receipt_handle)
-    assert bench.queue().rewind(start) == 4
-    again = bench.queue().receive(10)
+    assert harness.queue().rewind(start) == 4
+    again = harness.queue().receive(10)
     assert [message.body for message in again] == ["a", "b", "c", "d"]
     assert again[0].message_id == sent.message_id
     assert again[0].sent_at == start
 
 
 @pytest.mark.spec("RWD-14", "RWD-21", "RWD-20", "RCP-6")
-def test_what_is_waiting_or_in_flight_is_left_alone(bench: Bench, clock: ManualClock) -> None:
-    queue = bench.create(rewind_range=HOUR)
+def test_what_is_waiting_or_in_flight_is_left_alone(harness: Harness, clock: ManualClock) -> None:
+    queue = harness.create(rewind_range=HOUR)
     start = clock.now()
     send_each(queue, clock, "deleted", "held", every=1)
     gone, held = queue.receive(2, visibility_timeout=100)
     queue.delete(gone.receipt_handle)
     queue.send("waiting")
-    bench.queue().rewind(start)
-    assert sorted(bodies(bench.queue())) == ["deleted", "waiting"]
+    harness.queue().rewind(start)
+    assert sorted(bodies(harness.queue())) == ["deleted", "waiting"]
     queue.delete(gone.receipt_handle)  # a dead handle: does nothing
     with pytest.raises(errors.InvalidParameterValue):
         queue.change_visibility(gone.receipt_handle, 5)
-    assert bench.queue().counts().in_flight == 3
+    assert harness.queue().counts().in_flight == 3
     clock.advance(100)
-    assert "held" in bodies(bench.queue())
+    assert "held" in bodies(harness.queue())
 
 
 @point_only
 @pytest.mark.spec("RWD-1", "RWD-2", "RWD-5", "RWD-8", "RWD-15", "RWD-25", "PRF-7")
-def test_history_is_kept_only_while_rewind_is_on(bench: Bench, clock: ManualClock) -> None:
-    queue = bench.create(message_retention_period=DAY)
+def test_history_is_kept_only_while_rewind_is_on(harness: Harness, clock: ManualClock) -> None:
+    queue = harness.create(message_retention_period=DAY)
     start = clock.now()
     assert queue.attributes()["RewindSeconds"] == "0"
     assert queue.min_rewind_time is None
     send_each(queue, clock, "before")
     delete(queue, "before")
     with pytest.raises(errors.UnsupportedOperation):
-        bench.queue().rewind(start)
+        harness.queue().rewind(start)
     queue.set_attributes(rewind_range=True)
-    assert bench.queue().attributes()["RewindSeconds"] == str(DAY)
-    assert bench.queue().rewind(start) == 0
+    assert harness.queue().attributes()["RewindSeconds"] == str(DAY)
+    assert harness.queue().rewind(start) == 0
 
     send_each(queue, clock, "kept")
     delete(queue, "kept")
     queue.set_attributes(rewind_range=0)
-    assert bench.queue().counts().rewindable == 0
+    assert harness.queue().counts().rewindable == 0
     queue.set_attributes(rewind_range=HOUR)
-    assert bench.queue().rewind(start) == 0
+    assert harness.queue().rewind(start) == 0
 
     send_each(queue, clock, "old", every=100)
     delete(queue, "old")
     queue.set_attributes(rewind_range=60)
-    assert bench.queue().counts().rewindable == 0
+    assert harness.queue().counts().rewindable == 0
     queue.set_attributes(rewind_range=HOUR)
-    assert bench.queue().rewind(start) == 0
+    assert harness.queue().rewind(start) == 0
 
 
 @point_only
 @pytest.mark.spec("RWD-6", "RWD-11", "RWD-13", "RWD-24", "RET-8")
-def test_a_rewind_reaches_as_far_as_range_and_retention(bench: Bench, clock: ManualClock) -> None:
-    queue = bench.create(message_retention_period=DAY, rewind_range=HOUR)
+def test_a_rewind_reaches_as_far_as_range_and_retention(harness: Harness, clock: ManualClock) -> None:
+    queue = harness.create(message_retention_period=DAY, rewind_range=HOUR)
     start = clock.now()
     send_each(queue, clock, "a", "b", every=1_000)
     delete(queue, "a", "b")
     clock.advance(HOUR - 2_000)
     now = clock.now()
-    assert bench.queue().min_rewind_time == start
+    assert harness.queue().min_rewind_time == start
     for to in (now - timedelta(seconds=HOUR, microseconds=1), now + timedelta(microseconds=1)):
-        before = bench.versions()
+        before = harness.versions()
         with pytest.raises(errors.InvalidParameterValue):
-            bench.queue().rewind(to)
-        assert bench.versions() == before
-    assert bench.queue().rewind(now) == 0
-    assert bench.queue().counts().rewindable == 2
+            harness.queue().rewind(to)
+        assert harness.versions() == before
+    assert harness.queue().rewind(now) == 0
+    assert harness.queue().counts().rewindable == 2
     clock.advance(0.000001)
-    assert bench.queue().counts().rewindable == 1
-    assert bench.queue().rewind(clock.now() - timedelta(seconds=HOUR)) == 1
-    assert bodies(bench.queue()) == ["b"]
+    assert harness.queue().counts().rewindable == 1
+    assert harness.queue().rewind(clock.now() - timedelta(seconds=HOUR)) == 1
+    assert bodies(harness.queue()) == ["b"]
 
-    other = bench.create("other", message_retention_period=DAY, rewind_range=DAY)
+    other = harness.create("other", message_retention_period=DAY, rewind_range=DAY)
     begun = clock.now()
     send_each(other, clock, "x", every=1)
     delete(other, "x")
     clock.advance(DAY - 1)
-    assert bench.queue("other").rewind(begun) == 0
-    assert bench.queue("other").counts().rewindable == 0
+    assert harness.queue("other").rewind(begun) == 0
+    assert harness.queue("other").counts().rewindable == 0
 
 
 @point_only
 @pytest.mark.spec("RWD-23", "PUR-5")
-def test_a_purge_leaves_nothing_to_rewind(bench: Bench, clock: ManualClock) -> None:
-    queue = bench.create(rewind_range=HOUR)
+def test_a_purge_leaves_nothing_to_rewind(harness: Harness, clock: ManualClock) -> None:
+    queue = harness.create(rewind_range=HOUR)
     start = clock.now()
     send_each(queue, clock, "a", "b")
     delete(queue, "a")
     queue.purge()
     clock.advance(1)
-    assert bench.queue().rewind(start) == 0
-    assert bench.queue().counts().rewindable == 0
+    assert harness.queue().rewind(start) == 0
+    assert harness.queue().counts().rewindable == 0
 
 
 @pytest.mark.spec("RWD-22", "DDP-16")
-def test_on_fifo_queues_what_comes_back_stands_in_its_group_again(bench: Bench, clock: ManualClock) -> None:
-    queue = bench.create("orders.fifo", fifo=True, rewind_range=HOUR)
+def test_on_fifo_queues_what_comes_back_stands_in_its_group_again(harness: Harness, clock: ManualClock) -> None:
+    queue = harness.create("orders.fifo", fifo=True, rewind_range=HOUR)
     start = clock.now()
     for body in ("A1", "A2", "A3"):
         queue.send(body, group_id="A", dedup_id=body)
     first, second = queue.receive(2, visibility_timeout=100)
     queue.delete(first.receipt_handle)
     clock.advance(1)
-    assert bench.queue("orders.fifo").rewind(start) == 1
-    again = bench.queue("orders.fifo").receive(10)
+    assert harness.queue("orders.fifo").rewind(start) == 1
+    again = harness.queue("orders.fifo").receive(10)
     assert [(message.body, message.sequence_number) for message in again] == [("A1", first.sequence_number)]
     queue.delete(again[0].receipt_handle)
     queue.delete(second.receipt_handle)
-    assert [message.body for message in bench.queue("orders.fifo").receive(10)] == ["A3"]
+    assert [message.body for message in harness.queue("orders.fifo").receive(10)] == ["A3"]
 
 
 @pytest.mark.spec("RWD-16", "EXM-5", "RWD-12")
-def test_reconciliation_a_day_is_consumed_again_in_the_same_order(bench: Bench, clock: ManualClock) -> None:
-    queue = bench.create(rewind_range=DAY)
+def test_reconciliation_a_day_is_consumed_again_in_the_same_order(harness: Harness, clock: ManualClock) -> None:
+    queue = harness.create(rewind_range=DAY)
     start = clock.now()
     for hour in range(6):
         queue.send_batch([SendEntry(f"{hour}-{number}") for number in range(20)])
@@ -195,46 +195,46 @@ def test_reconciliation_a_day_is_consumed_again_in_the_same_order(bench: Bench, 
 
 @point_only
 @pytest.mark.spec("RWD-9", "QUE-21")
-def test_shards_are_rewound_and_history_does_not_count_as_stored(bench: Bench, clock: ManualClock) -> None:
-    queue = bench.create(shards=3, rewind_range=HOUR, profile_strict=False, max_stored_messages=3)
+def test_shards_are_rewound_and_history_does_not_count_as_stored(harness: Harness, clock: ManualClock) -> None:
+    queue = harness.create(shards=3, rewind_range=HOUR, profile_strict=False, max_stored_messages=3)
     start = clock.now()
     for _ in range(2):  # each shard stores one message, and again once that is deleted
         for body in "abc":
             queue.send(body)
         queue.delete_batch([message.receipt_handle for message in queue.receive(3)])
-    assert bench.queue().counts().rewindable == 6
+    assert harness.queue().counts().rewindable == 6
     clock.advance(1)
-    assert bench.queue().rewind(start) == 6
-    assert sorted(bodies(bench.queue())) == sorted("abcabc")
+    assert harness.queue().rewind(start) == 6
+    assert sorted(bodies(harness.queue())) == sorted("abcabc")
 
 
-def rewound_after_tidying(bench: Bench, clock: ManualClock, patch: pytest.MonkeyPatch) -> list[str]:
+def rewound_after_merging(harness: Harness, clock: ManualClock, patch: pytest.MonkeyPatch) -> list[str]:
     """Deleted messages, while segments are merged and dropped and the ledger rewritten all the time."""
     patch.setattr(append, "SEGMENT_COMMITS", 2)
     patch.setattr(merge_segments, "TIER_SEGMENTS", 2)
     patch.setattr(ledger, "_LOOK_EVERY", 2)
     patch.setattr(ledger, "MAX_FILES", 2)
-    queue = bench.create(rewind_range=HOUR)
+    queue = harness.create(rewind_range=HOUR)
     start = clock.now()
     for number in range(6):
         queue.send(f"m{number}")
         [message] = queue.receive()
         queue.delete(message.receipt_handle)
     clock.advance(1)
-    bench.queue().rewind(start)
-    return bodies(bench.queue())
+    harness.queue().rewind(start)
+    return bodies(harness.queue())
 
 
 @pytest.mark.spec("RWD-4", "DLT-7")
 def test_bodies_outlive_their_deletion_while_they_can_be_rewound(
-    bench: Bench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert rewound_after_tidying(bench, clock, monkeypatch) == [f"m{number}" for number in range(6)]
+    assert rewound_after_merging(harness, clock, monkeypatch) == [f"m{number}" for number in range(6)]
 
 
 @point_only
 def test_a_floor_that_forgot_the_history_would_lose_bodies(
-    bench: Bench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_history(self: ShardState) -> Head:
         first = self.runs.first
@@ -243,7 +243,7 @@ def test_a_floor_that_forgot_the_history_would_lose_bodies(
 
     monkeypatch.setattr(ShardState, "current_head", without_history)
     try:
-        read = rewound_after_tidying(bench, clock, monkeypatch)
+        read = rewound_after_merging(harness, clock, monkeypatch)
     except errors.QueueClientError:
         read = []
     assert len(read) < 6
@@ -252,17 +252,17 @@ def test_a_floor_that_forgot_the_history_would_lose_bodies(
 @point_only
 @pytest.mark.spec("RWD-11")
 @pytest.mark.parametrize("to", [datetime(2026, 1, 1), "yesterday", None])
-def test_an_instant_without_a_zone_is_refused(bench: Bench, to: object) -> None:
-    queue = bench.create(rewind_range=HOUR)
+def test_an_instant_without_a_zone_is_refused(harness: Harness, to: object) -> None:
+    queue = harness.create(rewind_range=HOUR)
     with pytest.raises(errors.InvalidParameterValue, match="RewindTime"):
         queue.rewind(to)  # type: ignore[arg-type]
 
 
 @point_only
 @pytest.mark.spec("ERR-7", "RWD-15", "RWD-11", "QUE-17")
-def test_cmq_queues_say_their_numbers(bench: Bench, clock: ManualClock) -> None:
-    off = bench.create("off", profile="cmq")
-    on = bench.create("on", profile="cmq", rewind_range=HOUR)
+def test_cmq_queues_say_their_numbers(harness: Harness, clock: ManualClock) -> None:
+    off = harness.create("off", profile="cmq")
+    on = harness.create("on", profile="cmq", rewind_range=HOUR)
     refused = {}
     for name, call in {
         "off": lambda: off.rewind(clock.now()),

@@ -579,10 +579,10 @@ def test_a_fault_of_the_framework_ends_the_consumer_instead_of_hanging_it(
     def fail(self: object, job: object) -> bool:
         raise fault
 
-    monkeypatch.setattr("lakequeue.consumer.workers.Crew._delete", fail)
+    monkeypatch.setattr("lakequeue.consumer.workers.WorkerPool._delete", fail)
     with stage.running(stage.consumer(sleeper(0)), until_empty=True) as running:
         assert running.join() is fault
-    monkeypatch.setattr("lakequeue.renewal.heartbeat.Heart.beat", lambda self: fail(self, None))
+    monkeypatch.setattr("lakequeue.renewal.heartbeat.HeartbeatScheduler.beat", lambda self: fail(self, None))
     with stage.running(stage.consumer(sleeper(0))) as running:
         assert running.join() is fault
     assert "the heartbeat ended" in caplog.text

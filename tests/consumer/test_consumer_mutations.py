@@ -7,9 +7,9 @@ from typing import Any
 
 from consumer.stage import Stage, sleeper
 from lakequeue import Context, HeartbeatRenewal, Message, Outcome
-from lakequeue.consumer.workers import Crew
+from lakequeue.consumer.workers import WorkerPool
 from lakequeue.renewal import policies
-from lakequeue.renewal.heartbeat import Heart
+from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from mutations import Case, Mutation, Patch, each_case, replace
 
 Make = Callable[..., Stage]
@@ -135,30 +135,30 @@ def the_last_extension_is_not_refused(make: Make) -> None:
 
 # --- mutations
 
-_beating: list[Heart[str]] = []
+_beating: list[HeartbeatScheduler[str]] = []
 """Those that a mutation kept from stopping."""
 
 
 def never_stops(patch: Patch) -> None:
-    patch.setattr(Heart, "drop", Heart.look)
-    patch.setattr(Heart, "stop", _beating.append)
+    patch.setattr(HeartbeatScheduler, "drop", HeartbeatScheduler.get)
+    patch.setattr(HeartbeatScheduler, "stop", _beating.append)
 
 
 def returns_only_the_failure(patch: Patch) -> None:
-    run = Crew._run_in_turn
+    run = WorkerPool._run_in_turn
 
-    def each_alone(self: Crew, jobs: Sequence[Any]) -> None:
+    def each_alone(self: WorkerPool, jobs: Sequence[Any]) -> None:
         for job in jobs:
             run(self, [job])
 
-    patch.setattr(Crew, "_run_in_turn", each_alone)
-    patch.setattr(Crew, "_handle", _succeeds_after_the_first(Crew._handle))
+    patch.setattr(WorkerPool, "_run_in_turn", each_alone)
+    patch.setattr(WorkerPool, "_handle", _succeeds_after_the_first(WorkerPool._handle))
 
 
 def _succeeds_after_the_first(handle: Callable[..., Outcome]) -> Callable[..., Outcome]:
     seen: list[object] = []
 
-    def handled(self: Crew, job: Any) -> Outcome:
+    def handled(self: WorkerPool, job: Any) -> Outcome:
         seen.append(job)
         outcome = handle(self, job)
         return outcome if len(seen) == 1 else Outcome.SUCCESS
@@ -169,7 +169,7 @@ def _succeeds_after_the_first(handle: Callable[..., Outcome]) -> Callable[..., O
 MUTATIONS = [
     Mutation(
         "never drops",
-        replace(Heart, "drop", Heart.look),
+        replace(HeartbeatScheduler, "drop", HeartbeatScheduler.get),
         {
             a_heartbeat_ends_with_a_delete: "HBN-20 HNS-15",
             a_heartbeat_ends_with_a_failure: "HBN-3 HNS-15",
@@ -179,12 +179,12 @@ MUTATIONS = [
     Mutation("never stops", never_stops, {a_heartbeat_ends_with_its_consumer: "HNS-15"}),
     Mutation(
         "never beats",
-        replace(HeartbeatRenewal, "next_look", lambda self, hold, since: None),
+        replace(HeartbeatRenewal, "next_check", lambda self, hold, since: None),
         {a_message_is_kept_while_its_handler_runs: "HBN-1"},
     ),
     Mutation(
         "knows no groups",
-        replace(Crew, "_by_lane", lambda self, jobs: {job.handle: [job] for job in jobs}),
+        replace(WorkerPool, "_by_lane", lambda self, jobs: {job.handle: [job] for job in jobs}),
         {a_group_goes_one_by_one: "HBN-19"},
     ),
     Mutation(
@@ -192,12 +192,12 @@ MUTATIONS = [
     ),
     Mutation(
         "keeps losses to itself",
-        replace(Crew, "_lose", lambda self, handle: None),
+        replace(WorkerPool, "_lose", lambda self, handle: None),
         {a_lost_receipt_is_told: "HBN-20"},
     ),
     Mutation(
         "hands nothing back",
-        replace(Crew, "_release", lambda self, jobs: None),
+        replace(WorkerPool, "_release", lambda self, jobs: None),
         {what_was_not_begun_is_handed_back: "HBN-19"},
     ),
     Mutation(

@@ -23,6 +23,7 @@ from lakequeue import (
     RequestThrottled,
     SendEntry,
 )
+from lakequeue.operations import lease as lease_operations
 from lakequeue.operations import queues
 from lakequeue.testing import ManualClock
 
@@ -133,10 +134,10 @@ def test_a_lease_whose_end_failed_is_kept(
     with lease.keep_alive(HeartbeatRenewal()):
         with monkeypatch.context() as patch:
 
-            def fail(self: Lease, command: Any) -> Any:
+            def fail(*_: Any) -> Any:
                 raise error
 
-            patch.setattr(Lease, "_command", fail)
+            patch.setattr(lease_operations, "settle", fail)
             with pytest.raises(type(error)):
                 lease.delete()
         clock.advance(26)
@@ -185,14 +186,14 @@ def test_a_throttled_extension_of_a_lease_is_repeated(
     queue: Queue, clock: ManualClock, extensions: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = leased(queue)
-    command, errors = Lease._command, [RequestThrottled("busy"), QueueClientError("no network")]
+    settle, errors = lease_operations.settle, [RequestThrottled("busy"), QueueClientError("no network")]
 
-    def fail(self: Lease, wanted: Any) -> Any:
+    def fail(*arguments: Any) -> Any:
         if errors:
             raise errors.pop()
-        return command(self, wanted)
+        return settle(*arguments)
 
-    monkeypatch.setattr(Lease, "_command", fail)
+    monkeypatch.setattr(lease_operations, "settle", fail)
     with lease.keep_alive(HeartbeatRenewal()):
         clock.advance(40)
     assert extensions == [(25, 30), (26, 30), (27, 30)]

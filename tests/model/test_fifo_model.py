@@ -224,13 +224,13 @@ def test_an_expired_message_stops_blocking_its_group(ending: str) -> None:
     assert shard.receive() == "A2"
 
 
-@pytest.mark.spec("PUR-1", "PUR-3")
-def test_a_purge_frees_every_group(shard: Shard) -> None:
+@pytest.mark.spec("PUR-1", "PUR-3", "ATT-1")
+def test_a_purge_frees_every_group_and_ends_every_attempt(shard: Shard) -> None:
     shard.send("AAB")
-    assert shard.receive(1) == "A1"
+    assert shard.receive(1, attempt="x") == "A1"
     assert shard.purge() is None
     shard.send("A")
-    assert shard.receive() == "A3"
+    assert shard.receive(attempt="x") == "A3"
 
 
 @pytest.mark.spec("INF-4", "INF-6", "PRF-3")
@@ -373,7 +373,7 @@ def test_an_empty_answer_is_not_remembered(shard: Shard) -> None:
     assert shard.receive(attempt="x") == "A1"
 
 
-@pytest.mark.spec("ATT-9")
+@pytest.mark.spec("ATT-9", "VIS-15")
 def test_only_the_attempt_id_continues_before_the_timeout(shard: Shard) -> None:
     shard.send("AA")
     assert shard.receive(1, vt=43_200, attempt="x") == "A1"

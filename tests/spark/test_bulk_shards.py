@@ -73,13 +73,13 @@ def test_a_repeated_send_adds_what_its_first_attempt_left_out(
     cut_off(spark, queue, lambda: queue.send_dataframe(df, "load"), commits)
     left = ROWS - len(bodies(queue))
     other = apart(queue.runtime.root.path, SystemClock(), 1)[0].queue(queue.name)
-    assert send_dataframe.bulk_send(other.runtime, spark, df, manifests.Name.of_send("load"), None) == left
+    assert send_dataframe.bulk_send(other.runtime, spark, df, manifests.SendKey.of_send("load"), None) == left
     assert queue.send_dataframe(df, "load") == 0
     assert bodies(queue) == [*range(ROWS)]
 
 
 def test_a_repeated_batch_of_a_stream_adds_what_is_missing(spark: SparkSession, queue: Queue) -> None:
-    df, name = rows_of(spark, queue), manifests.Name.of_batch("s", 0)
+    df, name = rows_of(spark, queue), manifests.SendKey.of_batch("s", 0)
     cut_off(spark, queue, lambda: send_dataframe.bulk_send(queue.runtime, spark, df, name, None), 1)
     left = ROWS - len(bodies(queue))
     assert [send_dataframe.bulk_send(queue.runtime, spark, df, name, None) for _ in range(2)] == [left, 0]
@@ -136,7 +136,7 @@ def test_the_check_of_what_was_reached_can_fail(
     """Guarantee 5: without it, a repeated send adds again what reached a shard."""
     df = rows_of(spark, queue)
     cut_off(spark, queue, lambda: queue.send_dataframe(df, "load"), 2)
-    for kind in manifests.Name, manifests.Manifest:
+    for kind in manifests.SendKey, manifests.Manifest:
         monkeypatch.setattr(kind, "reached", lambda *_: False)
     monkeypatch.setattr(commit_files, "Duplicates", lambda *_: None)  # a FIFO queue would notice
     monkeypatch.setattr(manifests.Manifest, "too_old", False)

@@ -43,7 +43,7 @@ def log(tmp_path: Path) -> Table:
 
 def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> manifests.Manifest:
     given = {"send_id": "s1", "max_bytes": 262_144} | given
-    name = manifests.Name.of_send(given.pop("send_id"))
+    name = manifests.SendKey.of_send(given.pop("send_id"))
     return write_files.stage(spark, df, log.path.removesuffix("/q/k/0/messages"), "k", [0], name, **given)
 
 

@@ -23,7 +23,7 @@ from lakequeue import (
     QueueDoesNotExist,
     SendEntry,
 )
-from lakequeue.operations import send_dataframe
+from lakequeue.operations.send_dataframe import batches_of, bulk_send
 from lakequeue.spark import stream_from_queue, stream_to_queue
 from lakequeue.spark.checkpoint import FILE
 from lakequeue.storage import layout
@@ -111,20 +111,17 @@ def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
 @pytest.mark.spec("SND-17")
 def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Queue) -> None:
     def send(number: int, *texts: str) -> int:
-        return send_dataframe.bulk_send(
-            queue.runtime, spark, batch_of(spark, *texts), manifests.Name.of_batch("s", number), None
+        return bulk_send(
+            queue.runtime, spark, batch_of(spark, *texts), manifests.SendKey.of_batch("s", number), None
         )
 
     assert [send(0, "a", "b"), send(0, "a", "b"), send(3, "c"), send(2, "late"), send(3, "c")] == [2, 0, 1, 0, 0]
-    assert (
-        send_dataframe.bulk_send(queue.runtime, spark, batch_of(spark, "d"), manifests.Name.of_batch("t", 0), None)
-        == 1
-    )
+    assert bulk_send(queue.runtime, spark, batch_of(spark, "d"), manifests.SendKey.of_batch("t", 0), None) == 1
     assert bodies(queue) == ["a", "b", "c", "d"]
     assert (
-        send_dataframe.batches_of(queue.runtime, "s"),
-        send_dataframe.batches_of(queue.runtime, "t"),
-        send_dataframe.batches_of(queue.runtime, "u"),
+        batches_of(queue.runtime, "s"),
+        batches_of(queue.runtime, "t"),
+        batches_of(queue.runtime, "u"),
     ) == (4, 1, 0)
     assert application_id(queue, "stream-s") == 4
     folder = Path(layout.tables_path(queue.runtime.root.path, queue.key)) / "manifests"
@@ -133,17 +130,17 @@ def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Que
 
 def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> None:
     nothing = batch_of(spark, "x").where("body IS NULL")
-    assert send_dataframe.bulk_send(queue.runtime, spark, nothing, manifests.Name.of_batch("s", 0), None) == 0
-    assert send_dataframe.batches_of(queue.runtime, "s") == 0
+    assert bulk_send(queue.runtime, spark, nothing, manifests.SendKey.of_batch("s", 0), None) == 0
+    assert batches_of(queue.runtime, "s") == 0
     assert not list((Path(layout.tables_path(queue.runtime.root.path, queue.key)) / "manifests").iterdir())
 
 
 @pytest.mark.spec("QUE-25", "SND-2")
 @pytest.mark.parametrize(
-    "name", [manifests.Name.of_batch("s", 0), manifests.Name.of_send("load")], ids=["batch", "send_id"]
+    "name", [manifests.SendKey.of_batch("s", 0), manifests.SendKey.of_send("load")], ids=["batch", "send_id"]
 )
 def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
-    spark: SparkSession, lq: LakeQueue, queue: Queue, name: commit_files.Name, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lq: LakeQueue, queue: Queue, name: commit_files.SendKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = write_files.stage
 
@@ -155,8 +152,8 @@ def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
 
     monkeypatch.setattr(write_files, "stage", interrupted)
     with pytest.raises(InvalidParameterValue, match="1 row is longer than 1024 bytes"):
-        send_dataframe.bulk_send(queue.runtime, spark, batch_of(spark, "x" * 1_025), name, None)
-    assert send_dataframe.bulk_send(queue.runtime, spark, batch_of(spark, "x" * 1_024), name, None) == 1
+        bulk_send(queue.runtime, spark, batch_of(spark, "x" * 1_025), name, None)
+    assert bulk_send(queue.runtime, spark, batch_of(spark, "x" * 1_024), name, None) == 1
     assert [len(body) for body in bodies(queue)] == [1_024]
 
 
@@ -166,19 +163,19 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
     def killed(*_: Any) -> None:
         raise OSError("killed")
 
-    names = manifests.Name.of_batch("s", 0), manifests.Name.of_send("load")
+    names = manifests.SendKey.of_batch("s", 0), manifests.SendKey.of_send("load")
     with monkeypatch.context() as patch:
         patch.setattr(commit_files, "complete", killed)
         for name in names:
             with pytest.raises(QueueClientError):
-                send_dataframe.bulk_send(queue.runtime, spark, batch_of(spark, "old"), name, None)
+                bulk_send(queue.runtime, spark, batch_of(spark, "old"), name, None)
     waiting = Path(layout.tables_path(queue.runtime.root.path, queue.key)) / "manifests"
     for manifest in waiting.iterdir():
         written = manifest.stat().st_mtime - 12 * 3600 - 1
         os.utime(manifest, (written, written))
-    assert send_dataframe.bulk_send(queue.runtime, spark, batch_of(spark, "new"), names[0], None) == 1
+    assert bulk_send(queue.runtime, spark, batch_of(spark, "new"), names[0], None) == 1
     with pytest.raises(QueueClientError, match="more than 12 h ago"):
-        send_dataframe.bulk_send(queue.runtime, spark, batch_of(spark, "new"), names[1], None)
+        bulk_send(queue.runtime, spark, batch_of(spark, "new"), names[1], None)
     assert bodies(queue) == ["new"]
 
 
@@ -260,7 +257,7 @@ def test_the_replay_check_of_streams_can_fail(
     with monkeypatch.context() as patch:
         patch.setattr(manifests, "forget", cut_off)
         failure(stream_to_queue(folder.rows, queue, checkpoint))
-    for kind in manifests.Name, manifests.Manifest:
+    for kind in manifests.SendKey, manifests.Manifest:
         monkeypatch.setattr(kind, "reached", lambda *_: False)
     run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow"))
     with pytest.raises(AssertionError):
@@ -360,11 +357,9 @@ def test_a_queue_that_is_deleted_ends_the_stream(
 @pytest.mark.long
 def test_the_spark_engine_sends_a_replayed_batch_once_too(tmp_path: Path, spark: SparkSession) -> None:
     queue = LakeQueue(str(tmp_path / "root"), spark=spark, engine="spark").create_queue("orders")
-    name = manifests.Name.of_batch("s", 0)
-    assert [
-        send_dataframe.bulk_send(queue.runtime, spark, batch_of(spark, "a"), name, None) for _ in range(2)
-    ] == [1, 0]
-    assert send_dataframe.batches_of(queue.runtime, "s") == 1
+    name = manifests.SendKey.of_batch("s", 0)
+    assert [bulk_send(queue.runtime, spark, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
+    assert batches_of(queue.runtime, "s") == 1
 
 
 # --- from a queue

@@ -347,7 +347,7 @@ def test_a_message_that_is_not_in_flight_cannot_be_changed() -> None:
 # -- visibility -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("VIS-1", "VIS-3", "VIS-5")
+@pytest.mark.spec("EXM-3", "VIS-1", "VIS-3", "VIS-5")
 @pytest.mark.parametrize(("timeout", "visible"), [(10, 25), (120, 135)])
 def test_a_change_counts_from_the_call(timeout: float, visible: float) -> None:
     q = shard(1, visibility_timeout=60)

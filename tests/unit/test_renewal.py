@@ -20,7 +20,7 @@ def timeline(
     """(when, new timeout) of each extension of a receipt whose handler ends at an instant, in seconds."""
     hold = Hold.fresh(round(received * S), round((received + timeout) * S))
     calls = []
-    while (look := policy.next_look(hold, round(since * S))) is not None and look < end * S:
+    while (look := policy.next_check(hold, round(since * S))) is not None and look < end * S:
         extension = policy.extension(hold, look)
         calls.append((look / S, extension / S))
         hold = hold.extended(look, extension)
@@ -100,8 +100,8 @@ def test_switched_off_means_no_extension_ever(policy: Any) -> None:
 def test_a_failed_heartbeat_is_repeated_at_the_next_tick() -> None:
     policy = HeartbeatRenewal()
     hold = Hold.fresh(0, 30 * S).refused(25 * S)
-    assert policy.next_look(hold, 0) == 26 * S
-    assert policy.next_look(hold.refused(90 * S), 0) == 91 * S  # to learn at least whether the receipt is lost
+    assert policy.next_check(hold, 0) == 26 * S
+    assert policy.next_check(hold.refused(90 * S), 0) == 91 * S  # to learn at least whether the receipt is lost
 
 
 # --- computed renewal
@@ -165,7 +165,7 @@ def test_computed_renewal_keeps_to_the_twelve_hours() -> None:
 @pytest.mark.spec("HNS-12", "HNS-13")
 def test_a_failed_renewal_is_repeated_within_the_buffer_only() -> None:
     policy, hold, at = ComputedRenewal(), Hold.fresh(0, 30 * S), []
-    while (look := policy.next_look(hold, 0)) is not None:
+    while (look := policy.next_check(hold, 0)) is not None:
         at.append(look / S)
         hold = hold.refused(look)
     assert at[:5] == [20, 25, 27.5, 28.75, 29.375]

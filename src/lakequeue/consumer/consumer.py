@@ -7,7 +7,7 @@ import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from lakequeue.consumer.workers import Crew, Handler
+from lakequeue.consumer.workers import Handler, WorkerPool
 from lakequeue.errors import (
     InvalidOptions,
     OverLimit,
@@ -95,14 +95,14 @@ class Consumer:
         self._runner, self._error = threading.current_thread(), None
         try:
             with self._clock.participant():
-                crew = Crew(
+                pool = WorkerPool(
                     self._queue, self._handler, self._renewal, self._hand_back, self._interrupt.set, self._fail
                 )
-                crew.start()
+                pool.start()
                 try:
-                    self._consume(crew, until_empty)
+                    self._consume(pool, until_empty)
                 finally:
-                    self._wind_down(crew)
+                    self._wind_down(pool)
             if self._error is not None:
                 raise self._error
         finally:
@@ -133,13 +133,13 @@ class Consumer:
         self._stopping = True
         self._interrupt.set()
 
-    def _consume(self, crew: Crew, until_empty: bool) -> None:
+    def _consume(self, pool: WorkerPool, until_empty: bool) -> None:
         failures = 0
         while True:
             self._interrupt.clear()
             if self._stopping:
                 return
-            active = crew.active
+            active = pool.active
             if active >= self._concurrency:
                 self._clock.wait(_NEVER, self._interrupt)
                 continue
@@ -147,7 +147,7 @@ class Consumer:
             try:
                 messages = self._receive(self._concurrency - active, wait=not last)
             except QueueDoesNotExist:
-                crew.lose_all()
+                pool.lose_all()
                 raise
             except (OverLimit, RequestThrottled) as error:
                 self._pause(_PAUSES[0], error)
@@ -160,7 +160,7 @@ class Consumer:
                 continue
             failures = 0
             if messages:
-                crew.begin(messages)
+                pool.begin(messages)
             elif last:
                 return
             else:
@@ -179,20 +179,20 @@ class Consumer:
         _log.warning("receiving from %s failed, next try in %s s: %s", self._queue.name, duration, error)
         self._clock.wait(self._clock.now() + timedelta(seconds=duration), self._interrupt)
 
-    def _wind_down(self, crew: Crew) -> None:
+    def _wind_down(self, pool: WorkerPool) -> None:
         """Hands back what was not begun, waits for the handlers, hands back what they do not end in time."""
         self._stopping = True
         began = to_micros(self._clock.now())
         try:
-            crew.hand_back_waiting()
+            pool.hand_back_waiting()
             while True:
                 self._interrupt.clear()
                 until = from_micros(began + duration_micros(self._grace))
-                if not crew.active or self._clock.now() >= until:
+                if not pool.active or self._clock.now() >= until:
                     break
                 self._clock.wait(until, self._interrupt)
         finally:
-            crew.stop()
+            pool.stop()
 
 
 def _check(
@@ -203,7 +203,7 @@ def _check(
         problems.append(f"handler: must be callable, not {handler!r}")
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         problems.append(f"concurrency: must be a whole number of at least 1, not {concurrency!r}")
-    if not all(hasattr(renewal, name) for name in ("receive_timeout", "next_look", "extension")):
+    if not all(hasattr(renewal, name) for name in ("receive_timeout", "next_check", "extension")):
         problems.append(f"renewal: must be a renewal policy, not {renewal!r}")
     elif renewal.receive_timeout is not None:
         try:

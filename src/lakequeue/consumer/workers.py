@@ -27,7 +27,7 @@ from lakequeue.errors import (
 from lakequeue.model.clock import Duration, duration_micros, seconds, to_micros
 from lakequeue.model.messages import UNAVAILABLE, BatchFailure, Message
 from lakequeue.queue import Queue
-from lakequeue.renewal.heartbeat import Heart, Verdict
+from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 
 _DELETE_PAUSES = (0.5, 1)
@@ -114,7 +114,7 @@ class _Job:
         return f"message {self.context.message.message_id}"
 
 
-class Crew:
+class WorkerPool:
     """The active messages of one run of a consumer. Thread-safe.
 
     Args:
@@ -142,7 +142,7 @@ class Crew:
         self._ended = ended
         self._broken = broken
         self._largest_batch = queue.runtime.attributes.profile_rules.max_batch
-        self._heart: Heart[str] = Heart(
+        self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
             self._clock, renewal, self._extend, self._lose, broken, self._largest_batch
         )
         self._lock = threading.Lock()
@@ -151,7 +151,7 @@ class Crew:
 
     def start(self) -> None:
         """Starts the heartbeat."""
-        self._heart.start()
+        self._heartbeat.start()
 
     @property
     def active(self) -> int:
@@ -164,7 +164,7 @@ class Crew:
         with self._lock:
             self._active |= {job.handle: job for job in jobs}
         now = to_micros(self._clock.now())
-        self._heart.keep({job.handle: _hold(job.context.message, now) for job in jobs})
+        self._heartbeat.keep({job.handle: _hold(job.context.message, now) for job in jobs})
         for lane, batch in self._by_lane(jobs).items():
             with self._lock:
                 waits = lane in self._lanes
@@ -178,8 +178,8 @@ class Crew:
                 begun.wait()  # else a manual clock could move on before the thread takes part in it
 
     def _context(self, message: Message) -> Context:
-        heart, handle = self._heart, message.receipt_handle
-        return Context(message, self._queue, lambda: heart.look(handle))
+        heartbeat, handle = self._heartbeat, message.receipt_handle
+        return Context(message, self._queue, lambda: heartbeat.get(handle))
 
     def _by_lane(self, jobs: Sequence[_Job]) -> dict[str, list[_Job]]:
         lanes: dict[str, list[_Job]] = {}
@@ -216,7 +216,7 @@ class Crew:
             outcome = self._handle(job)
             if not self._move(job, _State.RUNNING, _State.ENDED):
                 continue  # took too long for a stop
-            hold = self._heart.drop(job.handle)
+            hold = self._heartbeat.drop(job.handle)
             if job.context.lost:
                 _log.warning("%s: its receipt was lost while its handler ran", job)
                 return self._return(jobs[index:], at_once=False)
@@ -274,7 +274,7 @@ class Crew:
         """Gives messages up: makes them visible now, in one commit, or leaves them to their timeout."""
         mine = [job for job in jobs if self._move(job, _State.WAITING, _State.ENDED) or job is jobs[0]]
         for job in mine:
-            self._heart.drop(job.handle)
+            self._heartbeat.drop(job.handle)
         if at_once:
             self._release([job for job in mine if not job.context.lost])
         self._forget(mine)
@@ -336,7 +336,7 @@ class Crew:
     def stop(self) -> None:
         """Ends the heartbeat. What handlers are still at is lost for them, and becomes visible."""
         self._take_back(_State.RUNNING)
-        self._heart.stop()
+        self._heartbeat.stop()
 
     def lose_all(self) -> None:
         """Tells every handler that its receipt is lost."""
@@ -352,7 +352,7 @@ class Crew:
                 job.state = _State.ENDED
         held = [job for job in jobs if not job.context.lost]
         for job in jobs:
-            self._heart.drop(job.handle)
+            self._heartbeat.drop(job.handle)
             job.context.lost.set()
         self._release(held)
         self._forget(jobs)

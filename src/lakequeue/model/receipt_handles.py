@@ -51,14 +51,14 @@ def lease_key(handle_key: bytes, lease_id: str) -> str:
     return hmac.new(handle_key, lease_id.encode(), hashlib.sha256).hexdigest()
 
 
-class Seal:
+class HandleSigner:
     """Makes the handles of one lease in one shard."""
 
     def __init__(self, key: str, shard: int, lease_id: str, handle_key: bytes) -> None:
         self._before, self._after = f"{key}-{shard}-", f"-{lease_id}"
         self._key = lease_key(handle_key, lease_id)
 
-    def text(self, offset: int) -> str:
+    def sign(self, offset: int) -> str:
         """The handle of the message at an offset."""
         plain = f"{self._before}{offset}{self._after}"
         return f"{plain}-{_mac(plain, self._key)}"
@@ -66,7 +66,7 @@ class Seal:
 
 def encode(handle: ReceiptHandle, handle_key: bytes) -> str:
     """The text of a handle; `handle_key` is the queue's secret."""
-    return Seal(handle.key, handle.shard, handle.lease_id, handle_key).text(handle.offset)
+    return HandleSigner(handle.key, handle.shard, handle.lease_id, handle_key).sign(handle.offset)
 
 
 def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:

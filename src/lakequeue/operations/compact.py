@@ -23,7 +23,7 @@ from lakequeue.storage import cleaning, layout, stats
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import first_line
 from lakequeue.storage.folder import Freed
-from lakequeue.storage.messages.merge_segments import Tidied
+from lakequeue.storage.messages.merge_segments import MergeCounts
 
 DELETED_KEPT = 24 * 3600 * 1_000_000
 """Microseconds that the messages of a deleted queue stay: a lease may still read them."""
@@ -74,10 +74,10 @@ class CompactionSummary:
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
-    def tidied(self, tidied: Tidied) -> None:
-        self.segments_dropped += tidied.dropped
-        self.segments_merged += tidied.joined
-        self.segments_cut += tidied.cut
+    def merged(self, merged: MergeCounts) -> None:
+        self.segments_dropped += merged.dropped
+        self.segments_merged += merged.merged
+        self.segments_cut += merged.cut
 
 
 def compact_root(root: Root, progress: Progress | None = None) -> list[CompactionSummary]:
@@ -134,7 +134,7 @@ def _compact_shard(queue: OpenQueue, shard: ShardService, summary: CompactionSum
     with summary.step(f"expiry of shard {shard.shard}"):
         summary.expired += queue.command(shard, Expire())
     with summary.step(f"the log of shard {shard.shard}"):
-        summary.tidied(shard.compact(queue.now(), queue.fifo))
+        summary.merged(shard.compact(queue.now(), queue.fifo))
     with summary.step(f"the ledger of shard {shard.shard}"):
         summary.ledgers_rewritten += shard.rewrite_ledger(queue.now)
 
@@ -150,11 +150,12 @@ def _sweep(queue: OpenQueue, summary: CompactionSummary) -> None:
         )
         with summary.step(f"removing files of shard {shard.shard}"):
             if waiting is not None:  # else nobody knows which files a bulk send still needs
-                summary.freed(cleaning.vacuum(messages, layout.MESSAGES_KEPT, waiting.get(shard.shard, ())))
-            summary.freed(cleaning.vacuum(receipts, layout.RECEIPTS_KEPT))
+                summary.freed(cleaning.vacuum(messages, layout.MESSAGES_RETENTION, waiting.get(shard.shard, ())))
+            summary.freed(cleaning.vacuum(receipts, layout.RECEIPTS_RETENTION))
         with summary.step(f"trimming the logs of shard {shard.shard}"):
             summary.freed(
-                cleaning.trim(messages, layout.MESSAGES_KEPT) + cleaning.trim(receipts, layout.RECEIPTS_KEPT)
+                cleaning.trim(messages, layout.MESSAGES_RETENTION)
+                + cleaning.trim(receipts, layout.RECEIPTS_RETENTION)
             )
         with summary.step("removing empty directories"):
             cleaning.remove_empty_folders(messages.path, FOLDERS_KEPT)

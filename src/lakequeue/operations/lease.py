@@ -88,12 +88,12 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
     """Extends the lease; with the instant at which it ends now, in microseconds."""
     timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
     visible_at = leased.queue.now() + timeout
-    return _settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
+    return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
 
 
 def release(leased: LeasedMessages) -> LeaseCounts:
     """Makes every message of the lease visible at once."""
-    return _settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans))
+    return settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans))
 
 
 def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
@@ -118,10 +118,10 @@ def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
     def command(part: Part) -> Command:
         return LeaseDelete(leased.lease_id, part.spans, frozenset(offsets.get(part.shard.shard, [])))
 
-    return _settle(leased, command)
+    return settle(leased, command)
 
 
-def _settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseCounts:
+def settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseCounts:
     done = lost = 0
     steps = Steps("settling the lease")
     with leased.queue.service():

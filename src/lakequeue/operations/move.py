@@ -203,7 +203,7 @@ def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueR
         if closes is None:
             return False
         if closes:
-            shards[index].tidy(queue.now(), fifo)
+            shards[index].merge_segments(queue.now(), fifo)
         shards[index].wake()
     return True
 

@@ -233,10 +233,10 @@ def _polls(
 
 
 def _messages(queue: OpenQueue, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
-    seal = receipt_handles.Seal(queue.key, shard.shard, claimed.lease_id, queue.row.handle_key)
+    signer = receipt_handles.HandleSigner(queue.key, shard.shard, claimed.lease_id, queue.row.handle_key)
     rows, unreadable = _rows(queue, shard, claimed)
     found = {
-        offset: received_message(row, claimed, span, seal.text(offset), names, _sequence(queue, shard, offset))
+        offset: received_message(row, claimed, span, signer.sign(offset), names, _sequence(queue, shard, offset))
         for span in claimed.spans
         for offset in range(span.first, span.last + 1)
         if (row := rows.get(offset)) is not None

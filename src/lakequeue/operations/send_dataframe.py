@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lakequeue.operations.send import in_turn
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import commit_files
-from lakequeue.storage.bulk.manifests import Name
+from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.layout import stream_id
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def send_dataframe(queue: OpenQueue, df: DataFrame, send_id: str | None, order_by: str | None) -> int:
     """Sends every row of a DataFrame as a message; returns how many."""
     spark = queue.root.require_spark("send_dataframe")
-    return bulk_send(queue, spark, df, None if send_id is None else Name.of_send(send_id), order_by)
+    return bulk_send(queue, spark, df, None if send_id is None else SendKey.of_send(send_id), order_by)
 
 
 def bulk_send(
-    queue: OpenQueue, spark: SparkSession, df: DataFrame, name: Name | None, order_by: str | None
+    queue: OpenQueue, spark: SparkSession, df: DataFrame, name: SendKey | None, order_by: str | None
 ) -> int:
     """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
     with queue.service():

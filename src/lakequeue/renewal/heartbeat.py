@@ -38,7 +38,7 @@ class Verdict(Enum):
     """Nothing is known to have changed; it may be tried again."""
 
 
-class Heart(Generic[Key]):
+class HeartbeatScheduler(Generic[Key]):
     """Extends receipts as a policy says, from `start` to `stop`, for as long as each is held.
 
     Args:
@@ -88,7 +88,7 @@ class Heart(Generic[Key]):
             self._over.discard(key)
             return self._holds.pop(key, None)
 
-    def look(self, key: Key) -> Hold | None:
+    def get(self, key: Key) -> Hold | None:
         """How a receipt stands."""
         with self._lock:
             return self._holds.get(key)
@@ -125,7 +125,7 @@ class Heart(Generic[Key]):
 
     def _looks(self) -> Iterator[tuple[Key, int]]:
         for key, hold in self._holds.items():
-            at = None if key in self._over else self._policy.next_look(hold, self._since)
+            at = None if key in self._over else self._policy.next_check(hold, self._since)
             if at is not None:
                 yield key, at
 

@@ -1,8 +1,8 @@
 """How long receipts are kept: the two policies that extend them in time, as arithmetic.
 
-`HeartbeatRenewal` looks at everything at regular ticks and extends what is about to end (HBN); `ComputedRenewal`
-computes from each receipt when to extend it next (HNS). Both only answer questions; `heartbeat.Heart` asks them,
-so there is one scheduler for both (PRF-5, HNS-21). Instants and durations without a unit are whole microseconds.
+`HeartbeatRenewal` checks every receipt at regular ticks and extends those about to end (HBN); `ComputedRenewal`
+computes from each receipt when to extend it next (HNS). Both are pure: one scheduler serves both (PRF-5, HNS-21).
+Instants and durations without a unit are whole microseconds.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Renewal(Protocol):
         """Whether a failed message is handed back rather than left to its timeout, unless the consumer says so."""
         ...
 
-    def next_look(self, hold: Hold, since: int) -> int | None:
+    def next_check(self, hold: Hold, since: int) -> int | None:
         """When a receipt is to be extended next; None for never.
 
         Args:
@@ -106,7 +106,7 @@ class NoRenewal:
     receive_timeout: ClassVar[None] = None
     failed_visible_at_once: ClassVar[bool] = False
 
-    def next_look(self, hold: Hold, since: int) -> int | None:
+    def next_check(self, hold: Hold, since: int) -> int | None:
         return None
 
     def extension(self, hold: Hold, now: int) -> int:
@@ -158,7 +158,7 @@ class HeartbeatRenewal:
     def receive_timeout(self) -> Duration | None:
         return self.visibility_timeout
 
-    def next_look(self, hold: Hold, since: int) -> int | None:
+    def next_check(self, hold: Hold, since: int) -> int | None:
         interval = duration_micros(self.heartbeat_interval)
         if self.disable_extension or interval <= 0 or hold.exhausted:
             return None
@@ -197,7 +197,7 @@ class ComputedRenewal:
     def receive_timeout(self) -> Duration | None:
         return self.message_visibility_timeout
 
-    def next_look(self, hold: Hold, since: int) -> int | None:
+    def next_check(self, hold: Hold, since: int) -> int | None:
         longest = duration_micros(self.max_auto_renewal_duration)
         buffer_is_over = hold.failed and hold.looked_at >= hold.visible_at  # HNS-13
         if hold.timeout == 0 or hold.exhausted or buffer_is_over:

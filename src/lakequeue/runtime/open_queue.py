@@ -150,7 +150,7 @@ class OpenQueue:
         command = SetAttributes(dict(row.attributes), version)
         for shard in self.shards:
             self.command(shard, command)
-            shard.mark(attributes_version=version)
+            shard.announce_attributes(version)
 
     # --- shards
 
@@ -179,7 +179,7 @@ class OpenQueue:
         steps = Steps("the deletion")
         for shard in self.shards:
             with steps.step():
-                shard.mark(close=True)
+                shard.close()
         for shard in self.shards:
             with steps.step(), suppress(QueueDoesNotExist):
                 self.command(shard, Close())

@@ -38,9 +38,9 @@ from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.turns import Turns
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
-from lakequeue.storage.messages.body_cache import Bodies
+from lakequeue.storage.messages.body_cache import BodyCache
 from lakequeue.storage.messages.dedup_window import WINDOW, DedupWindow, Key, dedup_key
-from lakequeue.storage.messages.merge_segments import Tidied, compact, tidy
+from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all, merge_recent
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 PATIENCE = 1
@@ -140,7 +140,7 @@ class ShardService:
         self._ledger: Ledger | None = None
         self._reader: LogReader | None = None
         self._machine: ShardMachine | None = None
-        self._bodies = Bodies()
+        self._bodies = BodyCache()
 
     # --- sending
 
@@ -160,16 +160,23 @@ class ShardService:
         """
         return self._sending.submit(_Send(messages, now, attributes, attributes_version))
 
-    def mark(self, *, close: bool = False, attributes_version: int | None = None) -> None:
-        """Closes the log, or announces attributes to every sender; does nothing if that is done."""
+    def close(self) -> None:
+        """Closes the log for good; does nothing if it is closed."""
+        self._announce(lambda appender: appender.closed, Appender.close)
+
+    def announce_attributes(self, version: int) -> None:
+        """Announces a version of the queue's attributes to every sender, unless the log has it or is closed."""
+        self._announce(
+            lambda appender: appender.closed or appender.attributes_version >= version,
+            lambda appender: appender.announce_attributes(version),
+        )
+
+    def _announce(self, known: Callable[[Appender], bool], announce: Callable[[Appender], bool]) -> None:
         with self._at_log():
             appender = self._open_appender()
             for attempt in range(ATTEMPTS):
                 appender.refresh()
-                known = attributes_version is None or appender.attributes_version >= attributes_version
-                if appender.closed or (not close and known):
-                    return
-                if appender.mark(close=close, attributes_version=attributes_version):
+                if known(appender) or announce(appender):
                     return
                 back_off(attempt)
         raise RequestThrottled("the log of the queue is too busy")
@@ -188,7 +195,7 @@ class ShardService:
             if appended is not None:
                 self.wake()
                 if appended.closed_segment:
-                    self._tidy(sends[0].now(), sends[0].attributes.fifo)
+                    self._merge_segments(sends[0].now(), sends[0].attributes.fifo)
             return answers
 
     def _append_in_turn(
@@ -281,22 +288,22 @@ class ShardService:
             return None
         return self.look(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
 
-    def _tidy(self, now: int, fifo: bool) -> None:
+    def _merge_segments(self, now: int, fifo: bool) -> None:
         try:
             floor = self._committed_floor()
             appender = self._open_appender()
-            tidy(appender.table, floor, now - WINDOW if fifo else None)
+            merge_recent(appender.table, floor, now - WINDOW if fifo else None)
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
             self._appender = None
 
-    def tidy(self, now: int, fifo: bool) -> None:
+    def merge_segments(self, now: int, fifo: bool) -> None:
         """Joins small files after a segment was closed by somebody who did not send through here."""
         with self._at_log():
-            self._tidy(now, fifo)
+            self._merge_segments(now, fifo)
 
-    def compact(self, now: int, fifo: bool) -> Tidied:
+    def compact(self, now: int, fifo: bool) -> MergeCounts:
         """Drops what lies below the floor, and joins small files, of the log.
 
         Raises:
@@ -307,7 +314,7 @@ class ShardService:
         table = self._engine.open(self._messages)
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist("The specified queue does not exist.")
-        return compact(table, floor, now, now - WINDOW if fifo else None)
+        return merge_all(table, floor, now, now - WINDOW if fifo else None)
 
     def rewrite_ledger(self, now: Now) -> bool:
         """Writes the ledger into as few files as it needs, if it has some more; whether it did."""
@@ -558,7 +565,7 @@ class ShardService:
     def _read(self, first: int, last: int) -> list[dict[str, Any] | None]:
         return self._from_log(lambda bodies, reader: bodies.read(reader.table, reader.log, first, last))
 
-    def _from_log(self, question: Callable[[Bodies, LogReader], _T]) -> _T:
+    def _from_log(self, question: Callable[[BodyCache, LogReader], _T]) -> _T:
         reader = self._reader
         if reader is None:
             with self._at_ledger():

@@ -13,7 +13,7 @@ from lakequeue.model.clock import Duration
 from lakequeue.operations import send_dataframe
 from lakequeue.spark import checkpoint as checkpoints
 from lakequeue.storage.bulk import commit_files
-from lakequeue.storage.bulk.manifests import Name
+from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.engines.commit import first_line
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def stream_to_queue(
         raise InvalidOptions([f"checkpoint {checkpoint} was reset behind what {q.name} has of it; use a new one"])
 
     def send(rows: DataFrame, batch: int) -> dict[str, int]:
-        name = Name.of_batch(place.stream, batch)
+        name = SendKey.of_batch(place.stream, batch)
         return {"messages": send_dataframe.bulk_send(q.runtime, rows.sparkSession, rows, name, order_by)}
 
     return _start(writer, send, q, checkpoint, place.stream)

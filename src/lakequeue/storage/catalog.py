@@ -106,7 +106,7 @@ class Catalog:
 
     def sweep(self) -> Freed:
         """Removes files and log entries of ``queues`` that nobody needs, and tables that it does not name."""
-        table, kept = self._engine.open(layout.queues_path(self.root)), layout.QUEUES_KEPT
+        table, kept = self._engine.open(layout.queues_path(self.root)), layout.QUEUES_RETENTION
         return self._remove_orphans() + cleaning.vacuum(table, kept) + cleaning.trim(table, kept)
 
     @contextmanager

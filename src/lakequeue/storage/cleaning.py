@@ -32,7 +32,7 @@ _BATCH = 500
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.parquet|crc)(\.crc)?$")
 
 
-def vacuum(table: Table, kept: layout.Kept, waiting: Collection[str] = ()) -> Freed:
+def vacuum(table: Table, kept: layout.Retention, waiting: Collection[str] = ()) -> Freed:
     """Removes data files that no version of the last ``kept.file_hours`` names.
 
     Those that were never committed go when they are as old, unless they are among the ``waiting`` ones.
@@ -52,7 +52,7 @@ def vacuum(table: Table, kept: layout.Kept, waiting: Collection[str] = ()) -> Fr
     return freed
 
 
-def trim(table: Table, kept: layout.Kept) -> Freed:
+def trim(table: Table, kept: layout.Retention) -> Freed:
     """Removes log entries as ``trim_log`` does, after a checkpoint is made where one is wanted for that."""
     table.refresh()
     if _wants_checkpoint(table.path, table.version, _log_seconds(table.path, kept)):
@@ -73,7 +73,7 @@ def _wants_checkpoint(table_path: str, version: int, kept_seconds: float) -> boo
     return version > number and modified < time.time() - kept_seconds / 2
 
 
-def trim_log(table_path: str, kept: layout.Kept, patience: float) -> Freed:
+def trim_log(table_path: str, kept: layout.Retention, patience: float) -> Freed:
     """Removes log entries below the newest checkpoint that is old enough, oldest first.
 
     On local disks that is one of ``kept.log_minutes``, or the newest one with ``LOG_ENTRIES`` behind it. The
@@ -101,7 +101,7 @@ def trim_log(table_path: str, kept: layout.Kept, patience: float) -> Freed:
         return Folder(table_path).remove(name for _, name in old)
 
 
-def _log_seconds(table_path: str, kept: layout.Kept) -> float:
+def _log_seconds(table_path: str, kept: layout.Retention) -> float:
     return 60 * (kept.log_minutes if local_path(table_path) is not None else kept.remote_log_minutes)
 
 

@@ -130,7 +130,7 @@ HEAD_OFFSET = -1
 
 
 @attrs.frozen
-class Kept:
+class Retention:
     """How long a table keeps what its newest snapshot does not need."""
 
     file_hours: int
@@ -154,22 +154,24 @@ class Kept:
 
 
 # an entry that lists queues reads at once what its snapshot names
-QUEUES_KEPT = Kept(file_hours=24)
+QUEUES_RETENTION = Retention(file_hours=24)
 # a lease may read for 12 h, and files of a bulk send wait uncommitted
-MESSAGES_KEPT = Kept(file_hours=24)
+MESSAGES_RETENTION = Retention(file_hours=24)
 # a commit per operation leaves a file each
-RECEIPTS_KEPT = Kept(file_hours=1)
-STATS_KEPT = Kept(file_hours=24)
+RECEIPTS_RETENTION = Retention(file_hours=1)
+STATS_RETENTION = Retention(file_hours=24)
 
-NOTHING_KEPT = Kept(0, 0, 0, 0)
+NO_RETENTION = Retention(0, 0, 0, 0)
 
-QUEUES_PROPERTIES = QUEUES_KEPT.properties
-MESSAGES_PROPERTIES = MESSAGES_KEPT.properties | {
+QUEUES_PROPERTIES = QUEUES_RETENTION.properties
+MESSAGES_PROPERTIES = MESSAGES_RETENTION.properties | {
     # statistics on bodies would fill the log; these four are what readers skip by
     "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds,source_receive_count",
 }
-RECEIPTS_PROPERTIES = RECEIPTS_KEPT.properties | {"delta.dataSkippingStatsColumns": "first_offset,last_offset"}
-STATS_PROPERTIES = STATS_KEPT.properties | {"delta.dataSkippingStatsColumns": "minute"}
+RECEIPTS_PROPERTIES = RECEIPTS_RETENTION.properties | {
+    "delta.dataSkippingStatsColumns": "first_offset,last_offset"
+}
+STATS_PROPERTIES = STATS_RETENTION.properties | {"delta.dataSkippingStatsColumns": "minute"}
 
 
 ROOT_FOLDERS = {"queues", "stats", "q"}

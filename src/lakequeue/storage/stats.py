@@ -94,7 +94,7 @@ def sweep(engine: Engine, root: str) -> Freed:
         files = [file for file in table.files() if file.partition["day"] == day]
         if len(files) > MAX_FILES:
             _join(table, day, files)
-    return vacuum(table, layout.STATS_KEPT) + trim(table, layout.STATS_KEPT)
+    return vacuum(table, layout.STATS_RETENTION) + trim(table, layout.STATS_RETENTION)
 
 
 def _join(table: Table, day: str, files: Sequence[LiveFile]) -> None:

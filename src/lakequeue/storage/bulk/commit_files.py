@@ -31,7 +31,7 @@ from lakequeue.model.clock import from_micros
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests, write_files
 from lakequeue.storage.bulk.dedup import Duplicates, opened_at
-from lakequeue.storage.bulk.manifests import Manifest, Name
+from lakequeue.storage.bulk.manifests import Manifest, SendKey
 from lakequeue.storage.bulk.row_rules import Fifo, check_columns
 from lakequeue.storage.engines.commit import StaleAttributes, back_off, commit, first_line
 from lakequeue.storage.engines.interface import DataFile, Engine, Table
@@ -93,7 +93,7 @@ def send(
     target: Target,
     spark: SparkSession,
     df: DataFrame,
-    name: Name | None,
+    name: SendKey | None,
     now: Callable[[], int],
     order_by: str | None = None,
 ) -> int:
@@ -110,9 +110,9 @@ def send(
         QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
     """
     check(target.attributes, df, order_by)
-    name = name or Name.new()
+    name = name or SendKey.new()
     manifest = None
-    if not name.of_nobody:
+    if not name.anonymous:
         manifest = manifests.load_manifest(target.tables_path, name.files)
         # a manifest is removed when every shard was reached, or none
         if manifest is None and any(name.reached(target.open(shard)) for shard in target.shards):
@@ -126,13 +126,13 @@ def send(
             manifest = None
     manifest = manifest or _stage(target, spark, df, name, order_by)
     if not manifest.rows:
-        if name.of_stream or name.of_nobody:
+        if name.of_stream or name.anonymous:
             manifests.discard(target.root, target.key, name.files)
         return 0
     try:
         rows = complete(target, manifest, now)
     except (StaleAttributes, QueueServiceError) as error:
-        if name.of_nobody:
+        if name.anonymous:
             manifests.discard(target.root, target.key, name.files)
         elif isinstance(error, StaleAttributes):
             # judged by old rules, so they are written anew; the files stay, as another process may be
@@ -141,7 +141,7 @@ def send(
         raise
     if manifest.app_id is None and not rows:  # else the compactor may have committed them meanwhile
         manifests.discard(target.root, target.key, name.files)
-    elif name.of_nobody or name.of_stream:  # they are many, and the compactor may be rare
+    elif name.anonymous or name.of_stream:  # they are many, and the compactor may be rare
         manifests.forget(target.tables_path, name.files)
     return rows
 
@@ -167,7 +167,7 @@ def sweep_manifests(target: Target) -> dict[int, list[str]]:
         if reached and len(reached) < len(manifest.shards):
             for shard in manifest.shards:
                 waiting_files.setdefault(shard, []).extend(file.path for file in manifest.of(shard))
-        elif age >= layout.MESSAGES_KEPT.file_hours * 3600:
+        elif age >= layout.MESSAGES_RETENTION.file_hours * 3600:
             manifests.forget(target.tables_path, manifest.send_id)
     return waiting_files
 
@@ -207,7 +207,7 @@ def _reached(open_log: Callable[[int], Table], manifest: Manifest) -> list[int]:
     return [shard for shard in manifest.shards if manifest.reached(open_log(shard))]
 
 
-def _stage(target: Target, spark: SparkSession, df: DataFrame, name: Name, order_by: str | None) -> Manifest:
+def _stage(target: Target, spark: SparkSession, df: DataFrame, name: SendKey, order_by: str | None) -> Manifest:
     attributes = target.attributes
     delay = attributes.limits("delay")
     return write_files.stage(

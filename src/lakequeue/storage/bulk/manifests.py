@@ -36,7 +36,7 @@ _COLUMNS = pa.schema([field for field in layout.MESSAGES if field.name not in la
 
 
 @attrs.frozen
-class Name:
+class SendKey:
     """What a bulk send is recognised by when it is repeated, for good.
 
     It has reached a shard once the application id has the version there.
@@ -45,26 +45,26 @@ class Name:
     app_id: str
     version: int
     files: str
-    """Name of the files that wait for the commits; message ids are derived from it."""
+    """SendKey of the files that wait for the commits; message ids are derived from it."""
     of_stream: bool = False
-    of_nobody: bool = False
+    anonymous: bool = False
     """Its caller knows no name, so it is not repeated; but it may have to be completed."""
 
     @classmethod
-    def of_send(cls, send_id: str) -> Name:
+    def of_send(cls, send_id: str) -> SendKey:
         """A send that its caller has named."""
         return cls(layout.bulk_id(send_id), 1, send_id)
 
     @classmethod
-    def of_batch(cls, stream: str, batch: int) -> Name:
+    def of_batch(cls, stream: str, batch: int) -> SendKey:
         """A micro-batch of a stream, whose batches come in the order of their numbers, from 0 on."""
         return cls(layout.stream_id(stream), batch + 1, f"stream-{stream}-{batch}", of_stream=True)
 
     @classmethod
-    def new(cls) -> Name:
+    def new(cls) -> SendKey:
         """A send without a name."""
         id = uuid.uuid4().hex
-        return cls(layout.bulk_id(id), 1, id, of_nobody=True)
+        return cls(layout.bulk_id(id), 1, id, anonymous=True)
 
     def reached(self, table: Table) -> bool:
         """Whether the loaded snapshot of a shard's ``messages`` has this send, or a later batch of its stream."""
@@ -86,7 +86,7 @@ class Manifest:
 
     send_id: str
     app_id: str | None
-    """What each shard's commit is recognised by, see ``Name``; None if its one commit needs no completion."""
+    """What each shard's commit is recognised by, see ``SendKey``; None if its one commit needs no completion."""
     version: int
     files: Sequence[WaitingFile]
     """In the order of the DataFrame's partitions."""
@@ -109,7 +109,7 @@ class Manifest:
         return time.time() - self.written_at > LONGEST_WAIT
 
     def reached(self, table: Table) -> bool:
-        """As ``Name.reached``."""
+        """As ``SendKey.reached``."""
         return self.app_id is not None and (table.transaction(self.app_id) or 0) >= self.version
 
     def of(self, shard: int) -> list[DataFile]:

@@ -17,7 +17,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.characters import rows_with_refused_characters
 from lakequeue.storage.bulk.dedup import without_repeats
-from lakequeue.storage.bulk.manifests import Manifest, Name, WaitingFile
+from lakequeue.storage.bulk.manifests import Manifest, SendKey, WaitingFile
 from lakequeue.storage.bulk.row_rules import (
     ATTRIBUTES,
     CHARACTERS,
@@ -50,7 +50,7 @@ def stage(
     root: str,
     key: str,
     shards: Sequence[int],
-    name: Name,
+    name: SendKey,
     *,
     max_bytes: int,
     default_delay: float = 0.0,
@@ -120,7 +120,7 @@ def stage(
             with contextlib.suppress(OSError):
                 manifests.delete_folder(layout.messages_path(root, key, shard), folder)
         raise
-    app_id = None if name.of_nobody and len(set(places)) == 1 else name.app_id
+    app_id = None if name.anonymous and len(set(places)) == 1 else name.app_id
     manifest = Manifest(name.files, app_id, name.version, list(map(WaitingFile, places, files)))
     there = manifests.write_manifest(layout.tables_path(root, key), manifest)
     if there != manifest:  # a second attempt at the same send was quicker; its files are the send

@@ -139,7 +139,7 @@ def _trim(table: Table) -> None:
     if local_path(table.path) is None:
         return  # there a long log costs nothing, and the compactor trims it
     try:
-        cleaning.trim_log(table.path, layout.MESSAGES_KEPT, TRIM_PATIENCE)
+        cleaning.trim_log(table.path, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
     except LockHeld:
         pass
     except Exception as error:

@@ -165,20 +165,19 @@ class Appender:
         closes = segment is not before and before is not None
         return Place(segment, first, sent_at, closes)
 
-    def mark(self, *, close: bool = False, attributes_version: int | None = None) -> bool:
-        """Makes an empty commit that every append on an older snapshot loses to.
+    def close(self) -> bool:
+        """Closes the log for good, by an empty commit that every append on an older snapshot loses to."""
+        return self._commit_empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
-        It closes the log for good, or announces a version of the queue's attributes.
-        """
-        fence = {layout.SEND_ID: self._loaded.send_version}
-        ids = dict(fence)
-        if close:
-            ids[layout.SEND_ID] = layout.CLOSED + self.end
-        if attributes_version is not None:
-            # two announcements leave the end where it is; without this the older one might land last
-            fence[layout.ATTRIBUTES_ID] = self.attributes_version
-            ids[layout.ATTRIBUTES_ID] = attributes_version
-        done = commit(self.table, fence, lambda token: self.table.add([], ids, token))
+    def announce_attributes(self, version: int) -> bool:
+        """Announces a version of the queue's attributes to every sender, by such an empty commit."""
+        # two announcements leave the end where it is; without this the older one might land last
+        fence = {layout.ATTRIBUTES_ID: self.attributes_version}
+        return self._commit_empty(fence, {layout.ATTRIBUTES_ID: version})
+
+    def _commit_empty(self, fence: Mapping[str, int], ids: Mapping[str, int]) -> bool:
+        end = {layout.SEND_ID: self._loaded.send_version}
+        done = commit(self.table, {**end, **fence}, lambda token: self.table.add([], {**end, **ids}, token))
         self._loaded = self._load()
         return done
 

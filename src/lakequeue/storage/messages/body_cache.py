@@ -1,6 +1,6 @@
 """Messages by offset: read from files with skipping, read ahead, kept in a bounded cache.
 
-Bodies never change and offsets stay what they are through merges of files, so the cache needs no
+BodyCache never change and offsets stay what they are through merges of files, so the cache needs no
 invalidation, and what this process sent itself never has to be read.
 """
 
@@ -27,7 +27,7 @@ _COLUMNS = [
 ]
 
 
-class Bodies:
+class BodyCache:
     """Cache of the messages of one shard; not thread-safe, its owner locks."""
 
     def __init__(self, limit: int = CACHE_BYTES) -> None:

@@ -40,21 +40,21 @@ Segment = list[LogFile]
 
 
 @attrs.frozen
-class Tidied:
+class MergeCounts:
     """What a pass over the log of a shard came to."""
 
     dropped: int = 0
     """Segments below the floor."""
-    joined: int = 0
+    merged: int = 0
     """Segments that are now part of another file."""
     cut: int = 0
     """Segments of which the part below the floor was dropped."""
 
-    def __add__(self, other: Tidied) -> Tidied:
-        return Tidied(self.dropped + other.dropped, self.joined + other.joined, self.cut + other.cut)
+    def __add__(self, other: MergeCounts) -> MergeCounts:
+        return MergeCounts(self.dropped + other.dropped, self.merged + other.merged, self.cut + other.cut)
 
 
-def tidy(table: Table, floor: int, drop_before: int | None = None) -> None:
+def merge_recent(table: Table, floor: int, drop_before: int | None = None) -> None:
     """What senders do when they close a segment: drops closed ones below ``floor``, joins the newest small ones.
 
     Args:
@@ -67,13 +67,13 @@ def tidy(table: Table, floor: int, drop_before: int | None = None) -> None:
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small))
 
 
-def compact(table: Table, floor: int, now: int, drop_before: int | None = None) -> Tidied:
+def merge_all(table: Table, floor: int, now: int, drop_before: int | None = None) -> MergeCounts:
     """What the compactor does: the same with the small segments anywhere, the rows below ``floor`` of large
     segments, and the open segment if it is idle or below the floor.
 
     Args:
         table: a handle on ``messages``, used by nobody else meanwhile.
-        floor, drop_before: as for ``tidy``.
+        floor, drop_before: as for ``merge_recent``.
         now: an instant in microseconds.
     """
 
@@ -108,13 +108,13 @@ class _Step:
 
     segments: list[Segment]
     rows: Callable[[Table], Iterable[pa.Table]]
-    outcome: Tidied
+    outcome: MergeCounts
     with_send: bool = False
     """Whether the open segment is among them, so that the commit must carry ``send``."""
 
 
-def _run(table: Table, next_step: Callable[[_Seen], _Step | None]) -> Tidied:
-    done = Tidied()
+def _run(table: Table, next_step: Callable[[_Seen], _Step | None]) -> MergeCounts:
+    done = MergeCounts()
     # each step looks anew: a replacement loads the newest snapshot, in which another process may have joined
     while True:
         seen = _look(table)
@@ -184,11 +184,11 @@ def _any_small(segments: list[Segment], limit: int) -> list[Segment]:
 
 
 def _drop(segments: list[Segment]) -> _Step:
-    return _Step(segments, lambda table: [], Tidied(dropped=len(segments)))
+    return _Step(segments, lambda table: [], MergeCounts(dropped=len(segments)))
 
 
 def _join(segments: list[Segment]) -> _Step:
-    return _Step(segments, lambda table: [_joined(table, segments)], Tidied(joined=len(segments)))
+    return _Step(segments, lambda table: [_joined(table, segments)], MergeCounts(merged=len(segments)))
 
 
 def _open_step(seen: _Seen, floor: int, now: int, drop_before: int | None) -> _Step | None:
@@ -209,7 +209,7 @@ def _cut_step(seen: _Seen, floor: int, drop_before: int | None) -> _Step | None:
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
         if len(segment) == 1 and first < floor <= last and worth and (drop_before is None or end < drop_before):
-            return _Step([segment], _Rest(segment[0], floor), Tidied(cut=1))
+            return _Step([segment], _Rest(segment[0], floor), MergeCounts(cut=1))
     return None
 
 

@@ -1,17 +1,21 @@
-"""Queues on both engines, and ways to see them as a process does that has just started."""
+"""Queues on both engines, and ways to see them as a process does that has just started.
+
+Single rules are shown by the model; here each scenario crosses the tables, and most look at the result through
+an entry that knows nothing yet, as another process would.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
-from lakequeue import LakeQueue, Queue
+from lakequeue import LakeQueue, Message, Queue, SendEntry
 from lakequeue.runtime import root as roots
 from lakequeue.testing import ManualClock
 
@@ -19,8 +23,25 @@ point_only = pytest.mark.parametrize("lq", ["point"], indirect=True)
 """For scenarios whose way through the tables another one already shows on both engines."""
 
 
+def batch(*texts: str, **fields: Any) -> list[SendEntry]:
+    return [SendEntry(text, **fields) for text in texts]
+
+
+def bodies(messages: Iterable[Message]) -> list[str]:
+    """Sorted, since the order says nothing here."""
+    return sorted(message.body for message in messages)
+
+
+def handles(messages: Iterable[Message]) -> list[str]:
+    return [message.receipt_handle for message in messages]
+
+
+def numbered(count: int, start: int = 0) -> list[str]:
+    return [f"{number:04}" for number in range(start, start + count)]
+
+
 @attrs.define
-class Bench:
+class Harness:
     """One root, seen through entries that share nothing with each other."""
 
     root: str

@@ -1,0 +1,334 @@
+"""Queues are created, changed, purged, listed and deleted, with one shard and with several."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import pytest
+
+from concurrency.rig import keep_to
+from conformance.harness import Call, Harness, batch, bodies, handles, point_only
+from lakequeue import LakeQueue, SendEntry, errors
+from lakequeue.runtime.open_queue import OpenQueue
+
+
+@pytest.mark.spec("QUE-1", "QUE-4", "QUE-6", "QUE-13", "QUE-15", "QUE-27", "PRF-1", "DLT-3")
+def test_a_queue_is_made_found_and_deleted(lq: LakeQueue, harness: Harness, clock):
+    made = lq.create_queue("orders", visibility_timeout=60, tags={"team": "blue"})
+    found = harness.queue()
+    assert (found.name, found.region, found.fifo, found.created_at) == ("orders", "local", False, clock.now())
+    wire = found.attributes()
+    assert (wire["Profile"], wire["VisibilityTimeout"]) == ("lake", "60")
+    assert harness.open().create_queue("orders", visibility_timeout=60).key == made.key
+    made.send("A")
+    assert bodies(found.receive()) == ["A"]
+    harness.open().delete_queue("orders")
+    with pytest.raises(errors.QueueDoesNotExist):
+        made.send("B")
+    with pytest.raises(errors.QueueDoesNotExist):
+        harness.queue()
+
+
+@pytest.mark.spec("QUE-5", "QUE-24", "QUE-25", "RET-6")
+def test_changed_attributes_hold_at_once_for_sends_and_receives_elsewhere(harness: Harness, clock):
+    here = harness.create(delay=100)
+    there = harness.queue()
+    there.send("late")
+    assert there.receive() == []
+    clock.advance(1)
+    here.set_attributes(delay=0, visibility_timeout=5, maximum_message_size=1024)
+    there.send("now")
+    with pytest.raises(errors.InvalidParameterValue, match="1024"):
+        there.send("x" * 1025)
+    assert bodies(there.receive(5)) == ["now"]
+    clock.advance(5)
+    assert bodies(there.receive(5)) == ["now"]
+    wire = there.attributes()
+    assert int(wire["LastModifiedTimestamp"]) == int(wire["CreatedTimestamp"]) + 1
+    here.set_attributes(maximum_message_size=2048)
+    there.send("x" * 2048)
+
+
+@point_only
+@pytest.mark.spec("QUE-25", "LPL-3")
+def test_a_changed_wait_time_holds_at_once_for_receives_elsewhere(harness: Harness, clock):
+    here, there = harness.create(), harness.queue()
+    assert there.receive() == []
+    here.set_attributes(receive_wait_time=5)
+    call = Call(clock, there.receive)
+    clock.wait_for_waiters()
+    started = clock.now()
+    clock.advance(20)
+    assert call.join() == []
+    assert call.ended_at - started == timedelta(seconds=5)
+
+
+@point_only
+@pytest.mark.spec("QUE-25", "PRF-2", "VIS-10")
+def test_a_widened_range_holds_at_once_for_receives_and_changes_elsewhere(harness: Harness, clock):
+    here = harness.create(profile="cmq")
+    there = harness.queue()
+    here.send_batch(batch("a", "b"))
+    with pytest.raises(errors.InvalidParameterValue):
+        there.receive(visibility_timeout=0)
+    (a,) = there.receive()
+    here.set_attributes(allow_zero_visibility=True)
+    there.change_visibility(a.receipt_handle, 0)
+    assert bodies(there.receive(visibility_timeout=0)) == ["a"]
+
+
+@point_only
+@pytest.mark.spec("QUE-25", "DLT-3")
+def test_a_change_of_attributes_that_was_cut_short_is_finished_by_whoever_comes_next(harness, monkeypatch):
+    queue, other = harness.create(), harness.queue()
+    with monkeypatch.context() as patch:
+        # the process ends before it tells the shards
+        patch.setattr(OpenQueue, "announce_attributes", lambda self: os.kill)
+        queue.set_attributes(delay=50)
+    assert other.attributes(["DelaySeconds"]) == {"DelaySeconds": "50"}
+    sending = Call(harness.clock, lambda: other.send("a"))
+    sending.thread.join(20)
+    assert not sending.thread.is_alive(), "the send never ends"
+    listed = harness.open().list_queues()[0]
+    listed.send("b")
+    assert harness.queue().counts().delayed == 2
+
+
+@pytest.mark.spec("QUE-13", "QUE-14", "RCP-9", "DLT-4")
+def test_a_queue_created_again_shares_nothing_with_the_old_one(harness: Harness):
+    old = harness.create()
+    elsewhere = harness.queue()
+    old.send_batch(batch("a", "b"))
+    (a,) = elsewhere.receive()
+    harness.open().delete_queue("orders")
+    new = harness.create()
+    for dead in (old, elsewhere):
+        for verb in (
+            lambda q=dead: q.send("late"),
+            lambda q=dead: q.send_batch(batch("late")),
+            lambda q=dead: q.receive(),
+            lambda q=dead: q.delete(a.receipt_handle),
+            lambda q=dead: q.change_visibility(a.receipt_handle, 5),
+            lambda q=dead: q.purge(),
+            lambda q=dead: q.attributes(),
+            lambda q=dead: q.set_attributes(delay=5),
+            lambda q=dead: q.set_tags(a="b"),
+            lambda q=dead: q.tags(),
+        ):
+            with pytest.raises(errors.QueueDoesNotExist):
+                verb()
+    with pytest.raises(errors.ReceiptHandleIsInvalid):
+        new.delete(a.receipt_handle)
+    assert new.receive() == []
+    new.send("c")
+    assert bodies(harness.queue().receive(10)) == ["c"]
+
+
+@point_only
+@pytest.mark.spec("QUE-13", "DLT-3")
+@pytest.mark.parametrize("step", ["after the first commit", "before the catalog"])
+def test_a_deletion_that_was_cut_short_is_finished_by_whoever_comes_next(harness, monkeypatch, step):
+    queue, other = harness.create(shards=2), harness.queue()
+    queue.send_batch(batch("a"))
+    if step == "after the first commit":
+        queue.runtime.shards[0].close()
+    else:
+        queue.runtime.close_shards()
+    keep_to(other, 0)
+    with pytest.raises(errors.QueueDoesNotExist):
+        other.send("b")
+    keep_to(other, 1)
+    with pytest.raises(errors.QueueDoesNotExist):
+        other.send("b")
+    with pytest.raises(errors.QueueDoesNotExist):
+        harness.queue()
+    assert harness.create().receive() == []
+
+
+@pytest.mark.spec("PUR-1", "PUR-2", "PUR-3", "PUR-4", "DLT-3")
+def test_a_purge_removes_what_was_sent_before_it(harness: Harness, clock):
+    queue = harness.create()
+    queue.send_batch([*batch("received", "waiting"), SendEntry("delayed", delay=10)])
+    (m,) = harness.queue().receive()
+    queue.purge()
+    harness.queue().send("after")
+    harness.queue().delete(m.receipt_handle)
+    with pytest.raises(errors.InvalidParameterValue):
+        queue.change_visibility(m.receipt_handle, 5)
+    clock.advance(59)
+    with pytest.raises(errors.PurgeQueueInProgress):
+        harness.queue().purge()
+    assert bodies(harness.queue().receive(10)) == ["after"]
+    clock.advance(1)
+    harness.queue().purge()
+    clock.advance(60)
+    assert queue.receive(10) == []
+
+
+@pytest.mark.spec("RET-1", "RET-2", "RET-3", "RET-9", "STA-5", "DEL-9")
+def test_retention_ends_messages_in_every_state_without_anybody_sweeping(harness: Harness, clock):
+    queue = harness.create(message_retention_period=60)
+    queue.send_batch([*batch("received", "waiting"), SendEntry("delayed", delay=59.5)])
+    clock.advance(55)
+    (m,) = queue.receive(visibility_timeout=30)
+    queue.send("younger")
+    clock.advance(4.999)
+    assert harness.queue().counts().visible + harness.queue().counts().in_flight == 4
+    clock.advance(0.001)
+    assert bodies(harness.queue().receive(10)) == ["younger"]
+    harness.queue().delete(m.receipt_handle)
+    clock.advance(30)
+    assert bodies(harness.queue().receive(10)) == ["younger"]
+    assert harness.queue().counts().in_flight == 1
+
+
+@pytest.mark.spec("EXM-11", "DLY-1", "DLY-2", "DLY-9", "DLY-10", "DLY-11", "DLY-12", "STA-8", "PRF-4", "QUE-10")
+def test_delayed_messages_come_when_they_are_due(harness: Harness, clock):
+    queue = harness.create(delay=10)
+    queue.send_batch([SendEntry("queue"), SendEntry("none", delay=0), SendEntry("own", delay=20)])
+    assert bodies(harness.queue().receive(10)) == ["none"]
+    counts = queue.counts()
+    assert (counts.visible, counts.in_flight, counts.delayed) == (0, 1, 2)
+    harness.queue().set_attributes(delay=1)
+    clock.advance(9.999)
+    assert harness.queue().receive(10) == []
+    clock.advance(0.001)
+    assert bodies(harness.queue().receive(10, visibility_timeout=100)) == ["queue"]
+    clock.advance(9.999)
+    assert harness.queue().counts().delayed == 1
+    clock.advance(0.001)
+    assert bodies(harness.queue().receive(10)) == ["own"]
+
+
+@point_only
+@pytest.mark.spec("QUE-21")
+def test_a_full_queue_takes_messages_as_others_are_deleted(harness: Harness):
+    queue = harness.create(max_stored_messages=3)
+    queue.send("a")
+    result = harness.queue().send_batch(batch("b", "c", "d"))
+    assert [s.id for s in result.successful] == ["0", "1"]
+    assert [(f.id, f.code) for f in result.failed] == [("2", "OverLimit")]
+    with pytest.raises(errors.OverLimit):
+        queue.send("e")
+    (a,) = queue.receive()
+    with pytest.raises(errors.OverLimit):
+        harness.queue().send("e")
+    harness.queue().delete(a.receipt_handle)
+    queue.send("f")
+    assert bodies(harness.queue().receive(10)) == ["b", "c", "f"]
+
+
+@pytest.mark.spec("QUE-23", "STA-6", "STA-8", "PRF-4")
+def test_counts_and_a_peek_tell_states_and_change_nothing(harness: Harness, clock):
+    queue = harness.create()
+    queue.send_batch([*batch("received", "waiting"), SendEntry("delayed", delay=10)])
+    queue.receive()
+    clock.advance(2)
+    before = harness.versions()
+    other = harness.queue()
+    assert [(m.body, m.state, m.receive_count) for m in other.peek()] == [
+        ("received", "in_flight", 1),
+        ("waiting", "visible", 0),
+        ("delayed", "delayed", 0),
+    ]
+    assert [m.body for m in other.peek(limit=2)] == ["received", "waiting"]
+    counts = other.counts()
+    assert (counts.visible, counts.in_flight, counts.delayed, counts.rewindable) == (1, 1, 1, 0)
+    assert counts.oldest_age == 2
+    wire = other.attributes()
+    assert [wire[f"ApproximateNumberOfMessages{kind}"] for kind in ("", "NotVisible", "Delayed")] == ["1"] * 3
+    assert wire["QueueArn"].endswith(":orders")
+    assert other.attributes([]) == {}
+    assert harness.versions() == before
+    clock.advance(28)
+    assert [m.state for m in other.peek()] == ["visible"] * 3
+
+
+@pytest.mark.spec("QUE-28")
+def test_tags_are_added_overwritten_and_removed(harness: Harness):
+    queue = harness.create(tags={"team": "blue"})
+    harness.queue().set_tags({"Team": "red", "empty": ""}, team="green")
+    assert queue.tags() == {"team": "green", "Team": "red", "empty": ""}
+    queue.remove_tags("Team", "unknown")
+    assert harness.queue().tags() == {"team": "green", "empty": ""}
+
+
+@point_only
+@pytest.mark.spec("QUE-11", "QUE-12", "NAM-9")
+def test_queues_are_listed_by_name_in_pages(harness: Harness):
+    for name in ["b", "a", "B", "c-1", "c-2"]:
+        harness.create(name)
+    lq = harness.open()
+    assert [q.name for q in lq.list_queues()] == ["B", "a", "b", "c-1", "c-2"]
+    assert [q.name for q in lq.list_queues("c-")] == ["c-1", "c-2"]
+    pages, after = [], None
+    while page := [q.name for q in lq.list_queues(limit=2, after=after)]:
+        pages.append(page)
+        after = page[-1]
+    assert pages == [["B", "a"], ["b", "c-1"], ["c-2"]]
+    lq.delete_queue("a")
+    assert [q.name for q in harness.open().list_queues()] == ["B", "b", "c-1", "c-2"]
+
+
+@point_only
+@pytest.mark.spec("NAM-6", "NAM-7", "NAM-9")
+def test_region_and_exact_name_together_make_a_queue(harness: Harness):
+    harness.create("orders").send("lower")
+    harness.create("Orders").send("upper")
+    harness.open(region="r2", engine="point").create_queue("orders")
+    there = harness.open(region="r2")
+    there.queue("orders").send("there")
+    with pytest.raises(errors.QueueDoesNotExist):
+        there.queue("Orders")
+    assert [q.name for q in there.list_queues()] == ["orders"]
+    assert bodies(harness.queue("orders").receive(10)) == ["lower"]
+    assert bodies(harness.queue("Orders").receive(10)) == ["upper"]
+    assert bodies(harness.open(region="r2").queue("orders").receive(10)) == ["there"]
+
+
+@pytest.mark.spec("INF-3", "INF-11", "BAT-2", "DLT-3")
+def test_a_queue_of_three_shards_behaves_as_one(harness: Harness, clock):
+    queue = harness.create(shards=3, max_inflight_messages=9)
+    for number, text in enumerate("abc"):
+        keep_to(queue, number)
+        queue.send(text)
+    other = harness.queue()
+    keep_to(other, 1)
+    clock.advance(1)
+    other.send_batch(batch("d", "e", "f"))
+    assert queue.counts().visible == 6
+    first = harness.queue().receive(10)
+    assert len(set(handles(first))) == len(first) == 5  # three of four in the second shard, for the cap
+    clock.advance(15)
+    keep, *gone = first
+    assert not harness.queue().delete_batch(handles(gone)).failed
+    rest = harness.queue().receive(10)
+    assert bodies([*first, *rest]) == list("abcdef")
+    clock.advance(15)
+    assert bodies(harness.queue().receive(10)) == [keep.body]
+
+
+@point_only
+@pytest.mark.spec("INF-11", "QUE-21", "QUE-13", "PUR-1")
+def test_caps_attributes_purge_and_deletion_reach_every_shard(harness: Harness):
+    queue = harness.create(shards=3, max_inflight_messages=7, max_stored_messages=12)
+    for number in range(12):
+        queue.send(f"{number}")
+    with pytest.raises(errors.OverLimit):
+        queue.send("13")
+    assert len(harness.queue().receive(100)) == 6
+    with pytest.raises(errors.OverLimit):
+        harness.queue().receive()
+    queue.set_attributes(max_inflight_messages=12)
+    assert len(harness.queue().receive(100)) == 6
+    queue.purge()
+    assert harness.queue().counts().in_flight == 0
+    for _ in range(12):
+        queue.send("again")
+    assert len(harness.queue().receive(100)) == 12
+    other = harness.queue()
+    harness.open().delete_queue("orders")
+    for _ in range(3):
+        with pytest.raises(errors.QueueDoesNotExist):
+            other.send("late")
