@@ -72,7 +72,7 @@ def test_the_receive_that_would_exceed_the_maximum_moves_the_message_and_returns
 
 @pytest.mark.spec("DLQ-2")
 def test_a_receive_that_meets_one_takes_along_those_that_are_due(lq, monkeypatch):
-    monkeypatch.setattr("lakequeue.shard.claim.MOVED_AT_ONCE", 4)
+    monkeypatch.setattr("lakequeue.shard.claim.standard.MOVED_AT_ONCE", 4)
     monkeypatch.setattr("lakequeue.shard.move.MOVED_AT_ONCE", 4)
     queue, dead = pair(lq)
     fail(queue, *"abcdefghij")

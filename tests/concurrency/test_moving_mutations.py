@@ -84,7 +84,7 @@ def use_a_number_again(patch: Patch) -> None:
         set_aside(state, *more)
 
     patch.setattr("lakequeue.shard.move.set_aside", reused)
-    patch.setattr("lakequeue.shard.claim.set_aside", reused)
+    patch.setattr("lakequeue.shard.claim.standard.set_aside", reused)
 
 
 MUTATIONS = [

@@ -34,7 +34,7 @@ from lakequeue.shard import (
     Run,
     SetAttributes,
     ShardMachine,
-    state,
+    index,
 )
 
 from . import fifo
@@ -536,11 +536,11 @@ def play(
 def small_steps() -> Iterator[None]:
     """Lets indexes be built anew at any time, and little be looked at ahead."""
     with (
-        mock.patch.multiple(state, _MANY=1, _STALE=1, _CHUNK=1),
-        mock.patch("lakequeue.shard.groups.LOOK_AHEAD", 2),
+        mock.patch.multiple(index, _MANY=1, _STALE=1, _CHUNK=1),
+        mock.patch("lakequeue.shard.claim.fifo.LOOK_AHEAD", 2),
         mock.patch.object(fifo, "LOOK_AHEAD", 2),
         mock.patch("lakequeue.shard.move.MOVED_AT_ONCE", 2),
-        mock.patch("lakequeue.shard.claim.MOVED_AT_ONCE", 2),
+        mock.patch("lakequeue.shard.claim.standard.MOVED_AT_ONCE", 2),
         mock.patch.object(naive, "MOVED_AT_ONCE", 2),
     ):
         yield

@@ -17,13 +17,15 @@ from lakequeue.shard import (
     Rewind,
     Run,
     ShardMachine,
-    claim,
-    machine,
+    admin,
+    decide,
+    expire,
     move,
     settle,
 )
+from lakequeue.shard.claim import standard as claim
+from lakequeue.shard.claim.fifo import Groups, _Deliverable, _GroupOffsets
 from lakequeue.shard.commands import Spans
-from lakequeue.shard.groups import Groups, _Line, _Part
 from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.state import ShardState
 from mutations import Case, Mutation, Patch, each_case, replace
@@ -97,7 +99,7 @@ def only_delayed_messages_are_held(patch: Patch) -> None:
 
 
 def what_is_gone_still_counts_as_delayed(patch: Patch) -> None:
-    forget = ShardState._forget
+    forget = ShardState.forget
 
     def remember(self: ShardState, below: int) -> None:
         gone = [span for span in self.delayed if span[0] < below]
@@ -105,7 +107,7 @@ def what_is_gone_still_counts_as_delayed(patch: Patch) -> None:
         for span in gone:
             self.delayed.add(*span)
 
-    patch.setattr(ShardState, "_forget", remember)
+    patch.setattr(ShardState, "forget", remember)
 
 
 def deleted_rows_left_in_the_table(patch: Patch) -> None:
@@ -114,24 +116,24 @@ def deleted_rows_left_in_the_table(patch: Patch) -> None:
 
 
 def hidden_heads_do_not_block(patch: Patch) -> None:
-    head = _Line.head
+    head = _GroupOffsets.head
 
-    def visible(self: _Line, state: ShardState) -> int | None:
+    def visible(self: _GroupOffsets, state: ShardState) -> int | None:
         oldest = head(self, state)
         offsets = [offset for piece in self.pieces for offset in piece if offset in state.available]
         return min(offsets, default=oldest)
 
-    patch.setattr(_Line, "head", visible)
+    patch.setattr(_GroupOffsets, "head", visible)
 
 
 def hidden_messages_are_skipped(patch: Patch) -> None:
-    def skip(self: _Line, state: ShardState, start: int, end: int, count: int) -> _Part:
-        part = _Part()
+    def skip(self: _GroupOffsets, state: ShardState, start: int, end: int, count: int) -> _Deliverable:
+        part = _Deliverable()
         found = [offset for piece in self.pieces for offset in piece if offset in state.available]
-        part.offsets.append([offset for offset in found if offset >= start][:count])
+        part.pieces.append([offset for offset in found if offset >= start][:count])
         return part
 
-    patch.setattr(_Line, "deliverable", skip)
+    patch.setattr(_GroupOffsets, "deliverable", skip)
 
 
 def expired_heads_still_block(patch: Patch) -> None:
@@ -147,8 +149,7 @@ def expired_heads_still_block(patch: Patch) -> None:
 
 def expiry_wakes_nobody(patch: Patch) -> None:
     def next_event(self: ShardMachine, now: int) -> int | None:
-        self._state.advance(now)
-        return self._state.next_arrival()
+        return self._at(now).next_arrival()
 
     patch.setattr(ShardMachine, "next_event", next_event)
 
@@ -206,20 +207,20 @@ def range_judged_only_later(patch: Patch) -> None:
 
 def rewind_from_the_wrong_side(patch: Patch) -> None:
     def after(state: ShardState, command: Rewind) -> tuple[int, bool]:
-        machine.check_rewind(state, command)
+        admin.check_rewind(state, command)
         count = state.rewind(state.log.first_sent_at_or_after(command.to + 1)) if command.to < state.now else 0
         return count, count > 0
 
-    patch.setitem(machine._RULES, Rewind, after)
+    patch.setitem(decide._RULES, Rewind, after)
 
 
 def rewind_to_now_brings_back(patch: Patch) -> None:
     def at_once(state: ShardState, command: Rewind) -> tuple[int, bool]:
-        machine.check_rewind(state, command)
+        admin.check_rewind(state, command)
         count = state.rewind(state.log.first_sent_at_or_after(command.to))
         return count, count > 0
 
-    patch.setitem(machine._RULES, Rewind, at_once)
+    patch.setitem(decide._RULES, Rewind, at_once)
 
 
 def rewind_takes_what_is_in_flight(patch: Patch) -> None:
@@ -260,7 +261,7 @@ def rewound_messages_stay_outside_their_groups(patch: Patch) -> None:
         groups, scanned = self._groups, self.scanned
         count = rewind(self, first)
         if groups is not None:
-            self.look_up_to(scanned)
+            self.scan_to(scanned)
             self._groups = groups
         return count
 
@@ -312,19 +313,19 @@ MUTATIONS = [
     ),
     Mutation("visibility timeout ignored", visibility_timeout_ignored, STANDARD | FIFO),
     Mutation("delay ignored", delay_ignored, STANDARD),
-    Mutation("retention ignored", replace(ShardState, "expire", lambda self: None), STANDARD),
+    Mutation("retention ignored", replace(expire, "expire", lambda state: None), STANDARD),
     Mutation(
         "retention off by one microsecond",
         replace(
-            ShardState,
+            expire,
             "expired_below",
-            lambda self: self.log.first_sent_at_or_after(self.now - self.attributes.retention_micros),
+            lambda state: state.log.first_sent_at_or_after(state.now - state.attributes.retention_micros),
         ),
         STANDARD | FIFO,
     ),
     Mutation("cap off", replace(ShardState, "room", property(lambda self: None)), STANDARD | FIFO),
     Mutation("twelve hours off", replace(settle, "check_total", lambda state, run, timeout: None), STANDARD),
-    Mutation("purge interval off", replace(machine, "PURGE_INTERVAL", 0), STANDARD),
+    Mutation("purge interval off", replace(admin, "PURGE_INTERVAL", 0), STANDARD),
     Mutation("clock may go back", clock_may_go_back, STANDARD),
     Mutation(
         "nothing is held",
@@ -394,11 +395,11 @@ MUTATIONS = [
     ),
     Mutation("range judged only later", range_judged_only_later, REWINDS),
     Mutation(
-        "purge leaves history", replace(ShardState, "remove_all", lambda self: self._forget(self.log.end)), REWINDS
+        "purge leaves history", replace(ShardState, "remove_all", lambda self: self.forget(self.log.end)), REWINDS
     ),
     Mutation("rewind from the wrong side", rewind_from_the_wrong_side, REWINDS),
     Mutation("rewind to now brings back", rewind_to_now_brings_back, REWINDS),
-    Mutation("rewind to any instant", replace(machine, "check_rewind", lambda state, command: None), REWINDS),
+    Mutation("rewind to any instant", replace(admin, "check_rewind", lambda state, command: None), REWINDS),
     Mutation("rewind takes what is in flight", rewind_takes_what_is_in_flight, REWINDS | FIFO),
     Mutation("rewound messages keep their count", rewound_as(receive_count=1), REWINDS),
     Mutation("rewound messages keep their lease", rewound_as(lease_id="lease-1"), REWINDS | FIFO),
@@ -411,7 +412,7 @@ MUTATIONS = [
     Mutation("moved messages can be rewound", moved_messages_can_be_rewound, MOVES),
     Mutation("any number ends a move", replace(move, "_of", lambda state, number: state.moving_runs()), MOVES),
     Mutation("redrives keep the receive count", redrives_keep_the_receive_count, MOVES),
-    Mutation("dead letters live anew", replace(ShardState, "_overdue", lambda self: iter(())), MOVES),
+    Mutation("dead letters live anew", replace(expire, "_overdue", lambda state: iter(())), MOVES),
     Mutation(
         "dead letters come uncounted",
         replace(ShardState, "fresh", lambda self, first, last: iter([Run(first, last)] if first <= last else [])),

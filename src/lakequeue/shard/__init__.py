@@ -25,7 +25,7 @@ from lakequeue.shard.commands import (
     Rewrite,
     SetAttributes,
 )
-from lakequeue.shard.machine import ShardMachine
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import IN_FLIGHT, READY, SETTLED, DeadLetters, Head, Log, Run
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""Moving messages to another queue: what was received too often to the dead-letter queue (DLQ-2), and redrives.
+"""Moves to another queue: dead letters (DLQ-2) and redrives.
 
-A move takes three commits, and whoever finds one unfinished goes on with it: the messages become `moving` here,
-they are appended at the target, they are removed here. One move of a shard is under way at a time.
+A move takes three commits: the messages become `moving` here, they are appended at the target, they are removed
+here. Any process that finds an unfinished move completes it. A shard has one move under way at a time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from lakequeue.shard.runs import MOVING, Run
 from lakequeue.shard.state import ShardState
 
 MOVED_AT_ONCE = 1_000
-"""Messages that a claim moves at most; it also looks that far for more of them, once it has met one."""
+"""Maximum number of messages that one claim moves; having found one, it looks this far for more."""
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """The first of the messages in `spans` that were received as often as the policy allows."""
+    """The first messages in `spans` that were received as often as the redrive policy allows."""
     policy = state.attributes.redrive
     found: list[Run] = []
     left = MOVED_AT_ONCE
@@ -34,7 +34,7 @@ def dead(state: ShardState, spans: Spans) -> list[Run]:
 
 
 def set_aside(state: ShardState, runs: Sequence[Run], target_key: str) -> None:
-    """Begin a move of messages that are known to be neither available nor in flight."""
+    """Begin a move of messages that are neither available nor in flight."""
     number = state.head.move_number + 1
     state.head = attrs.evolve(state.head, move_number=number)
     for run in runs:
@@ -43,10 +43,10 @@ def set_aside(state: ShardState, runs: Sequence[Run], target_key: str) -> None:
 
 
 def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
-    """Begin a redrive of what is visible of the spans (DLQ-8)."""
+    """Begin a redrive of the visible messages of the spans (DLQ-8)."""
     if state.moving.size:
         return None, False
-    state.look_up_to(1 + max((last for _, last in command.spans), default=-1))
+    state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     found = [part for span in sorted(command.spans) for part in state.available.take_within(*span)]
     if found:
         set_aside(state, [run._replace(receive_count=0) for run in state.take(found)], command.target_key)
@@ -54,7 +54,7 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
 
 
 def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
-    """Remove what arrived at the target; its message groups go on behind those that wait (DLQ-10)."""
+    """Remove what arrived at the target; its message groups queue behind those that wait (DLQ-10)."""
     runs = _of(state, command.number)
     for run in runs:
         state.remove(run)
@@ -63,7 +63,7 @@ def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
 
 
 def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
-    """Give up a move whose target is gone."""
+    """Make visible again what could not be moved because the target is gone."""
     runs = _of(state, command.number)
     for run in runs:
         state.hand_back(run)

@@ -6,7 +6,7 @@ shard; ranges of offsets include both ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import attrs
@@ -50,6 +50,17 @@ class Run(NamedTuple):
     def alike(self, other: Run) -> bool:
         """Whether everything but the range is equal, so that neighbours are one run."""
         return self[2:] == other[2:]
+
+
+def joined_runs(runs: Iterable[Run]) -> list[Run]:
+    """The runs in the order given, each joined with the one before it where they are neighbours and alike."""
+    found: list[Run] = []
+    for run in runs:
+        if found and found[-1].last + 1 == run.first and found[-1].alike(run):
+            found[-1] = found[-1]._replace(last=run.last)
+        else:
+            found.append(run)
+    return found
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""A set of offsets kept as disjoint ranges, for the messages that may be claimed now."""
+"""Ranges of offsets, both ends included: joining neighbours, and sets of offsets kept as ranges."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ from collections.abc import Iterable, Iterator
 
 from sortedcontainers import SortedDict
 
+Span = tuple[int, int]
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """The ranges in the order given, each joined with the one before it where it directly follows."""
+    found: list[Span] = []
+    for first, last in spans:
+        if found and found[-1][1] + 1 == first:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
+
 
 class SpanSet:
-    """Offsets as ranges that never touch each other; `size` counts the offsets."""
+    """A set of offsets as ranges that never touch; `size` counts the offsets."""
 
     def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
-        """Build from ranges in order that do not overlap."""
-        joined: dict[int, int] = {}
-        start = end = -2
-        for first, last in spans:
-            if first != end + 1:
-                start = first
-            joined[start] = end = last
-        self._spans: SortedDict[int, int] = SortedDict(joined)
-        self.size = sum(last - first + 1 for first, last in joined.items())
+        """Build from ascending, disjoint ranges."""
+        self._spans: SortedDict[int, int] = SortedDict(joined(spans))
+        self.size = sum(last - first + 1 for first, last in self._spans.items())
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self._spans.items())
@@ -35,7 +42,7 @@ class SpanSet:
         return None
 
     def add(self, first: int, last: int) -> int:
-        """Add a range and return how many of its offsets are new."""
+        """Add a range; returns how many of its offsets are new."""
         known = self.discard(first, last)
         size = last - first + 1
         self.size += size
@@ -51,7 +58,7 @@ class SpanSet:
         return size - known
 
     def discard(self, first: int, last: int) -> int:
-        """Remove a range and return how many of its offsets were there."""
+        """Remove a range; returns how many of its offsets were in the set."""
         spans = self._spans
         found = list(spans.irange(first, last))
         for key in spans.irange(maximum=first - 1, reverse=True):
@@ -70,7 +77,7 @@ class SpanSet:
         return removed
 
     def take_within(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Remove what lies in a range, and return it as ranges."""
+        """Remove the offsets within a range, and return them as ranges."""
         end = self.end_of(first - 1)
         found = [] if end is None or end < first else [(first, min(end, last))]
         found += [(start, min(self._spans[start], last)) for start in self._spans.irange(first, last)]
@@ -78,7 +85,7 @@ class SpanSet:
         return found
 
     def take(self, count: int) -> list[tuple[int, int]]:
-        """Remove up to `count` offsets, the lowest first, and return them as ranges."""
+        """Remove up to `count` offsets, lowest first, and return them as ranges."""
         taken = []
         spans = self._spans
         while count > 0 and spans:

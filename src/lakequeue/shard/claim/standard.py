@@ -1,4 +1,4 @@
-"""Claiming: what was received before first, then fresh messages from the head; on FIFO queues by message group."""
+"""The claim: received messages that are available again come first, then fresh ones; on FIFO queues by group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 from lakequeue.errors import OverLimit
 from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult, Spans
 from lakequeue.shard.move import MOVED_AT_ONCE, dead, set_aside
-from lakequeue.shard.runs import IN_FLIGHT, Run
+from lakequeue.shard.runs import IN_FLIGHT, Run, joined_runs
 from lakequeue.shard.spans import SpanSet
 from lakequeue.shard.state import ShardState
 
@@ -32,14 +32,14 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
         return _repeat(state, attempt_id, state.now + timeout)
     count = _allowed(state, command)
     picked = pick(state, count)
-    met = _met_dead(state, command, picked, count)
-    if met is not None:
-        return met
+    answer = _letters_first(state, command, picked, count)
+    if answer is not None:
+        return answer
     order: Spans = ()
     spans = picked
     if state.attributes.fifo:
         order = picked
-        # the places of an attempt must outlive the process, so there each stretch is a run of its own
+        # the rank of each range is kept in its run, so that any process can repeat the answer
         spans = order if attempt_id is not None else list(SpanSet(sorted(order)))
     if attempt_id is not None and spans:
         state.forget_attempt(attempt_id)
@@ -61,7 +61,7 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
                     attempt_place=None if attempt_id is None else place,
                 )
             )
-    claimed = _joined(claimed)
+    claimed = joined_runs(claimed)
     state.set_runs(claimed)
     if state.attributes.fifo:
         state.groups.placed()
@@ -69,10 +69,10 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def pick(state: ShardState, count: int) -> list[tuple[int, int]]:
-    """Take up to `count` messages off the available ones, as ranges in the order of delivery."""
+    """Remove up to `count` messages from the available ones; ranges in the order of delivery."""
     if state.attributes.fifo:
         return state.groups.pick(count)
-    state.look_for(count)
+    state.scan_for(count)
     return state.available.take(count)
 
 
@@ -83,10 +83,13 @@ def _put_back(state: ShardState, spans: Spans) -> None:
         state.groups.placed()
 
 
-def _met_dead(state: ShardState, command: Claim, picked: Spans, count: int) -> tuple[ClaimResult, bool] | None:
-    """What a claim answers that picked messages which must go to the dead-letter queue first (DLQ-2).
+def _letters_first(
+    state: ShardState, command: Claim, picked: Spans, count: int
+) -> tuple[ClaimResult, bool] | None:
+    """The answer to a claim that picked dead letters, None if it may go on (DLQ-2).
 
-    Nothing is handed out before they are gone, so that none of their groups is served past them (DLQ-10).
+    They move to the dead-letter queue before anything is handed out, so that no group is served past them
+    (DLQ-10).
     """
     policy = state.attributes.redrive
     if policy is None or not dead(state, picked):
@@ -120,7 +123,7 @@ def attempt_lives(state: ShardState, attempt_id: str) -> bool:
 
 
 def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimResult, bool]:
-    """The messages of an attempt once more, with the same receipts, hidden anew (ATT-1, ATT-3, ATT-8)."""
+    """Hand out the messages of an attempt once more, with the same receipts, hidden anew (ATT-1, ATT-3, ATT-8)."""
     before = sorted(state.attempt(attempt_id), key=lambda run: (run.attempt_place or 0, run.first))
     again = [run._replace(visible_at=visible_at, received_at=state.now) for run in before]
     state.in_flight -= sum(run.size for run in before)
@@ -151,14 +154,3 @@ def _result(
         for run in sorted(runs, key=lambda run: run.first)
     )
     return ClaimResult(spans, state.now, visible_at, lease_id, tuple(order), moving=state.moving.size > 0)
-
-
-def _joined(runs: Sequence[Run]) -> list[Run]:
-    """Runs with neighbours joined that are equal now."""
-    joined: list[Run] = []
-    for run in runs:
-        if joined and joined[-1].last + 1 == run.first and joined[-1].alike(run):
-            joined[-1] = joined[-1]._replace(last=run.last)
-        else:
-            joined.append(run)
-    return joined

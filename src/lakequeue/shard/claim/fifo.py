@@ -1,0 +1,237 @@
+"""Message groups of a FIFO shard: which messages may be delivered, and which group comes next.
+
+A group is served from its oldest stored message, its head, up to its first hidden one (FIF-9). Groups with a
+visible head wait in a heap, ordered by how long it has been visible (FIF-14). Heap entries are checked when they
+come up and never removed early. Every group is also indexed by the offset of its head.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from sortedcontainers import SortedDict
+
+from lakequeue.shard.runs import Head, Log
+from lakequeue.shard.spans import SpanSet, joined
+
+LOOK_AHEAD = 4096
+"""Messages behind the head of the shard or group in which a claim looks for more of the same group, and a delete
+for the group's next message. It is fixed so that every process decides alike, however much of the log it has read.
+"""
+
+
+class Shard(Protocol):
+    """What message groups need of their shard; `ShardIndex` provides it."""
+
+    head: Head
+    log: Log
+    available: SpanSet
+
+    def stored_from(self, offset: int) -> int:
+        """Lowest offset from `offset` on that is stored; fresh messages count as stored."""
+
+    def visible_since(self, offset: int) -> int:
+        """Instant at which a message becomes, or became, visible."""
+
+    def scan_before(self, place: tuple[int, int] | None) -> bool:
+        """Scan fresh messages if the next one could be served before `place`; returns whether it could."""
+
+    def scan_to(self, end: int) -> bool:
+        """Scan the fresh messages below `end` that are not held; returns whether there were any."""
+
+    def stamp(self, offset: int) -> None:
+        """Count a visible message as visible since now."""
+
+
+class _GroupOffsets:
+    """Offsets of one group in order, in the pieces that the log returned; those before `at` are consumed."""
+
+    __slots__ = ("at", "pieces")
+
+    def __init__(self, offsets: Sequence[int]) -> None:
+        self.pieces: deque[Sequence[int]] = deque([offsets])
+        self.at = 0
+
+    def head(self, shard: Shard) -> int | None:
+        """Offset of the oldest stored message; earlier offsets are consumed."""
+        while self.pieces:
+            piece = self.pieces[0]
+            if self.at < len(piece):
+                offset = int(piece[self.at])
+                stored = shard.stored_from(offset)
+                if stored == offset:
+                    return offset
+                self.at = bisect_left(piece, stored, self.at)
+            else:
+                self.pieces.popleft()
+                self.at = 0
+        return None
+
+    def deliverable(self, shard: Shard, start: int, end: int, count: int) -> _Deliverable:
+        """Up to `count` messages from `start` on, before the first that is stored and hidden (FIF-9)."""
+        part = _Deliverable()
+        for piece in self.pieces:
+            at = bisect_left(piece, start)
+            while at < len(piece) and count > 0:
+                offset = int(piece[at])
+                last = shard.available.end_of(offset)
+                if last is None:
+                    stored = shard.stored_from(offset)
+                    if stored == offset:
+                        return part
+                    at = bisect_left(piece, stored, at)
+                elif offset >= end:
+                    part.next = offset
+                    return part
+                else:
+                    stop = min(at + count, bisect_right(piece, min(last, end - 1), at))
+                    part.pieces.append(piece[at:stop])
+                    count -= stop - at
+                    at = stop
+        part.all_known = True
+        return part
+
+
+class _Deliverable:
+    """What a claim may take of one group."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Sequence[int]] = []
+        self.next: int | None = None  # the next message, which is visible but too far ahead
+        self.all_known = False  # no hidden message was met, so the claim may go on with what the log still holds
+
+
+class Groups:
+    """The groups of a shard, over all messages that were scanned."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._groups: dict[str, _GroupOffsets] = {}
+        self._heads: SortedDict[int, str] = SortedDict()
+        self._waiting: list[tuple[int, int, str]] = []  # visible heads: (visible since, offset, group)
+        self._served: list[str] = []  # groups that lost their head and are not queued again yet
+        self._picked: list[str] = []  # groups that the current claim has taken from
+        self._open: dict[str, int | None] = {}  # those that may give more: their next offset, if known
+
+    def add(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Add messages behind all those known so far."""
+        begun = []
+        for group, piece in self._shard.log.groups(spans):
+            known = self._groups.get(group)
+            if known is None:
+                self._groups[group] = _GroupOffsets(piece)
+                begun.append(group)
+                continue
+            known.pieces.append(piece)
+            if group in self._open and self._open[group] is None:
+                self._resume(group, int(piece[0]))
+        for group in begun:
+            self._place(group)
+
+    def pick(self, count: int) -> list[tuple[int, int]]:
+        """Remove up to `count` messages from the available ones; ranges in the order of delivery (FIF-5, FIF-6).
+
+        `placed` must follow once they have their new state.
+        """
+        shard = self._shard
+        found: list[tuple[int, int]] = []
+        while count > 0:
+            turn = self._next()
+            if turn is None:
+                break
+            group, start = turn
+            end = max(shard.head.head_offset, start) + LOOK_AHEAD
+            shard.scan_to(end)
+            part = self._groups[group].deliverable(shard, start, end, count)
+            self._picked.append(group)
+            self._open.pop(group, None)
+            for first, last in joined((int(offset),) * 2 for piece in part.pieces for offset in piece):
+                count -= last - first + 1
+                shard.available.discard(first, last)
+                found.append((first, last))
+            if part.next is not None:
+                self._resume(group, part.next)
+            elif part.all_known:
+                self._open[group] = None
+        return joined(found)
+
+    def placed(self) -> None:
+        """Put the groups of the last `pick` back in the queue of groups."""
+        for group in self._picked:
+            self._place(group)
+        self._picked, self._open = [], {}
+
+    def arrived(self, first: int, last: int) -> None:
+        """Note that messages of a range may have become visible."""
+        for group in self._headed(first, last):
+            self._place(group)
+
+    def removed(self, first: int, last: int) -> None:
+        """Note that a range was removed; `serve` must follow."""
+        self._served += self._headed(first, last)
+
+    def serve(self, *, behind: bool) -> None:
+        """Put the groups that lost their head back in the queue, `behind` those that wait or by their age
+        (FIF-14).
+        """
+        shard, served = self._shard, dict.fromkeys(self._served)
+        self._served = []
+        if not served:
+            return
+        end = shard.head.head_offset + LOOK_AHEAD
+        if behind:
+            shard.scan_to(end)
+        for group in served:
+            head = self._groups[group].head(shard)
+            if behind and head is not None and head < end and head in shard.available:
+                shard.stamp(head)
+            self._place(group)
+
+    def _headed(self, first: int, last: int) -> list[str]:
+        """Remove and return the groups whose head is in a range; `_place` finds their new head."""
+        return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
+
+    def _place(self, group: str) -> None:
+        """Queue a group by its head, or forget it if nothing of it is stored."""
+        offsets = self._groups.get(group)
+        head = None if offsets is None else offsets.head(self._shard)
+        if head is None:
+            self._groups.pop(group, None)
+            return
+        self._heads[head] = group
+        if head in self._shard.available:
+            self._wait(group, head)
+
+    def _resume(self, group: str, offset: int) -> None:
+        """Let the claim continue with a group at its next message, when its turn comes again."""
+        if offset in self._shard.available:
+            self._open[group] = offset
+            self._wait(group, offset)
+        else:
+            del self._open[group]
+
+    def _wait(self, group: str, offset: int) -> None:
+        heapq.heappush(self._waiting, (self._shard.visible_since(offset), offset, group))
+
+    def _next(self) -> tuple[str, int] | None:
+        """The group that has waited longest, and its next offset; scans fresh messages for groups that waited
+        longer.
+        """
+        shard = self._shard
+        while True:
+            known = self._waiting[0] if self._waiting else None
+            if shard.scan_before(None if known is None else known[:2]):
+                continue
+            if known is None:
+                return None
+            since, offset, group = heapq.heappop(self._waiting)
+            offsets = self._groups.get(group)
+            if offsets is None:
+                continue
+            place = self._open[group] if group in self._open else offsets.head(shard)
+            if offset == place and offset in shard.available and shard.visible_since(offset) == since:
+                return group, offset

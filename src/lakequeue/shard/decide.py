@@ -1,0 +1,248 @@
+"""The state machine of one shard: commands and an instant in, answers and changed rows out.
+
+It is pure: it reads no clock, does no I/O, and knows messages only by their offset and send instant. An instance
+lives as long as its commits succeed; after a failed commit it is discarded and rebuilt from the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from lakequeue.errors import QueueDoesNotExist, QueueServiceError
+from lakequeue.shard import admin, move, settle
+from lakequeue.shard.claim.standard import attempt_lives, claim
+from lakequeue.shard.commands import (
+    ChangeVisibility,
+    Claim,
+    Close,
+    Command,
+    Counts,
+    Decision,
+    Delete,
+    Expire,
+    LeaseDelete,
+    LeaseExtend,
+    LeaseRelease,
+    Move,
+    MoveBack,
+    Moved,
+    Outgoing,
+    Purge,
+    Result,
+    Rewind,
+    Rewrite,
+    SetAttributes,
+)
+from lakequeue.shard.expire import advance, expired_below, next_expiry
+from lakequeue.shard.peek import deleted_messages, stored_messages
+from lakequeue.shard.runs import Head, Log, Run
+from lakequeue.shard.state import ShardState
+
+
+class ShardMachine:
+    """All rules of one shard.
+
+    Time never goes backwards: an instant before the last one, or before the head's last commit, counts as that
+    one. Not thread-safe.
+    """
+
+    def __init__(self, head: Head, runs: Iterable[Run], log: Log, history: Iterable[Run] = ()) -> None:
+        """Start from committed rows.
+
+        Args:
+            head: the head row of the shard.
+            runs: its unsettled runs in any order, disjoint, equal neighbours joined.
+            log: its messages.
+            history: its settled runs, likewise.
+        """
+        self._state = ShardState(head, list(runs), log, history)
+        self._pending = False
+        self._decided: Head | None = None
+        self._expired = 0
+
+    @property
+    def head(self) -> Head:
+        """The current head, uncommitted changes included; `epoch` is the last committed one."""
+        return self._state.current_head()
+
+    @property
+    def attributes_version(self) -> int:
+        """Version of the attributes in the head."""
+        return self._state.head.attributes_version
+
+    @property
+    def runs(self) -> list[Run]:
+        """Unsettled runs by offset (a copy, O(n))."""
+        return list(self._state.runs)
+
+    @property
+    def run_count(self) -> int:
+        """Number of runs, history included."""
+        return len(self._state.runs) + len(self._state.history)
+
+    @property
+    def history(self) -> list[Run]:
+        """Settled runs by offset (a copy, O(n))."""
+        return list(self._state.history)
+
+    @property
+    def log(self) -> Log:
+        """The shard's messages; may be replaced by a longer log of the same shard."""
+        return self._state.log
+
+    @log.setter
+    def log(self, log: Log) -> None:
+        self._state.log = log
+
+    @property
+    def fifo(self) -> bool:
+        """Whether claims go by message group."""
+        return self._state.attributes.fifo
+
+    def decide(self, commands: Sequence[Command], now: int) -> Decision:
+        """Apply commands in order at one instant.
+
+        A refused command changes nothing (ERR-8) and those after it still apply. The machine keeps the new
+        state: the caller commits it and calls `committed`, or discards the machine.
+        """
+        state = self._at(now)
+        results = []
+        for command in commands:
+            try:
+                value, changed = self._apply(command)
+            except QueueServiceError as error:
+                results.append(Result(error=error, changed=self._pending))
+            else:
+                self._pending = self._pending or changed
+                results.append(Result(value=value, changed=self._pending))
+        head = attrs.evolve(state.current_head(), epoch=state.head.epoch + 1, committed_at=state.now)
+        if not self._pending:
+            return Decision(results, False, [], [], head)
+        self._decided = head
+        self._expired = state.expired
+        return Decision(results, True, *state.runs.changes(), head, *state.history.changes())
+
+    def committed(self) -> None:
+        """Take the last decision as committed; expiry applied by reads since then stays pending.
+
+        Raises:
+            RuntimeError: the last decision asked for no commit.
+        """
+        if self._decided is None:
+            raise RuntimeError("nothing to commit was decided")
+        state = self._state
+        state.head = attrs.evolve(state.head, epoch=self._decided.epoch, committed_at=self._decided.committed_at)
+        state.runs.settle()
+        state.history.settle()
+        state.expired -= self._expired
+        self._decided = None
+        self._pending = False
+
+    def counts(self, now: int) -> Counts:
+        """Messages by state (QUE-23, INF-1, INF-9, DLY-12)."""
+        state = self._at(now)
+        state.scan_all()
+        visible, in_flight = state.available.size, state.in_flight + state.moving.size
+        held = state.log.end - state.scanned
+        delayed = state.stored - visible - in_flight - held
+        return Counts(visible, in_flight, delayed, state.history.size, state.lowest, held)
+
+    def outgoing(self) -> Outgoing | None:
+        """The unfinished move to another queue, if there is one."""
+        runs = self._state.moving_runs()
+        if not runs:
+            return None
+        return Outgoing(
+            runs[0].move_number or 0,
+            runs[0].target_key or "",
+            tuple((run.first, run.last, run.receive_count) for run in runs),
+        )
+
+    def stored(self, now: int) -> int:
+        """Messages neither deleted nor expired (STA-10, QUE-21)."""
+        return self._at(now).stored
+
+    def next_event(self, now: int) -> int | None:
+        """Earliest instant after `now` at which a claim may find more than it does now (LPL-4).
+
+        A visibility timeout or a delay ends; or the oldest message expires while the shard is at its cap, or while
+        hidden messages of a FIFO shard may block others (RET-10); or the oldest delayed message expires while
+        others are held behind it (INF-9).
+        """
+        state = self._at(now)
+        instant = state.next_arrival()
+        blocking = self.fifo and (instant is not None or state.moving.size > 0)
+        instants = [instant, next_expiry(state) if state.room == 0 or blocking else None]
+        if state.released < state.log.end:
+            oldest = next(first for first, _ in state.delayed)
+            instants.append(state.log.sent_at(oldest) + state.attributes.retention_micros)
+        return min((known for known in instants if known is not None), default=None)
+
+    def attempt_lives(self, attempt_id: str, now: int) -> bool:
+        """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
+        return attempt_lives(self._at(now), attempt_id)
+
+    def check_rewind(self, command: Rewind, now: int) -> None:
+        """Raise what a rewind would raise now (RWD-11, RWD-15, RWD-19)."""
+        admin.check_rewind(self._at(now), command)
+
+    def rewindable(self, command: Rewind, now: int) -> int:
+        """Number of messages that a rewind would restore now; raises what the rewind would."""
+        self.check_rewind(command, now)
+        state = self._state
+        if command.to == state.now:
+            return 0
+        first = state.log.first_sent_at_or_after(command.to)
+        return sum(run.size for run in state.history.pieces(first, state.log.end))
+
+    def check_purge(self, command: Purge, now: int) -> None:
+        """Raise PurgeQueueInProgress if this purge would be refused now (PUR-2)."""
+        admin.check_purge(self._at(now), command)
+
+    def expired_below(self, now: int) -> int:
+        """First offset that retention still keeps (RET-1, RET-9)."""
+        return expired_below(self._at(now))
+
+    def peek(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, str]]:
+        """The oldest stored messages from offset `start` on, see `peek.stored_messages`."""
+        return stored_messages(self._at(now), limit, start)
+
+    def peek_history(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, str]]:
+        """The oldest deleted messages from offset `start` on that can be rewound, see `peek.deleted_messages`."""
+        return deleted_messages(self._at(now), limit, start)
+
+    def _at(self, now: int) -> ShardState:
+        """The state, moved to `now`."""
+        advance(self._state, now)
+        return self._state
+
+    def _apply(self, command: Command) -> tuple[Any, bool]:
+        if self._state.head.closed:
+            raise QueueDoesNotExist("The specified queue does not exist.")
+        try:
+            rule = _RULES[type(command)]
+        except KeyError:
+            raise TypeError(f"not a command of a shard: {command!r}") from None
+        return rule(self._state, command)
+
+
+_RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
+    Claim: claim,
+    Delete: settle.delete,
+    ChangeVisibility: settle.change_visibility,
+    LeaseDelete: settle.lease_delete,
+    LeaseExtend: settle.lease_extend,
+    LeaseRelease: settle.lease_release,
+    Move: move.move,
+    Moved: move.moved,
+    MoveBack: move.move_back,
+    Purge: admin.purge,
+    Rewind: admin.rewind,
+    SetAttributes: admin.set_attributes,
+    Close: admin.close,
+    Expire: admin.expire,
+    Rewrite: admin.rewrite,
+}

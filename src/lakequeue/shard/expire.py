@@ -1,0 +1,80 @@
+"""Retention: messages expire by their age, whatever state they are in."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from lakequeue.shard.state import ShardState
+
+
+def advance(state: ShardState, now: int) -> None:
+    """Move a shard to `now`, never backwards: end what has timed out, remove what has expired."""
+    state.advance(now)
+    expire(state)
+
+
+def expired_below(state: ShardState) -> int:
+    """First offset that retention still keeps; a message exactly as old as the retention is gone (RET-1)."""
+    return state.log.first_sent_at_or_after(state.now - state.attributes.retention_micros + 1)
+
+
+def expire(state: ShardState) -> None:
+    """Remove what is past retention, from whatever state (STA-5, RET-2, RET-3)."""
+    below, lowest = expired_below(state), state.lowest
+    before = state.stored + state.history.size
+    if lowest is not None and lowest < below:
+        state.forget(below)
+    for letters in list(_overdue(state)):
+        if not _drop(state, *letters[1:]):
+            heapq.heappush(state.aging, letters)  # removed once it is no longer held
+    first = state.history.first
+    if first is not None:
+        rewindable = state.log.first_sent_at_or_after(state.earliest_rewind)
+        if first < rewindable:
+            state.history.cut(first, rewindable - 1)
+    state.expired += before - state.stored - state.history.size
+
+
+def next_expiry(state: ShardState) -> int | None:
+    """Instant at which the next stored message expires; None if nothing is stored."""
+    lowest = state.lowest
+    if lowest is None:
+        return None
+    since = state.log.sent_at(lowest)
+    while state.aging:
+        first_sent_at, first, last = state.aging[0]
+        if state.stored_from(first) <= last:
+            since = min(since, first_sent_at)
+            break
+        heapq.heappop(state.aging)
+    return since + state.attributes.retention_micros
+
+
+def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
+    """Dead letters past retention, which counts from their first send (RET-7): (instant, first, last)."""
+    end = state.log.end
+    if state.aging_end < end:
+        for letters in state.log.dead_letters(state.aging_end, end - 1):
+            if letters.first_sent_at is not None:
+                heapq.heappush(state.aging, (letters.first_sent_at, letters.first, letters.last))
+        state.aging_end = end
+    horizon = state.now - state.attributes.retention_micros
+    while state.aging and state.aging[0][0] <= horizon:
+        yield heapq.heappop(state.aging)
+
+
+def _drop(state: ShardState, first: int, last: int) -> bool:
+    """Remove messages anywhere in the shard, history included; False if they are held."""
+    if last >= state.head.head_offset:
+        state.scan_to(last + 1)
+        if state.scanned <= last:
+            return False
+        state.pass_head(first, last)
+    for run in list(state.runs.pieces(first, last)):
+        state.leave(run)
+    state.available.discard(first, last)
+    state.delayed.discard(first, last)
+    state.runs.cut(first, last)
+    state.history.cut(first, last)
+    return True

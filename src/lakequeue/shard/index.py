@@ -1,0 +1,287 @@
+"""The messages of one shard at one instant, indexed by when they become available.
+
+A message is in flight, delayed or available. Available ones are kept as ranges, lowest first; for the others a
+heap holds `(instant, first, last)`. Heap entries are never removed early: when an entry is due, it is checked
+against the runs. So extending a lease of a million messages costs one entry, and no command scans anything.
+
+With a cap on delayed messages the last ones of the log may be held (INF-9). Delays end in any order, but none
+begins after its send, so the messages held are those behind the one that fills the cap. They are not scanned yet;
+`released_offset` matters only where the cap or the delays change.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.shard.claim.fifo import Groups
+from lakequeue.shard.runmap import RunMap
+from lakequeue.shard.runs import IN_FLIGHT, MOVING, Head, Log, Run
+from lakequeue.shard.spans import SpanSet
+
+_CHUNK = 4096  # fresh messages read from the log at a time, so that a small claim reads little
+_MANY = 1000  # entries due at once that are handled one by one; above that the index is rebuilt
+_STALE = 10_000  # outdated heap entries above which the index is rebuilt
+
+
+class ShardIndex:
+    """Runs, head and log of a shard with the indexes over them.
+
+    `available`, `moving`, `delayed` (only with a cap on delayed messages), `in_flight` and `attempts` cover the
+    messages below `scanned`; those from the head on are fresh: never received.
+    """
+
+    def __init__(self, head: Head, runs: list[Run], log: Log, history: Iterable[Run] = ()) -> None:
+        self.head = head
+        self.history = RunMap(history)
+        self.log = log
+        self.now = head.committed_at
+        self.attributes = QueueAttributes.from_wire(head.attributes)
+        self.expired = 0  # messages that retention removed since the last commit, history included
+        self.scanned = 0
+        self._groups: Groups | None = None
+        # dead letters by the instant that their retention counts from: (instant, first, last)
+        self.aging: list[tuple[int, int, int]] = []
+        self.aging_end = head.floor_offset
+        self._index(RunMap(runs))
+
+    @property
+    def delay(self) -> int | None:
+        """Delay of all messages of a FIFO queue (DLY-10); None on standard queues, where each has its own."""
+        return self.attributes.delay_micros if self.attributes.fifo else None
+
+    @property
+    def groups(self) -> Groups:
+        """The message groups; built on first use, by claims and deletes on FIFO queues."""
+        if self._groups is None:
+            self._groups = Groups(self)
+            known = [(run.first, run.last) for run in self.runs]
+            if self.scanned > self.head.head_offset:
+                known.append((self.head.head_offset, self.scanned - 1))
+            self._groups.add(known)
+        return self._groups
+
+    def _index(self, runs: RunMap) -> None:
+        """Rebuild the indexes from the runs; fresh messages are added as they are scanned."""
+        now = self.now
+        self.runs = runs
+        self.attempts: dict[str, list[tuple[int, int]]] = {}
+        self._groups = None
+        self.in_flight = 0
+        self.delayed = SpanSet()
+        self.scanned = self.head.head_offset
+        available: list[tuple[int, int]] = []
+        coming: list[tuple[int, int, int]] = []
+        never_received: list[Run] = []
+        moving: list[tuple[int, int]] = []
+        for run in runs:
+            if run.state == MOVING:
+                moving.append((run.first, run.last))
+                continue
+            if run.attempt_id is not None:
+                self.attempts.setdefault(run.attempt_id, []).append((run.first, run.last))
+            if run.visible_at is None:
+                never_received.append(run)
+            elif run.visible_at <= now:
+                available.append((run.first, run.last))
+            else:
+                coming.append((run.visible_at, run.first, run.last))
+                if run.state == IN_FLIGHT:
+                    self.in_flight += run.size
+        heapq.heapify(coming)
+        self.available = SpanSet(available)
+        self.moving = SpanSet(moving)
+        self._coming = coming
+        self._heap_limit = 2 * len(coming) + _STALE
+        for run in never_received:
+            self._scan(run.first, run.last)
+
+    def advance(self, now: int) -> None:
+        """Move to `now`, never backwards: messages whose timeout or delay is over become available."""
+        self.now = max(self.now, now)
+        due = 0
+        while self._coming and self._coming[0][0] <= self.now:
+            due += 1
+            if due > _MANY:
+                self._index(self.runs)
+                break
+            _, first, last = heapq.heappop(self._coming)
+            if self.delayed.size:
+                self.delayed.discard(first, last)
+            self._arrive(first, last)
+        if len(self._coming) > self._heap_limit:
+            self._index(self.runs)
+
+    def _arrive(self, first: int, last: int) -> None:
+        """Make available the messages of a heap entry that are due."""
+        for run in self.runs.overlapping(first, last):
+            if run.state != MOVING and (run.visible_at is None or run.visible_at <= self.now):
+                added = self.available.add(max(run.first, first), min(run.last, last))
+                if run.state == IN_FLIGHT:
+                    self.in_flight -= added
+        if last >= self.head.head_offset:
+            self.available.add(max(first, self.head.head_offset), last)
+        if self._groups is not None:
+            self._groups.arrived(first, last)
+
+    @property
+    def lowest(self) -> int | None:
+        """Lowest offset that is stored."""
+        first = self.runs.first
+        if first is None and self.head.head_offset < self.log.end:
+            return self.head.head_offset
+        return first
+
+    @property
+    def stored(self) -> int:
+        """Number of messages neither deleted nor removed."""
+        return self.runs.size + max(0, self.log.end - self.head.head_offset)
+
+    @property
+    def room(self) -> int | None:
+        """Messages that may still become in flight; None without a cap (INF-6)."""
+        cap = self.attributes.inflight_limit
+        return None if cap is None else max(0, cap - self.in_flight)
+
+    @property
+    def released(self) -> int:
+        """First held offset: from here on messages are accepted, but neither visible nor delayed (INF-9)."""
+        if self.attributes.delayed_limit is None:
+            return self.log.end
+        self.scan_all()
+        return self.scanned
+
+    def live(self, run: Run) -> bool:
+        """Whether a run is hidden by a receipt that has not ended."""
+        return run.state == IN_FLIGHT and run.visible_at is not None and run.visible_at > self.now
+
+    def next_arrival(self) -> int | None:
+        """Earliest instant after now at which a hidden message becomes available; None if there is none."""
+        self.scan_all()
+        while self._coming:
+            instant, first, last = self._coming[0]
+            if last >= self.head.head_offset or any(
+                run.state != MOVING and (run.visible_at is None or run.visible_at == instant)
+                for run in self.runs.overlapping(first, last)
+            ):
+                return instant
+            heapq.heappop(self._coming)
+        return None
+
+    def scan_for(self, count: int) -> None:
+        """Scan fresh messages until `count` messages are available or all are scanned."""
+        chunk = _CHUNK
+        while self.available.size < count and self.scanned < self.log.end:
+            chunk = max(chunk * 2, count - self.available.size)
+            if not self.scan_to(self.scanned + chunk):
+                break
+
+    def scan_before(self, place: tuple[int, int] | None) -> bool:
+        """Scan some fresh messages if the next one could be served before `place`: (visible since, offset).
+
+        Returns False if it could not be, or is not visible yet, or is held; the same then holds for all after it.
+        """
+        if self.scanned >= self.log.end:
+            return False
+        since = self.visible_since(self.scanned)
+        if (self.delay and since > self.now) or (place is not None and place < (since, self.scanned)):
+            return False
+        # doubles each time, so that a long backlog of one group takes few steps
+        count = max(_CHUNK, self.scanned - self.head.head_offset)
+        return self.scan_to(self.scanned + count)
+
+    def scan_all(self) -> None:
+        """Scan every fresh message that is not held."""
+        self.scan_to(self.log.end)
+
+    def scan_to(self, end: int) -> bool:
+        """Scan the fresh messages below `end` that are not held; returns whether there were any."""
+        first, end = self.scanned, min(end, self.log.end)
+        cap = self.attributes.delayed_limit
+        if first >= end or (cap is not None and self._held_from(cap, first, end, 0) == first):
+            return False
+        self.scanned = self._scan(first, end - 1)
+        if self.scanned == first:
+            return False
+        if self._groups is not None:
+            self._groups.add([(first, self.scanned - 1)])
+        return True
+
+    def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Ranges of never received messages by when they become available, see `Log.spans`."""
+        return self.log.spans(first, last, self.delay)
+
+    def visible_since(self, offset: int) -> int:
+        """Instant at which a message of a FIFO queue becomes, or became, visible."""
+        run = self.runs.at(offset)
+        if run is not None and run.visible_at is not None:
+            return run.visible_at
+        return self.log.sent_at(offset) + (self.delay or 0)
+
+    def stored_from(self, offset: int) -> int:
+        """Lowest offset from `offset` on that is stored; fresh messages count as stored."""
+        if offset >= self.head.head_offset:
+            return offset
+        first = self.runs.first_from(offset)
+        return self.head.head_offset if first is None else first
+
+    def _scan(self, first: int, last: int) -> int:
+        """Index never received messages; returns the offset from which on they are held."""
+        cap = self.attributes.delayed_limit
+        for start, end, instant in self.spans(first, last):
+            stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)
+            if start < stop and instant <= self.now:
+                self.available.add(start, stop - 1)
+            elif start < stop:
+                heapq.heappush(self._coming, (instant, start, stop - 1))
+                self._heap_limit += 2
+                if cap is not None:
+                    self.delayed.add(start, stop - 1)
+            if stop <= end:
+                return stop
+        return last + 1
+
+    def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
+        """First held offset among messages that become available at one instant; `end` if none is held.
+
+        Everything before `start` is scanned; a message is released once fewer than `cap` of those are delayed.
+        """
+        room = max(0, cap - self.delayed.size)
+        reached = start + room if instant > self.now else end if room else start
+        return min(end, max(reached, self.head.head_offset, self.head.released_offset))
+
+    def known(self, first: int, last: int) -> Iterator[Run]:
+        """Runs of stored messages in a range, fresh ones included."""
+        head = self.head.head_offset
+        if first < head:
+            yield from self.runs.pieces(first, min(last, head - 1))
+        if last >= head:
+            yield from self.fresh(max(first, head), last)
+
+    def fresh(self, first: int, last: int) -> Iterator[Run]:
+        """Runs of fresh messages; dead letters keep their receive count (DLQ-4)."""
+        if first > last:
+            return
+        for letters in self.log.dead_letters(first, last):
+            if first < letters.first:
+                yield Run(first, letters.first - 1)
+            yield Run(letters.first, letters.last, receive_count=letters.receive_count)
+            first = letters.last + 1
+        if first <= last:
+            yield Run(first, last)
+
+    def pass_head(self, first: int, last: int) -> None:
+        """Move the head past `last`; the fresh messages before `first` become `ready` runs."""
+        for run in self.fresh(self.head.head_offset, first - 1):
+            self.runs.put(run)
+        self.head = attrs.evolve(self.head, head_offset=last + 1)
+
+    def stamp(self, offset: int) -> None:
+        """Count a visible message as visible since now: its group has just been served (FIF-14)."""
+        if offset >= self.head.head_offset:
+            self.pass_head(offset, offset)
+        run = self.runs.at(offset) or next(self.fresh(offset, offset))
+        self.runs.put(run._replace(first=offset, last=offset, visible_at=self.now))
