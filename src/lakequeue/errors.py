@@ -208,6 +208,11 @@ class InvalidParameterValue(QueueServiceError):
     legacy_code = "InvalidParameterValue"
     default_message = "Invalid value for a parameter."
 
+    @classmethod
+    def of(cls, value: object, parameter: str, reason: str) -> InvalidParameterValue:
+        """The error for a value of a parameter, as SQS words it; the reason is a sentence."""
+        return cls(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
+
 
 class MissingParameter(QueueServiceError):
     """An argument that the call needs is absent or empty."""
