@@ -59,7 +59,8 @@ class QueueStream(StreamingQuery):
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         try:
-            return super().awaitTermination(timeout)
+            ended: bool | None = super().awaitTermination(timeout)
+            return ended
         except StreamingQueryException as error:
             raise error from self._batches.failure
 
