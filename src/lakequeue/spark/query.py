@@ -1,5 +1,8 @@
 """A running streaming query with the counts and errors of its batches. Imports pyspark."""
 
+# mypy: allow-subclassing-any
+# pyspark is not analysed
+
 from __future__ import annotations
 
 import logging
