@@ -18,20 +18,9 @@ from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
-from lakequeue.testing import ManualClock
 
 WORKER = Path(__file__).with_name("worker.py")
 Verb = Callable[[Queue], Any]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=clock)
 
 
 @pytest.fixture

@@ -25,11 +25,6 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def two(tmp_path: Path, clock: ManualClock) -> Two:
     here, there = apart(tmp_path / "root", clock)
     return here.create_queue("orders.fifo", fifo=True), there.create_queue("orders.fifo", fifo=True)

@@ -28,11 +28,6 @@ from lakequeue.testing import ManualClock
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def two(tmp_path: Path, clock: ManualClock) -> tuple[LakeQueue, LakeQueue]:
     here, there = apart(tmp_path / "root", clock)
     return here, there

@@ -67,11 +67,6 @@ def stored(queue: Queue) -> list[str]:
     return sorted(message.body for message in queue.peek(limit=1_000))
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 def stage(root: Path, clock: ManualClock) -> tuple[Pair, Pair]:
     """One queue with two dead letters and a young message, in two processes."""
     here, there = apart(root, clock)

@@ -18,11 +18,6 @@ SHARDS = 3
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queue(tmp_path: Path, clock: ManualClock) -> Queue:
     """Two messages in each shard: one is visible, one is deleted and can be rewound."""
     lq = LakeQueue(str(tmp_path / "root"), clock=clock)

@@ -25,11 +25,6 @@ from lakequeue.testing import ManualClock
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def pair(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> tuple[Queue, Queue]:
     """One queue, as two processes have it."""
     short_logs(monkeypatch)

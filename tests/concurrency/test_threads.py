@@ -18,11 +18,6 @@ from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.testing import ManualClock
 
 
-@pytest.fixture
-def lq(tmp_path: Path) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=ManualClock())
-
-
 @pytest.mark.spec("RCV-15", "RCV-3")
 def test_sixteen_threads_receive_each_of_a_hundred_messages_once(lq: LakeQueue) -> None:
     queue = lq.create_queue("orders")

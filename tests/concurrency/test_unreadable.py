@@ -16,11 +16,6 @@ from lakequeue.testing import ManualClock
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def lq(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
     small_segments(monkeypatch, commits=100)
     return LakeQueue(str(tmp_path / "root"), clock=clock)

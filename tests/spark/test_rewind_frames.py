@@ -25,11 +25,6 @@ MESSAGES = int(os.environ.get("LAKEQUEUE_REWIND_MESSAGES", "10000000"))
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queue(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> Queue:
     return LakeQueue(str(tmp_path / "root"), spark=spark, clock=clock).create_queue("orders", rewind_range=86_400)
 

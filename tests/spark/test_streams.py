@@ -37,16 +37,6 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), spark=spark, clock=clock)
-
-
-@pytest.fixture
 def queue(lq: LakeQueue) -> Queue:
     return lq.create_queue("orders", visibility_timeout=60)
 
