@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from concurrency.fifo_rig import fifo_rows
-from concurrency.rig import apart, check_log, drain
+from concurrency.fifo_history import fifo_rows
+from concurrency.harness import apart, check_log, drain
 from lakequeue import Message, Queue, QueueClientError, SendEntry
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.storage.engines.interface import LostRace
@@ -32,7 +32,7 @@ def two(tmp_path: Path, clock: ManualClock) -> Two:
 
 def another(queue: Queue) -> Queue:
     """The queue as a process sees it that has just started."""
-    return apart(queue.owner.root, queue.owner.clock, 1)[0].queue(queue.name)
+    return apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue(queue.name)
 
 
 def send(queue: Queue, *bodies: str) -> None:

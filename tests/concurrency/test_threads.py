@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.rig import apart, at_once, check_log, log_versions, shard_of, small_segments
+from concurrency.harness import apart, at_once, check_log, log_versions, shard_of, small_segments
 from lakequeue import LakeQueue, OverLimit, QueueClientError, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.group_commit import GroupCommit

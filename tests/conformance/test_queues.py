@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from concurrency.rig import keep_to
+from concurrency.harness import keep_to
 from conformance.harness import Call, Harness, batch, bodies, handles, point_only
 from lakequeue import LakeQueue, SendEntry, errors
 

@@ -19,7 +19,7 @@ from lakequeue.serve.connection import Connection
 from lakequeue.serve.errors import MAX_MESSAGE_LENGTH
 from lakequeue.serve.logs import JsonLines
 from lakequeue.serve.middleware import MAX_HEAD_BYTES, MAX_HEADERS
-from serve.entrance import FORM, JSON, Told, entrance, everything, post, told_raw, wait_until
+from serve.threaded_server import FORM, JSON, Told, everything, post, threaded_server, told_raw, wait_until
 
 URL = "http://localhost/000000000000/orders"
 LARGEST = 1_000_000
@@ -28,7 +28,7 @@ LARGEST = 1_000_000
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with entrance(tmp_path_factory.mktemp("bad") / "root", max_body_bytes=LARGEST) as running:
+    with threaded_server(tmp_path_factory.mktemp("bad") / "root", max_body_bytes=LARGEST) as running:
         running.application.actions.lake.create_queue("orders", Profile="sqs")
         yield running
 
@@ -532,7 +532,7 @@ def test_a_client_that_hangs_up_at_once(server):
 
 
 def test_connections_above_the_limit_are_closed(tmp_path):
-    with entrance(tmp_path / "root", connections=2) as running:
+    with threaded_server(tmp_path / "root", connections=2) as running:
         with running.connected() as first, running.connected() as second:
             wait_until(lambda: len(running.server.server_state.connections) == 2)
             with running.connected() as third:

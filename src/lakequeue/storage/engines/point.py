@@ -321,5 +321,5 @@ def _partition_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if hasattr(value, "strftime"):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+        return str(value.strftime("%Y-%m-%d %H:%M:%S.%f"))
     return str(value)
