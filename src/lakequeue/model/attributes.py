@@ -574,7 +574,7 @@ def _argument(
 
 def _refused(value: Any, parameter: str, reason: str) -> InvalidParameterValue:
     shown = _text(_seconds(_micros(value))) if isinstance(value, timedelta) else value
-    return InvalidParameterValue(f"Value {shown} for parameter {parameter} is invalid. Reason: {reason}")
+    return InvalidParameterValue.of(shown, parameter, reason)
 
 
 def selected(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

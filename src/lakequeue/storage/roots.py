@@ -34,4 +34,4 @@ def root_of(given: str | os.PathLike[str]) -> str:
 
 
 def _refused(root: str, reason: str) -> InvalidParameterValue:
-    return InvalidParameterValue(f"Value {root!r} for parameter root is invalid. Reason: {reason}.")
+    return InvalidParameterValue.of(repr(root), "root", f"{reason}.")
