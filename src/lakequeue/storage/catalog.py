@@ -15,7 +15,8 @@ from lakequeue.model.names import name_hash
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines.commit import commit, first_line
 from lakequeue.storage.engines.interface import Engine, Table
-from lakequeue.storage.engines.locks import committing, local_path
+from lakequeue.storage.engines.locks import committing
+from lakequeue.storage.roots import local_path
 from lakequeue.storage.folder import Folder, Freed
 
 CREATION = 3600.0

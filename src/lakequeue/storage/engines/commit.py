@@ -9,10 +9,12 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from lakequeue.errors import QueueClientError
-from lakequeue.storage import cleaning, layout
+from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, Table
-from lakequeue.storage.engines.locks import LockHeld, committing, local_path
+from lakequeue.storage.engines.locks import LockHeld, committing
+from lakequeue.storage.engines.log_trimming import trim_log
+from lakequeue.storage.roots import local_path
 from lakequeue.storage.folder import Folder
 
 OLDEST_BASE = 3600.0
@@ -139,7 +141,7 @@ def _trim(table: Table) -> None:
     if local_path(table.path) is None:
         return  # there a long log costs nothing, and the compactor trims it
     try:
-        cleaning.trim_log(table.path, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
+        trim_log(table.path, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
     except LockHeld:
         pass
     except Exception as error:
