@@ -1,9 +1,9 @@
-"""Keeps a root of queues small: expiry, files that are gone, files to join, logs. Changes no answer.
+"""Compacts a root: expires messages, frees and merges files, shortens logs. Results of calls do not change.
 
     spark-submit --properties-file conf/<where>.conf jobs/compact.py --root DIR --once
     spark-submit --properties-file conf/<where>.conf jobs/compact.py --root DIR --every 60
 
-It may run beside producers and consumers, twice at once, and be killed anywhere.
+It may run beside producers, consumers and another compactor, and may be killed at any time.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Annotated
 import typer
 
 from lakequeue import CompactionSummary, LakeQueue, LakeQueueError
-from lakequeue.cli import render
+from lakequeue.cli import job, render
 from lakequeue.cli.output import printable, write
 from lakequeue.spark.compaction import compact_every, compact_once
 from lakequeue.spark.session import build_session
 
 
 def main(
-    root: Annotated[str, typer.Option(help="Directory or URI that holds the queues.")],
-    queue: Annotated[str | None, typer.Option(help="Only this queue; all if not given.")] = None,
-    region: Annotated[str, typer.Option(help="Region of that queue.")] = "local",
-    once: Annotated[bool, typer.Option("--once", help="One pass.")] = False,
+    root: job.Root,
+    queue: Annotated[str | None, typer.Option(help="Compact only this queue; all if not given.")] = None,
+    region: job.Region = "local",
+    once: Annotated[bool, typer.Option("--once", help="Run one pass.")] = False,
     every: Annotated[
-        float | None, typer.Option(min=1, help="Passes so many seconds apart, until stopped.")
+        float | None, typer.Option(min=1, help="Seconds between the starts of two passes; runs until stopped.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="auto, or spark where only Spark may commit.")] = "auto",
+    engine: job.Engine = "auto",
 ) -> None:
-    """Frees what the queues of a root no longer need."""
+    """Frees the space that the queues of a root no longer need."""
     if once == (every is not None):
         raise typer.BadParameter("give either --once or --every SECONDS")
     stopped = threading.Event()
@@ -40,7 +40,7 @@ def main(
         signal.signal(name, lambda *_: stopped.set())
     try:
         lake = LakeQueue(root, region=region)
-        lake.rows() if queue is None else lake.queue(queue)  # what is wrong is known before Spark has started
+        lake.rows() if queue is None else lake.queue(queue)  # reports a wrong root before Spark starts
         spark = build_session("lakequeue compaction")
         lake = LakeQueue(root, spark=spark, region=region, engine=engine)  # type: ignore[arg-type]
         if every is None:

@@ -1,19 +1,19 @@
-"""Works a queue off in batches and keeps the results, or the messages, in a Delta table; ends when it is empty.
+"""Processes a queue in batches until it is empty, and appends results or messages to a Delta table.
 
     spark-submit --properties-file conf/<where>.conf jobs/consume_batch.py --root DIR --queue NAME \
         --handler package:function --output DIR
 
-The function gets a DataFrame of messages and returns one of results, which should keep message_id: then the
-result of a message that is received again is not stored twice. A batch is deleted once it is stored; if anything
-fails, its messages are visible again.
+The handler takes a DataFrame of messages and returns a DataFrame of results. If results keep message_id, the
+result of a message that is received again is not stored twice. A batch is deleted after its results are stored; if
+anything fails, its messages become visible again.
 """
 
 from __future__ import annotations
 
 from lakequeue.cli import job
-from lakequeue.cli.frame import usage
+from lakequeue.cli.session import usage
 from lakequeue.spark.rows import append_results
-from lakequeue.spark.streams import work_off
+from lakequeue.spark.streams import process_lease
 
 
 def main(
@@ -26,14 +26,14 @@ def main(
     region: job.Region = "local",
     engine: job.Engine = "auto",
 ) -> None:
-    """Handles the messages of a queue in batches until none is visible."""
+    """Processes the messages of a queue in batches until none is visible."""
     if handler is None and output is None:
         usage("give --handler, --output, or both")
     function = job.function(handler)
     with job.opened("lakequeue consume", root, queue, region, engine) as (_, q):
         done = batches = 0
         while (lease := q.lease(max_messages, visibility_timeout)) is not None:
-            done += work_off(lease, lambda messages: append_results(messages, output, function)).done
+            done += process_lease(lease, lambda messages: append_results(messages, output, function)).done
             batches += 1
         print(f"{done:,} messages of {queue} done in {batches} batches")
 

@@ -1,9 +1,9 @@
-"""Works a queue off as its messages come and keeps the results, or the messages, in a Delta table.
+"""Processes the messages of a queue as they arrive, and appends results or messages to a Delta table.
 
     spark-submit --properties-file conf/<where>.conf jobs/consume_stream.py --root DIR --queue NAME \
         --handler package:function --output DIR --checkpoint DIR --every 5
 
-The function and what happens to results and messages are as in consume_batch.py.
+Handler, results and messages are as in consume_batch.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from lakequeue.cli import job
-from lakequeue.cli.frame import usage
+from lakequeue.cli.session import usage
 from lakequeue.spark import stream_from_queue
 from lakequeue.spark.rows import append_results
 
@@ -25,13 +25,13 @@ def main(
     handler: job.Handler = None,
     output: job.Output = None,
     once: job.Once = False,
-    every: Annotated[float, typer.Option(min=0, help="Seconds from batch to batch.")] = 5,
+    every: Annotated[float, typer.Option(min=0, help="Seconds between the starts of two batches.")] = 5,
     max_messages: job.MaxMessages = 100_000,
     visibility_timeout: job.Visibility = None,
     region: job.Region = "local",
     engine: job.Engine = "auto",
 ) -> None:
-    """Handles the messages of a queue, a batch at each interval, until it is stopped."""
+    """Processes the messages of a queue, one batch per interval, until it is stopped."""
     if handler is None and output is None:
         usage("give --handler, --output, or both")
     function, trigger = job.function(handler), job.trigger(once, every)

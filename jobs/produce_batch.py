@@ -1,9 +1,9 @@
-"""Sends what Spark can read to a queue, a message a row, in one commit.
+"""Sends the rows of a Spark source to a queue, one message per row, in one commit.
 
     spark-submit --properties-file conf/<where>.conf jobs/produce_batch.py --root DIR --queue NAME \
         --format json --path DIR --body-column text --send-id load-2026-01-31
 
-With --send-id, repeating the job sends nothing twice.
+With --send-id, running the job again sends nothing twice.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ def main(
     format: job.Format,
     path: job.Path = None,
     schema: job.Schema = None,
-    option: job.Given = None,
+    option: job.FormatOptions = None,
     body: job.Body = "body",
     group: job.Group = None,
     dedup: job.Dedup = None,
     delay: job.Delay = None,
     order_by: job.OrderBy = None,
-    send_id: Annotated[str | None, typer.Option(help="Names the send; sent once, for good.")] = None,
+    send_id: Annotated[
+        str | None, typer.Option(help="Id of the send; a send with the same id is never repeated.")
+    ] = None,
     region: job.Region = "local",
     engine: job.Engine = "auto",
 ) -> None:
-    """Sends the rows of any source that Spark reads as messages, all or none."""
+    """Sends the rows of a Spark source as messages, all or none."""
     options = job.options(option)
     with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
         rows = spark.read.format(format).options(**options).load(path, schema=schema)

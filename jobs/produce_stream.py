@@ -1,9 +1,9 @@
-"""Sends the rows of files that are dropped into a folder to a queue, each exactly once.
+"""Sends the rows of files that appear in a directory to a queue, each exactly once.
 
     spark-submit --properties-file conf/<where>.conf jobs/produce_stream.py --root DIR --queue NAME \
         --path DIR --body-column value --checkpoint DIR
 
-Files must appear whole: write them elsewhere and move them in. It may be killed anywhere and started again.
+Files must appear complete: write them elsewhere, then move them. The job may be killed at any time and restarted.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def main(
     format: job.Format = "text",
     path: job.Path = None,
     schema: job.Schema = None,
-    option: job.Given = None,
+    option: job.FormatOptions = None,
     body: job.Body = "body",
     group: job.Group = None,
     dedup: job.Dedup = None,
     delay: job.Delay = None,
     order_by: job.OrderBy = None,
     once: job.Once = False,
-    every: Annotated[float | None, typer.Option(min=0, help="Seconds from batch to batch.")] = None,
+    every: Annotated[float | None, typer.Option(min=0, help="Seconds between the starts of two batches.")] = None,
     region: job.Region = "local",
     engine: job.Engine = "auto",
 ) -> None:

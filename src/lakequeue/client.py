@@ -91,7 +91,7 @@ class LakeQueue:
         clock: source of time; tests pass ``lakequeue.testing.ManualClock``.
         region: part of every queue's identity (NAM-6, NAM-7).
         root_mode: permission bits that the directory of a new local root gets; ``0o2770`` shares it with a group,
-            see docs/permissions.md.
+            see docs/operation/permissions.md.
     """
 
     def __init__(

@@ -18,7 +18,6 @@ __all__ = [
     "InvalidAttributeName",
     "InvalidAttributeValue",
     "InvalidBatchEntryId",
-    "InvalidIdFormat",
     "InvalidMessageContents",
     "InvalidOptions",
     "InvalidParameterValue",
@@ -209,6 +208,11 @@ class InvalidParameterValue(QueueServiceError):
     legacy_code = "InvalidParameterValue"
     default_message = "Invalid value for a parameter."
 
+    @classmethod
+    def of(cls, value: object, parameter: str, reason: str) -> InvalidParameterValue:
+        """The error for a value of a parameter, as SQS words it; the reason is a sentence."""
+        return cls(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
+
 
 class MissingParameter(QueueServiceError):
     """An argument that the call needs is absent or empty."""
@@ -251,14 +255,6 @@ class ResourceNotFoundException(QueueServiceError):
     legacy_code = "ResourceNotFoundException"
     default_message = "The resource does not exist."
     status = 404
-
-
-class InvalidIdFormat(QueueServiceError):
-    """Kept for old callers only; ReceiptHandleIsInvalid is raised in its place."""
-
-    code = "InvalidIdFormat"
-    legacy_code = "InvalidIdFormat"
-    default_message = "The specified receipt handle is not valid for the current version."
 
 
 class QueueClientError(LakeQueueError):

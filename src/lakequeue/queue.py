@@ -155,8 +155,9 @@ class Queue:
         """Sends a batch, with a result for each entry; what is refused does not fail the rest (BAT-4).
 
         Raises:
-            EmptyBatchRequest, TooManyEntriesInBatchRequest, InvalidBatchEntryId,
-            BatchEntryIdsNotDistinct, BatchRequestTooLong: the whole call is refused (BAT-5).
+            EmptyBatchRequest: the batch has no entry (BAT-5).
+            TooManyEntriesInBatchRequest, BatchRequestTooLong: the batch is too long.
+            InvalidBatchEntryId, BatchEntryIdsNotDistinct: ids of its entries are malformed or repeated.
         """
         with self.service():
             outcomes = self._deliver(lambda: validate_batch(entries, self._attributes))
@@ -556,7 +557,7 @@ class Queue:
         """Looks at the oldest messages without receiving them; nothing changes.
 
         Args:
-            where: a condition in SQL (docs/conditions.md) on ``message_id``, ``body``, ``state``,
+            where: a condition in SQL (docs/reference/conditions.md) on ``message_id``, ``body``, ``state``,
                 ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
                 ``source_queue`` (its name) and ``message_attributes`` (a map from names to texts; binary values in
                 base64). NULL is not true.

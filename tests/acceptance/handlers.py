@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from lakequeue.cli.demo import parse
+from lakequeue.cli.demo_files import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

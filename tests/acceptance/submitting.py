@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from lakequeue import LakeQueue
-from lakequeue.cli.demo import parse
+from lakequeue.cli.demo_files import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -708,7 +708,7 @@ main()
 
 
 JUDGES = """
-from lakequeue import sandbox
+from lakequeue.conditions import sandbox
 from lakequeue.cli import main
 sandbox.SECONDS = 60
 send = sandbox.Worker.send

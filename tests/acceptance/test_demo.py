@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from lakequeue import InvalidOptions, LakeQueue
-from lakequeue.cli.demo import QUEUE, parse, run_demo
+from lakequeue.cli.demo import QUEUE, run_demo
+from lakequeue.cli.demo_files import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

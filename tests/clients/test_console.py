@@ -16,7 +16,7 @@ import pytest
 
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.serve.app import Application
-from lakequeue.serve.auth import Anyone, Caller, Open
+from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
 from lakequeue.serve.server import Server
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def test_a_purge_says_how_much_goes_and_wants_the_name(lake: LakeQueue, visit: V
     shows(dialog).to_contain_text("3 messages of purged (2 visible, 1 delayed) will be removed for good")
     confirm = dialog.get_by_role("button", name="Purge 3 messages")
     shows(confirm).to_be_disabled()
-    typed = dialog.get_by_label("Type the name of the queue to go on")
+    typed = dialog.get_by_label("Type the name of the queue to continue")
     typed.fill("purge")
     shows(confirm).to_be_disabled()
     page.keyboard.press("Enter")
@@ -293,7 +293,7 @@ def test_a_redrive_says_how_much_goes_where(lake: LakeQueue, visit: Visit):
         source.send_batch([SendEntry(f"{name} {number}") for number in range(2)])
         source.receive(10)
         source.receive(10)
-    page = visit.open("#/q/redriven-orders/letters")
+    page = visit.open("#/q/redriven-orders/dead-letters")
     page.get_by_role("link", name="redriven-letters").click()
     shows(page.locator("td.at-body")).to_have_count(4)
     visit.button("Redrive…").click()
@@ -348,7 +348,7 @@ def test_dark_and_light_wide_and_narrow(lake: LakeQueue, visiting: Visiting, tmp
     brightness = {}
     for scheme in ("dark", "light"):
         with visiting(color_scheme=scheme, viewport={"width": width, "height": 800}) as visit:
-            for part in ("", "messages", "history", "letters", "attributes"):
+            for part in ("", "messages", "history", "dead-letters", "attributes"):
                 page = visit.open(part and f"#/q/{name}/{part}")
                 shows(page.locator("main tr:visible, main .card:visible").first).to_be_visible()
                 if part in ("messages", "history"):
@@ -381,11 +381,11 @@ def test_what_goes_wrong_is_one_line_and_ends_by_itself(lake: LakeQueue, visitin
     assert queue.created_at <= lake.queue("wrong").created_at - timedelta(0)
 
 
-class Keys(Open):
-    """A door with one key."""
+class Keys(NoAuthentication):
+    """Knows one key."""
 
-    def password(self, key_id: str, secret: str) -> Caller | None:
-        return Anyone("Ada") if (key_id, secret) == ("AKIA1", "secret") else None
+    def check_password(self, key_id: str, secret: str) -> Caller | None:
+        return AnonymousCaller("Ada") if (key_id, secret) == ("AKIA1", "secret") else None
 
 
 def test_a_server_with_keys_lets_in_who_has_one(lake: LakeQueue, visiting: Visiting):

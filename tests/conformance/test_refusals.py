@@ -207,5 +207,5 @@ def test_what_is_refused_changes_no_table(harness: Harness, clock):
 
 @pytest.mark.spec("ERR-6", "ERR-8")
 def test_every_error_of_the_service_is_among_the_refusals():
-    elsewhere = {"RequestThrottled", "ResourceNotFoundException", "InvalidIdFormat"}
+    elsewhere = {"RequestThrottled", "ResourceNotFoundException"}
     assert set(errors.SERVICE_ERRORS) - elsewhere <= {code for code, *_ in REFUSALS.values()}

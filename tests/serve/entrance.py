@@ -18,7 +18,7 @@ import attrs
 from lakequeue import LakeQueue
 from lakequeue.model.clock import Clock, SystemClock
 from lakequeue.serve.app import Application
-from lakequeue.serve.server import CONNECTIONS, Certificate, Server
+from lakequeue.serve.server import MAX_CONNECTIONS, Certificate, Server
 
 PATIENCE = 60.0
 """Real seconds after which a test gives up waiting."""
@@ -62,7 +62,7 @@ def entrance(
     *,
     clock: Clock | None = None,
     certificate: Certificate | None = None,
-    connections: int = CONNECTIONS,
+    connections: int = MAX_CONNECTIONS,
     **application: Any,
 ) -> Iterator[Entrance]:
     """Runs a server on a free port."""

@@ -16,9 +16,9 @@ import pytest
 from lakequeue.model.clock import SystemClock
 from lakequeue.serve import limits
 from lakequeue.serve.connection import Connection
-from lakequeue.serve.faults import LONGEST_MESSAGE
+from lakequeue.serve.errors import MAX_MESSAGE_LENGTH
 from lakequeue.serve.logs import JsonLines
-from lakequeue.serve.middleware import LARGEST_HEAD, MOST_HEADERS
+from lakequeue.serve.middleware import MAX_HEAD_BYTES, MAX_HEADERS
 from serve.entrance import FORM, JSON, Told, entrance, everything, post, told_raw, wait_until
 
 URL = "http://localhost/000000000000/orders"
@@ -28,7 +28,7 @@ LARGEST = 1_000_000
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with entrance(tmp_path_factory.mktemp("bad") / "root", largest_body=LARGEST) as running:
+    with entrance(tmp_path_factory.mktemp("bad") / "root", max_body_bytes=LARGEST) as running:
         running.application.actions.lake.create_queue("orders", Profile="sqs")
         yield running
 
@@ -247,7 +247,7 @@ def test_numbers_out_of_range(server, number):
 
 def test_a_message_says_no_more_than_people_read(server):
     for given in ({"a" * 500_000: 1}, {"QueueName": "a" * 500_000}):
-        assert len(in_json(server, given, "CreateQueue").message) <= LONGEST_MESSAGE + 3
+        assert len(in_json(server, given, "CreateQueue").message) <= MAX_MESSAGE_LENGTH + 3
 
 
 @pytest.mark.parametrize("url", ["", "/", "://", "http://[::1", "%ff", "http://x/\x00", "a" * 100_000])
@@ -391,7 +391,7 @@ def test_a_body_that_is_shorter_than_told(server):
 
 
 def test_a_body_that_does_not_come(server, monkeypatch):
-    monkeypatch.setattr(limits, "SLOWEST_BODY", 0.05)
+    monkeypatch.setattr(limits, "BODY_TIMEOUT", 0.05)
     for kind, target in ((JSON, "ListQueues"), (FORM, "")):
         error = told_raw(server.exchange(staying(post(b"{}", target, kind)).replace(b"Length: 2", b"Length: 3")))
         assert (error.status, error.code) == (408, "RequestTimeout")
@@ -412,13 +412,13 @@ def test_a_body_in_chunks(server):
     "parts",
     [
         *([b"x\r\n"], [b"-1\r\n{}\r\n"], [b"2\r\n{}x"], [b"2\r\n{}\r\n", b"\r\n\r\n"], [b"1" * 30 + b"\r\n"]),
-        *([b"2 2\r\n"], [b"2\r\n{}\r\n0\r\n", b"\x00\r\n\r\n"], [b"2;" + b"a" * 2 * LARGEST_HEAD]),
+        *([b"2 2\r\n"], [b"2\r\n{}\r\n0\r\n", b"\x00\r\n\r\n"], [b"2;" + b"a" * 2 * MAX_HEAD_BYTES]),
     ],
     ids=range(8),
 )
 def test_broken_chunks(server, parts):
     answer = chunks(server, *parts)
-    if not answer and len(parts[0]) > LARGEST_HEAD:
+    if not answer and len(parts[0]) > MAX_HEAD_BYTES:
         return  # what was not read any more has reset the connection before the answer was
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"Invalid HTTP request received." in answer
@@ -456,10 +456,10 @@ def test_a_body_that_becomes_too_large(server):
 
 
 def test_heads_that_are_too_large(server):
-    few = "\r\n".join(f"X-{n}: 1" for n in range(MOST_HEADERS))
+    few = "\r\n".join(f"X-{n}: 1" for n in range(MAX_HEADERS))
     error = in_json(server, b"{}", "ListQueues", few)
     assert (error.status, error.code) == (431, "RequestHeaderFieldsTooLarge")
-    answer = server.exchange(post(b"{}", "ListQueues", head="X: " + "1" * LARGEST_HEAD))
+    answer = server.exchange(post(b"{}", "ListQueues", head="X: " + "1" * MAX_HEAD_BYTES))
     assert answer == b"" or answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
 
 
@@ -470,7 +470,7 @@ def test_a_head_without_an_end(server):
         answer = b""
         while not answer:
             try:
-                connection.sendall(b"1" * LARGEST_HEAD)
+                connection.sendall(b"1" * MAX_HEAD_BYTES)
                 connection.setblocking(False)
                 answer = connection.recv(65536)
             except BlockingIOError:

@@ -21,8 +21,8 @@ from starlette.routing import Route
 from lakequeue.cli.serve import serve
 from lakequeue.serve import limits
 from lakequeue.serve.keys import Key, Keys, Rule
-from lakequeue.serve.limits import LARGEST_BODY, LARGEST_OTHER, UNCOUNTED, Bodies
-from lakequeue.serve.middleware import Guard
+from lakequeue.serve.limits import MAX_BODY_BYTES, MAX_OTHER_BODY_BYTES, UNCOUNTED_BYTES, Bodies
+from lakequeue.serve.middleware import RequestChecks
 from serve.entrance import FORM, JSON, Entrance, Told, entrance, everything, post, told, told_raw, wait_until
 
 ONE, OTHER, READER = "AKIDONE", "AKIDOTHER", "AKIDREADER"
@@ -87,15 +87,15 @@ def test_a_stranger_is_refused_before_the_body(server: Entrance, change: dict[st
     key = ONE if change else "AKIDNOBODY"
     headers = signed(server, key, b"", "SendMessage", secret="guessed") | change
     with server.connected() as connection:
-        connection.sendall(head({name: value for name, value in headers.items() if value}, LARGEST_BODY))
+        connection.sendall(head({name: value for name, value in headers.items() if value}, MAX_BODY_BYTES))
         answer = everything(connection)  # which the server ends
     assert told_raw(answer).code == code and b"\r\nconnection: close\r\n" in answer
 
 
 def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Entrance, monkeypatch):
     """However large and many they are; nobody has to wait for them to be sent."""
-    monkeypatch.setattr(limits, "LARGEST_BODIES", 2 * LARGEST_BODY)
-    size = LARGEST_BODY - 1_000
+    monkeypatch.setattr(limits, "MAX_TOTAL_BODY_BYTES", 2 * MAX_BODY_BYTES)
+    size = MAX_BODY_BYTES - 1_000
     connections = [server.connected() for _ in range(32)]
     for connection in connections:
         connection.sendall(head({"Content-Type": JSON, "X-Amz-Target": "AmazonSQS.SendMessage"}, size))
@@ -106,15 +106,15 @@ def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Entrance, 
 
 
 def test_who_names_a_key_without_its_secret_takes_from_that_key_alone(server: Entrance, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_CLAIMED", 2_500_000)
+    monkeypatch.setattr(limits, "MAX_UNVERIFIED_KEY_BYTES", 2_500_000)
     headers = signed(server, ONE, b"", "SendMessage", secret="guessed")
     with server.connected() as forged:
         forged.sendall(head(headers, 2_500_000) + b"x" * 2_000_000)
         counted = server.application.endpoint.bodies._counted
-        wait_until(lambda: counted[ONE] == 2_000_000 - UNCOUNTED)
+        wait_until(lambda: counted[ONE] == 2_000_000 - UNCOUNTED_BYTES)
         large = {"QueueUrl": URL, "MessageBody": "x" * 1_048_576}
         assert ask(server, OTHER, large, "SendMessage").status_code == 200
-        small = {"QueueUrl": URL, "MessageBody": "x" * (UNCOUNTED - 1_000)}
+        small = {"QueueUrl": URL, "MessageBody": "x" * (UNCOUNTED_BYTES - 1_000)}
         assert ask(server, ONE, small, "SendMessage").status_code == 200
         error = refused(ask(server, ONE, large, "SendMessage"))
         assert (error.status, error.code) == (503, "ServiceUnavailable")
@@ -135,11 +135,11 @@ def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: Entrance):
 
 
 def test_only_requests_that_send_may_be_large(server: Entrance):
-    error = refused(ask(server, ONE, b" " * (LARGEST_OTHER + 1), "ReceiveMessage"))
+    error = refused(ask(server, ONE, b" " * (MAX_OTHER_BODY_BYTES + 1), "ReceiveMessage"))
     assert (error.status, error.code) == (413, "RequestEntityTooLarge")
-    assert error.message == f"This request may have {LARGEST_OTHER} bytes at most."
-    assert ask(server, ONE, b"{}" + b" " * (LARGEST_OTHER - 2), "ListQueues").status_code == 200
-    error = refused(ask(server, ONE, b" " * (LARGEST_BODY + 1), "SendMessage"))
+    assert error.message == f"This request may have {MAX_OTHER_BODY_BYTES} bytes at most."
+    assert ask(server, ONE, b"{}" + b" " * (MAX_OTHER_BODY_BYTES - 2), "ListQueues").status_code == 200
+    error = refused(ask(server, ONE, b" " * (MAX_BODY_BYTES + 1), "SendMessage"))
     assert (error.status, error.code) == (413, "RequestEntityTooLarge")
 
 
@@ -159,15 +159,15 @@ def test_the_largest_batch_fits_whatever_it_holds(server: Entrance, text: str):
 
 
 def test_the_bodies_of_all_requests_together_have_a_limit(monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_BODIES", 1_000)
-    monkeypatch.setattr(limits, "UNCOUNTED", 0)
+    monkeypatch.setattr(limits, "MAX_TOTAL_BODY_BYTES", 1_000)
+    monkeypatch.setattr(limits, "UNCOUNTED_BYTES", 0)
     reader = Bodies()
 
     async def read(request):
         async with reader.read(request) as body:
             return PlainTextResponse(str(len(body.content)))
 
-    app = Starlette(routes=[Route("/", read, methods=["POST"])], middleware=[Middleware(Guard)])
+    app = Starlette(routes=[Route("/", read, methods=["POST"])], middleware=[Middleware(RequestChecks)])
 
     async def together() -> list[httpx.Response]:
         arrived, go_on = asyncio.Event(), asyncio.Event()
@@ -196,17 +196,17 @@ def test_the_bodies_of_all_requests_together_have_a_limit(monkeypatch):
 
 
 def test_a_body_of_exactly_the_limit_is_taken(tmp_path):
-    with entrance(tmp_path / "root", largest_body=1_000) as running:
+    with entrance(tmp_path / "root", max_body_bytes=1_000) as running:
         for size, status in ((1_000, b"200"), (1_001, b"413")):
             answer = running.exchange(post(b"{}" + b" " * (size - 2), "ListQueues"))
             assert answer[9:12] == status
 
 
 def test_the_limit_may_be_higher_for_requests_that_send(tmp_path):
-    with entrance(tmp_path / "root", largest_body=2 * LARGEST_BODY) as running:
+    with entrance(tmp_path / "root", max_body_bytes=2 * MAX_BODY_BYTES) as running:
         given = json.dumps({"QueueUrl": URL, "MessageBody": "x"}).encode()
-        for spaces, status in ((LARGEST_BODY, b"400"), (2 * LARGEST_BODY, b"413")):
+        for spaces, status in ((MAX_BODY_BYTES, b"400"), (2 * MAX_BODY_BYTES, b"413")):
             answer = running.exchange(post(given + b" " * spaces, "SendMessage"))
             assert answer[9:12] == status
     defaults = inspect.signature(serve).parameters["max_body"].default
-    assert defaults == LARGEST_BODY
+    assert defaults == MAX_BODY_BYTES

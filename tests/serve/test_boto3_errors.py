@@ -10,14 +10,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from lakequeue.errors import SERVICE_ERRORS
-from lakequeue.serve.sqs.move_tasks import Task
+from lakequeue.serve.sqs.move_task import MoveTask
 from serve.running import Running, sqs
 
 REGION = "local"
 LEGACY = "AWS.SimpleQueueService."
 NOT_OVER_THE_WIRE = {
     "RequestThrottled": "needs thirty lost races for one commit",
-    "InvalidIdFormat": "ReceiptHandleIsInvalid is raised in its place",
 }
 
 
@@ -72,7 +71,7 @@ def deleted_recently(client: Any, url: str) -> None:
     client.create_queue(QueueName=url.rpartition("/")[2])
 
 
-NO_TASK = Task(
+NO_TASK = MoveTask(
     id="x", server="x", started=0, written=0, source=f"arn:aws:sqs:{REGION}:0:nothing", to_move=0,
     destination=None, rate=None,
 ).handle  # fmt: skip

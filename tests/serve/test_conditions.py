@@ -17,7 +17,7 @@ import httpx
 from hostile import SLOW, SLOW_BODY
 from lakequeue import LakeQueue
 from lakequeue.conditions import sandbox
-from lakequeue.serve.conditions import EACH
+from lakequeue.serve.cancellation import MAX_PER_CALLER
 from lakequeue.serve.keys import Key, Keys, Rule
 from serve.entrance import PATIENCE, Entrance, entrance, wait_until
 from serve.running import server_process
@@ -80,12 +80,12 @@ def test_slow_conditions_of_one_caller_keep_no_other_out(tmp_path: Path, monkeyp
     monkeypatch.setattr(sandbox, "SECONDS", PATIENCE)
     with served(tmp_path / "root") as running, ThreadPoolExecutor(24) as pool:
         slow = [pool.submit(messages, running, READER, where=SLOW) for _ in range(24)]
-        wait_until(lambda: sandbox.shared._busy == EACH)
+        wait_until(lambda: sandbox.shared._busy == MAX_PER_CALLER)
         for filters in ({}, {"where": "length(body) > 1"}, {"state": "visible", "text": "x"}):
             assert len(messages(running, OTHER, **filters).json()["messages"]) == 1
         assert len(messages(running, READER).json()["messages"]) == 1
         assert httpx.get(f"{running.url}/health", trust_env=False).status_code == 200
-        assert sandbox.shared._busy == EACH and not any(each.done() for each in slow)
+        assert sandbox.shared._busy == MAX_PER_CALLER and not any(each.done() for each in slow)
         running.server.should_exit = True
         assert {each.result(PATIENCE).status_code for each in slow} == {503}
 
@@ -93,8 +93,8 @@ def test_slow_conditions_of_one_caller_keep_no_other_out(tmp_path: Path, monkeyp
 def test_a_condition_ends_when_its_client_hangs_up(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(sandbox, "SECONDS", PATIENCE)
     with served(tmp_path / "root") as running:
-        connections = [slow_request(running) for _ in range(EACH + 2)]
-        wait_until(lambda: sandbox.shared._busy == EACH)
+        connections = [slow_request(running) for _ in range(MAX_PER_CALLER + 2)]
+        wait_until(lambda: sandbox.shared._busy == MAX_PER_CALLER)
         for connection in connections:
             connection.close()
         wait_until(lambda: not sandbox.shared._busy)

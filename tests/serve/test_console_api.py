@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.model.clock import to_micros
 from lakequeue.serve.app import Application
-from lakequeue.serve.auth import Caller, Open
+from lakequeue.serve.auth import Caller, NoAuthentication
 from lakequeue.serve.console import routes as console_module
 from lakequeue.serve.console.depth_history import BUCKETS, SPAN
 from lakequeue.serve.console.routes import HEADERS, STATIC
@@ -266,26 +266,26 @@ def test_a_sparkline_joins_what_the_compactor_wrote_and_what_the_server_saw(cons
 
 
 def test_the_server_looks_by_itself(lake: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(console_module, "SECONDS", 0)
+    monkeypatch.setattr(console_module, "RECORD_INTERVAL", 0)
     lake.create_queue("broken")
     shutil.rmtree(layout.receipts_path(lake.root, lake.queue("broken").key, 0))
     lake.create_queue("orders").send("a")
     application = Application(lake)
 
     async def watched() -> None:
-        watching = asyncio.create_task(application.console.watch())
-        while not application.console.depths.seen(lake.queue("orders")):
+        watching = asyncio.create_task(application.console.record_depths())
+        while not application.console.depths.recorded(lake.queue("orders")):
             await asyncio.sleep(0.01)
         watching.cancel()
 
     asyncio.run(asyncio.wait_for(watched(), 60))
     depths = application.console.depths
-    assert [stands.counts.visible for stands in depths.seen(lake.queue("orders"))] == [1]
-    assert depths.seen(lake.queue("broken")) == []
+    assert [stands.counts.visible for stands in depths.recorded(lake.queue("orders"))] == [1]
+    assert depths.recorded(lake.queue("broken")) == []
     gone = lake.queue("orders")
     lake.delete_queue("orders")
     depths.queues()
-    assert depths.seen(gone) == []
+    assert depths.recorded(gone) == []
 
 
 def test_sparklines_do_without_what_the_compactor_wrote(console: Console, caplog: pytest.LogCaptureFixture):
@@ -295,7 +295,7 @@ def test_sparklines_do_without_what_the_compactor_wrote(console: Console, caplog
         file.unlink()
     [row] = console.get("queues")["queues"]
     assert row["depths"] == [None] * (BUCKETS - 1) + [1]
-    assert "sparklines know nothing of the compactor" in caplog.text
+    assert "cannot read the depths that the compactor stored" in caplog.text
 
 
 def test_a_queue_that_cannot_be_read_does_not_take_the_list_with_it(console: Console):
@@ -603,7 +603,7 @@ def test_no_other_site_can_have_a_browser_act(console: Console, clock: ManualClo
 @pytest.mark.parametrize(("content", "status"), [(b"", 400), (b"{", 400), (b"[" * 9999, 400), (b" " * 5001, 413)])
 def test_bodies_that_are_none_are_refused(lake: LakeQueue, content: bytes, status: int):
     lake.create_queue("orders")
-    with visited(lake, largest_body=5000 if status == 413 else 2**20) as http:
+    with visited(lake, max_body_bytes=5000 if status == 413 else 2**20) as http:
         headers = ASKED | {"Content-Type": "application/json"}
         response = http.post("/console/api/queues/orders/send", content=content, headers=headers)
         assert (response.status_code, {*response.json()}) == (status, {"code", "message"})
@@ -621,12 +621,12 @@ class Limited:
 
 
 @attrs.frozen
-class Keys(Open):
-    """A door with one key."""
+class Keys(NoAuthentication):
+    """Knows one key."""
 
     allowed: frozenset[str] = frozenset()
 
-    def password(self, key_id: str, secret: str) -> Caller | None:
+    def check_password(self, key_id: str, secret: str) -> Caller | None:
         known = (key_id, secret) == ("AKIA1", "pass:wörd")
         return Limited("reader", self.allowed) if known else None
 
@@ -725,8 +725,8 @@ def test_the_access_log_is_told_what_a_request_was_about(lake: LakeQueue):
 
     async def outside(scope: Any, receive: Any, send: Any) -> None:
         await inside(scope, receive, send)
-        exchange = scope["state"]["exchange"]
-        told.append((exchange.action, exchange.queue, exchange.caller, exchange.code))
+        call = scope["state"]["call"]
+        told.append((call.action, call.queue, call.caller, call.code))
 
     application.asgi = outside
     with visiting(application, httpx.BasicAuth("AKIA1", "pass:wörd")) as http:

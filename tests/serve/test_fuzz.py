@@ -435,7 +435,7 @@ def raw_requests(draw: st.DrawFn) -> list[bytes]:
 
 def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(Connection, "head_seconds", 0.02)
-    monkeypatch.setattr(limits, "SLOWEST_BODY", 0.02)
+    monkeypatch.setattr(limits, "BODY_TIMEOUT", 0.02)
     with entrance(tmp_path / "root") as running:
         running.application.endpoint.stop()
         running.server.config.timeout_keep_alive = 0.02

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from lakequeue.model.clock import SystemClock
 from lakequeue.serve.logs import JsonLines
-from lakequeue.serve.middleware import LARGEST_HEAD, MOST_HEADERS, Guard
+from lakequeue.serve.middleware import MAX_HEAD_BYTES, MAX_HEADERS, RequestChecks
 from serve.entrance import FORM, JSON, told
 
 FORGED = "forged\nERROR line \x1b[31m\u2028"
@@ -45,7 +45,7 @@ def application(*hosts: str, any_host: bool = False) -> Starlette:
         Route("/fail", fail, methods=["GET", "POST"]),
         Route("/late", fail_late),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, hosts=None if any_host else hosts)])
+    return Starlette(routes=routes, middleware=[Middleware(RequestChecks, hosts=None if any_host else hosts)])
 
 
 def ask(headers=(), *hosts: str, method="POST", path="/", any_host=False, content=b"") -> httpx.Response:
@@ -145,12 +145,14 @@ def test_a_refusal_is_in_the_protocol_of_the_request():
 
 
 def test_heads_have_limits():
-    few = {f"x-{n}": "1" for n in range(MOST_HEADERS - 10)}
+    few = {f"x-{n}": "1" for n in range(MAX_HEADERS - 10)}
     assert answer(few) == "done"
     assert answer(few | {f"y-{n}": "1" for n in range(11)}) == "RequestHeaderFieldsTooLarge"
-    assert answer({"x": "1" * (LARGEST_HEAD - 2_000)}) == "done"
-    assert answer({"x": "1" * LARGEST_HEAD}) == "RequestHeaderFieldsTooLarge"
-    assert answer({"x": "1" * 10_000}, path="/?" + "x" * (LARGEST_HEAD - 10_000)) == "RequestHeaderFieldsTooLarge"
+    assert answer({"x": "1" * (MAX_HEAD_BYTES - 2_000)}) == "done"
+    assert answer({"x": "1" * MAX_HEAD_BYTES}) == "RequestHeaderFieldsTooLarge"
+    assert (
+        answer({"x": "1" * 10_000}, path="/?" + "x" * (MAX_HEAD_BYTES - 10_000)) == "RequestHeaderFieldsTooLarge"
+    )
 
 
 @pytest.mark.parametrize("path", ["/fail", "/late"])

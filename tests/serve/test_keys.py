@@ -18,7 +18,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from lakequeue.errors import InvalidOptions
-from lakequeue.serve.keys import _NOBODY, Key, Keys, Rule
+from lakequeue.serve.keys import _UNKNOWN_KEY_SECRET, Key, Keys, Rule
 from serve.entrance import FORM, JSON, Entrance, entrance, told
 
 ADMIN, ORDERS, SENDER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER"
@@ -111,23 +111,23 @@ def test_rules_allow_actions_on_queues():
 
 def test_a_key_and_its_secret_will_do_for_the_console():
     keys = Keys({"a": Key("a", "secret"), "b": Key("b", "other")})
-    assert keys.password("a", "secret") == Key("a", "secret")
+    assert keys.check_password("a", "secret") == Key("a", "secret")
     for wrong in (
         ("a", "secre"),
         ("a", ""),
         ("", ""),
         ("b", "secret"),
-        ("c", _NOBODY),
+        ("c", _UNKNOWN_KEY_SECRET),
         ("A", "secret"),
         ("a", "\ud800"),
     ):
-        assert keys.password(*wrong) is None
+        assert keys.check_password(*wrong) is None
 
 
 def test_what_the_console_does_beside_sqs_may_be_allowed(tmp_path):
     rules = [{"queues": ["*"], "actions": ["Rewind"]}]
     keys = Keys.read(written(tmp_path / "keys.json", {"a": {"secret": "s", "rules": rules}}))
-    caller = keys.password("a", "s")
+    caller = keys.check_password("a", "s")
     assert caller is not None and caller.may("Rewind", "orders") and not caller.may("PurgeQueue", "orders")
 
 

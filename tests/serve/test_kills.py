@@ -11,7 +11,7 @@ from serve.load import VISIBILITY, Load, Receipt, Story
 from serve.running import PROGRAM, ServerProcess, server_process, sqs
 from serve.serving import wait_until
 
-PATCHED = "import lakequeue.serve.actions as a; A = a.Actions; PATCH; " + PROGRAM
+PATCHED = "import lakequeue.serve.sqs.actions as a; A = a.Actions; PATCH; " + PROGRAM
 MUTATIONS = {
     "lost": "send = A._send; A._send = lambda self, given, url: "
     "send(self, given | ({'QueueUrl': 'elsewhere'} if given['MessageBody'].endswith('7') else {}), url)",

@@ -14,7 +14,7 @@ from serving import Process, client_of, wait_until
 
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.errors import InvalidParameterValue, QueueClientError, ResourceNotFoundException
-from lakequeue.serve.sqs.move_tasks import FASTEST, MOST_LISTED, SILENCE, MoveTasks
+from lakequeue.serve.sqs.move_tasks import MAX_RATE, MAX_TASKS, STALE_MILLIS, MoveTasks
 from lakequeue.testing import ManualClock
 
 
@@ -42,7 +42,7 @@ class Stage:
 
     def task(self, number: int = 0) -> dict[str, Any]:
         """The newest task, as its clients see it."""
-        return self.server().listed(self.dead.arn, MOST_LISTED)[number]
+        return self.server().listed(self.dead.arn, MAX_TASKS)[number]
 
     def ends(self) -> dict[str, Any]:
         wait_until(lambda: self.task()["Status"] not in ("RUNNING", "CANCELLING"), "the end of the task")
@@ -147,18 +147,18 @@ def test_a_queue_has_one_active_task(stage: Stage, clock: ManualClock) -> None:
     for server in stage.server(), stage.servers[0]:
         with pytest.raises(InvalidParameterValue, match="already a task running"):
             server.start(stage.dead.arn, None, None)
-    assert len(stage.server().listed(stage.dead.arn, MOST_LISTED)) == 1
+    assert len(stage.server().listed(stage.dead.arn, MAX_TASKS)) == 1
 
 
 @pytest.mark.spec("DLQ-8")
 def test_the_latest_tasks_are_listed_newest_first(stage: Stage, clock: ManualClock) -> None:
-    for _ in range(MOST_LISTED + 2):
+    for _ in range(MAX_TASKS + 2):
         stage.server().start(stage.dead.arn, None, None)
         stage.ends()
         clock.advance(1)
-    listed = stage.server().listed(stage.dead.arn, MOST_LISTED)
+    listed = stage.server().listed(stage.dead.arn, MAX_TASKS)
     started = [task["StartedTimestamp"] for task in listed]
-    assert len(listed) == MOST_LISTED and started == sorted(started, reverse=True)
+    assert len(listed) == MAX_TASKS and started == sorted(started, reverse=True)
     assert stage.server().listed(stage.dead.arn, 1) == listed[:1]
 
 
@@ -172,7 +172,7 @@ def test_wrong_tasks_are_refused_and_leave_no_trace(stage: Stage) -> None:
         (stage.dead.arn, fifo.arn, None, "DestinationArn"),
         (stage.dead.arn, stage.dead.arn, None, "DestinationArn"),
         (stage.dead.arn, None, 0, "MaxNumberOfMessagesPerSecond"),
-        (stage.dead.arn, None, FASTEST + 1, "MaxNumberOfMessagesPerSecond"),
+        (stage.dead.arn, None, MAX_RATE + 1, "MaxNumberOfMessagesPerSecond"),
     ):
         with pytest.raises(InvalidParameterValue, match=error):
             start(source, destination, rate)
@@ -182,7 +182,7 @@ def test_wrong_tasks_are_refused_and_leave_no_trace(stage: Stage) -> None:
     for handle in "", "é", "e30=", "bnVsbA==", stage.dead.arn:
         with pytest.raises(InvalidParameterValue, match="TaskHandle"):
             stage.server().cancel(handle)
-    for most in 0, MOST_LISTED + 1:
+    for most in 0, MAX_TASKS + 1:
         with pytest.raises(InvalidParameterValue, match="MaxResults"):
             stage.server().listed(stage.dead.arn, most)
     assert stage.dead.move_tasks is None and sizes(stage.dead) == [5]
@@ -243,7 +243,7 @@ def test_the_task_of_a_silent_server_is_taken_up_by_one_other(stage: Stage, cloc
     now = int(clock.now().timestamp() * 1_000)
     stage.edited(server="dead", written=now)
     second, third = stage.server(), stage.server()
-    clock.advance(SILENCE / 1_000)
+    clock.advance(STALE_MILLIS / 1_000)
     second.adopt()
     assert stage.written()["server"] == "dead", "it is not silent for long enough"
     clock.advance(0.001)
@@ -268,7 +268,7 @@ def test_a_task_cancelled_after_its_server_died_ends_without_a_move(stage: Stage
     stage.server().stop()
     handle = stage.servers[0].start(stage.dead.arn, None, None)
     stage.server().cancel(handle)
-    clock.advance(SILENCE / 1_000 + 1)
+    clock.advance(STALE_MILLIS / 1_000 + 1)
     stage.server().adopt()
     assert stage.ends()["Status"] == "CANCELLED"
     assert sizes(stage.dead, stage.orders) == [5, 0]
@@ -298,7 +298,7 @@ def test_a_task_survives_its_server(tmp_path: Path) -> None:
         server.wait()
     assert real.task()["Status"] == "RUNNING" and real.dead.counts().visible > 0
 
-    clock = ManualClock(datetime.now(timezone.utc) + timedelta(milliseconds=SILENCE + 1_000))
+    clock = ManualClock(datetime.now(timezone.utc) + timedelta(milliseconds=STALE_MILLIS + 1_000))
     later = MoveTasks(LakeQueue(str(root), clock=clock))
     later.adopt()
 

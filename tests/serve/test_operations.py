@@ -24,8 +24,7 @@ from lakequeue import LakeQueue
 from lakequeue.serve import metrics as metrics_module
 from lakequeue.serve.app import Application
 from lakequeue.serve.health import Health
-from lakequeue.serve.logs import JsonLines
-from lakequeue.serve.measuring import LONGEST
+from lakequeue.serve.logs import MAX_VALUE_LENGTH, JsonLines
 from lakequeue.storage.layout import messages_path
 from lakequeue.testing import ManualClock
 
@@ -113,12 +112,12 @@ def ask(lake: Slow, answer: Callable[[Request], Awaitable[Response]], when_close
 
 def test_health_waits_for_storage_only_so_long_and_with_one_thread(root: Path) -> None:
     lake = Slow(root)
-    health = Health(lake, lambda: False, seconds=0.01)
+    health = Health(lake, lambda: False, timeout=0.01)
     ask(lake, health.answer, lambda text: "The storage of the queues did not answer within 0.01 s." in text)
 
 
 def test_metrics_of_requests_are_told_when_storage_hangs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_module, "LONGEST", 0.01)
+    monkeypatch.setattr(metrics_module, "SCAN_TIMEOUT", 0.01)
     lake = Slow(root)
     metrics = metrics_module.Metrics(lake, lambda: 7)
 
@@ -222,7 +221,7 @@ def test_metrics_leave_out_what_cannot_be_read(client: Client, root: Path) -> No
 
 def test_a_scrape_leaves_out_what_it_has_no_time_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client("CreateQueue", QueueName="orders")
-    monkeypatch.setattr(metrics_module, "LOOKING", -1.0)
+    monkeypatch.setattr(metrics_module, "SCAN_SECONDS", -1.0)
     assert samples(client)["lakequeue_queues_left_out",] == 1
 
 
@@ -258,10 +257,10 @@ def test_nothing_of_a_request_breaks_a_line_of_the_log(root: Path) -> None:
         wait_until(lambda: len(server.lines()) == 3, "three lines")
         serving, *lines = server.errors().splitlines()
         assert [json.loads(line)["status"] for line in lines] == [400, 415, 400]
-        assert all(len(line) < 10 * LONGEST for line in lines)
+        assert all(len(line) < 10 * MAX_VALUE_LENGTH for line in lines)
         assert server.errors().isascii() and "\x1b" not in server.errors()
         named = json.loads(lines[0])
-        assert named["queue"] == name[: LONGEST - 3] + "..." and named["action"] == "GetQueueUrl"
+        assert named["queue"] == name[: MAX_VALUE_LENGTH - 3] + "..." and named["action"] == "GetQueueUrl"
 
 
 def test_the_access_log_can_be_left_out(root: Path) -> None:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from lakequeue.cli import app
 from lakequeue.errors import InvalidOptions
-from lakequeue.serve.server import Certificate, is_loopback, listening
+from lakequeue.serve.server import Certificate, is_loopback, listen
 from serve.entrance import JSON, PATIENCE, entrance, everything, told
 
 PROGRAM = "from lakequeue.cli import main; main()"
@@ -130,7 +130,7 @@ def test_an_address_of_another_machine(root, keys):
     code, line = refused(root, "--host", "192.0.2.1", "--port", 0, "--keys", keys)
     assert code == 3 and "cannot listen at 192.0.2.1" in line
     with pytest.raises(OSError, match="cannot listen at nowhere.invalid"):
-        listening("nowhere.invalid", 0)
+        listen("nowhere.invalid", 0)
 
 
 def test_the_port_that_was_taken_is_printed(root, keys):

@@ -11,10 +11,10 @@ from botocore.auth import SIGV4_TIMESTAMP, SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from lakequeue.serve.auth import Request
-from lakequeue.serve.faults import WireError
+from lakequeue.serve.auth import RequestHead
+from lakequeue.serve.errors import RequestError
 from lakequeue.serve.keys import Key, Keys
-from lakequeue.serve.signature import Signed
+from lakequeue.serve.signature import Signature
 
 ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 BODY = b'{"QueueUrl": "http://localhost:9324/000000000000/orders", "MessageBody": "\xc3\xa9"}'
@@ -22,7 +22,7 @@ TARGET = "AmazonSQS.SendMessage"
 
 
 @attrs.frozen
-class Sent(Request):
+class Sent(RequestHead):
     """A request with its body, which is judged after the head."""
 
     body: bytes
@@ -53,11 +53,11 @@ def signed_at(request: Sent) -> datetime:
 
 
 def caller(request: Sent, now: datetime) -> str:
-    return Keys({ID: Key(ID, SECRET)}).claim(request, now).caller(request.body).name
+    return Keys({ID: Key(ID, SECRET)}).check_head(request, now).verify(request.body).name
 
 
-def refusal(request: Sent, now: datetime | None = None) -> WireError:
-    with pytest.raises(WireError) as caught:
+def refusal(request: Sent, now: datetime | None = None) -> RequestError:
+    with pytest.raises(RequestError) as caught:
         caller(request, now or datetime.now(timezone.utc))
     assert SECRET not in caught.value.message
     return caught.value
@@ -181,11 +181,11 @@ def test_another_secret_and_an_unknown_key():
     ],
 )
 def test_what_the_head_tells_is_judged_before_the_body(request_, code):
-    with pytest.raises(WireError) as caught:
-        Keys({ID: Key(ID, SECRET)}).claim(request_, signed_at(request_))
+    with pytest.raises(RequestError) as caught:
+        Keys({ID: Key(ID, SECRET)}).check_head(request_, signed_at(request_))
     assert caught.value.code == code
-    with pytest.raises(WireError, match="Signature expired"):
-        Keys({ID: Key(ID, SECRET)}).claim(signed(), datetime.now(timezone.utc) + timedelta(minutes=16))
+    with pytest.raises(RequestError, match="Signature expired"):
+        Keys({ID: Key(ID, SECRET)}).check_head(signed(), datetime.now(timezone.utc) + timedelta(minutes=16))
 
 
 @pytest.mark.parametrize("minutes", [-15, 15])
@@ -268,4 +268,4 @@ def test_no_secret_is_printed():
     key = Key(ID, SECRET)
     assert SECRET not in repr(key)
     request = signed()
-    assert request.headers["authorization"][-64:] not in repr(Signed.of(request, signed_at(request)))
+    assert request.headers["authorization"][-64:] not in repr(Signature.of(request, signed_at(request)))

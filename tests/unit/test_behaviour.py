@@ -1,4 +1,4 @@
-"""docs/behaviour.md, the sources and the tests speak of the same rules."""
+"""docs/reference/rules.md, the sources and the tests speak of the same rules."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).parents[2]
-PAGE = (HERE / "docs" / "behaviour.md").read_text(encoding="utf-8")
+PAGE = (HERE / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
 ID = re.compile(
     r"\b(?:PRF|NAM|QUE|STA|RCP|SND|BAT|RCV|VIS|DEL|INF|RET|DLY|LPL|FIF|DDP|SEQ|ATT|RWD|HBN|HNS|DLQ|PUR|MSA"
     r"|ERR|QTA|PER|EXM|DLT)-\d+\b"
 )
 TOLD_ONLY = {
-    "QUE-32": "README: limits are those of one queue",
-    "DEL-8": "README: the newest handle always deletes",
-    "QTA-10": "README: stored messages are not limited",
-    "DLY-6": "README: no topics, so no delays on them",
-    "DLQ-11": "README: do without dead letters where no message may be skipped",
-    "FIF-2": "README: between groups there is no order",
-    "FIF-17": "README: clients that buffer",
-    "HBN-13": "README: pushed messages",
-    "HBN-14": "README: pushed messages",
+    "QUE-32": "reference/profiles: limits are those of one queue",
+    "DEL-8": "tutorial: the newest handle always deletes",
+    "QTA-10": "reference/profiles: stored messages are not limited",
+    "DLY-6": "index: no topics, so no delays on them",
+    "DLQ-11": "guides/dead-letters: do without dead letters where no message may be skipped",
+    "FIF-2": "guides/fifo: between groups there is no order",
+    "FIF-17": "guides/fifo: clients that buffer",
+    "HBN-13": "guides/consumers: pushed messages",
+    "HBN-14": "guides/consumers: pushed messages",
 }
 """Facts that no test can show, told in a sentence."""
 

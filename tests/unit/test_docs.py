@@ -1,21 +1,52 @@
-"""The pages about conditions, permissions and security tell what the sources say."""
+"""The pages of reference tell what the sources say, and links between pages lead somewhere."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import pytest
+import typer.main
+
+from lakequeue import errors
+from lakequeue.cli import app
 from lakequeue.conditions import evaluator, predicate, sandbox
-from lakequeue.operations import browse
+from lakequeue.model.attributes import ATTRIBUTE_NAMES
+from lakequeue.model.profiles import PROFILES
+from lakequeue.operations import browse, sql_views
+from model.model import LEGAL
 
 HERE = Path(__file__).parents[2]
-CONDITIONS = (HERE / "docs" / "conditions.md").read_text(encoding="utf-8")
+REFERENCE = HERE / "docs" / "reference"
+CONDITIONS, CLI, SQL, STATES, FEATURES, ERRORS = (
+    (REFERENCE / f"{page}.md").read_text(encoding="utf-8")
+    for page in ("conditions", "cli", "sql", "states", "profiles", "errors")
+)
+PAGES = [*HERE.glob("*.md"), *(HERE / "docs").rglob("*.md")]
+
+
+def rows(text: str, first: str) -> list[list[str]]:
+    """Cells of the table whose first heading is this one, without the heading."""
+    table = text.split(f"\n| {first} |")[1].split("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
+
+
+def prose(text: str) -> str:
+    """A text without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def codes(text: str) -> list[str]:
+    """What a text has in code."""
+    return [name.replace("\\", "") for name in re.findall("`([^`]+)`", text)]
 
 
 def listed(kind: str) -> list[str]:
     """What a row of the tables of conditions names in code."""
     [row] = re.findall(rf"^\| {re.escape(kind)} \| (.*) \|$", CONDITIONS, re.MULTILINE)
-    return [name.replace("\\", "") for name in re.findall("`([^`]+)`", row)]
+    return codes(row)
 
 
 def test_the_page_names_what_a_condition_may_use():
@@ -25,13 +56,11 @@ def test_the_page_names_what_a_condition_may_use():
     assert listed("types to cast to") == list(evaluator.TYPES)
 
 
-def test_the_page_names_the_columns():
-    table = CONDITIONS.split("| column |")[1].split("\n\n")[0]
-    first_cells = " ".join(line.split("|")[1] for line in table.splitlines()[2:])
-    assert re.findall("`([a-z_]+)`", first_cells) == browse.SCHEMA.names
+def test_the_page_names_the_columns_of_a_condition():
+    assert [name for names, *_ in rows(CONDITIONS, "column") for name in codes(names)] == browse.SCHEMA.names
 
 
-def test_the_page_names_the_limits():
+def test_the_page_names_the_limits_of_a_condition():
     assert f"{predicate.LONGEST:,} characters" in CONDITIONS
     batch = f"{browse.ROWS:,} to {browse.GROWTH * browse.ROWS:,} messages or {browse.BYTES // 2**20} MiB"
     assert f"| judging one batch, {batch} | {sandbox.SECONDS:g} s |" in CONDITIONS
@@ -39,7 +68,101 @@ def test_the_page_names_the_limits():
     assert f"| {sandbox.AT_ONCE}; others wait for {sandbox.WAIT_SECONDS:g} s |" in CONDITIONS
 
 
+@pytest.mark.spec("STA-13")
+def test_diagram_and_table_of_states_show_the_transitions_that_the_rules_allow():
+    table = [(before, after) for before, after, _ in rows(STATES, "from")]
+    arrows = re.findall(r"^ +(\w+) --> (\w+)$", STATES, re.MULTILINE)
+    assert len(table) == len(set(table)) and len(arrows) == len(set(arrows))
+    assert set(table) == set(arrows) == {(word(before), word(after)) for before, after in LEGAL}
+
+
+def word(state: str) -> str:
+    """A state of the reference model in the words of the pages."""
+    return {"Active": "visible", "Inactive": "in_flight"}.get(state, state.lower())
+
+
+def test_every_state_is_explained():
+    assert {codes(name)[0] for name, *_ in rows(STATES, "state")} == {
+        word(state) for pair in LEGAL for state in pair
+    }
+
+
+def test_profiles_are_told_as_they_are():
+    def number(value: float | None) -> str:
+        return "any" if value is None else f"{value:,}"
+
+    def span(low: float, high: float | None) -> str:
+        return "up to the retention" if high is None else f"{low:,}-{high:,}"
+
+    profiles = [PROFILES[name] for name in ("lake", "sqs", "sqs-2018", "cmq")]
+    table = FEATURES.split("\n\n| |")[1].split("\n\n")[0].splitlines()[2:]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    told = {name: cells for name, *cells in lines}
+    assert told == {
+        "entries in a batch": [number(p.max_batch) for p in profiles],
+        "messages in flight": [number(p.max_inflight_messages.default) for p in profiles],
+        "delayed messages": [number(p.max_delayed_messages.default) for p in profiles],
+        "largest message (bytes)": [number(p.maximum_message_size.high) for p in profiles],
+        "delay (s)": [span(p.delay.low, p.delay.high) for p in profiles],
+        "wait of a receive (s)": [span(p.receive_wait_time.low, p.receive_wait_time.high) for p in profiles],
+        "visibility timeout (s)": [span(p.visibility_timeout.low, p.visibility_timeout.high) for p in profiles],
+        "retention (s)": [span(p.message_retention_period.low, p.message_retention_period.high) for p in profiles],
+        "handle after its timeout": [
+            "works until received again" if p.receipt_policy == "lenient" else "refused" for p in profiles
+        ],
+    }
+
+
+def test_every_attribute_has_a_row():
+    assert {codes(wire)[0] for _, wire, *_ in rows(FEATURES, "attribute")} == ATTRIBUTE_NAMES
+
+
+def test_every_error_has_a_row():
+    told = {codes(code)[0]: (int(status), codes(legacy)[0]) for code, status, legacy, _ in rows(ERRORS, "code")}
+    assert told == {code: (error.status, error.legacy_code) for code, error in errors.SERVICE_ERRORS.items()}
+
+
+@pytest.mark.parametrize("view", ["queues", "messages", "receipts", "stats"])
+def test_the_page_names_the_columns_of_a_view(view: str):
+    schema: Mapping[str, str] = getattr(sql_views, view.upper())
+    table = rows(SQL.split(f"\n## {view}\n")[1].split("\n## ")[0], "column")
+    told = {name: kind.replace("&lt;", "<") for names, kind, _ in table for name in codes(names)}
+    assert told.keys() == schema.keys()
+    for name, kind in told.items():
+        assert kind.partition(" ")[0].partition("<")[0] == schema[name].partition("<")[0], name
+
+
+def test_the_history_has_the_columns_of_messages_but_some():
+    [told] = re.findall(r"the columns of `messages` without\s(.*?)\.", SQL, re.DOTALL)
+    assert set(codes(told)) == sql_views.MESSAGES.keys() - sql_views.HISTORY.keys()
+
+
+def test_every_command_and_option_is_told():
+    group: Any = typer.main.get_command(app)
+    told = {word for text in codes(prose(CLI)) for word in re.split(r"[\s…,]+", text)}
+    for command in [group, *group.commands.values()]:
+        wanted = {name for each in command.params if each.param_type_name == "option" for name in each.opts}
+        wanted |= {command.name} if command is not group else set()
+        assert wanted <= told, f"{command.name}: {wanted - told}"
+
+
+def headings(page: Path) -> set[str]:
+    """Anchors of a page."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
 def test_links_between_the_pages_lead_somewhere():
-    for page in [*HERE.glob("*.md"), *(HERE / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)]+)\)", prose(page.read_text(encoding="utf-8"))):
+            if not target.startswith("https://"):
+                path, _, heading = target.partition("#")
+                leads_to = page.parent / path if path else page
+                assert leads_to.exists(), f"{page.name}: {target}"
+                assert not heading or heading in headings(leads_to), f"{page.name}: {target}"
+
+
+def test_every_page_is_in_the_navigation():
+    listing = (HERE / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in (HERE / "docs").rglob("*.md"):
+        assert f": {page.relative_to(HERE / 'docs')}\n" in listing, page

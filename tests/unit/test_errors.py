@@ -39,7 +39,6 @@ TABLE = {
     "UnsupportedOperation": (AWS + "UnsupportedOperation", 400),
     "RequestThrottled": ("RequestThrottled", 403),
     "ResourceNotFoundException": ("ResourceNotFoundException", 404),
-    "InvalidIdFormat": ("InvalidIdFormat", 400),
 }
 
 

@@ -1,8 +1,8 @@
-"""The command ``lakequeue``: a thin face of the Python API for people and scripts.
+"""The command ``lakequeue``: the Python API on the command line.
 
-Exit codes: 0 done; 1 the service refused, its code is printed; 2 the command line is wrong; 3 storage or
-the environment failed; 130 interrupted by Ctrl-C. Results go to standard output, everything else to
-standard error. Queue commands start no JVM.
+Exit codes: 0 done; 1 the service refused the request and its error code is printed; 2 wrong usage; 3 storage or
+the environment failed; 130 interrupted by Ctrl-C. Results go to standard output, everything else to standard
+error. Only the Spark commands start a JVM.
 """
 
 from lakequeue.cli.app import app, main

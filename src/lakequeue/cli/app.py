@@ -1,4 +1,4 @@
-"""The application: its global options and its commands, in the order in which help lists them."""
+"""The command line: global options, and commands in the order of the help text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli import messages, plot, queues, serve, spark, watch
-from lakequeue.cli.frame import USAGE, Commands, Session, usage
+from lakequeue.cli import maintenance, messages, plot, queues, serve, spark, watch
+from lakequeue.cli.errors import Commands
+from lakequeue.cli.session import USAGE, Session, usage
 
 app = typer.Typer(
     cls=Commands,
@@ -31,7 +32,7 @@ def _version(asked: bool) -> None:
 
 def _mode(text: str) -> int:
     if not re.fullmatch("[0-7]{3,4}", text):
-        usage(f"--root-mode {text}: must be permissions in octal, as 700 or 2770")
+        usage(f"--root-mode {text}: must be octal permissions, such as 700 or 2770")
     return int(text, 8)
 
 
@@ -47,12 +48,12 @@ def options(
         typer.Option(
             envvar="LAKEQUEUE_ROOT_MODE",
             metavar="OCTAL",
-            help="Permissions of a new local root, 700 if not given; 2770 shares it with a group.",
+            help="Permissions of a new local root, 700 by default; 2770 shares it with a group.",
         ),
     ] = None,
     region: Annotated[str, typer.Option(metavar="NAME", help="Region of the queues.")] = "local",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show stack traces of errors.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print stack traces of errors.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -73,13 +74,13 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "set": queues.set_,
         "tag": queues.tag,
         "untag": queues.untag,
-        "counts": queues.counts,
+        "counts": maintenance.counts,
         "watch": watch.watch,
         "plot": plot.plot,
-        "rewind": queues.rewind,
-        "redrive": queues.redrive,
-        "purge": queues.purge,
-        "compact": queues.compact,
+        "rewind": maintenance.rewind,
+        "redrive": maintenance.redrive,
+        "purge": maintenance.purge,
+        "compact": maintenance.compact,
         "delete-queue": queues.delete_queue,
     },
     "Messages": {

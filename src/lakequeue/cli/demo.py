@@ -1,23 +1,16 @@
-"""``lakequeue demo``: the whole loop on real input, with a consumer that fails on purpose.
+"""``lakequeue demo``: sends and processes real files, with a consumer that fails on purpose.
 
-Every Python source file below a directory becomes a message. A Spark consumer leases them in batches,
-parses each file in Spark's Python workers and writes what it found to a Delta table beside the root. Every
-tenth file fails the first time and is handed back at once; one whole batch loses its worker, so that it
-comes back when its visibility timeout ends.
+Every Python source file in a directory becomes a message. A Spark consumer leases the messages in batches, parses
+the files in Spark's Python workers and writes the results to a Delta table beside the root. Every tenth file fails
+the first time and its message is released at once. One whole batch loses its worker, so its messages become
+visible again when its visibility timeout ends.
 """
 
 from __future__ import annotations
 
-import ast
-import base64
-import json
-import os
-import re
 import shutil
 import tempfile
 import threading
-import warnings
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -28,8 +21,9 @@ import attrs
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from lakequeue.cli.demo_files import measure, pyspark_directory, python_files
 from lakequeue.client import LakeQueue
-from lakequeue.errors import InvalidOptions, LeaseLost, QueueClientError, QueueDoesNotExist
+from lakequeue.errors import LeaseLost, QueueClientError, QueueDoesNotExist
 from lakequeue.model.clock import Clock
 from lakequeue.spark.session import build_session
 
@@ -42,14 +36,11 @@ if TYPE_CHECKING:
 
 QUEUE = "lakequeue-demo"
 BATCHES = 5
-"""Batches that the first pass takes; returned messages add to them."""
+"""Batches of the first pass; released messages make further ones."""
 LEASE_SECONDS = 120
 LOST_BATCH, LOST_SECONDS = 2, 12
-"""Which batch loses its worker, and its visibility timeout."""
-FLAKY_EVERY = 10
+"""The batch that loses its worker, and its visibility timeout in seconds."""
 _PLAIN: Any = {"highlight": False, "soft_wrap": True}
-LARGEST_BODY = 1_000_000
-"""Bytes; below the largest message that a queue of the default profile takes."""
 
 _OUTCOME = "struct<path:string, failed:boolean, lines:bigint, functions:bigint, classes:bigint, problem:string>"
 
@@ -66,7 +57,7 @@ WHERE m.queue = 'lakequeue-demo' GROUP BY m.state ORDER BY m.state
 
 @attrs.define
 class _Tally:
-    """What the consumer did."""
+    """What the consumer did, in numbers of batches and messages."""
 
     batches: int = 0
     done: int = 0
@@ -75,20 +66,20 @@ class _Tally:
 
 
 def run_demo(root: str | None, input_dir: str | Path | None, console: Console) -> int:
-    """Runs the demo; returns the exit code, 0 if every message was worked on and deleted.
+    """Runs the demo; returns the exit code, 0 if every message was processed and deleted.
 
     Args:
-        root: root for the queue (``lakequeue-demo``; one that is there is replaced) and, with
-            ``-demo-results`` appended, place of the results. None: temporary, and removed in the end.
+        root: root of the queue ``lakequeue-demo``, which is replaced if it exists; the results are stored beside
+            it, with ``-demo-results`` appended. None: a temporary directory.
         input_dir: directory with ``.py`` files; None: the installed pyspark package.
         console: where to print.
 
     Raises:
-        InvalidOptions: ``input_dir`` is no directory, or has no Python file in it.
+        InvalidOptions: ``input_dir`` is no directory, or contains no Python file.
         QueueClientError: there is no Java, or the root cannot be used.
     """
-    where = Path(input_dir) if input_dir is not None else _pyspark_directory()
-    entries, skipped = _entries(where)
+    where = Path(input_dir) if input_dir is not None else pyspark_directory()
+    entries, skipped = python_files(where)
     console.print(f"Input: {len(entries):,} Python files below {where}" + _left_out(skipped), **_PLAIN)
     with console.status("Starting Spark ..."):
         spark, started = _session()
@@ -119,7 +110,7 @@ def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, co
 
 
 def _session() -> tuple[SparkSession, bool]:
-    """The session, and whether it is ours to stop."""
+    """The session, and whether the demo must stop it."""
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession() is not None
@@ -127,86 +118,10 @@ def _session() -> tuple[SparkSession, bool]:
 
 
 def _fresh_queue(lake: LakeQueue) -> Queue:
-    # no queue, or no root yet; if the root is unusable, creating the queue says why
+    # there may be no queue or no root yet; if the root is unusable, create_queue says why
     with suppress(QueueDoesNotExist, QueueClientError):
         lake.delete_queue(QUEUE)
     return lake.create_queue(QUEUE)
-
-
-# --- input
-
-
-def _pyspark_directory() -> Path:
-    import pyspark
-
-    return Path(pyspark.__file__).parent
-
-
-def _entries(where: Path) -> tuple[list[tuple[str, str]], int]:
-    """Bodies and group ids of the files, and how many cannot be sent.
-
-    A body is ASCII JSON, so that empty files and control characters make legal messages too; a source that
-    would be too large is packed.
-    """
-    if not where.is_dir():
-        raise InvalidOptions([f"--input {where}: not a directory"])
-    entries: list[tuple[str, str]] = []
-    skipped = 0
-    for path in sorted(where.rglob("*.py")):
-        try:
-            source = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            skipped += not path.is_dir()
-            continue
-        name = path.relative_to(where)
-        package = name.parts[0] if len(name.parts) > 1 else "."
-        flaky = len(entries) % FLAKY_EVERY == 0
-        named = os.fsencode(name.as_posix()).decode(errors="replace")
-        body = json.dumps({"path": named, "flaky": flaky, "source": source})
-        if len(body) > LARGEST_BODY:
-            packed = base64.b64encode(zlib.compress(source.encode()))
-            body = json.dumps({"path": named, "flaky": flaky, "zlib": packed.decode()})
-        if len(body) > LARGEST_BODY:
-            skipped += 1
-        else:
-            entries.append((body, re.sub(r"[^A-Za-z0-9._-]", "_", package)[:128]))
-    if not entries:
-        raise InvalidOptions([f"--input {where}: no Python file in it"])
-    return entries, skipped
-
-
-# --- in Spark's Python workers
-
-
-def measure(body: str, receive_count: int) -> dict[str, Any]:
-    """What one message comes to; a flaky file fails when it is received for the first time."""
-    file = json.loads(body)
-    failed = file["flaky"] and receive_count == 1
-    return {"path": file["path"], "failed": failed} | ({} if failed else parse(_source(file)))
-
-
-def _source(file: dict[str, Any]) -> str:
-    if "zlib" in file:
-        return zlib.decompress(base64.b64decode(file["zlib"])).decode()
-    source: str = file["source"]
-    return source
-
-
-def parse(source: str) -> dict[str, Any]:
-    """Lines, functions and classes of a module; a file that Python cannot parse has a ``problem``."""
-    found: dict[str, Any] = {"lines": len(source.splitlines()), "functions": 0, "classes": 0, "problem": None}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what the compiler says of other people's escapes
-            nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return found | {"problem": f"{type(error).__name__}: {error}"[:200]}
-    found["functions"] = sum(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in nodes)
-    found["classes"] = sum(isinstance(node, ast.ClassDef) for node in nodes)
-    return found
-
-
-# --- the consumer
 
 
 def _consume(
@@ -244,14 +159,14 @@ def _consume(
 
 
 def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tuple[int, int]:
-    """One batch: parse, store, settle; how many were done and how many failed.
+    """Parses, stores and settles one batch; returns the numbers of messages done and failed.
 
-    Results are stored before the messages are deleted: a crash in between repeats the batch, which is what
-    at-least-once means, so whoever reads the results keeps one row per message.
+    Results are stored before the messages are deleted. A crash in between repeats the batch (at least once), so a
+    reader of the results keeps one row per message.
     """
     from pyspark.sql import functions as F
 
-    # not Arrow's way to the workers: Spark wants pandas for it, which nothing here needs
+    # without Arrow, for which Spark requires pandas
     measured = F.udf(measure, _OUTCOME, useArrow=False)("body", "receive_count")
     spread = lease.messages.repartition(spark.sparkContext.defaultParallelism)
     outcomes = spread.select("message_id", "receipt_handle", "receive_count", measured.alias("file"))
@@ -269,9 +184,6 @@ def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tu
     finally:
         outcomes.unpersist()
     return settled.done - len(failed), len(failed) + settled.lost
-
-
-# --- the end
 
 
 def _summarise(

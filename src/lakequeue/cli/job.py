@@ -1,4 +1,4 @@
-"""What the jobs for spark-submit share: their options, a queue with a session, and the exit codes of the CLI."""
+"""Shared by the jobs for spark-submit: options, opening a queue with a session, exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from lakequeue.cli.frame import DONE, ENVIRONMENT, Session, explained, usage
+from lakequeue.cli.errors import report_error
+from lakequeue.cli.session import DONE, ENVIRONMENT, Session, usage
 from lakequeue.client import LakeQueue
 from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
 from lakequeue.spark.session import build_session
@@ -27,40 +28,47 @@ if TYPE_CHECKING:
     from lakequeue.queue import Queue
 
 Root = Annotated[str, typer.Option(help="Directory or URI that holds the queues.")]
-QueueName = Annotated[str, typer.Option(help="The queue; it must exist.")]
+QueueName = Annotated[str, typer.Option(help="Name of the queue, which must exist.")]
 Region = Annotated[str, typer.Option(help="Region of the queue.")]
-Engine = Annotated[str, typer.Option(help="auto, or spark where only Spark may commit.")]
-Checkpoint = Annotated[str, typer.Option(help="Directory of the stream's progress, for this stream only.")]
-Once = Annotated[bool, typer.Option("--once", help="Work off what is there, then end.")]
+Engine = Annotated[str, typer.Option(help="auto, or spark if only Spark may commit.")]
+Checkpoint = Annotated[
+    str, typer.Option(help="Directory for the progress of this stream; not shared with other streams.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Process what is there, then end.")]
 
-Format = Annotated[str, typer.Option(help="A format that Spark reads: text, json, csv, parquet, delta ...")]
-Path = Annotated[str | None, typer.Option(help="What to read; some formats take options only.")]
-Schema = Annotated[str | None, typer.Option(help="Columns as DDL; streams of files other than text need it.")]
-Given = Annotated[
+Format = Annotated[str, typer.Option(help="Format of the source in Spark: text, json, csv, parquet, delta ...")]
+Path = Annotated[str | None, typer.Option(help="Path of the source; some formats use options instead.")]
+Schema = Annotated[str | None, typer.Option(help="Schema as DDL; required for streams of files other than text.")]
+FormatOptions = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Option of the format; repeatable.")
 ]
-Body = Annotated[str, typer.Option("--body-column", help="Column with the bodies; '*': each row as JSON.")]
+Body = Annotated[str, typer.Option("--body-column", help="Column with the bodies; '*' sends each row as JSON.")]
 Group = Annotated[str | None, typer.Option("--group-column", help="Column with the message groups.")]
 Dedup = Annotated[str | None, typer.Option("--dedup-column", help="Column with deduplication ids (FIFO).")]
 Delay = Annotated[str | None, typer.Option("--delay-column", help="Column with delays in seconds.")]
-OrderBy = Annotated[str | None, typer.Option(help="Column that the messages of a group follow (FIFO).")]
+OrderBy = Annotated[str | None, typer.Option(help="Column that orders the messages of a group (FIFO).")]
 
 Handler = Annotated[
     str | None,
     typer.Option(
-        metavar="PACKAGE:FUNCTION", help="Called with a DataFrame of messages; what it returns is the result."
+        metavar="PACKAGE:FUNCTION", help="Function from a DataFrame of messages to a DataFrame of results."
     ),
 ]
-Output = Annotated[str | None, typer.Option(help="Delta table for the results, or for the messages.")]
-MaxMessages = Annotated[int, typer.Option(min=1, help="Most messages in a batch.")]
+Output = Annotated[
+    str | None, typer.Option(help="Delta table for the results, or for the messages without a handler.")
+]
+MaxMessages = Annotated[int, typer.Option(min=1, help="Maximum number of messages in a batch.")]
 Visibility = Annotated[
     float | None,
-    typer.Option("--visibility-timeout", help="Seconds that a batch may take; the queue's timeout if not given."),
+    typer.Option(
+        "--visibility-timeout",
+        help="Seconds that a batch may take; the visibility timeout of the queue if not given.",
+    ),
 ]
 
 
 def run(main: Callable[..., None]) -> NoReturn:
-    """Runs a job's function as a command line; errors are one line, exit codes those of the CLI."""
+    """Runs a function as a command line; prints errors as one line, with the exit codes of the CLI."""
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -70,9 +78,9 @@ def run(main: Callable[..., None]) -> NoReturn:
     try:
         status = app(standalone_mode=False)
     except KeyboardInterrupt as error:
-        status = explained(Session(), error)
+        status = report_error(Session(), error)
     except Exception as error:
-        status = _explained(error)
+        status = _report_error(error)
     sys.exit(status if isinstance(status, int) else DONE)
 
 
@@ -80,14 +88,14 @@ def run(main: Callable[..., None]) -> NoReturn:
 def opened(
     app_name: str, root: str, queue: str, region: str = "local", engine: str = "auto"
 ) -> Iterator[tuple[SparkSession, Queue]]:
-    """A session and the queue in it; what is wrong with either is told in one line, not by Spark."""
+    """Opens a Spark session and a queue."""
     if engine != "spark":
-        LakeQueue(root, region=region).queue(queue)  # a wrong root is known before Spark has started
+        LakeQueue(root, region=region).queue(queue)  # reports a wrong root before Spark starts
     from pyspark import SparkContext
 
     running = SparkContext._active_spark_context is not None
     spark = build_session(app_name)
-    if not running:  # errors come as exceptions, and are told in one line
+    if not running:  # errors are exceptions too, which the job prints as one line
         spark.sparkContext.setLogLevel("OFF")
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
@@ -98,7 +106,7 @@ def opened(
 
 
 def wait(query: StreamingQuery) -> bool:
-    """Waits until a query ends, or stops it on SIGTERM and SIGINT; whether it ended by itself."""
+    """Waits until a query ends, and stops it on SIGTERM and SIGINT; returns whether it ended by itself."""
     stopped = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopped.set())
@@ -110,14 +118,14 @@ def wait(query: StreamingQuery) -> bool:
 
 
 def trigger(once: bool, every: float | None) -> str | None:
-    """The trigger that ``--once`` and ``--every`` ask for."""
+    """The trigger for ``--once`` and ``--every``."""
     if once:
         return "availableNow"
     return None if every is None else f"{round(every * 1000)} milliseconds"
 
 
 def options(given: Sequence[str] | None) -> dict[str, str]:
-    """``--option NAME=VALUE``, taken apart."""
+    """Parses ``--option NAME=VALUE``."""
     parts = [text.partition("=") for text in given or ()]
     wrong = [name for name, sign, _ in parts if not (name and sign)]
     if wrong:
@@ -126,7 +134,7 @@ def options(given: Sequence[str] | None) -> dict[str, str]:
 
 
 def function(spec: str | None) -> Callable[[Any], Any] | None:
-    """The function that ``--handler`` names; modules in the working directory are found too."""
+    """Imports the function that ``--handler`` names; also from the working directory."""
     if spec is None:
         return None
     module, _, name = spec.partition(":")
@@ -142,30 +150,30 @@ def function(spec: str | None) -> Callable[[Any], Any] | None:
     return handler
 
 
-def _explained(error: BaseException) -> int:
-    """Tells what ended a job; returns the exit code."""
+def _report_error(error: BaseException) -> int:
+    """Prints the error that ended a job; returns the exit code."""
     from py4j.protocol import Py4JJavaError
     from pyspark import errors
 
     if isinstance(error, errors.StreamingQueryException) and error.__cause__ is not None:
-        return _explained(error.__cause__)
+        return _report_error(error.__cause__)
     if isinstance(error, (errors.AnalysisException, errors.IllegalArgumentException)):
-        return explained(Session(), InvalidOptions([_reason(str(error))]))
+        return report_error(Session(), InvalidOptions([_reason(str(error))]))
     if isinstance(error, (errors.PySparkException, Py4JJavaError)):
-        return explained(Session(), QueueClientError(_reason(str(error))))
-    told = (QueueServiceError, QueueClientError, InvalidOptions, OSError, typer.Abort)
-    if isinstance(error, told) or hasattr(error, "format_message"):
-        return explained(Session(), error)
+        return report_error(Session(), QueueClientError(_reason(str(error))))
+    known = (QueueServiceError, QueueClientError, InvalidOptions, OSError, typer.Abort)
+    if isinstance(error, known) or hasattr(error, "format_message"):
+        return report_error(Session(), error)
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(last.filename)}, line {last.lineno}"
     return Session().fail(ENVIRONMENT, type(error).__name__, f"{error} ({place})")
 
 
 def _reason(text: str) -> str:
-    """The line of an error of Spark that says what happened."""
+    """The line of a Spark error that says what happened."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no message"]
-    if any("Traceback (most recent call last):" in line for line in lines):  # of a Python worker
+    if any("Traceback (most recent call last):" in line for line in lines):  # from a Python worker
         lines = [line for line in lines if not line.startswith(("SQLSTATE", "at "))][-1:]
-    elif lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; Java's words follow
+    elif lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the Java error follows
         lines = lines[1:]
     return lines[0].removeprefix(": ").rstrip(";")

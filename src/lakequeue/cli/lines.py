@@ -1,4 +1,4 @@
-"""A stream of lines as batches of messages."""
+"""Sends a stream of lines as batches of messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakequeue.cli.frame import usage
+from lakequeue.cli.session import usage
 from lakequeue.errors import BatchRequestTooLong
 from lakequeue.model.messages import BatchFailure, BatchResult, SendEntry, normalize_attributes
 from lakequeue.model.profiles import profile
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from lakequeue import Queue
 
 READ = 4 * 2**20
-"""Bytes that are read at once at most, and so sent in one commit at most."""
-LONGEST = 2 * READ
-"""Bytes of a line; every queue refuses bodies that are much shorter."""
-MOST = 5_000
-"""Entries of a batch on queues that set no limit."""
+"""Maximum number of bytes that are read at once, and so are sent in one commit."""
+MAX_LINE_BYTES = 2 * READ
+"""Maximum length of a line; every queue refuses much shorter bodies."""
+MAX_BATCH = 5_000
+"""Maximum entries of a batch on queues without a limit."""
 
 Line = tuple[int, str]
 
@@ -30,19 +30,19 @@ def send_lines(
     options: dict[str, Any],
     sent: Callable[[BatchResult, int], None],
 ) -> None:
-    """Sends each line as a message, as soon as it arrives and with the others that arrived by then.
+    """Sends each line as a message; lines that arrive together are sent in one batch.
 
     Args:
-        queue: where to.
-        stream: lines in UTF-8; empty ones are passed over.
+        queue: the queue.
+        stream: lines in UTF-8; empty lines are skipped.
         options: for every message, as in ``SendEntry``.
-        sent: called after each commit with its result, whose ids are line numbers, and with the bytes
-            that were read for it. Refused lines do not stop the others.
+        sent: called after each batch with its result, whose ids are line numbers, and the number of bytes read
+            for it. Refused lines do not stop the others.
     """
     rules = profile(queue.attributes()["Profile"])
     attributes = normalize_attributes(options["attributes"])
     extra = sum(len(name.encode()) + len(type_) + len(value) for name, (type_, value) in attributes.items())
-    most, most_bytes = rules.max_batch or MOST, rules.batch_bytes or LONGEST
+    most, most_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
     for arrived, read in _arrivals(stream):
         for batch in _batches(arrived, most, most_bytes, extra):
             entries = [SendEntry(body, str(number), **options) for number, body in batch]
@@ -50,19 +50,19 @@ def send_lines(
             read = 0
 
 
-def most_at_once(queue: Queue) -> int:
-    """Entries that one batch may have."""
-    return profile(queue.attributes()["Profile"]).max_batch or MOST
+def max_batch(queue: Queue) -> int:
+    """Maximum number of entries in one batch."""
+    return profile(queue.attributes()["Profile"]).max_batch or MAX_BATCH
 
 
 def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:
-    """The numbered lines that each read completes, and how many bytes it read."""
+    """The numbered lines that each read completes, and the number of bytes read."""
     rest, number = b"", 0
     while chunk := stream.read1(READ):
         *complete, rest = (rest + chunk).split(b"\n")
         yield [_line(number + index, line) for index, line in enumerate(complete, 1)], len(chunk)
         number += len(complete)
-        if len(rest) > LONGEST:
+        if len(rest) > MAX_LINE_BYTES:
             usage(f"line {number + 1} is too long for a message")
     if rest:
         yield [_line(number + 1, rest)], 0
@@ -76,7 +76,7 @@ def _line(number: int, line: bytes) -> Line:
 
 
 def _batches(lines: Sequence[Line], most: int, most_bytes: int, extra: int) -> Iterator[list[Line]]:
-    """Batches within the limits of a call; a line that breaks them alone is a batch of its own."""
+    """Batches within the limits of a call; a line that exceeds them is a batch of its own."""
     batch: list[Line] = []
     size = 0
     for number, body in lines:

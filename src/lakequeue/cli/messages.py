@@ -1,4 +1,4 @@
-"""Commands about messages."""
+"""Commands that send, receive, delete and peek at messages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import attrs
 import typer
 
 from lakequeue.cli import render
-from lakequeue.cli.frame import REFUSED, Session, usage
-from lakequeue.cli.lines import most_at_once, send_lines
-from lakequeue.cli.queues import Name, pairs
+from lakequeue.cli.lines import max_batch, send_lines
+from lakequeue.cli.options import Name, parse_pairs
+from lakequeue.cli.session import REFUSED, Session, usage
 
 if TYPE_CHECKING:
     from lakequeue import BatchFailure, BatchResult, Queue
@@ -26,29 +26,33 @@ def send(
     queue: Name,
     body: Annotated[
         str | None,
-        typer.Argument(metavar="[BODY]", help="The message; - reads a message per line from stdin."),
+        typer.Argument(metavar="[BODY]", help="Body of the message; - reads one message per line from stdin."),
     ] = None,
     lines: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", exists=True, dir_okay=False, help="Send a message per line of a file."),
+        typer.Option(metavar="FILE", exists=True, dir_okay=False, help="Send each line of a file as a message."),
     ] = None,
-    delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long it stays hidden.")] = None,
+    delay: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="How long the message stays hidden.")
+    ] = None,
     attribute: Annotated[
         list[str] | None,
         typer.Option(
             "--attribute",
             "-a",
             metavar="NAME[:TYPE]=VALUE",
-            help="A message attribute, as in k=v, k:Number=42 or k:Binary=BASE64; repeatable.",
+            help="A message attribute, such as k=v, k:Number=42 or k:Binary=BASE64; repeatable.",
         ),
     ] = None,
-    group: Annotated[str | None, typer.Option(metavar="ID", help="Message group; FIFO queues need one.")] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="ID", help="Message group; required for FIFO queues.")
+    ] = None,
     dedup_id: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Deduplication id: sent once in five minutes; FIFO queues only."),
+        typer.Option(metavar="ID", help="Deduplication id, sent once within five minutes; FIFO queues only."),
     ] = None,
 ) -> None:
-    """Send a message, or one for each line; empty lines are passed over."""
+    """Send a message, or one for each line; skips empty lines."""
     session: Session = ctx.obj
     if (body is None) == (lines is None):
         usage("give either a BODY (- for stdin) or --lines FILE")
@@ -69,20 +73,22 @@ def send(
 def receive(
     ctx: typer.Context,
     queue: Name,
-    max_messages: Annotated[int, typer.Option("--max", metavar="N", help="At most so many messages.")] = 1,
+    max_messages: Annotated[int, typer.Option("--max", metavar="N", help="Maximum number of messages.")] = 1,
     visibility_timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How long they stay hidden from others.")
+        float | None, typer.Option(metavar="SECONDS", help="How long the messages stay hidden from others.")
     ] = None,
-    wait: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait so long for a message.")] = None,
+    wait: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Maximum time to wait for a message.")
+    ] = None,
     attempt_id: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Names this receive: repeated, it answers the same messages; FIFO queues only."
+            metavar="ID", help="Receive request attempt id: a retry returns the same messages; FIFO queues only."
         ),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete them once they are printed.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the messages after printing them.")] = False,
 ) -> None:
-    """Receive messages; they come back after the visibility timeout unless they are deleted."""
+    """Receive messages; they become visible again after the visibility timeout unless deleted."""
     session: Session = ctx.obj
     source = session.lake().queue(queue)
     with render.spinner("waiting for messages"):
@@ -96,7 +102,7 @@ def receive(
         session.note("no messages")
     if delete and messages:
         failed = source.delete_batch([message.receipt_handle for message in messages]).failed
-        _refuse(session, _numbered(failed, 0), len(messages), "message")
+        _fail_if_refused(session, _numbered(failed, 0), len(messages), "message")
 
 
 def delete(
@@ -112,9 +118,9 @@ def delete(
         session.answer({"queue": queue, "deleted": 1, "failed": []}, "deleted 1 message")
         return
     failed: list[BatchFailure] = []
-    most = most_at_once(source)
-    for start in range(0, len(handles), most):
-        part = handles[start : start + most]
+    size = max_batch(source)
+    for start in range(0, len(handles), size):
+        part = handles[start : start + size]
         failed += _numbered(source.delete_batch(part).failed, start)
         session.done = f"{render.count(start + len(part) - len(failed), 'message')} deleted"
     deleted = len(handles) - len(failed)
@@ -122,14 +128,14 @@ def delete(
         {"queue": queue, "deleted": deleted, "failed": [render.failure_document(each) for each in failed]},
         f"deleted {render.count(deleted, 'message')}",
     )
-    _refuse(session, failed, len(handles), "handle")
+    _fail_if_refused(session, failed, len(handles), "handle")
 
 
 def change_visibility(
     ctx: typer.Context,
     queue: Name,
     handle: Annotated[str, typer.Argument(help="Receipt handle.")],
-    seconds: Annotated[float, typer.Argument(help="From now; 0 makes the message visible at once.")],
+    seconds: Annotated[float, typer.Argument(help="Seconds from now; 0 makes the message visible at once.")],
 ) -> None:
     """Change how long a received message stays hidden."""
     session: Session = ctx.obj
@@ -144,15 +150,16 @@ def peek(
     where: Annotated[
         str | None,
         typer.Option(
-            metavar="SQL", help="Only messages for which this is true, as in \"state = 'visible' AND age > 60\"."
+            metavar="SQL",
+            help="Only messages for which this condition is true, such as \"state = 'visible' AND age > 60\".",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many messages.")] = 10,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of messages.")] = 10,
 ) -> None:
-    """Look at the oldest messages without receiving them."""
+    """Show the oldest messages without receiving them."""
     session: Session = ctx.obj
     source = session.lake().queue(queue)
-    with render.spinner("looking"):
+    with render.spinner("reading messages"):
         messages = source.peek(where, limit)
     columns = ["message", "state", "received", "sent", "visible at", "body"]
     rows = [
@@ -162,9 +169,9 @@ def peek(
 
 
 def _attributes(given: list[str] | None) -> dict[str, Any]:
-    """Message attributes of the command line; the queue judges names, types and values."""
+    """Parses message attributes; the queue checks names, types and values."""
     found: dict[str, Any] = {}
-    for left, value in pairs(given, "--attribute").items():
+    for left, value in parse_pairs(given, "--attribute").items():
         name, _, type_ = left.partition(":")
         type_ = type_ or "String"
         if name in found:
@@ -199,11 +206,11 @@ def _send_lines(
         send_lines(queue, stream, options, sent)
     document = {"successful": successful, "failed": [render.failure_document(each) for each in failed]}
     session.answer({"queue": queue.name} | document, f"sent {render.count(number, 'message')}")
-    _refuse(session, failed, number + len(failed), "line")
+    _fail_if_refused(session, failed, number + len(failed), "line")
 
 
-def _refuse(session: Session, failed: list[BatchFailure], tried: int, noun: str) -> None:
-    """Ends the command if parts of it were refused; the line tells the first reason."""
+def _fail_if_refused(session: Session, failed: list[BatchFailure], tried: int, noun: str) -> None:
+    """Ends the command with an error if parts of it were refused; the line names the first reason."""
     if failed:
         session.done = ""
         first = failed[0]
@@ -212,5 +219,5 @@ def _refuse(session: Session, failed: list[BatchFailure], tried: int, noun: str)
 
 
 def _numbered(failed: list[BatchFailure], start: int) -> list[BatchFailure]:
-    """Failures with ids that count from 1 over the whole command."""
+    """Failures whose ids count from 1 over the whole command."""
     return [attrs.evolve(failure, id=str(start + int(failure.id) + 1)) for failure in failed]

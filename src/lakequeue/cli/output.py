@@ -1,4 +1,4 @@
-"""What the command prints: all of it passes `printable`, plain text here, and what rich draws in its console."""
+"""Printing. All output, plain text and rich's, passes `printable`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 PIPE_WIDTH = 160
-"""Columns of a table where no terminal sets the width."""
+"""Width of tables, in characters, if standard output is no terminal."""
 
-# controls of C0 and C1 but tab and line feed; separators of lines; marks, overrides and isolates of direction
-_OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# C0 and C1 controls except tab and line feed, line separators, and bidirectional marks, overrides and isolates
+_CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-class ReaderGone(Exception):
-    """Whoever read standard output has closed it."""
+class OutputClosed(Exception):
+    """The reader of standard output has closed it."""
 
 
 def printable(text: str) -> str:
-    """A text without the characters that a terminal would obey instead of showing them."""
-    return _OBEYED.sub("\ufffd", text)
+    """Replaces the characters that control a terminal."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def write(content: RenderableType) -> None:
-    """Writes a text, or what rich draws, to standard output, and does not return before it has left this process.
+    """Writes a text or a rich object to standard output, and flushes it.
 
     Raises:
-        ReaderGone: nobody reads it any more.
+        OutputClosed: the reader has closed standard output.
     """
     text = printable(content) if isinstance(content, str) else rendered(content)
     encoding = sys.stdout.encoding or "utf-8"
@@ -43,23 +43,23 @@ def write(content: RenderableType) -> None:
         sys.stdout.write(text.rstrip("\n").encode(encoding, "backslashreplace").decode(encoding) + "\n")
         sys.stdout.flush()
     except BrokenPipeError as error:
-        raise ReaderGone from error
+        raise OutputClosed from error
 
 
-def tell(text: str, title: str = "") -> None:
-    """Writes a text to standard error, after a title in red."""
+def print_error(text: str, title: str = "") -> None:
+    """Writes a line to standard error; the title is red."""
     typer.echo((typer.style(title, fg="red") + " " if title else "") + printable(text), err=True)
 
 
-class Told(logging.Handler):
-    """Writes records to standard error."""
+class StderrHandler(logging.Handler):
+    """Writes log records to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tell(self.format(record))
+        print_error(self.format(record))
 
 
 def rendered(content: RenderableType) -> str:
-    """What rich makes of it for standard output: colours only on a terminal, no line padded."""
+    """The text that rich draws for standard output: colours only on a terminal, no trailing spaces."""
     out = console()
     with out.capture() as captured:
         out.print(content)
@@ -67,12 +67,12 @@ def rendered(content: RenderableType) -> str:
 
 
 def console() -> Console:
-    """Rich on standard output."""
+    """A rich console on standard output."""
     return _console_type()(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
 
 
 def error_console() -> Console:
-    """Rich on standard error."""
+    """A rich console on standard error."""
     return _console_type()(stderr=True, highlight=False)
 
 
@@ -81,7 +81,7 @@ def _console_type() -> type[Console]:
     from rich.console import Console
 
     class Printing(Console):
-        """Draws nothing that a terminal would obey but its own colours and movements."""
+        """Passes texts through `printable`; keeps control codes of rich itself."""
 
         def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
             for segment in super().render(*arguments, **options):

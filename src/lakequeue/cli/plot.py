@@ -1,4 +1,4 @@
-"""The command that draws how a queue stood over time."""
+"""The command that plots the depth of a queue over time."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from typing import Annotated
 import typer
 
 from lakequeue.cli import render
-from lakequeue.cli.frame import Session, usage
-from lakequeue.cli.queues import Name, parsed_instant
+from lakequeue.cli.options import Name, parse_instant
+from lakequeue.cli.session import Session, usage
 from lakequeue.model.clock import from_micros
 
-_KINDS = (".png", ".svg", ".pdf")
+_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def plot(
     ctx: typer.Context,
     queue: Name,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Where to draw: a .png, .svg or .pdf.")
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Image to write: .png, .svg or .pdf.")
     ] = None,
-    hours: Annotated[float, typer.Option(metavar="N", min=0, help="How far back.")] = 24,
+    hours: Annotated[float, typer.Option(metavar="N", min=0, help="Number of hours back from now.")] = 24,
     since: Annotated[
-        str | None, typer.Option(metavar="INSTANT", help="From then on instead, as in 2026-01-31T08:00Z.")
+        str | None,
+        typer.Option(metavar="INSTANT", help="Start of the plot, instead of --hours, such as 2026-01-31T08:00Z."),
     ] = None,
 ) -> None:
-    """Draw depth and age of a queue over time; with --json print the points, and draw if --out is given."""
+    """Plot depth and age of a queue over time; --json prints the points, and needs no --out."""
     session: Session = ctx.obj
     if out is None and not session.json:
-        usage("where to? give --out FILE.png")
-    if out is not None and out.suffix not in _KINDS:
-        usage(f"--out must end in one of {', '.join(_KINDS)}")
+        usage("no output: give --out FILE.png")
+    if out is not None and out.suffix not in _SUFFIXES:
+        usage(f"--out must end in one of {', '.join(_SUFFIXES)}")
     from lakequeue.operations import plot
 
     lake = session.lake()
-    begin = lake.clock.now() - timedelta(hours=hours) if since is None else parsed_instant(since)
+    begin = lake.clock.now() - timedelta(hours=hours) if since is None else parse_instant(since)
     with render.spinner("reading"):
         points = plot.points(lake.queue(queue), begin)
     if out is not None:

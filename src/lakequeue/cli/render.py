@@ -1,4 +1,4 @@
-"""How results look: text for people, JSON for programs, progress on a terminal."""
+"""Renders results as text and JSON documents, and shows progress on a terminal."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.cli.output import error_console, printable
+from lakequeue.model.clock import format_instant
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     )
 
 PREVIEW = 200
-"""Characters of a body that a table shows at most."""
+"""Maximum number of characters of a body in a table."""
 
 
 def jsonable(value: object) -> object:
-    """What JSON has no type for: instants as ISO 8601 in UTC, bytes as base64, durations as seconds."""
+    """Converts types that JSON lacks: instants to ISO 8601 in UTC, bytes to base64, durations to seconds."""
     match value:
         case datetime():
-            return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+            return format_instant(value)
         case date():
             return value.isoformat()
         case bytes():
@@ -70,7 +71,7 @@ def summary_document(summary: CompactionSummary) -> dict[str, Any]:
 
 
 def summary_table(summaries: Sequence[CompactionSummary]) -> Table:
-    """What a pass of the compactor freed, a row per queue."""
+    """What a compaction pass freed; one row per queue."""
     columns = ["queue", "expired", "dropped", "merged", "cut", "ledgers", "files freed", "bytes freed", "failed"]
     rows = [
         [
@@ -99,7 +100,7 @@ def sent_document(sent: SendResult | BatchSuccess) -> dict[str, Any]:
 
 
 def sent_text(sent: SendResult, group: str | None) -> str:
-    """The id alone, or on FIFO queues with the place in the order."""
+    """The message id; on FIFO queues also group and sequence number."""
     lines = [f"sent {sent.message_id}"]
     if sent.sequence_number is not None:
         lines += [f"  group     {group}", f"  sequence  {sent.sequence_number}"]
@@ -150,7 +151,7 @@ def _attributes_document(attributes: Mapping[str, AttributeValue]) -> dict[str, 
 
 
 def message_text(message: Message) -> str:
-    """A received message as lines; the handle is never broken, so that it can be copied."""
+    """A received message as lines; the handle stays on one line, so that it can be copied."""
     times = "once" if message.receive_count == 1 else f"{message.receive_count} times"
     lines = [
         f"message   {message.message_id}",
@@ -168,12 +169,12 @@ def message_text(message: Message) -> str:
 
 
 def _indented(text: str) -> str:
-    """A text of which no line looks as if it were one of ours."""
+    """Indents further lines, so that none looks like a field of the output."""
     return text.replace("\n", "\n" + " " * 12)
 
 
 def instant(value: datetime | None) -> str:
-    """To the millisecond, in UTC."""
+    """An instant in UTC, with milliseconds."""
     return "" if value is None else value.astimezone(timezone.utc).strftime("%F %T.%f")[:-3] + "Z"
 
 
@@ -189,13 +190,13 @@ def count(number: int, noun: str) -> str:
 
 
 def preview(text: str) -> str:
-    """The beginning of a text on one line."""
+    """The start of a text, on one line."""
     text = " ".join(printable(text[: PREVIEW + 1]).split())
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
-    """A table; columns that hold only numbers are set to the right."""
+    """A table; columns of numbers are right-aligned."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -216,7 +217,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str |
 
 @contextmanager
 def spinner(what: str) -> Iterator[None]:
-    """Shows on a terminal that something takes its time."""
+    """Shows a spinner on a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -226,14 +227,14 @@ def spinner(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-    """A bar on a terminal; call what it yields with a step towards the total and a text to show."""
+    """Shows a progress bar on a terminal; yields a function of the progress made and a text to show."""
     if not sys.stderr.isatty():
         yield lambda advance, text: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    told = TextColumn("{task.fields[text]}", markup=False)
-    columns = (TextColumn(what, markup=False), BarColumn(), told, TimeElapsedColumn())
+    text = TextColumn("{task.fields[text]}", markup=False)
+    columns = (TextColumn(what, markup=False), BarColumn(), text, TimeElapsedColumn())
     with Progress(*columns, console=error_console(), transient=True) as bar:
         task = bar.add_task(what, total=total, text="")
         yield lambda advance, text: bar.update(task, advance=advance, text=text)

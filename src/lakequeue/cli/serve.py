@@ -1,4 +1,4 @@
-"""`lakequeue serve`."""
+"""The command that starts the HTTP server."""
 
 from __future__ import annotations
 
@@ -7,36 +7,43 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli.frame import Session, usage
+from lakequeue.cli.session import Session, usage
 from lakequeue.errors import QueueClientError
 
 
 def serve(
     ctx: typer.Context,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen at; another than loopback needs --keys.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen at; any except loopback needs --keys.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = 9324,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 chooses a free port.")] = 9324,
     keys: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Access keys, in JSON; requests must be signed with one.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="JSON file of access keys; every request must be signed with one of them."
+        ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate for TLS, in PEM; with --tls-key.")
+        Path | None, typer.Option(metavar="FILE", help="TLS certificate, in PEM; needs --tls-key.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, in PEM.")
+    ] = None,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A name, beside those of this machine, under which to answer."),
+        typer.Option(metavar="NAME", help="Host name to allow in addition to those of this machine; repeatable."),
     ] = None,
     max_body: Annotated[
-        int, typer.Option(min=1, max=67_108_864, metavar="BYTES", help="Largest body of a request.")
+        int, typer.Option(min=1, max=67_108_864, metavar="BYTES", help="Maximum size of a request body.")
     ] = 3_407_872,
-    max_connections: Annotated[int, typer.Option(min=1, metavar="N", help="Connections at a time.")] = 1_000,
+    max_connections: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Maximum number of open connections.")
+    ] = 1_000,
     access_log: Annotated[
-        bool, typer.Option("--access-log/--no-access-log", help="Write a line of JSON for each request.")
+        bool, typer.Option("--access-log/--no-access-log", help="Log each request as a line of JSON.")
     ] = True,
 ) -> None:
-    """Answer SQS clients over HTTP."""
+    """Serve SQS clients over HTTP."""
     session: Session = ctx.obj
     from lakequeue.conditions import sandbox
 
@@ -63,7 +70,7 @@ def serve(
     server = Server(application, host, port, certificate, max_connections)
     url = server.bind()
     lake.prepare()
-    sandbox.shared.nice = 10  # requests that need no condition come first
+    sandbox.shared.nice = 10  # requests without a condition have priority
     logs.configure(lake.clock, access_log, session.verbose)
     session.note(f"serving {session.root} at {url}")
     server.run()

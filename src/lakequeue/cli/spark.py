@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakequeue.cli import output, render
-from lakequeue.cli.frame import DONE, Session, usage
-from lakequeue.cli.queues import parsed_instant
+from lakequeue.cli.options import parse_instant
+from lakequeue.cli.session import DONE, Session, usage
 from lakequeue.errors import QueueClientError
 
 if TYPE_CHECKING:
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
 
 AsOf = Annotated[
     str | None,
-    typer.Option(metavar="INSTANT", help="As they were then, as in 2026-01-31T08:00Z; minutes back at most."),
+    typer.Option(
+        metavar="INSTANT", help="State at an earlier instant, such as 2026-01-31T08:00Z; at most minutes back."
+    ),
 ]
 
 
 def sql(
     ctx: typer.Context,
     query: Annotated[str, typer.Argument(help="Spark SQL over the views queues, messages and receipts.")],
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show at most so many rows.")] = 1_000,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of rows.")] = 1_000,
     as_of: AsOf = None,
 ) -> None:
-    """Ask the queues' tables in SQL."""
+    """Query the tables of the queues in SQL."""
     session: Session = ctx.obj
-    then = None if as_of is None else parsed_instant(as_of)
-    session.lake().list_queues(limit=1)  # a wrong root is known before Spark has started
+    then = None if as_of is None else parse_instant(as_of)
+    session.lake().list_queues(limit=1)  # reports a wrong root before Spark starts
     from lakequeue.spark.session import build_session
 
     with render.spinner("starting Spark"):
         spark = build_session("lakequeue sql")
-    if not session.verbose:  # an error is one line of ours, not a page of Spark's
+    if not session.verbose:  # hide Spark's own report of an error; the command prints one line
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         spark.sparkContext.setLogLevel("OFF")
     with render.spinner("running the query"):
@@ -47,13 +49,13 @@ def sql(
     rows = found.slice(0, limit).to_pylist(maps_as_pydicts="lossy")
     session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows]))
     if found.num_rows > limit:
-        output.tell(f"only the first {render.count(limit, 'row')}; --limit shows more")
+        output.print_error(f"only the first {render.count(limit, 'row')}; --limit shows more")
 
 
 def views(ctx: typer.Context, as_of: AsOf = None) -> None:
-    """Print the SQL that creates the views, for spark-sql and other sessions; starts no JVM."""
+    """Print the SQL that creates the views, for spark-sql and other sessions; needs no JVM."""
     session: Session = ctx.obj
-    statements = session.lake().view_statements(as_of=None if as_of is None else parsed_instant(as_of))
+    statements = session.lake().view_statements(as_of=None if as_of is None else parse_instant(as_of))
     session.answer(statements, "\n".join(f"{statement};" for statement in statements))
 
 
@@ -66,7 +68,7 @@ def demo(
             metavar="DIR",
             exists=True,
             file_okay=False,
-            help="Files to send; pyspark's own if not given.",
+            help="Directory of Python files to send; the pyspark package if not given.",
         ),
     ] = None,
 ) -> None:

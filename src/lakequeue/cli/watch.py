@@ -1,4 +1,4 @@
-"""The command that keeps looking at how the queues stand."""
+"""The command that watches the depth of queues."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakequeue.cli import output, render
-from lakequeue.cli.frame import Session, usage
 from lakequeue.cli.queues import listed
+from lakequeue.cli.session import Session, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
@@ -36,32 +36,34 @@ _COLUMNS = {
 def watch(
     ctx: typer.Context,
     queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...", help="All if none is given.")] = None,
-    prefix: Annotated[str, typer.Option(help="Only names that begin so.")] = "",
-    every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time between two looks.")] = 2,
-    count: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after so many looks.")] = None,
+    prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Interval between two updates.")] = 2,
+    count: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of updates; until Ctrl-C if not given.")
+    ] = None,
 ) -> None:
-    """Watch depth, age and rates of queues until Ctrl-C; with --json a line per look."""
+    """Watch depth, age and rates of queues until Ctrl-C; --json prints one line per update."""
     session: Session = ctx.obj
     if queues and prefix:
         usage("give either names of queues or --prefix")
     lake = session.lake()
     for name in queues or ():
-        lake.queue(name)  # a wrong name is refused now; one that is deleted later only leaves the table
+        lake.queue(name)  # refuses a wrong name; a queue that is deleted later only leaves the table
     watcher = _Watcher(lake, set(queues or ()), prefix)
     try:
         with lake.clock.participant(), _shown(session) as show:
-            show(watcher.look())
+            show(watcher.read())
             done = 1
             while count is None or done < count:
-                lake.clock.wait(watcher.looked_at + timedelta(seconds=every), threading.Event())
-                show(watcher.look())
+                lake.clock.wait(watcher.read_at + timedelta(seconds=every), threading.Event())
+                show(watcher.read())
                 done += 1
-    except KeyboardInterrupt:  # the way to end it
+    except KeyboardInterrupt:  # the user ends it
         return
 
 
 class _Watcher:
-    """Looks at queues again and again, and knows how each stood the last time."""
+    """Reads the depth of queues repeatedly, and computes rates since the last read."""
 
     def __init__(self, lake: LakeQueue, names: set[str], prefix: str) -> None:
         self._lake = lake
@@ -69,9 +71,9 @@ class _Watcher:
         self._prefix = prefix
         self._before: dict[str, Standing] = {}
 
-    def look(self) -> dict[str, Any]:
-        """How the queues that there are now stand, and how fast that changed since the last look."""
-        self.looked_at: datetime = self._lake.clock.now()
+    def read(self) -> dict[str, Any]:
+        """Depth and rates of the current queues."""
+        self.read_at: datetime = self._lake.clock.now()
         now: dict[str, Standing] = {}
         rows = []
         for queue in listed(self._lake, self._prefix):
@@ -84,7 +86,7 @@ class _Watcher:
             except LakeQueueError as error:
                 rows.append({"queue": queue.name, "error": " ".join(str(error).split())})
         self._before = now
-        return {"at": self.looked_at, "queues": rows}
+        return {"at": self.read_at, "queues": rows}
 
     def _row(self, queue: Queue, now: dict[str, Standing]) -> dict[str, Any]:
         from lakequeue.operations.browse import standing
@@ -98,26 +100,28 @@ class _Watcher:
 
 @contextmanager
 def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """How to show a look: a line of JSON, a table in the place of the last one, or one below the other."""
+    """Yields a function that shows an update: a line of JSON, a live table, or a table below the last one."""
     if session.json:
         yield session.line
         return
     if not sys.stdout.isatty():
-        yield lambda look: session.answer(look, f"{render.instant(look['at'])}\n{output.rendered(_table(look))}\n")
+        yield lambda update: session.answer(
+            update, f"{render.instant(update['at'])}\n{output.rendered(_table(update))}\n"
+        )
         return
     from rich.live import Live
 
     with Live(console=output.console(), auto_refresh=False) as live:
-        yield lambda look: live.update(_table(look), refresh=True)
+        yield lambda update: live.update(_table(update), refresh=True)
 
 
-def _table(look: dict[str, Any]) -> Table:
-    failed = any(row["error"] for row in look["queues"])
+def _table(update: dict[str, Any]) -> Table:
+    failed = any(row["error"] for row in update["queues"])
     return render.table(
         [*_COLUMNS, "oldest message", *(["error"] if failed else [])],
         [
             [*(row.get(name) for name in _COLUMNS.values()), render.age(row.get("oldest_age")), *errors]
-            for row in look["queues"]
+            for row in update["queues"]
             for errors in [[row["error"]] if failed else []]
         ],
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import numbers
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -34,6 +35,20 @@ def to_micros(instant: datetime) -> int:
 def from_micros(micros: int) -> datetime:
     """The UTC instant that many microseconds after the epoch."""
     return _EPOCH + timedelta(microseconds=micros)
+
+
+def parse_instant(text: str) -> datetime:
+    """An instant in ISO 8601; without a time zone in the text it is naive.
+
+    Raises:
+        ValueError: the text is no instant.
+    """
+    return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))  # Python 3.10 knows no Z
+
+
+def format_instant(instant: datetime) -> str:
+    """An instant in ISO 8601, in UTC with Z."""
+    return instant.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def duration_micros(duration: Duration) -> int:

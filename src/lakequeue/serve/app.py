@@ -1,4 +1,4 @@
-"""The server's application: the SQS endpoint and what stands beside it on the same port."""
+"""The ASGI application: the SQS endpoint, the console, health and metrics on one port."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from lakequeue.client import LakeQueue
-from lakequeue.serve.auth import Access, Open, by_password
+from lakequeue.serve.auth import BASIC_CHALLENGE, Authenticator, NoAuthentication, authenticate_basic
 from lakequeue.serve.console.routes import Console
 from lakequeue.serve.health import Health
-from lakequeue.serve.limits import LARGEST_BODY, Bodies
-from lakequeue.serve.measuring import AccessLog, Watch
+from lakequeue.serve.instrumentation import Instrumentation
+from lakequeue.serve.limits import MAX_BODY_BYTES, Bodies
+from lakequeue.serve.logs import AccessLog
 from lakequeue.serve.metrics import Metrics
-from lakequeue.serve.middleware import Guard
+from lakequeue.serve.middleware import RequestChecks
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.endpoint import Endpoint
 
 THREADS = 256
-"""Requests that may wait for their commit at a time; they meet in the group commit."""
-LOOK_FOR_TASKS = 10.0
-"""Seconds between two looks for message move tasks whose server has died."""
+"""Requests that can wait for their commit at the same time; they share group commits."""
+ADOPT_INTERVAL = 10.0
+"""Seconds between two checks for message move tasks of servers that died."""
 
-_Answer = Callable[[Request], Awaitable[Response]]
+_Handler = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger("lakequeue.serve")
 
 
@@ -39,46 +40,47 @@ class Application:
     """The ASGI application of one root.
 
     Args:
-        access: who is let in; None lets in everybody who is on this machine.
-        largest_body: bytes of a request at most.
-        allowed_hosts: names under which it may be asked beside those of this machine; none given, and with
-            `access`, all.
+        access: authenticates requests; None allows every client of this machine.
+        max_body_bytes: maximum size of a request body.
+        allowed_hosts: host names that are allowed in addition to those of this machine; with `access`, none
+            given allows all.
 
     Attributes:
-        asgi: what a server runs.
+        asgi: what the HTTP server runs.
         endpoint: answers SQS clients.
     """
 
     def __init__(
         self,
         lake: LakeQueue,
-        access: Access | None = None,
-        largest_body: int = LARGEST_BODY,
+        access: Authenticator | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
         allowed_hosts: Collection[str] = (),
     ) -> None:
+        authenticator = access or NoAuthentication()
+        bodies = Bodies(max_body_bytes)
         self.actions = Actions(lake)
-        bodies = Bodies(largest_body)
-        self.endpoint = Endpoint(self.actions, access or Open(), bodies)
-        self.console = Console(self.actions, access or Open(), bodies)
-        any_host = access is not None and not allowed_hosts  # whoever asks signs with the name
+        self.endpoint = Endpoint(self.actions, authenticator, bodies)
+        self.console = Console(self.actions, authenticator, bodies)
+        any_host = access is not None and not allowed_hosts  # the host name is part of the signature
         metrics = Metrics(lake, lambda: self.endpoint.waiting)
         health = Health(lake, lambda: self.endpoint.stopping)
         self.asgi = Starlette(
             routes=[
                 Route("/health", health.answer),
-                Route("/metrics", _for_who_may_list(access or Open(), metrics.answer)),
+                Route("/metrics", _requires_list_queues(authenticator, metrics.answer)),
                 *self.console.routes,
-                _Everything(self.endpoint),
+                _AnyPath(self.endpoint),
             ],
             middleware=[
-                Middleware(Watch, lake.clock, (metrics, AccessLog())),
-                Middleware(Guard, hosts=None if any_host else allowed_hosts),
+                Middleware(Instrumentation, lake.clock, (metrics, AccessLog())),
+                Middleware(RequestChecks, hosts=None if any_host else allowed_hosts),
             ],
             lifespan=self._lifespan,
         )
 
     def stop(self) -> None:
-        """Ends what requests wait for, long polls and conditions; to be called before the server stops."""
+        """Ends the waits of requests (long polls and conditions); call it before the server stops."""
         self.endpoint.stop()
         self.console.conditions.stop()
 
@@ -86,43 +88,41 @@ class Application:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         asyncio.get_running_loop().set_default_executor(threads)
-        looking = asyncio.create_task(self._look_for_tasks())
-        watching = asyncio.create_task(self.console.watch())
+        background = [asyncio.create_task(self._adopt_tasks()), asyncio.create_task(self.console.record_depths())]
         try:
             yield
         finally:
-            for task in (looking, watching):
+            for task in background:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
             await asyncio.to_thread(self.actions.tasks.stop)
 
-    async def _look_for_tasks(self) -> None:
+    async def _adopt_tasks(self) -> None:
         while True:
             try:
                 await asyncio.to_thread(self.actions.tasks.adopt)
-            except Exception as error:  # storage that fails now may be there at the next look
-                _log.warning("no look for message move tasks: %s", error)
-            await asyncio.sleep(LOOK_FOR_TASKS)
+            except Exception as error:  # storage may be back at the next check
+                _log.warning("cannot check for message move tasks: %s", error)
+            await asyncio.sleep(ADOPT_INTERVAL)
 
 
-def _for_who_may_list(access: Access, answer: _Answer) -> _Answer:
-    """What tells the names of queues, for those whose key may know them."""
+def _requires_list_queues(authenticator: Authenticator, answer: _Handler) -> _Handler:
+    """Protects an answer that contains names of queues: the key must allow ListQueues."""
 
-    async def asked(http: Request) -> Response:
-        caller = by_password(access, http.headers.get("authorization", ""))
+    async def checked(http: Request) -> Response:
+        caller = authenticate_basic(authenticator, http.headers.get("authorization", ""))
         if caller is None:
-            headers = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"'}
-            return PlainTextResponse("An access key id and its secret are needed.", 401, headers)
+            return PlainTextResponse("An access key id and its secret are needed.", 401, BASIC_CHALLENGE)
         if not caller.may("ListQueues", None):
             return PlainTextResponse("The key does not allow ListQueues.", 403)
         return await answer(http)
 
-    return asked
+    return checked
 
 
-class _Everything(BaseRoute):
-    """Sends all else to the endpoint, paths with a line's end too, which a pattern does not match."""
+class _AnyPath(BaseRoute):
+    """Routes every other path to the SQS endpoint; a path pattern would miss paths with a line break."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

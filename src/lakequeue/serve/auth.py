@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do."""
+"""Authentication of requests, and what callers may do."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from typing import Protocol
 
 import attrs
 
-from lakequeue.serve.faults import WireError
+from lakequeue.serve.errors import RequestError
+
+BASIC_CHALLENGE = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"'}
+"""Header of an answer 401."""
 
 
 @attrs.frozen
-class Request:
+class RequestHead:
     """The head of a request, as it was signed.
 
     Attributes:
-        path, query: as they came, still quoted.
-        headers: in lower case; of a repeated one all values, joined by commas.
+        path, query: as received, still percent-encoded.
+        headers: names in lower case; the values of a repeated header are joined by commas.
     """
 
     method: str
@@ -30,61 +33,61 @@ class Request:
 
 
 class Caller(Protocol):
-    """Somebody who was let in."""
+    """An authenticated client."""
 
     @property
     def name(self) -> str:
-        """What the access log calls them."""
+        """Name in the access log."""
         ...
 
     def may(self, action: str, queue: str | None) -> bool:
-        """Whether they may do an action of SQS, on a queue or on none in particular."""
+        """Whether the caller may do an SQS action on a queue; None: an action on no single queue."""
         ...
 
-    def may_at_all(self, action: str) -> bool:
-        """Whether there may be a queue on which they may do it."""
+    def may_on_any_queue(self, action: str) -> bool:
+        """Whether there can be a queue on which the caller may do the action."""
         ...
 
 
-class Claim(Protocol):
-    """What the head of a request says of who signed it."""
+class PendingAuthentication(Protocol):
+    """A request whose head is checked; its signature is verified once the body is there."""
 
     @property
     def key(self) -> str | None:
-        """Name of the key that they name; None if nobody has to sign."""
+        """Name of the access key that the head names; None if requests need no signature."""
         ...
 
-    def caller(self, body: bytes) -> Caller:
-        """Who signed the request, now that its body is there.
+    def verify(self, body: bytes) -> Caller:
+        """The caller, once the signature matches the body.
 
         Raises:
-            WireError: somebody else, or another request.
+            RequestError: the signature was made with another secret, or for another request.
         """
         ...
 
 
-class Access(Protocol):
-    """The door."""
+class Authenticator(Protocol):
+    """Authenticates requests."""
 
-    def claim(self, request: Request, now: datetime) -> Claim:
-        """Judges what can be judged of a signature before the body is there.
+    def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
+        """Checks what the head of a request shows without its body.
 
         Raises:
-            WireError: there is none, or none of a key that is known, or it was not made lately.
+            RequestError: the request is not signed, its key is unknown, or its date is outside the clock window.
         """
         ...
 
-    def password(self, key_id: str, secret: str) -> Caller | None:
-        """Who has this key and its secret, compared in constant time; None if that is nobody.
+    def check_password(self, key_id: str, secret: str) -> Caller | None:
+        """The caller with this key id and secret, or None; compares in constant time.
 
-        A request without any comes with two empty texts.
+        A request without credentials is checked with two empty strings.
         """
         ...
 
 
 @attrs.frozen
-class Anyone:
-    """Everybody on this machine, where no file of keys is given; they may do everything."""
+class AnonymousCaller:
+    """Any client of a server without a key file; may do everything."""
 
     name: str = "-"
     key: None = None
@@ -92,34 +95,34 @@ class Anyone:
     def may(self, action: str, queue: str | None) -> bool:
         return True
 
-    def may_at_all(self, action: str) -> bool:
+    def may_on_any_queue(self, action: str) -> bool:
         return True
 
-    def caller(self, body: bytes) -> Caller:
+    def verify(self, body: bytes) -> Caller:
         return self
 
 
-def denied(caller: Caller, action: str, queue: str | None) -> WireError:
-    """The refusal of what a caller may not do."""
+class NoAuthentication:
+    """The authenticator of a server without a key file."""
+
+    def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
+        return AnonymousCaller()
+
+    def check_password(self, key_id: str, secret: str) -> Caller | None:
+        return AnonymousCaller()
+
+
+def access_denied(caller: Caller, action: str, queue: str | None) -> RequestError:
+    """The error for an action that the caller may not do."""
     where = queue or "all queues"
-    return WireError("AccessDeniedException", f"{caller.name} may not do {action} on {where}.", 403)
+    return RequestError("AccessDeniedException", f"{caller.name} may not do {action} on {where}.", 403)
 
 
-def by_password(access: Access, authorization: str) -> Caller | None:
-    """Who a header ``Authorization`` names by HTTP Basic, with a key id and its secret; None if that is nobody."""
+def authenticate_basic(authenticator: Authenticator, authorization: str) -> Caller | None:
+    """The caller that an HTTP Basic ``Authorization`` header names by key id and secret, or None."""
     key_id = secret = ""
     scheme, _, credentials = authorization.partition(" ")
     if scheme.lower() == "basic":
         with suppress(ValueError, binascii.Error):
             key_id, _, secret = base64.b64decode(credentials.strip()).decode().partition(":")
-    return access.password(key_id, secret)
-
-
-class Open:
-    """The door of a server without a file of keys."""
-
-    def claim(self, request: Request, now: datetime) -> Claim:
-        return Anyone()
-
-    def password(self, key_id: str, secret: str) -> Caller | None:
-        return Anyone()
+    return authenticator.check_password(key_id, secret)

@@ -1,4 +1,4 @@
-"""One connection of a client, with the patience that it gets."""
+"""Client connections: time limits for slow clients, and a maximum number."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 
 class Connection(H11Protocol):
-    """HTTP as uvicorn speaks it, for clients that send or read too slowly and for too many of them.
+    """uvicorn's HTTP protocol; closes connections that are too slow or too many.
 
     Attributes:
-        head_seconds: time for the head of a request, from its first byte or the beginning of the connection.
-        answer_seconds: time to read what waits to be sent.
+        head_seconds: time limit for the head of a request, from its first byte or the start of the connection.
+        answer_seconds: time limit for reading a buffered answer.
     """
 
     head_seconds = 10.0
@@ -28,12 +28,12 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio does it only where the listener was made with a protocol number; else the body of each answer
-        # waits 40 ms for the client to acknowledge its head
+        # asyncio sets this only on listeners with a protocol number; without it the body of each answer waits
+        # 40 ms for the client to acknowledge the head
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        most = self.limit_concurrency
-        if most is not None and len(self.connections) >= most:
-            self.logger.warning("A connection is refused: there are %d already.", most - 1)
+        limit = self.limit_concurrency
+        if limit is not None and len(self.connections) >= limit:
+            self.logger.warning("A connection is refused: %d are open already.", limit - 1)
             self.transport.abort()
         else:
             self._wait_for_head()
@@ -52,7 +52,7 @@ class Connection(H11Protocol):
 
     def handle_events(self) -> None:
         if self.conn.their_state is h11.IDLE and _has_bare_line_feed(self.conn.trailing_data[0]):
-            # h11 takes it for the end of a line, and what stands before this server perhaps not
+            # h11 accepts it as the end of a line; a proxy in front of this server may not
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("Invalid HTTP request received.")
         else:
@@ -60,7 +60,7 @@ class Connection(H11Protocol):
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # closing it would wait until the client has read
+            self.transport.abort()  # close() would wait until the client has read
         else:
             super().timeout_keep_alive_handler()
 
@@ -88,6 +88,6 @@ class Connection(H11Protocol):
 
 
 def _has_bare_line_feed(data: bytes) -> bool:
-    """Whether the head that data begins with has a line that ends without a carriage return."""
+    """Whether a line of the head at the start of the data ends without a carriage return."""
     end = _END_OF_HEAD.search(data)
     return _BARE_LINE_FEED.search(data, 0, end.end() if end else len(data)) is not None

@@ -1,4 +1,4 @@
-"""The file of keys: who may sign requests, and which actions on which queues their rules allow.
+"""The key file: access keys, and the actions that their rules allow on which queues.
 
 ::
 
@@ -7,8 +7,8 @@
       "AKIDADMIN": {"secret": "..."}
     }
 
-A key without rules may do everything. Patterns of queues are those of `fnmatch`, in which case counts. An action
-on no queue in particular, as ListQueues, needs the pattern ``*``: who may list sees all queues of the root.
+A key without rules may do everything. Patterns of queues are those of `fnmatch` and are case-sensitive. An action
+on no single queue, such as ListQueues, needs the pattern ``*``, because a list shows all queues of the root.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import InvalidOptions
-from lakequeue.serve.auth import Caller, Claim, Request
-from lakequeue.serve.faults import WireError
-from lakequeue.serve.signature import Signed, mismatch
+from lakequeue.serve.auth import Caller, PendingAuthentication, RequestHead
+from lakequeue.serve.errors import RequestError
+from lakequeue.serve.signature import Signature, mismatch
 from lakequeue.serve.sqs.model import operations
 
-EVERYTHING = "*"
+ANY = "*"
 ACTIONS = frozenset({*operations(), "Rewind"})
-"""What rules may allow: the actions of SQS, and the one that the console has beside them."""
+"""Actions that rules can allow: those of SQS, and Rewind, which only the console has."""
 _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
 _SECRET = re.compile("[!-~]{1,256}")
-_NOBODY = "nobody's secret, as long as those of SDKs"
+_UNKNOWN_KEY_SECRET = "nobody's secret, as long as those of SDKs"
+"""Compared for unknown key ids, so that they take the same time."""
 
 
 @attrs.frozen
 class Rule:
-    """Actions that are allowed on queues, by pattern."""
+    """Allows actions on queues, by pattern."""
 
     queues: tuple[str, ...]
     actions: frozenset[str]
 
     def allows(self, action: str, queue: str | None) -> bool:
-        if not {action, EVERYTHING} & self.actions:
+        if not {action, ANY} & self.actions:
             return False
         if queue is None:
-            return EVERYTHING in self.queues
+            return ANY in self.queues
         return any(fnmatchcase(queue, pattern) for pattern in self.queues)
 
 
@@ -60,8 +61,8 @@ class Key:
     """An access key.
 
     Attributes:
-        name: its id, which is no secret.
-        rules: None if it may do everything.
+        name: the access key id, which is no secret.
+        rules: None allows everything.
     """
 
     name: str
@@ -71,70 +72,64 @@ class Key:
     def may(self, action: str, queue: str | None) -> bool:
         return self.rules is None or any(rule.allows(action, queue) for rule in self.rules)
 
-    def may_at_all(self, action: str) -> bool:
-        return self.rules is None or any({action, EVERYTHING} & rule.actions for rule in self.rules)
+    def may_on_any_queue(self, action: str) -> bool:
+        return self.rules is None or any({action, ANY} & rule.actions for rule in self.rules)
 
 
 @attrs.frozen
-class _Signature:
-    """The signature of a request, said to be made with a key."""
+class _PendingSignature:
+    """The signature of a request that names a known key, before it is verified."""
 
     _key: Key
-    _signed: Signed
+    _signature: Signature
 
     @property
     def key(self) -> str:
         return self._key.name
 
-    def caller(self, body: bytes) -> Caller:
-        if not self._signed.by(self._key.secret, body):
+    def verify(self, body: bytes) -> Caller:
+        if not self._signature.matches(self._key.secret, body):
             raise mismatch()
         return self._key
 
 
 class Keys:
-    """Lets in who signs with one of the keys."""
+    """Authenticates requests that are signed with one of the keys."""
 
     def __init__(self, keys: Mapping[str, Key]) -> None:
         self._keys = keys
 
     @classmethod
     def read(cls, path: Path) -> Keys:
-        """The keys of a file.
+        """Reads a key file.
 
         Raises:
-            InvalidOptions: others may read the file, or it is not as it should be; names every problem.
-            OSError: it cannot be read.
+            InvalidOptions: other users can read the file, or its content is invalid; names every problem.
+            OSError: the file cannot be read.
         """
         with path.open("rb") as file:
             others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
             if others and os.name == "posix":
                 raise InvalidOptions([f"{path}: others may read or write it; only its owner should (chmod 600)"])
             content = file.read()
-        return cls({key.name: key for key in _Reading(str(path)).keys(content)})
+        return cls({key.name: key for key in _KeyFileParser(str(path)).keys(content)})
 
-    def claim(self, request: Request, now: datetime) -> Claim:
-        """Judges what can be judged of a signature before the body is there.
+    def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
+        signature = Signature.of(head, now)
+        key = self._keys.get(signature.key_id)
+        if key is None:  # key ids are no secrets
+            raise RequestError("InvalidClientTokenId", "The access key id is not known here.", 403)
+        return _PendingSignature(key, signature)
 
-        Raises:
-            WireError: there is none, or none of a key that is known, or it was not made lately.
-        """
-        signed = Signed.of(request, now)
-        key = self._keys.get(signed.key_id)
-        if key is None:  # an id is no secret
-            raise WireError("InvalidClientTokenId", "The access key id is not known here.", 403)
-        return _Signature(key, signed)
-
-    def password(self, key_id: str, secret: str) -> Caller | None:
-        """Who has this key and its secret, compared in constant time; None if that is nobody."""
+    def check_password(self, key_id: str, secret: str) -> Caller | None:
         key = self._keys.get(key_id)
-        expected = key.secret if key else _NOBODY
+        expected = key.secret if key else _UNKNOWN_KEY_SECRET
         same = hmac.compare_digest(secret.encode("utf-8", "surrogatepass"), expected.encode())
         return key if same else None
 
 
 class _Object(dict[str, Any]):
-    """An object of JSON, and the names that it has several times."""
+    """A JSON object that remembers repeated names."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -142,8 +137,8 @@ class _Object(dict[str, Any]):
         self.repeated = sorted({name for name in names if names.count(name) > 1})
 
 
-class _Reading:
-    """Reads a file of keys, and collects what is wrong with it; never what is secret in it."""
+class _KeyFileParser:
+    """Parses a key file and collects its problems, which never contain secrets."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -180,7 +175,7 @@ class _Reading:
             queues = self._texts(members.get("queues"), f"{here}, queues")
             actions = self._texts(members.get("actions"), f"{here}, actions")
             for action in actions:
-                if action != EVERYTHING and action not in ACTIONS:
+                if action != ANY and action not in ACTIONS:
                     self._problem(here, f"{action!a} is no action of SQS")
             yield Rule(tuple(queues), frozenset(actions))
 

@@ -1,4 +1,4 @@
-"""The bodies of requests: how large one may be, how long it may take, and what all of them may take together."""
+"""Limits on request bodies: size of one, time to send it, and memory for all of them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import anyio
 import attrs
 from starlette.requests import Request
 
-from lakequeue.serve.faults import WireError
+from lakequeue.serve.errors import RequestError
 
-LARGEST_BODY = 13 * 2**18
-"""Bytes of a body: a full batch of 1 MiB, which encoding may make three times as long, and a quarter more."""
-LARGEST_OTHER = 2**18
-"""Bytes of the body of a request that sends no messages."""
-SLOWEST_BODY = 30.0
-"""Seconds that a client has to send the body of a request."""
-LARGEST_BODIES = 256 * 2**20
-"""Bytes of the bodies of all requests that are under way."""
-LARGEST_CLAIMED = 64 * 2**20
-"""Those that name the same key, but whose signature is not verified yet: for that, all of a body is needed."""
-LARGEST_UNVERIFIED = 128 * 2**20
-"""The same of all keys."""
-UNCOUNTED = 64 * 2**10
-"""Bytes of each body that do not count: small requests go on beside any number of large ones."""
+MAX_BODY_BYTES = 13 * 2**18
+"""Bytes of one body: a full batch of 1 MiB, which encoding can make three times as long, plus a quarter."""
+MAX_OTHER_BODY_BYTES = 2**18
+"""Bytes of one body of a request that sends no messages."""
+BODY_TIMEOUT = 30.0
+"""Seconds that a client has to send a body."""
+MAX_TOTAL_BODY_BYTES = 256 * 2**20
+"""Bytes of the bodies of all current requests."""
+MAX_UNVERIFIED_KEY_BYTES = 64 * 2**20
+"""Bytes of bodies that name the same key, with signatures not yet verified; verifying takes the whole body."""
+MAX_UNVERIFIED_BYTES = 128 * 2**20
+"""Bytes of all bodies with signatures not yet verified."""
+UNCOUNTED_BYTES = 64 * 2**10
+"""Bytes of each body that do not count, so that small requests pass beside any number of large ones."""
 
 
 @attrs.define
 class Body:
-    """The body of a request that is under way.
+    """The body of a current request.
 
     Attributes:
-        key: name of the key that it is said to be signed with, until that is verified.
-        counted: bytes of it that count.
+        key: key that the request names, until its signature is verified.
+        counted: bytes that count towards the limits.
     """
 
     key: str | None
@@ -44,58 +44,60 @@ class Body:
 
 
 class Bodies:
-    """Reads bodies, and counts them until their requests have ended.
+    """Reads bodies, and counts them until their requests end.
 
     Args:
-        largest: bytes of one at most.
+        max_bytes: maximum size of one body.
     """
 
-    def __init__(self, largest: int = LARGEST_BODY) -> None:
-        self._largest = largest
+    def __init__(self, max_bytes: int = MAX_BODY_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._counted: Counter[str | None] = Counter()
 
     @asynccontextmanager
-    async def read(self, http: Request, most: int | None = None, key: str | None = None) -> AsyncIterator[Body]:
-        """The body of a request, for as long as the request is under way.
+    async def read(
+        self, http: Request, max_bytes: int | None = None, key: str | None = None
+    ) -> AsyncIterator[Body]:
+        """Reads a body and counts it until the context ends.
 
         Args:
-            most: bytes of this body at most, if less than the server takes of any.
-            key: name of the key that it is said to be signed with; None if it need not be.
+            max_bytes: maximum size of this body, if below that of the server.
+            key: key that the request names; None if it needs no signature.
 
         Raises:
-            WireError: it is too large, does not come in time, or there are too many.
+            RequestError: the body is too large or too slow, or there are too many large ones.
         """
         body = Body(key)
         try:
-            body.content = await self._content(http, min(most or self._largest, self._largest), body)
+            body.content = await self._content(http, min(max_bytes or self._max_bytes, self._max_bytes), body)
             yield body
         finally:
             self._counted[body.key] -= body.counted
 
     def verified(self, body: Body) -> None:
-        """The signature of a body is genuine."""
+        """Marks the signature of a body as genuine."""
         self._counted[body.key] -= body.counted
         self._counted[None] += body.counted
         body.key = None
 
-    async def _content(self, http: Request, most: int, body: Body) -> bytes:
-        too_large = WireError("RequestEntityTooLarge", f"This request may have {most} bytes at most.", 413)
+    async def _content(self, http: Request, max_bytes: int, body: Body) -> bytes:
+        too_large = RequestError("RequestEntityTooLarge", f"This request may have {max_bytes} bytes at most.", 413)
         length = http.headers.get("content-length", "0")
         if not re.fullmatch("[0-9]{1,20}", length):
-            raise WireError("InvalidRequest", "The header Content-Length must be a number.")
-        if int(length) > most:
+            raise RequestError("InvalidRequest", "The header Content-Length must be a number.")
+        if int(length) > max_bytes:
             raise too_large
         parts, size = [], 0
         try:
-            with anyio.fail_after(SLOWEST_BODY):
+            with anyio.fail_after(BODY_TIMEOUT):
                 async for part in http.stream():
                     size += len(part)
-                    if size > most:
+                    if size > max_bytes:
                         raise too_large
-                    self._count(body, max(0, size - UNCOUNTED) - body.counted)
+                    self._count(body, max(0, size - UNCOUNTED_BYTES) - body.counted)
                     parts.append(part)
         except TimeoutError:
-            raise WireError("RequestTimeout", "The body of the request did not arrive in time.", 408) from None
+            raise RequestError("RequestTimeout", "The body of the request did not arrive in time.", 408) from None
         return b"".join(parts)
 
     def _count(self, body: Body, size: int) -> None:
@@ -103,7 +105,8 @@ class Bodies:
         self._counted[body.key] += size
         total = sum(self._counted.values())
         unverified = total - self._counted[None]
-        if total > LARGEST_BODIES or (
-            body.key is not None and (unverified > LARGEST_UNVERIFIED or self._counted[body.key] > LARGEST_CLAIMED)
+        if total > MAX_TOTAL_BODY_BYTES or (
+            body.key is not None
+            and (unverified > MAX_UNVERIFIED_BYTES or self._counted[body.key] > MAX_UNVERIFIED_KEY_BYTES)
         ):
-            raise WireError("ServiceUnavailable", "Too many large requests at a time; repeat it.", 503, False)
+            raise RequestError("ServiceUnavailable", "Too many large requests at a time; repeat it.", 503, False)

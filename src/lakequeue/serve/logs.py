@@ -1,18 +1,25 @@
-"""What the server writes on standard error: lines of JSON."""
+"""Logs of the server on standard error: lines of JSON."""
 
 from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
 from lakequeue.model.clock import Clock
+from lakequeue.serve.instrumentation import ApiCall, RequestRecord
+
+MAX_VALUE_LENGTH = 200
+"""Characters of a value from a request in the access log."""
+
+_access = logging.getLogger("lakequeue.access")
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON in ASCII.
+    """Formats a record as one line of JSON in ASCII.
 
     Args:
-        stacks: whether stack traces are told, or only the exception that ended them.
+        stacks: include stack traces; otherwise only the exception.
     """
 
     def __init__(self, clock: Clock, stacks: bool = False) -> None:
@@ -35,13 +42,48 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
+class AccessLog:
+    """Logs each request as a line of JSON to the logger ``lakequeue.access``, at level INFO.
+
+    Values from the request are cut and escaped to ASCII; bodies, query strings and headers are never logged.
+    """
+
+    def begun(self) -> None:
+        pass
+
+    def ended(self, record: RequestRecord) -> None:
+        if _access.isEnabledFor(logging.INFO):
+            _access.info("%s", json.dumps(_line(record)))
+
+
+def _line(record: RequestRecord) -> dict[str, Any]:
+    call = record.call or ApiCall()
+    return {
+        "at": record.at.isoformat(timespec="milliseconds"),
+        "request_id": call.request_id or None,
+        "client": record.client,
+        "request": _cut(f"{record.method} {record.path}"),
+        "caller": _cut(call.caller),
+        "action": call.action,
+        "queue": _cut(call.queue),
+        "status": record.status,
+        "code": call.code,
+        "milliseconds": round(record.seconds * 1_000, 1),
+        "bytes_in": record.bytes_in,
+        "bytes_out": record.bytes_out,
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."
+
+
 def configure(clock: Clock, access_log: bool, stacks: bool) -> None:
-    """Has this process log to standard error: warnings and errors of everything, and requests if asked for."""
+    """Configures logging to standard error: warnings and errors of every logger, and the access log if wanted."""
     errors = logging.StreamHandler()
     errors.setFormatter(JsonLines(clock, stacks))
     logging.basicConfig(level=logging.WARNING, handlers=[errors], force=True)
-    requests = logging.getLogger("lakequeue.access")
     lines = logging.StreamHandler()
     lines.setFormatter(logging.Formatter("%(message)s"))
-    requests.handlers, requests.propagate = [lines], False
-    requests.setLevel(logging.INFO if access_log else logging.WARNING)
+    _access.handlers, _access.propagate = [lines], False
+    _access.setLevel(logging.INFO if access_log else logging.WARNING)

@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus: what requests came to, and how the queues stand when it is asked."""
+"""``/metrics`` for Prometheus: number and latency of requests, and the depth of queues."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from starlette.responses import Response
 from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.operations.browse import standing
-from lakequeue.serve.health import Shared
-from lakequeue.serve.measuring import Seen
+from lakequeue.serve.instrumentation import RequestRecord
+from lakequeue.serve.single_flight import SingleFlight
 
-LOOKING = 5.0
-"""Seconds that a scrape spends on the queues; those that it does not get to are left out."""
-LONGEST = 8.0
-"""Seconds after which a scrape gives up on them: Prometheus itself waits for 10 s."""
+SCAN_SECONDS = 5.0
+"""Seconds that a scrape spends on reading queues; those that it does not reach are left out."""
+SCAN_TIMEOUT = 8.0
+"""Seconds after which a scrape leaves all queues out; Prometheus itself waits for 10 s."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 """Bounds of latencies in seconds, up to the longest long poll."""
 
@@ -32,10 +32,12 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class Metrics:
-    """Counts requests, and answers scrapes. Labels come from the service model, the errors and the catalog only.
+    """Counts requests, and answers scrapes.
+
+    Labels come from the service model, the errors and the catalog only, so requests cannot add any.
 
     Args:
-        waiting: how many long polls wait now.
+        waiting: number of long polls that are waiting now.
     """
 
     def __init__(self, lake: LakeQueue, waiting: Callable[[], int]) -> None:
@@ -45,41 +47,41 @@ class Metrics:
         )
         self._seconds = Histogram(
             "lakequeue_request_seconds",
-            "Time to the answer, long polls with their wait.",
+            "Time to the answer; includes the wait of long polls.",
             ["action"],
             buckets=BUCKETS,
             registry=self._registry,
         )
-        self._bytes_in = self._counter("lakequeue_request_bytes", "Bytes of the bodies of requests.")
-        self._bytes_out = self._counter("lakequeue_response_bytes", "Bytes of the bodies of answers.")
+        self._bytes_in = self._counter("lakequeue_request_bytes", "Bytes of request bodies.")
+        self._bytes_out = self._counter("lakequeue_response_bytes", "Bytes of response bodies.")
         self._in_progress = Gauge(
-            "lakequeue_requests_in_progress", "Requests that are under way.", registry=self._registry
+            "lakequeue_requests_in_progress", "Requests in progress.", registry=self._registry
         )
-        polls = Gauge("lakequeue_long_polls_waiting", "Receives that may wait.", registry=self._registry)
+        polls = Gauge("lakequeue_long_polls_waiting", "Long polls in progress.", registry=self._registry)
         polls.set_function(waiting)
         ProcessCollector(registry=self._registry)
-        self._look = Shared(_Queues(lake).collect)
+        self._queues = SingleFlight(_QueueCollector(lake).collect)
 
     def begun(self) -> None:
         self._in_progress.inc()
 
-    def ended(self, seen: Seen) -> None:
+    def ended(self, record: RequestRecord) -> None:
         self._in_progress.dec()
-        if seen.exchange is None:
+        if record.call is None:
             return
-        self._requests.labels(seen.exchange.action, seen.exchange.code).inc()
-        self._seconds.labels(seen.exchange.action).observe(seen.seconds)
-        self._bytes_in.inc(seen.bytes_in)
-        self._bytes_out.inc(seen.bytes_out)
+        self._requests.labels(record.call.action, record.call.code).inc()
+        self._seconds.labels(record.call.action).observe(record.seconds)
+        self._bytes_in.inc(record.bytes_in)
+        self._bytes_out.inc(record.bytes_out)
 
     async def answer(self, http: Request) -> Response:
-        """The answer to a scrape; those that come at the same time share one look at the queues."""
+        """Answers a scrape; simultaneous scrapes share one scan of the queues."""
         try:
-            queues = await asyncio.wait_for(self._look.answer(), LONGEST)
-        except asyncio.TimeoutError:  # what requests came to is told all the same
-            _log.warning("a scrape tells of no queue: storage did not answer within %g s", LONGEST)
+            queues = await asyncio.wait_for(self._queues.result(), SCAN_TIMEOUT)
+        except asyncio.TimeoutError:  # the metrics of requests need no storage
+            _log.warning("a scrape leaves all queues out: storage did not answer within %g s", SCAN_TIMEOUT)
             queues = [_readable(0)]
-        found = _Found([*self._registry.collect(), *queues])
+        found = _Collected([*self._registry.collect(), *queues])
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
         content = await run_in_threadpool(encode, found)
         return Response(content, headers={"content-type": content_type})
@@ -88,8 +90,8 @@ class Metrics:
         return Counter(name, what, registry=self._registry)
 
 
-class _Found(CollectorRegistry):
-    """What a look has found, in the place of a registry."""
+class _Collected(CollectorRegistry):
+    """A registry of metrics that are collected already."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         super().__init__()
@@ -99,8 +101,8 @@ class _Found(CollectorRegistry):
         return iter(self._metrics)
 
 
-class _Queues:
-    """How the queues stand, asked at each scrape."""
+class _QueueCollector:
+    """Reads the depth of every queue at each scrape."""
 
     def __init__(self, lake: LakeQueue) -> None:
         self._lake = lake
@@ -110,15 +112,17 @@ class _Queues:
         oldest = GaugeMetricFamily(
             "lakequeue_queue_oldest_message_age_seconds", "Age of the oldest stored message.", labels=["queue"]
         )
-        sent = CounterMetricFamily("lakequeue_queue_sent", "Messages that were ever sent.", labels=["queue"])
+        sent = CounterMetricFamily(
+            "lakequeue_queue_sent", "Messages sent since the queue exists.", labels=["queue"]
+        )
         left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues without figures in this answer.")
         try:
             self._lake.check()
             queues = self._lake.list_all()
         except LakeQueueError as error:
-            _log.warning("a scrape tells of no queue: %s", error)
+            _log.warning("a scrape leaves all queues out: %s", error)
             return [_readable(0)]
-        missing, until = 0, monotonic() + LOOKING
+        missing, until = 0, monotonic() + SCAN_SECONDS
         for queue in queues:
             if monotonic() > until:
                 missing += 1
@@ -140,4 +144,4 @@ class _Queues:
 
 
 def _readable(value: float) -> Metric:
-    return GaugeMetricFamily("lakequeue_storage_readable", "Whether the catalog can be read, 1 or 0.", value)
+    return GaugeMetricFamily("lakequeue_storage_readable", "1 if the catalog can be read, else 0.", value)

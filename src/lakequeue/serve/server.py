@@ -1,4 +1,4 @@
-"""Running the application: sockets, TLS, limits and the graceful stop."""
+"""The HTTP server: socket, TLS, limits on connections, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import uvicorn
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
-from lakequeue.serve.middleware import LARGEST_HEAD
+from lakequeue.serve.middleware import MAX_HEAD_BYTES
 
-CONNECTIONS = 1_000
-STOP_SECONDS = 30
-IDLE = 75
-"""Seconds that a connection is kept without a request: longer than SDKs keep theirs, so that they close it."""
+MAX_CONNECTIONS = 1_000
+SHUTDOWN_SECONDS = 30
+KEEP_ALIVE_SECONDS = 75
+"""Seconds that an idle connection stays open: longer than in SDKs, so that the client closes it first."""
 
 
 @attrs.frozen
 class Certificate:
-    """Files in PEM for TLS.
+    """TLS certificate, as PEM files.
 
     Attributes:
-        cert: the certificate, and those that it depends on.
+        cert: the certificate and its chain.
         key: its private key, without a password.
     """
 
@@ -37,11 +37,11 @@ class Certificate:
     key: Path
 
     def check(self) -> None:
-        """Makes sure that the files can be used.
+        """Checks that the files can be used.
 
         Raises:
             InvalidOptions: they are no certificate and key, or do not belong together.
-            OSError: one cannot be read.
+            OSError: a file cannot be read.
         """
         for path in (self.cert, self.key):
             path.open("rb").close()
@@ -55,11 +55,11 @@ class Certificate:
 
 
 class Server(uvicorn.Server):
-    """Runs an application; a signal ends it after the requests that are under way, a second one at once.
+    """Runs an application. The first signal stops it after the current requests, a second one stops it at once.
 
     Args:
-        certificate: None speaks HTTP without TLS.
-        connections: that may be open at a time; a further one is closed at once.
+        certificate: None: HTTP without TLS.
+        connections: maximum number of open connections; a further one is closed at once.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
         host: str,
         port: int,
         certificate: Certificate | None = None,
-        connections: int = CONNECTIONS,
+        connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._application = application
         self._sockets: list[socket.socket] | None = None
@@ -79,14 +79,14 @@ class Server(uvicorn.Server):
                 port=port,
                 http=Connection,
                 ws="none",
-                h11_max_incomplete_event_size=LARGEST_HEAD,
-                limit_concurrency=connections + 1,  # uvicorn refuses at it, not above it
-                timeout_keep_alive=IDLE,
-                timeout_graceful_shutdown=STOP_SECONDS,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                limit_concurrency=connections + 1,  # uvicorn refuses at this number, not above it
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
                 ssl_certfile=certificate.cert if certificate else None,
                 ssl_keyfile=certificate.key if certificate else None,
                 lifespan="on",
-                access_log=False,  # there is one of the application's own
+                access_log=False,  # the application writes its own
                 log_config=None,
                 log_level="warning",
                 server_header=False,
@@ -95,13 +95,13 @@ class Server(uvicorn.Server):
         )
 
     def bind(self) -> str:
-        """Takes the port; the URL at which the server will answer.
+        """Binds the port, and returns the URL of the server.
 
         Raises:
-            OSError: it is taken, or the address is not one of this machine.
+            OSError: the port is in use, or the address is not one of this machine.
         """
         config = self.config
-        self._sockets = [listening(config.host, config.port)]
+        self._sockets = [listen(config.host, config.port)]
         address, port = self._sockets[0].getsockname()[:2]
         return f"{'https' if config.is_ssl else 'http'}://{f'[{address}]' if ':' in address else address}:{port}"
 
@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
-            # threads may wait for storage that never answers; a kill leaves nothing half-done in the tables
+            # threads may wait for storage that never answers; killing them leaves the tables consistent
             signal.signal(sig, signal.SIG_DFL)
             os.kill(os.getpid(), sig)
         super().handle_exit(sig, frame)
@@ -118,14 +118,14 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.stop()
         await super().shutdown(sockets)
-        self._captured_signals.clear()  # uvicorn would raise them once more, though they were obeyed
+        self._captured_signals.clear()  # else uvicorn raises the signals again
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address, the first one of a name.
+def listen(host: str, port: int) -> socket.socket:
+    """Opens a listening socket; of a name, at its first address.
 
     Raises:
-        OSError: the port is taken, or the address is not one of this machine.
+        OSError: the port is in use, or the address is not one of this machine.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -136,7 +136,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name means this machine alone."""
+    """Whether only this machine can reach an address or name."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,9 +1,9 @@
 """Signature Version 4 in the header Authorization, as SQS clients sign their requests.
 
-The canonical request and the signature over it are botocore's, so that the server computes what its clients do.
-What has to be signed beside method, path, query and body: the host, the date, and every header whose name begins
-with ``x-amz-``, among them the action. Not the content type, which some SDKs leave out: a signed request cannot
-change its protocol without the header of the action, or without another body.
+botocore computes the canonical request and the signature, so the server computes the same as its clients.
+Besides method, path, query and body, a client must sign the host, the date, and every header whose name begins
+with ``x-amz-``, including the action. It need not sign the content type, which some SDKs leave out: the protocol
+of a signed request changes only with the header of the action or with the body.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from botocore.awsrequest import AWSRequest
 from botocore.compat import HTTPHeaders
 from botocore.credentials import Credentials
 
-from lakequeue.serve.auth import Request
-from lakequeue.serve.faults import WireError
+from lakequeue.serve.auth import RequestHead
+from lakequeue.serve.errors import RequestError
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 SERVICE = "sqs"
 WINDOW = timedelta(minutes=15)
-"""How far the clock of a client may be from the server's."""
+"""Maximum difference between the clocks of client and server."""
 
 _PARTS = ("Credential", "SignedHeaders", "Signature")
 _TIMESTAMP = re.compile("[0-9]{8}T[0-9]{6}Z")
@@ -36,26 +36,26 @@ _BODY_HASH = "x-amz-content-sha256"
 
 
 @attrs.frozen
-class Signed:
-    """A request whose signature is complete and lately made; body and secret are yet to be compared.
+class Signature:
+    """A signature that is complete and recent, but not yet compared with body and secret.
 
     Attributes:
-        key_id: access key id of who says to have signed it.
+        key_id: access key id that the request names.
     """
 
     key_id: str
     _region: str
-    _request: Request = attrs.field(repr=False)
+    _request: RequestHead = attrs.field(repr=False)
     _headers: HTTPHeaders
     _signature: str = attrs.field(repr=False)
 
     @classmethod
-    def of(cls, request: Request, now: datetime) -> Signed:
-        """Reads the signature of a request.
+    def of(cls, request: RequestHead, now: datetime) -> Signature:
+        """Parses the signature of a request.
 
         Raises:
-            WireError: there is none, it is incomplete or in another form, leaves out what has to be signed, or
-                was made outside the clock window.
+            RequestError: it is missing, incomplete or malformed, does not cover what it must, or its date is
+                outside the clock window.
         """
         parts = _authorization(request)
         key_id, date, region, service, ending = _credential(parts["Credential"])
@@ -68,55 +68,55 @@ class Signed:
         if date != timestamp[:8]:
             raise _mismatch("The date of the credential must be that of X-Amz-Date.")
         headers = _signed_headers(parts["SignedHeaders"], request.headers)
-        told = request.headers.get(_BODY_HASH)
-        if told is not None and not _SIGNATURE.fullmatch(told):
+        body_hash = request.headers.get(_BODY_HASH)
+        if body_hash is not None and not _SIGNATURE.fullmatch(body_hash):
             raise _incomplete("The body must be signed: X-Amz-Content-SHA256 must be its hash.")
         _check_window(timestamp, made, now)
         return cls(key_id, region, request, headers, parts["Signature"])
 
-    def by(self, secret: str, body: bytes) -> bool:
-        """Whether a secret made the signature, with this body; takes as long for a wrong secret.
+    def matches(self, secret: str, body: bytes) -> bool:
+        """Whether this secret signed this body; compares in constant time.
 
         Raises:
-            WireError: the body is not the one that the head tells of.
+            RequestError: the body has not the hash in X-Amz-Content-SHA256.
         """
         body_hash = sha256(body).hexdigest()
         if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
-            raise _mismatch("The body is not the one that X-Amz-Content-SHA256 tells of.")
-        auth = _Canonical(Credentials(self.key_id, secret), SERVICE, self._region)
-        asked = _Canonical.request(self._request, self._headers, body_hash)
-        text = auth.string_to_sign(asked, auth.canonical_request(asked))
-        return hmac.compare_digest(auth.signature(text, asked), self._signature)
+            raise _mismatch("X-Amz-Content-SHA256 is not the hash of the body.")
+        auth = _Signer(Credentials(self.key_id, secret), SERVICE, self._region)
+        signed = _Signer.request(self._request, self._headers, body_hash)
+        text = auth.string_to_sign(signed, auth.canonical_request(signed))
+        return hmac.compare_digest(auth.signature(text, signed), self._signature)
 
 
-class _Canonical(SigV4Auth):
-    """Signs the headers that the client has signed, whichever botocore would choose."""
+class _Signer(SigV4Auth):
+    """Signs the headers that the client signed, not those that botocore would choose."""
 
     @staticmethod
-    def request(request: Request, headers: HTTPHeaders, body_hash: str) -> AWSRequest:
+    def request(request: RequestHead, headers: HTTPHeaders, body_hash: str) -> AWSRequest:
         query = f"?{request.query}" if request.query else ""
         path = request.path.lstrip("/")  # several slashes are signed as one
-        url = f"http://{SERVICE}/{path}{query}".replace("#", "%23")  # no fragment that goes unsigned
-        asked = AWSRequest(request.method, url, {_BODY_HASH: body_hash})
-        asked.context.update(timestamp=request.headers["x-amz-date"], signed=headers)
-        return asked
+        url = f"http://{SERVICE}/{path}{query}".replace("#", "%23")  # a fragment would not be signed
+        signed = AWSRequest(request.method, url, {_BODY_HASH: body_hash})
+        signed.context.update(timestamp=request.headers["x-amz-date"], signed=headers)
+        return signed
 
     def headers_to_sign(self, request: AWSRequest) -> HTTPHeaders:
         return request.context["signed"]
 
 
-def mismatch() -> WireError:
-    """The secret that is known for the key id made another signature."""
+def mismatch() -> RequestError:
+    """The error for a signature that the secret of the key did not make."""
     return _mismatch("The signature does not match the request. Check the secret access key and the signing.")
 
 
-def _authorization(request: Request) -> dict[str, str]:
+def _authorization(request: RequestHead) -> dict[str, str]:
     """The parts of the header Authorization."""
     text = request.headers.get("authorization")
     if text is None:
         if any(name.lower() == "x-amz-signature" for name, _ in parse_qsl(request.query)):
-            raise _incomplete("Presigned requests are not taken; sign by the header Authorization.")
-        raise WireError("MissingAuthenticationToken", "The request must be signed.", 403)
+            raise _incomplete("Presigned requests are not supported; sign by the header Authorization.")
+        raise RequestError("MissingAuthenticationToken", "The request must be signed.", 403)
     algorithm, _, rest = text.strip().partition(" ")
     if algorithm != ALGORITHM:
         raise _incomplete(f"The header Authorization must begin with {ALGORITHM}.")
@@ -157,21 +157,21 @@ def _signed_headers(text: str, given: Mapping[str, str]) -> HTTPHeaders:
 
 
 def _check_window(timestamp: str, made: datetime, now: datetime) -> None:
-    told = now.astimezone(timezone.utc).strftime(SIGV4_TIMESTAMP)
+    current = now.astimezone(timezone.utc).strftime(SIGV4_TIMESTAMP)
     minutes = WINDOW // timedelta(minutes=1)
     if made < now - WINDOW:
-        raise _expired(f"Signature expired: {timestamp} is over {minutes} minutes before {told}.")
+        raise _expired(f"Signature expired: {timestamp} is over {minutes} minutes before {current}.")
     if made > now + WINDOW:
-        raise _expired(f"Signature not yet current: {timestamp} is over {minutes} minutes after {told}.")
+        raise _expired(f"Signature not yet current: {timestamp} is over {minutes} minutes after {current}.")
 
 
-def _expired(message: str) -> WireError:
-    return WireError("RequestExpired", message, 403)
+def _expired(message: str) -> RequestError:
+    return RequestError("RequestExpired", message, 403)
 
 
-def _incomplete(message: str) -> WireError:
-    return WireError("IncompleteSignature", message)
+def _incomplete(message: str) -> RequestError:
+    return RequestError("IncompleteSignature", message)
 
 
-def _mismatch(message: str) -> WireError:
-    return WireError("SignatureDoesNotMatch", message, 403)
+def _mismatch(message: str) -> RequestError:
+    return RequestError("SignatureDoesNotMatch", message, 403)

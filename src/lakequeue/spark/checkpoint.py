@@ -1,4 +1,4 @@
-"""Which stream and which queue a checkpoint belongs to: a file of ours beside those that Spark keeps there."""
+"""Binds a streaming checkpoint to one stream and one queue, by a file beside those of Spark."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ class Checkpoint:
     """A checkpoint that belongs to one stream of one queue."""
 
     stream: str
-    """Id of the stream; stays as long as the checkpoint does."""
+    """Id of the stream, kept in the checkpoint."""
     last_batch: int
-    """The newest micro-batch that Spark has begun, finished or not; -1: none."""
+    """Number of the newest micro-batch that Spark has started, finished or not; -1: none."""
 
 
 def claim(spark: SparkSession, path: str, queue: Queue, kind: str) -> Checkpoint:
-    """Binds a new checkpoint to a queue incarnation, or finds it bound to it.
+    """Binds a new checkpoint to a queue, or checks that an existing one is bound to it.
 
     Args:
-        spark: the session that the query will run in; its Hadoop settings say where ``path`` is.
-        path: as given to Spark.
+        spark: the session that the query will run in; its Hadoop settings resolve ``path``.
+        path: the checkpoint directory, as passed to Spark.
         queue: the queue that the stream sends to or receives from.
         kind: the function that starts the stream.
 
     Raises:
-        InvalidOptions: the checkpoint belongs to another queue, to an earlier one of the same name, to the
-            other direction, or to a query that is none of ours.
-        QueueClientError: it cannot be read or written.
+        InvalidOptions: the checkpoint belongs to another queue, to a deleted queue of the same name, to a stream
+        in
+            the other direction, or to a query that lakequeue did not start.
+        QueueClientError: the checkpoint cannot be read or written.
     """
     with _hadoop_errors(path):
         folder = _Folder(spark, path)
@@ -68,7 +69,7 @@ def claim(spark: SparkSession, path: str, queue: Queue, kind: str) -> Checkpoint
 
 
 class _Folder:
-    """A directory on whatever file system Spark keeps its checkpoints."""
+    """A directory on the file system of the checkpoint."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._hadoop: Any = spark._jvm.org.apache.hadoop.fs
@@ -93,7 +94,7 @@ class _Folder:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """All or nothing: whoever is killed in here leaves a draft behind, not half a file."""
+        """Writes a file atomically; a process that is killed leaves only a draft behind."""
         draft = self._child(f".{name}.{uuid.uuid4().hex}")
         stream = self._system.create(draft, False)
         try:
@@ -101,7 +102,7 @@ class _Folder:
         finally:
             stream.close()
         if not self._system.rename(draft, self._child(name)):
-            self._system.delete(draft, False)  # somebody else was quicker; theirs holds
+            self._system.delete(draft, False)  # another process was faster; its file stays
 
     def _child(self, name: str) -> Any:
         return self._hadoop.Path(self._path, name)

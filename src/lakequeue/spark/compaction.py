@@ -1,4 +1,4 @@
-"""The compactor as a Structured Streaming query: a pass with every micro-batch."""
+"""Compaction as a Structured Streaming query: one pass per micro-batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("lakequeue")
 
 
 def compact_once(lq: LakeQueue, queue: str | None = None) -> list[CompactionSummary]:
-    """One pass over a queue of the region, or over all of the root."""
+    """Runs one pass over a queue of the region, or over the whole root."""
     return lq.compact() if queue is None else [lq.queue(queue).compact()]
 
 
@@ -30,14 +30,14 @@ def compact_every(
     report: Callable[[list[CompactionSummary]], None],
     queue: str | None = None,
 ) -> StreamingQuery:
-    """Starts passes so many seconds apart, the first at once, until the query is stopped.
+    """Starts a pass at once and then at an interval, until the query is stopped.
 
     Args:
-        lq: the root; its clock judges what is over.
+        lq: the root; its clock decides what has expired.
         spark: the session that the query runs in.
-        seconds: from the start of a pass to that of the next; a pass that takes longer delays the next.
-        report: called with what each pass did.
-        queue: only this queue.
+        seconds: interval between the starts of two passes; a longer pass delays the next.
+        report: called with the summaries of each pass.
+        queue: name of the only queue to compact; None: all.
 
     A pass that fails as a whole is logged, and the next one tries again.
     """
@@ -48,7 +48,7 @@ def compact_every(
         except Exception as error:
             _log.warning("compaction pass %d failed: %s", number, first_line(error))
 
-    # the source only beats: a row a micro-batch, from the first on, whatever the time is
-    beat = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    writer = beat.writeStream.queryName("lakequeue compaction").foreachBatch(compact)
+    # the source is only a timer: one row per micro-batch, from the first one on
+    ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    writer = ticks.writeStream.queryName("lakequeue compaction").foreachBatch(compact)
     return writer.trigger(processingTime=f"{round(seconds * 1000)} milliseconds").start()

@@ -1,4 +1,4 @@
-"""Spark's handle of a running query, which also knows what the queue did. Imports pyspark."""
+"""A running streaming query with the counts and errors of its batches. Imports pyspark."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lakequeue.storage.engines.commit import first_line
 
 _log = logging.getLogger("lakequeue")
 _KEPT = 100
-"""Micro-batches whose counts are kept, as many as Spark keeps progress of."""
+"""Micro-batches whose counts are kept; Spark keeps as many progress reports."""
 
 
 class Batches:
-    """A function for ``foreachBatch`` that remembers what each batch did, and what ended the query."""
+    """A function for ``foreachBatch`` that keeps the counts of each batch, and the error that ended the query."""
 
     def __init__(self, work: Callable[[DataFrame, int], dict[str, int]]) -> None:
         self.failure: Exception | None = None
@@ -41,7 +41,7 @@ class Batches:
         _log.info("batch %d: %s", batch, ", ".join(f"{name} {count}" for name, count in counts.items()))
 
     def counts(self, batch: int) -> Row | None:
-        """What a batch did; None if it is too long ago or was none of this run's."""
+        """The counts of a batch; None if it is too old or belongs to another run."""
         with self._lock:
             return next((row for number, row in reversed(self._counts) if number == batch), None)
 
@@ -49,8 +49,8 @@ class Batches:
 class QueueStream(StreamingQuery):
     """A StreamingQuery of Spark with two additions.
 
-    Each progress has what the batch did to the queue in ``observedMetrics["lakequeue"]``, and the
-    StreamingQueryException of a query that failed has the error of the queue or of the handler as ``__cause__``.
+    ``observedMetrics["lakequeue"]`` of each progress has the counts of the batch. The StreamingQueryException of a
+    failed query has the error of the queue or of the handler as ``__cause__``.
     """
 
     def __init__(self, query: StreamingQuery, batches: Batches) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a job: any DataFrame made into messages, and messages made into rows of a Delta table."""
+"""Rows of a job: turns a DataFrame into messages, and appends results to a Delta table."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def as_messages(
     delay: str | None = None,
     order_by: str | None = None,
 ) -> DataFrame:
-    """The columns that a queue takes, out of those that a source happens to have.
+    """Selects columns of a source as the columns of ``Queue.send_dataframe``.
 
     Args:
         df: any DataFrame or stream.
-        body: column with the bodies; ``*``: each row as a JSON object, without its NULLs.
-        group, dedup, delay: columns with ``group_id``, ``dedup_id`` and ``delay_seconds``, if any.
-        order_by: a column that is kept under its name, to order by.
+        body: column with the bodies; ``*``: each row as a JSON object, without NULLs.
+        group, dedup, delay: columns for ``group_id``, ``dedup_id`` and ``delay_seconds``, if any.
+        order_by: column to order by; it keeps its name.
 
     Raises:
-        InvalidOptions: a column is missing; names all that are.
+        InvalidOptions: columns are missing; names all of them.
     """
     from pyspark.sql import functions as F
 
@@ -49,25 +49,25 @@ def as_messages(
 def append_results(
     messages: DataFrame, table: str | None, handle: Callable[[DataFrame], DataFrame | None] | None = None
 ) -> None:
-    """Appends what a function makes of messages, or the messages, to a Delta table, in one commit.
+    """Appends results of messages, or the messages themselves, to a Delta table in one commit.
 
-    A message that was received before may have its result there already, if only the deletion was missed. So
-    those are looked up in the table by ``message_id`` and passed over; the others cost no look. What is
-    still possible is a result that another consumer appends at the same moment, having received the message
-    after its timeout.
+    A message that was received before may have a result already, if only its deletion failed. The table is
+    searched for such messages by ``message_id``, and those found are skipped; messages that are received for the
+    first time need no search. A duplicate is still possible if another consumer receives the message after its
+    timeout and appends its result at the same moment.
 
     Args:
         messages: ``Lease.messages``.
-        table: path of the table, which is created if need be; None: the function stores its results itself.
-        handle: may return None if nothing is to be appended. To be found again, its rows keep ``message_id``.
+        table: path of the table, created if it is missing; None: the function stores its results itself.
+        handle: from messages to results; None returned appends nothing. Results need ``message_id`` to be found.
     """
-    pending = messages if table is None else _without_known(messages, table)
+    pending = messages if table is None else _without_results(messages, table)
     rows: Any = pending.drop("receipt_handle") if handle is None else handle(pending)
     if table is not None and rows is not None:
         rows.write.format("delta").mode("append").save(table)
 
 
-def _without_known(messages: DataFrame, table: str) -> DataFrame:
+def _without_results(messages: DataFrame, table: str) -> DataFrame:
     from pyspark.errors import AnalysisException
 
     again = messages.where("receive_count > 1")

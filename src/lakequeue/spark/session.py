@@ -1,4 +1,4 @@
-"""The only place that builds Spark sessions; importing it does not import pyspark."""
+"""Builds Spark sessions; importing it does not import pyspark."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ SETTINGS: dict[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     # delta.`path` in SQL views is looked up in the session catalog
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # instants are UTC everywhere; a view must not shift with the machine's zone
+    # instants are UTC everywhere; a view must not depend on the zone of the machine
     "spark.sql.session.timeZone": "UTC",
-    # partition values are parsed in the JVM's zone in places where the session's is not asked
+    # in places Spark parses partition values in the JVM's zone, not the session's
     "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
     "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
-    # a queue's log state is small; 50 tasks to replay it would cost a second per commit
+    # the Delta log of a queue is small; the default of 50 tasks to replay it costs a second per commit
     "spark.databricks.delta.snapshotPartitions": "2",
     # ledger joins and counts are small; 200 shuffle tasks would dominate them
     "spark.sql.shuffle.partitions": "4",
     # nobody looks at it in jobs and tests, and its port clashes between processes
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # INT96 has no statistics and no time zone; the point engine writes microseconds too
+    # INT96 has no statistics and no time zone; the point engine writes microseconds, too
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # a _SUCCESS file among a table's files says nothing that the Delta log does not
+    # the Delta log makes a _SUCCESS file superfluous
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # silences Spark from its first line on, before setLogLevel can be called
+    # silences Spark before setLogLevel can be called
     "spark.log.level": "ERROR",
 }
 
@@ -61,7 +61,7 @@ def build_session(app_name: str = "lakequeue", master: str | None = None, **extr
         app_name: Shown in the cluster's lists.
         master: For example ``local[2]``; None leaves it to spark-submit (``local[*]`` without one).
         extra: Further settings, by their full names: ``**{"spark.driver.memory": "2g"}``.
-            They win over the defaults here.
+            They override the defaults here.
 
     Raises:
         QueueClientError: There is no Java, no pyspark, or the Delta jars cannot be had.
@@ -80,7 +80,7 @@ def build_session(app_name: str = "lakequeue", master: str | None = None, **extr
         ) from error
 
     _import_quietly()
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started the JVM already
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has already started the JVM
     running = SparkContext._active_spark_context is not None
     if not submitted and not running:
         _require_java()
@@ -90,12 +90,12 @@ def build_session(app_name: str = "lakequeue", master: str | None = None, **extr
     if master is not None:
         builder = builder.master(master)
     if not submitted and (master or given.get("spark.master") or "local").startswith("local"):
-        # Python workers default to the python3 on the PATH, which need not be the one that runs this
+        # by default, Python workers run the python3 on the PATH, which may be another interpreter
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in (SETTINGS | extra).items():
         if name in extra or given.get(name) is None:
             builder = builder.config(name, value)
-    # under spark-submit the conf file or --packages brings the jars; naming them again changes nothing
+    # under spark-submit, the conf file or --packages provides the jars
     if "spark.jars.packages" not in extra and given.get("spark.jars.packages") is None and not submitted:
         packages = (extra.get("spark.jars.extraPackages") or "").split(",")
         builder = configure_spark_with_delta_pip(builder, [name for name in packages if name])
@@ -113,14 +113,14 @@ def build_session(app_name: str = "lakequeue", master: str | None = None, **extr
 
 
 def _import_quietly() -> None:
-    """py4j's first call imports pyspark.testing, which warns about pandas 3; nothing here uses pandas."""
+    """Silences a warning about pandas 3 from pyspark.testing, which py4j imports; lakequeue uses no pandas."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         importlib.import_module("pyspark.testing.utils")
 
 
 def _require_java() -> None:
-    """Spark's own complaint about a missing Java is a page of shell output."""
+    """Raises one line if Java is missing; Spark would print a page of shell output."""
     home = os.environ.get("JAVA_HOME")
     if home:
         if shutil.which("java", path=os.path.join(home, "bin")) is None:
@@ -132,7 +132,7 @@ def _require_java() -> None:
 
 
 def _launch(conf: object) -> None:
-    """Starts the JVM with Ivy's report filtered out of its standard error."""
+    """Starts the JVM, and filters Ivy's report out of its standard error."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -157,10 +157,10 @@ def _launch(conf: object) -> None:
 
 
 def _forward(lines: IO[str], last: deque[str]) -> None:
-    """Passes the JVM's standard error on, without what only the resolver and the launcher say."""
+    """Forwards the JVM's standard error, without messages of the resolver and the launcher."""
     for line in lines:
         last.append(line)
-        if _IVY.search(line) is None and not any(sign in line for sign in _FAILED) and "\tat " not in line:
+        if _IVY.search(line) is None and not any(mark in line for mark in _FAILED) and "\tat " not in line:
             sys.stderr.write(line)
 
 
@@ -175,8 +175,8 @@ def _reason(lines: deque[str]) -> str:
             f"Spark could not get its Delta jars ({failed[1]}: {failed[2]}): check the network, or the local "
             "Ivy and Maven repositories for entries with a pom but no jar, or set spark.jars.packages"
         )
-    said = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", "::"))]
-    return f"Spark did not start: {said[-1] if said else 'its Java process ended without a message'}"
+    printed = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", "::"))]
+    return f"Spark did not start: {printed[-1] if printed else 'its Java process ended without a message'}"
 
 
 def _first_line(text: str) -> str:

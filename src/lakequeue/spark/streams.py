@@ -1,4 +1,4 @@
-"""Structured Streaming queries that send to a queue, exactly once, and that receive from one, at least once."""
+"""Structured Streaming queries that send to a queue exactly once, or receive from it at least once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakequeue")
 
 AVAILABLE_NOW = "availableNow"
-"""Trigger of a query that works off what is there and ends."""
+"""Trigger of a query that processes what is there, then ends."""
 
 
 def stream_to_queue(
@@ -35,27 +35,27 @@ def stream_to_queue(
 ) -> StreamingQuery:
     """Starts a query that sends every row of a stream as a message, exactly once.
 
-    A micro-batch is one commit, which also carries its number. So when Spark repeats a batch, after a crash
-    for example, nothing is sent twice, for good; and a batch whose files had been written is sent from these
-    files, not evaluated again.
+    A micro-batch is one commit, which also records the number of the batch. So when Spark repeats a batch, for
+    example after a crash, nothing is sent twice. A batch whose files were already written is sent from these files
+    and not evaluated again.
 
     Args:
         df: a stream with the columns of ``Queue.send_dataframe``.
         q: the queue.
-        checkpoint: directory of the query's progress, for this stream and this queue only. Without it,
-            a stream starts over and sends everything again.
-        trigger: time between the starts of two batches, as ``"5 seconds"``; None: as soon as there are rows;
-            ``"availableNow"``: sends what is there and ends.
+        checkpoint: directory for the progress of this stream to this queue. With a new directory, the stream
+            starts over and sends everything again.
+        trigger: interval between the starts of two batches, such as ``"5 seconds"``; None: as soon as there are
+            rows; ``"availableNow"``: sends what is there, then ends.
         order_by: see ``Queue.send_dataframe``.
 
     Returns:
-        The running query. A row that breaks a rule ends it, with nothing of its batch sent; the error is the
-        ``__cause__`` of what ``awaitTermination`` raises. ``observedMetrics["lakequeue"]`` of a progress has
-        ``messages``, the number of those that the batch added.
+        The running query. A row that breaks a rule ends it, and no row of that batch is sent; the error is the
+        ``__cause__`` of the exception from ``awaitTermination``. ``observedMetrics["lakequeue"]`` of a progress
+        has ``messages``, the number of messages that the batch sent.
 
     Raises:
         InvalidParameterValue: ``df`` is no stream, or its columns cannot be sent.
-        InvalidOptions: the trigger is none, or the checkpoint is another stream's.
+        InvalidOptions: the trigger is invalid, or the checkpoint belongs to another stream.
         QueueDoesNotExist: the queue was deleted.
     """
     if not df.isStreaming:
@@ -64,7 +64,7 @@ def stream_to_queue(
     writer = _with_trigger(df.writeStream, trigger, [])
     place = checkpoints.claim(df.sparkSession, checkpoint, q, "stream_to_queue")
     if q.batches_of(place.stream) > place.last_batch + 1:
-        # else it would number batches that the queue takes for repeated ones, and lose them
+        # the queue would take new batches for repeated ones and drop them
         raise InvalidOptions([f"checkpoint {checkpoint} was reset behind what {q.name} has of it; use a new one"])
 
     def send(rows: DataFrame, batch: int) -> dict[str, int]:
@@ -83,35 +83,35 @@ def stream_from_queue(
     visibility_timeout: Duration | None = None,
     renewal: Renewal | None = None,
 ) -> StreamingQuery:
-    """Starts a query that hands the queue's messages to a function, at least once.
+    """Starts a query that passes the messages of a queue to a function, at least once.
 
-    Each trigger makes one lease of at most ``max_messages``; after a full one the rest waits for the next trigger,
-    which comes at once if the batch took longer than the interval. When ``handle_batch`` returns, the messages are
-    deleted. When it raises, they are visible again at once and the query ends; when the process dies, they are
-    once their visibility timeout is over. A batch that was begun before the query was restarted is not repeated
-    under its number: its messages come with the next leases, so no number is ever used for two of them.
+    Each trigger leases at most ``max_messages``; further messages wait for the next trigger, which comes at once
+    if the batch took longer than the interval. When ``handle_batch`` returns, the messages are deleted. When it
+    raises, they become visible again at once and the query ends. When the process dies, they become visible after
+    their visibility timeout. A batch that was started before the query was restarted is not repeated under its
+    number: its messages come with later leases, so each number stands for one lease.
 
     Args:
         q: the queue; its root was opened with a Spark session.
-        handle_batch: called with ``Lease.messages`` and the number of the batch, in the driver, only if there
-            are messages. A message may come again, also one that was worked on: ``message_id`` tells.
-        checkpoint: directory of the query's progress, for this queue only.
-        trigger: time between the starts of two batches; None: one after another; ``"availableNow"``: one
-            lease of what is there, then the query ends.
-        max_messages: most messages in a batch.
-        visibility_timeout: how long a batch may take; None: the renewal's, else the queue's visibility timeout.
-        renewal: extends the lease while the function works, see ``Lease.keep_alive``; None: nothing does.
+        handle_batch: called in the driver with ``Lease.messages`` and the number of the batch, if there are
+            messages. A message may come again, even after it was processed; ``message_id`` identifies it.
+        checkpoint: directory for the progress of this stream from this queue.
+        trigger: interval between the starts of two batches; None: one after another; ``"availableNow"``: one lease
+            of what is there, then the query ends.
+        max_messages: maximum number of messages in a batch.
+        visibility_timeout: how long a batch may take; None: as the renewal says, else the queue.
+        renewal: extends the lease while the function runs, see ``Lease.keep_alive``; None: no extension.
 
     Returns:
-        The running query. ``observedMetrics["lakequeue"]`` of a progress has ``messages``, those of the batch,
-        ``deleted``, and ``lost``, those that came free again because the batch took too long.
-        What ended the query, as LeaseLost if all were lost or QueueDoesNotExist, is the ``__cause__`` of what
-        ``awaitTermination`` raises.
+        The running query. ``observedMetrics["lakequeue"]`` of a progress has ``messages``, the number in the
+        batch, ``deleted``, and ``lost``, the number that became visible again because the batch took too long. The
+        error that ended the query, such as QueueDoesNotExist, or LeaseLost if all messages were lost, is the
+        ``__cause__`` of the exception from ``awaitTermination``.
 
     Raises:
-        InvalidOptions: options are out of range, all are named; or the checkpoint is another stream's.
+        InvalidOptions: options are out of range (names all), or the checkpoint belongs to another stream.
         QueueDoesNotExist: the queue was deleted.
-        QueueClientError: no Spark session.
+        QueueClientError: the root has no Spark session.
     """
     problems = []
     if not callable(handle_batch):
@@ -126,9 +126,9 @@ def stream_from_queue(
         except QueueServiceError as error:
             problems.append(f"visibility_timeout {visibility_timeout}: {error.message}")
     spark = q.owner.require_spark("stream_from_queue")
-    # the source only beats: a row a micro-batch, from the first on, whatever the time is
-    beat = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    writer = _with_trigger(beat.writeStream, trigger, problems)
+    # the source is only a timer: one row per micro-batch, from the first one on
+    ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    writer = _with_trigger(ticks.writeStream, trigger, problems)
     q.tags()  # raises if the queue was deleted
     place = checkpoints.claim(spark, checkpoint, q, "stream_from_queue")
 
@@ -138,19 +138,19 @@ def stream_from_queue(
             lease = q.lease(max_messages, visibility_timeout)
         if lease is None:
             return {"messages": 0, "deleted": 0, "lost": 0}
-        counts = work_off(lease, lambda messages: handle_batch(messages, batch), renewal)
+        counts = process_lease(lease, lambda messages: handle_batch(messages, batch), renewal)
         return {"messages": lease.message_count, "deleted": counts.done, "lost": counts.lost}
 
     return _start(writer, receive, q, checkpoint, place.stream)
 
 
-def work_off(lease: Lease, handle: Callable[[DataFrame], Any], renewal: Renewal | None = None) -> LeaseCounts:
-    """Deletes a lease's messages once a function has returned; hands them back if it raises.
+def process_lease(lease: Lease, handle: Callable[[DataFrame], Any], renewal: Renewal | None = None) -> LeaseCounts:
+    """Calls a function with the messages of a lease; deletes them when it returns, releases them when it raises.
 
-    A renewal keeps the lease meanwhile.
+    A renewal extends the lease meanwhile.
 
     Raises:
-        LeaseLost: the function took too long, and nothing of the lease was left to delete.
+        LeaseLost: the function took too long, and all messages were lost.
     """
     try:
         with nullcontext() if renewal is None else lease.keep_alive(renewal):
@@ -158,17 +158,21 @@ def work_off(lease: Lease, handle: Callable[[DataFrame], Any], renewal: Renewal 
     except BaseException:
         try:
             lease.release()
-        except LakeQueueError as error:  # then their visibility timeout ends
-            _log.warning("%d messages were not handed back: %s", lease.message_count, first_line(error))
+        except LakeQueueError as error:  # they become visible after their timeout
+            _log.warning("%d messages were not released: %s", lease.message_count, first_line(error))
         raise
     counts = lease.delete()
     if counts.lost:
-        _log.warning("%d of %d messages were lost to a timeout; they come again", counts.lost, lease.message_count)
+        _log.warning(
+            "%d of %d messages were lost to a timeout; they will be received again",
+            counts.lost,
+            lease.message_count,
+        )
     return counts
 
 
 def _with_trigger(writer: DataStreamWriter, trigger: str | None, problems: list[str]) -> DataStreamWriter:
-    """The writer with its trigger; raises InvalidOptions if that is none, or if there are problems already."""
+    """Sets the trigger of a writer; raises InvalidOptions if it is invalid, or if there are problems already."""
     from pyspark.errors import PySparkException
 
     try:
@@ -177,7 +181,10 @@ def _with_trigger(writer: DataStreamWriter, trigger: str | None, problems: list[
         elif trigger is not None:
             writer = writer.trigger(processingTime=trigger)
     except PySparkException:
-        problems = [*problems, f'trigger {trigger!r}: not an interval as "5 seconds", and not "{AVAILABLE_NOW}"']
+        problems = [
+            *problems,
+            f'trigger {trigger!r}: not an interval such as "5 seconds", and not "{AVAILABLE_NOW}"',
+        ]
     if problems:
         raise InvalidOptions(problems)
     return writer

@@ -1,4 +1,4 @@
-"""How deep queues were over the last hours: as the compactor wrote it down, and as this server saw it."""
+"""Depth of queues over the last hours, as the compactor stored it and as this server recorded it."""
 
 from __future__ import annotations
 
@@ -24,67 +24,71 @@ _MINUTE = stats.MINUTE
 _SPAN = SPAN // timedelta(microseconds=1)
 
 
-class Depths:
-    """Remembers a look a minute at every queue, for `SPAN`. Thread-safe."""
+class DepthHistory:
+    """Keeps one depth a minute of every queue, for `SPAN`. Thread-safe."""
 
     def __init__(self, lake: LakeQueue) -> None:
         self._lake = lake
         self._lock = threading.Lock()
-        self._seen: dict[str, deque[Standing]] = {}
-        self._written: dict[str, list[tuple[int, int]]] = {}
+        self._recorded: dict[str, deque[Standing]] = {}
+        self._stored: dict[str, list[tuple[int, int]]] = {}
         self._read_at = 0
 
     def queues(self) -> list[Queue]:
-        """The queues to look at; forgets those that are gone."""
+        """All queues; drops the history of deleted ones."""
         queues = self._lake.list_all()
         keys = {queue.key for queue in queues}
         with self._lock:
-            self._seen = {key: seen for key, seen in self._seen.items() if key in keys}
+            self._recorded = {key: depths for key, depths in self._recorded.items() if key in keys}
         return queues
 
-    def look(self, queue: Queue) -> None:
-        """Remembers how a queue stands; one that cannot be looked at is passed over."""
+    def read(self, queue: Queue) -> None:
+        """Reads and records the depth of a queue; skips a queue that cannot be read."""
         with suppress(LakeQueueError):
-            self.saw(queue, standing(queue))
+            self.record(queue, standing(queue))
 
-    def saw(self, queue: Queue, stands: Standing) -> None:
-        """Remembers how a queue stood, in the place of what was seen in the same minute."""
+    def record(self, queue: Queue, depth: Standing) -> None:
+        """Records a depth; replaces an earlier one of the same minute."""
         with self._lock:
-            seen = self._seen.setdefault(queue.key, deque(maxlen=_SPAN // _MINUTE))
-            if seen and seen[-1].at // _MINUTE == stands.at // _MINUTE:
-                seen.pop()
-            seen.append(stands)
+            recorded = self._recorded.setdefault(queue.key, deque(maxlen=_SPAN // _MINUTE))
+            if recorded and recorded[-1].at // _MINUTE == depth.at // _MINUTE:
+                recorded.pop()
+            recorded.append(depth)
 
-    def seen(self, queue: Queue) -> list[Standing]:
-        """What was seen of a queue, oldest first."""
+    def recorded(self, queue: Queue) -> list[Standing]:
+        """Recorded depths of a queue, oldest first."""
         with self._lock:
-            return list(self._seen.get(queue.key, ()))
+            return list(self._recorded.get(queue.key, ()))
 
     def sparklines(self, queues: Sequence[Queue]) -> list[list[int | None]]:
-        """For each queue the most visible messages in each part of the span; None where nobody looked."""
+        """For each queue, the maximum of visible messages per bucket of the span; None if unknown."""
         now = to_micros(self._lake.clock.now())
-        written = self._known_to_compactor(now)
+        stored = self._stored_by_compactor(now)
         return [
             _sparkline(
-                [*written.get(queue.key, ()), *((seen.at, seen.counts.visible) for seen in self.seen(queue))], now
+                [
+                    *stored.get(queue.key, ()),
+                    *((depth.at, depth.counts.visible) for depth in self.recorded(queue)),
+                ],
+                now,
             )
             for queue in queues
         ]
 
-    def _known_to_compactor(self, now: int) -> dict[str, list[tuple[int, int]]]:
+    def _stored_by_compactor(self, now: int) -> dict[str, list[tuple[int, int]]]:
         with self._lock:
             if now - self._read_at < _MINUTE:
-                return self._written
-            self._read_at = now  # others go on with what there is meanwhile
+                return self._stored
+            self._read_at = now  # other threads use the old values meanwhile
         try:
             with self._lake.storage_errors():
-                written = stats.depths(self._lake.engine, self._lake.root, now - _SPAN)
-        except LakeQueueError as error:  # no reason to show no list
-            _log.warning("sparklines know nothing of the compactor: %s", error)
-            return self._written
+                stored = stats.depths(self._lake.engine, self._lake.root, now - _SPAN)
+        except LakeQueueError as error:  # the list of queues works without it
+            _log.warning("cannot read the depths that the compactor stored: %s", error)
+            return self._stored
         with self._lock:
-            self._written = written
-        return written
+            self._stored = stored
+        return stored
 
 
 def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:

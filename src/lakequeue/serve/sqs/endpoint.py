@@ -1,4 +1,4 @@
-"""The SQS endpoint as an ASGI application: from bytes to an action and back."""
+"""The SQS endpoint: turns HTTP requests into actions, and results into responses."""
 
 from __future__ import annotations
 
@@ -9,40 +9,30 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-import attrs
-from starlette.requests import ClientDisconnect
-from starlette.requests import Request as HttpRequest
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from lakequeue import Message, Queue
 from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist, QueueServiceError
 from lakequeue.model.interrupts import Interrupt
-from lakequeue.serve.auth import Access, Request, denied
-from lakequeue.serve.conditions import hang_up
-from lakequeue.serve.faults import Fault, WireError
-from lakequeue.serve.limits import LARGEST_OTHER, Bodies
+from lakequeue.serve.auth import Authenticator, RequestHead, access_denied
+from lakequeue.serve.cancellation import wait_for_disconnect
+from lakequeue.serve.errors import ErrorResponse, RequestError
+from lakequeue.serve.instrumentation import ApiCall
+from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
 from lakequeue.serve.sqs import json_protocol, query_protocol
-from lakequeue.serve.sqs.actions import Actions, named_queues, needed, queue_name
+from lakequeue.serve.sqs.actions import Actions
+from lakequeue.serve.sqs.authorization import named_queues, required_permissions
 from lakequeue.serve.sqs.model import operation
+from lakequeue.serve.sqs.queue_urls import queue_name
 
 LARGE = 64 * 1024
-"""Bytes of a body that takes some time to parse."""
+"""Bytes from which a body is parsed in a thread."""
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
 
-_Read = TypeVar("_Read")
+_Parsed = TypeVar("_Parsed")
 _log = logging.getLogger("lakequeue.serve")
-
-
-@attrs.define
-class Exchange:
-    """A request and what became of it, for the access log and the metrics."""
-
-    action: str = "-"
-    queue: str = "-"
-    caller: str = "-"
-    code: str = "OK"
-    request_id: str = ""
 
 
 class Endpoint:
@@ -52,112 +42,112 @@ class Endpoint:
         bodies: reads the bodies of requests.
     """
 
-    def __init__(self, actions: Actions, access: Access, bodies: Bodies) -> None:
+    def __init__(self, actions: Actions, authenticator: Authenticator, bodies: Bodies) -> None:
         self._actions = actions
-        self._access = access
+        self._authenticator = authenticator
         self.bodies = bodies
         self._receiving: dict[Interrupt, bool] = {}
         self.stopping = False
 
     def stop(self) -> None:
-        """Ends the waits of long polls, those to come too: they answer what there is."""
+        """Ends the waits of all long polls, and of each that comes later; they return what there is."""
         self.stopping = True
         for interrupt in list(self._receiving):
             interrupt.set()
 
     @property
     def waiting(self) -> int:
-        """How many long polls are under way."""
+        """Number of long polls in progress."""
         return sum(self._receiving.values())
 
-    async def __call__(self, http: HttpRequest) -> Response:
-        """The answer to a request; `http.state.exchange` says what it was about."""
-        exchange = http.state.exchange = Exchange(request_id=str(uuid.uuid4()))
-        as_json = speaks_json(http.headers)
+    async def __call__(self, http: Request) -> Response:
+        """Answers a request, and describes it in `http.state.call`."""
+        call = http.state.call = ApiCall(request_id=str(uuid.uuid4()))
+        as_json = is_json(http.headers)
         try:
-            return await self._answer(http, exchange, as_json)
+            return await self._answer(http, call, as_json)
         except ClientDisconnect:
-            exchange.code = "ClientDisconnect"
+            call.code = "ClientDisconnect"
             return Response(status_code=400)
         except Exception as error:
-            fault = Fault.of(error)
-            exchange.code, exchange.request_id = fault.code, fault.request_id
+            response = ErrorResponse.of(error)
+            call.code, call.request_id = response.code, response.request_id
             if isinstance(error, QueueClientError):
-                _log.error("storage failed in %s", exchange.action, exc_info=True)
-            elif not isinstance(error, (QueueServiceError, WireError)):
-                _log.error("%s failed", exchange.action, exc_info=True)
-            return refusal(fault, as_json)
+                _log.error("storage failed in %s", call.action, exc_info=True)
+            elif not isinstance(error, (QueueServiceError, RequestError)):
+                _log.error("%s failed", call.action, exc_info=True)
+            return error_response(response, as_json)
 
-    async def _answer(self, http: HttpRequest, exchange: Exchange, as_json: bool) -> Response:
+    async def _answer(self, http: Request, call: ApiCall, as_json: bool) -> Response:
         if http.method != "POST":
-            raise WireError("MethodNotAllowed", "Requests are sent by POST.", 405)
-        headers = _headers(http)
+            raise RequestError("MethodNotAllowed", "Requests are sent by POST.", 405)
+        headers = _joined_headers(http)
         path = http.scope.get("raw_path", b"/").decode("latin-1")
-        request = Request(http.method, path, http.scope["query_string"].decode("latin-1"), headers)
-        claim = self._access.claim(request, self._actions.lake.clock.now())
+        head = RequestHead(http.method, path, http.scope["query_string"].decode("latin-1"), headers)
+        pending = self._authenticator.check_head(head, self._actions.lake.clock.now())
         if as_json:
             named = operation(_target(headers))
         else:
-            named = None  # by the body
+            named = None  # the body names it
             _check_form(headers)
-        most = None if named is None or named.name in SENDING else LARGEST_OTHER
-        async with self.bodies.read(http, most, claim.key) as body:
-            caller = await _read(body.content, claim.caller, body.content)
+        max_bytes = None if named is None or named.name in SENDING else MAX_OTHER_BODY_BYTES
+        async with self.bodies.read(http, max_bytes, pending.key) as body:
+            caller = await _parse(body.content, pending.verify, body.content)
             self.bodies.verified(body)
-            exchange.caller = caller.name
+            call.caller = caller.name
             if named is not None:
-                model, read = named, partial(json_protocol.parameters, named, body.content)
+                model, parse = named, partial(json_protocol.parameters, named, body.content)
             else:
-                fields = await _read(body.content, query_protocol.form, body.content)
+                fields = await _parse(body.content, query_protocol.form, body.content)
                 model = operation(query_protocol.action(fields))
-                read = partial(query_protocol.parameters, model, fields, http.scope["path"])
-            exchange.action = model.name
-            if not caller.may_at_all(model.name):  # and so need not be understood
-                raise denied(caller, model.name, None)
-            given = await _read(body.content, read)
-            exchange.queue = named_queues(given)[0] or "-"
-            for action, queue in needed(model.name, given):
+                parse = partial(query_protocol.parameters, model, fields, http.scope["path"])
+            call.action = model.name
+            if not caller.may_on_any_queue(model.name):  # refused without parsing the parameters
+                raise access_denied(caller, model.name, None)
+            given = await _parse(body.content, parse)
+            call.queue = named_queues(given)[0] or "-"
+            for action, queue in required_permissions(model.name, given):
                 if not caller.may(action, queue):
-                    raise denied(caller, action, queue)
+                    raise access_denied(caller, action, queue)
             base_url = f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
             if model.name == "ReceiveMessage":
                 result = await self._receive(http, given)
             else:
-                result = await asyncio.to_thread(self._actions.do, model.name, given, base_url)
-        request_headers = {"x-amzn-RequestId": exchange.request_id}
+                result = await asyncio.to_thread(self._actions.run, model.name, given, base_url)
+        response_headers = {"x-amzn-RequestId": call.request_id}
         if as_json:
             content = json_protocol.response(model, result)
-            return Response(content, headers=request_headers, media_type=json_protocol.CONTENT_TYPE)
-        content = query_protocol.response(model, result, exchange.request_id)
-        return Response(content, headers=request_headers, media_type=query_protocol.ANSWER_TYPE)
+            return Response(content, headers=response_headers, media_type=json_protocol.CONTENT_TYPE)
+        content = query_protocol.response(model, result, call.request_id)
+        return Response(content, headers=response_headers, media_type=query_protocol.RESPONSE_TYPE)
 
-    async def _receive(self, http: HttpRequest, given: dict[str, Any]) -> dict[str, Any]:
-        """Receives, and waits no longer once the client hangs up or the server stops."""
-        queue = self._actions.known(given["QueueUrl"])  # most are, and each way to a thread and back costs
+    async def _receive(self, http: Request, given: dict[str, Any]) -> dict[str, Any]:
+        """Receives messages; stops waiting when the client disconnects or the server stops."""
+        queue = self._actions.opened(given["QueueUrl"])  # usually open, which saves a thread
         if queue is None:
             queue = await asyncio.to_thread(self._actions.queue, queue_name(given["QueueUrl"]))
         interrupt = Interrupt()
         if self.stopping:
             interrupt.set()
         self._receiving[interrupt] = given.get("WaitTimeSeconds", queue.rules.wait_micros) > 0
-        hung_up = asyncio.create_task(hang_up(http))
-        hung_up.add_done_callback(lambda _: interrupt.set())
+        disconnect = asyncio.create_task(wait_for_disconnect(http))
+        disconnect.add_done_callback(lambda _: interrupt.set())
         try:
-            queue, (messages, result) = await self._received(queue, given, interrupt)
+            queue, (messages, result) = await self._receive_from_newest(queue, given, interrupt)
         finally:
             del self._receiving[interrupt]
-            gone = hung_up.done() and not hung_up.cancelled()
-            hung_up.cancel()
-        if gone and messages and not given.get("ReceiveRequestAttemptId"):
-            # nobody will get the answer: rather now than after the visibility timeout
-            await asyncio.to_thread(_hand_back, self._actions, queue, messages)
+            disconnected = disconnect.done() and not disconnect.cancelled()
+            disconnect.cancel()
+        if disconnected and messages and not given.get("ReceiveRequestAttemptId"):
+            # nobody gets the answer: make the messages visible now, not after the visibility timeout
+            await asyncio.to_thread(_release, self._actions, queue, messages)
             raise ClientDisconnect
         return result
 
-    async def _received(
+    async def _receive_from_newest(
         self, queue: Queue, given: dict[str, Any], interrupt: Interrupt
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
-        """What was received, and the queue it came from: the newest of the name."""
+        """Receives from a queue, or from its successor of the same name; returns that queue, too."""
         try:
             return queue, await self._actions.receive(queue, given, interrupt)
         except QueueDoesNotExist:
@@ -165,21 +155,21 @@ class Endpoint:
             return newest, await self._actions.receive(newest, given, interrupt)
 
 
-async def _read(body: bytes, read: Callable[..., _Read], *given: Any) -> _Read:
-    """Has a body read; a large one in a thread, so that it does not hold up other requests."""
+async def _parse(body: bytes, parse: Callable[..., _Parsed], *arguments: Any) -> _Parsed:
+    """Parses a body; a large one in a thread, so that other requests do not wait for it."""
     if len(body) < LARGE:
-        return read(*given)
-    return await asyncio.to_thread(read, *given)
+        return parse(*arguments)
+    return await asyncio.to_thread(parse, *arguments)
 
 
-def _hand_back(actions: Actions, queue: Queue, messages: list[Message]) -> None:
+def _release(actions: Actions, queue: Queue, messages: list[Message]) -> None:
     try:
-        actions.hand_back(queue, messages)
+        actions.release(queue, messages)
     except LakeQueueError as error:
-        _log.warning("messages of %s stay hidden until their timeout: %a", queue.name, str(error))
+        _log.warning("messages of %s stay in flight until their visibility timeout: %a", queue.name, str(error))
 
 
-def _headers(http: HttpRequest) -> Mapping[str, str]:
+def _joined_headers(http: Request) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name, value in http.headers.items():
         found[name] = f"{found[name]},{value}" if name in found else value
@@ -189,31 +179,31 @@ def _headers(http: HttpRequest) -> Mapping[str, str]:
 def _target(headers: Mapping[str, str]) -> str:
     target = headers.get("x-amz-target", "")
     if not target:
-        raise WireError("MissingAction", "The request must contain the header X-Amz-Target.")
+        raise RequestError("MissingAction", "The request must contain the header X-Amz-Target.")
     if not target.startswith(json_protocol.TARGET):
-        raise WireError("UnknownOperationException", f"The target {target} is not one of SQS.")
+        raise RequestError("UnknownOperationException", f"The target {target} is not one of SQS.")
     return target.removeprefix(json_protocol.TARGET)
 
 
 def _check_form(headers: Mapping[str, str]) -> None:
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != query_protocol.CONTENT_TYPE:
-        raise WireError(
+        raise RequestError(
             "UnsupportedMediaType",
             f"Requests are {json_protocol.CONTENT_TYPE} or {query_protocol.CONTENT_TYPE}.",
             415,
         )
 
 
-def speaks_json(headers: Mapping[str, str]) -> bool:
-    """Whether a request is in AWS JSON, or means to be."""
+def is_json(headers: Mapping[str, str]) -> bool:
+    """Whether a request uses, or tries to use, AWS JSON."""
     return json_protocol.TARGET in headers.get("x-amz-target", "") or "json" in headers.get("content-type", "")
 
 
-def refusal(fault: Fault, as_json: bool) -> Response:
-    """The answer that tells of a refusal, in the protocol of the request."""
-    headers = {"x-amzn-RequestId": fault.request_id}
+def error_response(error: ErrorResponse, as_json: bool) -> Response:
+    """The HTTP response for an error, in the protocol of the request."""
+    headers = {"x-amzn-RequestId": error.request_id}
     if not as_json:
-        return Response(query_protocol.refusal(fault), fault.status, headers, query_protocol.ANSWER_TYPE)
-    more, body = json_protocol.refusal(fault)
-    return Response(body, fault.status, headers | more, json_protocol.CONTENT_TYPE)
+        return Response(query_protocol.error(error), error.status, headers, query_protocol.RESPONSE_TYPE)
+    more, body = json_protocol.error(error)
+    return Response(body, error.status, headers | more, json_protocol.CONTENT_TYPE)

@@ -8,45 +8,45 @@ from typing import Any
 
 from botocore.model import OperationModel
 
-from lakequeue.serve.faults import Fault, malformed
-from lakequeue.serve.sqs.model import checked
+from lakequeue.serve.errors import ErrorResponse, malformed
+from lakequeue.serve.sqs.model import validated
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
 TARGET = "AmazonSQS."
-"""What stands before the action in the header ``X-Amz-Target``."""
+"""Prefix of the action in the header ``X-Amz-Target``."""
 
 
 def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
-    """What a request asks for, in the types of Python.
+    """Parses the parameters of an action.
 
     Raises:
-        WireError: it is not JSON, or not what the service model says.
+        RequestError: the body is not JSON, or does not fit the service model.
         MissingParameter: a required member is absent.
     """
     try:
-        value = json.loads(body.decode() or "{}", parse_constant=_refuse)
+        value = json.loads(body.decode() or "{}", parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise malformed("The body is not JSON in UTF-8.") from None
-    found: dict[str, Any] = checked(operation.input_shape, value, "")
+    found: dict[str, Any] = validated(operation.input_shape, value, "")
     return found
 
 
 def response(operation: OperationModel, result: dict[str, Any]) -> bytes:
-    """The body of an answer; empty where the action has none."""
+    """The body of a response; empty if the action has no result."""
     if operation.output_shape is None:
         return b""
     return json.dumps(result, default=_base64, separators=(",", ":")).encode()
 
 
-def refusal(fault: Fault) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a refusal."""
-    headers = {"x-amzn-query-error": f"{fault.code};{'Sender' if fault.sender else 'Receiver'}"}
-    return headers, json.dumps({"__type": fault.type, "message": fault.message}).encode()
+def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
+    """Headers and body of an error response."""
+    headers = {"x-amzn-query-error": f"{response.code};{'Sender' if response.sender else 'Receiver'}"}
+    return headers, json.dumps({"__type": response.type, "message": response.message}).encode()
 
 
 def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def _refuse(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(constant)

@@ -1,4 +1,4 @@
-"""The SQS API as AWS describes it: shapes, required members and their types, from botocore's service model."""
+"""The service model of SQS, from botocore: actions, the shapes of their parameters, required members, types."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from botocore.loaders import Loader
 from botocore.model import ListShape, MapShape, OperationModel, ServiceModel, Shape, StructureShape
 
 from lakequeue.errors import MissingParameter
-from lakequeue.serve.faults import WireError, malformed
+from lakequeue.serve.errors import RequestError, malformed
 
 VERSION = "2012-11-05"
 """Version of the API, and part of the namespace of its XML."""
-MOST_ITEMS = 1_000
-"""Elements of a list or a map; more than any action takes, so few that looking at them takes no time."""
+MAX_ITEMS = 1_000
+"""Elements of a list or map: more than any action allows, but few enough to validate quickly."""
 
 
 @cache
@@ -31,22 +31,22 @@ def operation(name: str) -> OperationModel:
     """The action of a name.
 
     Raises:
-        WireError: there is none.
+        RequestError: there is no such action.
     """
-    known = operations().get(name)
-    if known is None:
-        raise WireError("InvalidAction", f"The action {name} is not valid for this endpoint.")
-    return known
+    found = operations().get(name)
+    if found is None:
+        raise RequestError("InvalidAction", f"The action {name} is not valid for this endpoint.")
+    return found
 
 
-def checked(shape: Shape, value: Any, where: str) -> Any:
-    """A value in the types of Python, if it has those of its shape.
+def validated(shape: Shape, value: Any, where: str) -> Any:
+    """Checks a value against its shape, and converts it to Python types.
 
     Args:
-        where: name of the member, for the refusal.
+        where: name of the member, for the error.
 
     Raises:
-        WireError: it has another type, or members that the shape does not have.
+        RequestError: the value has another type, or members that are not in the shape.
         MissingParameter: a required member is absent.
     """
     match shape:
@@ -56,14 +56,14 @@ def checked(shape: Shape, value: Any, where: str) -> Any:
             if not isinstance(value, list):
                 raise malformed(f"{where} must be a list.")
             _check_count(value, where)
-            items = [checked(shape.member, item, f"{where}[{n}]") for n, item in enumerate(value)]
+            items = [validated(shape.member, item, f"{where}[{n}]") for n, item in enumerate(value)]
             if None in items:
                 raise malformed(f"{where} must not hold null.")
             return items
         case MapShape():
             _check_count(_object(value, where), where)
             return {
-                checked(shape.key, key, where): checked(shape.value, item, f"{where}.{key}")
+                validated(shape.key, key, where): validated(shape.value, item, f"{where}.{key}")
                 for key, item in value.items()
                 if item is not None
             }
@@ -77,7 +77,9 @@ def _structure(shape: StructureShape, value: Any, where: str) -> dict[str, Any]:
         if name not in shape.members:
             raise malformed(f"{prefix}{name} is not a member of {shape.name}.")
     found = {
-        name: checked(shape.members[name], item, prefix + name) for name, item in given.items() if item is not None
+        name: validated(shape.members[name], item, prefix + name)
+        for name, item in given.items()
+        if item is not None
     }
     for name in shape.required_members:
         if name not in found:
@@ -86,8 +88,8 @@ def _structure(shape: StructureShape, value: Any, where: str) -> dict[str, Any]:
 
 
 def _check_count(items: Sized, where: str) -> None:
-    if len(items) > MOST_ITEMS:
-        raise malformed(f"{where} may have {MOST_ITEMS} elements at most.")
+    if len(items) > MAX_ITEMS:
+        raise malformed(f"{where} may have at most {MAX_ITEMS} elements.")
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def _scalar(kind: str, value: Any, where: str) -> Any:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise malformed(f"{where} is no Unicode text.") from None
+                raise malformed(f"{where} is not Unicode text.") from None
             return value
         case "boolean", bool():
             return value

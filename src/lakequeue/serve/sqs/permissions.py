@@ -1,6 +1,6 @@
-"""The policy of a queue, as AddPermission and RemovePermission write it.
+"""The policy of a queue, as AddPermission and RemovePermission change it.
 
-It is stored and returned for the tools that manage it; who may do what here is said by the server's file of keys.
+The server stores it for tools that manage policies, but does not enforce it: the key file says who may do what.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from typing import Any
 
 from lakequeue.errors import InvalidParameterValue, MissingParameter, OverLimit
 
-MOST_ACTIONS = 7
+MAX_ACTIONS = 7
 ACTIONS = frozenset(
     {
         *("*", "SendMessage", "ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility"),
         *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "PurgeQueue"),
     }
 )
-"""What a permission may be for."""
+"""Actions that a permission can allow."""
 
 
-def added(policy: str | None, arn: str, label: str, accounts: Sequence[str], actions: Sequence[str]) -> str:
-    """The policy with one more permission, as JSON.
+def add_permission(
+    policy: str | None, arn: str, label: str, accounts: Sequence[str], actions: Sequence[str]
+) -> str:
+    """Adds a permission to a policy; returns the policy as JSON.
 
     Raises:
         MissingParameter: no account or no action.
@@ -33,14 +35,16 @@ def added(policy: str | None, arn: str, label: str, accounts: Sequence[str], act
         raise MissingParameter("The request must contain the parameter AWSAccountIds.")
     if not actions:
         raise MissingParameter("The request must contain the parameter Actions.")
-    if len(actions) > MOST_ACTIONS:
-        raise OverLimit(f"{len(actions)} Actions were found, maximum allowed is {MOST_ACTIONS}.")
+    if len(actions) > MAX_ACTIONS:
+        raise OverLimit(f"{len(actions)} Actions were found, maximum allowed is {MAX_ACTIONS}.")
     for action in actions:
         if action not in ACTIONS:
-            raise _refused(f"SQS:{action}", "ActionName", f"Must be one of {', '.join(sorted(ACTIONS))}.")
+            raise InvalidParameterValue.of(
+                f"SQS:{action}", "ActionName", f"Must be one of {', '.join(sorted(ACTIONS))}."
+            )
     document = _document(policy, arn)
     if any(statement.get("Sid") == label for statement in document["Statement"]):
-        raise _refused(label, "Label", "Already exists.")
+        raise InvalidParameterValue.of(label, "Label", "Already exists.")
     document["Statement"].append(
         {
             "Sid": label,
@@ -53,16 +57,16 @@ def added(policy: str | None, arn: str, label: str, accounts: Sequence[str], act
     return json.dumps(document)
 
 
-def removed(policy: str | None, label: str) -> str:
-    """The policy without a permission, as JSON; empty if it was the last.
+def remove_permission(policy: str | None, label: str) -> str:
+    """Removes a permission from a policy; returns the policy as JSON, or "" without permissions.
 
     Raises:
-        InvalidParameterValue: there is none of this label.
+        InvalidParameterValue: no permission has this label.
     """
     document = _document(policy, "")
     left = [statement for statement in document["Statement"] if statement.get("Sid") != label]
     if len(left) == len(document["Statement"]):
-        raise _refused(label, "Label", "can't find label.")
+        raise InvalidParameterValue.of(label, "Label", "can't find label.")
     return json.dumps(document | {"Statement": left}) if left else ""
 
 
@@ -76,7 +80,3 @@ def _document(policy: str | None, arn: str) -> dict[str, Any]:
 
 def _one_or_all(values: list[str]) -> str | list[str]:
     return values[0] if len(values) == 1 else values
-
-
-def _refused(value: str, parameter: str, reason: str) -> InvalidParameterValue:
-    return InvalidParameterValue(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")

@@ -1,7 +1,7 @@
-"""The Query protocol of older SDKs: parameters as a form, answers in XML.
+"""The Query protocol of older SDKs: parameters as a form, responses in XML.
 
-Its names are those from before the service model became one for JSON: a list or map is spelled out under the name
-of its elements, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``.
+Its names are older than the JSON service model. Each element of a list or map is a field of its own with the name
+of the element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from xml.sax.saxutils import escape
 from botocore.model import ListShape, MapShape, OperationModel, Shape, StructureShape
 
 from lakequeue.errors import SERVICE_ERRORS
-from lakequeue.serve.faults import Fault, WireError, malformed
-from lakequeue.serve.sqs.model import VERSION, checked
+from lakequeue.serve.errors import ErrorResponse, RequestError, malformed
+from lakequeue.serve.sqs.model import VERSION, validated
 
 CONTENT_TYPE = "application/x-www-form-urlencoded"
-ANSWER_TYPE = "text/xml"
+RESPONSE_TYPE = "text/xml"
 NAMESPACE = f"http://queue.amazonaws.com/doc/{VERSION}/"
-MOST_FIELDS = 2_000
-"""Fields of a form; the largest batch of ten messages with ten attributes each has some 450."""
-MOST_PARTS = 16
-"""Parts of a field's name; an attribute's value in a batch has six."""
+MAX_FIELDS = 2_000
+"""Fields of a form; the largest batch, ten messages with ten attributes each, has about 450."""
+MAX_NAME_PARTS = 16
+"""Parts of a field name; the value of an attribute in a batch has six."""
 
 _ELEMENTS = {"Actions": "ActionName"}
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -35,15 +35,15 @@ Tree = dict[str, Any]
 
 
 def form(body: bytes) -> dict[str, str]:
-    """The fields of a request.
+    """Parses the fields of a request.
 
     Raises:
-        WireError: it is no form, has a field twice, or too many.
+        RequestError: the body is no form, repeats a field, or has too many.
     """
     try:
         pairs = parse_qsl(
             body.decode(), keep_blank_values=True, strict_parsing=bool(body), errors="strict",
-            max_num_fields=MOST_FIELDS,
+            max_num_fields=MAX_FIELDS,
         )  # fmt: skip
     except ValueError:
         raise malformed("The body is not a form in UTF-8, or has too many fields.") from None
@@ -54,24 +54,24 @@ def form(body: bytes) -> dict[str, str]:
 
 
 def action(fields: dict[str, str]) -> str:
-    """The action that a form asks for.
+    """The action that a form names.
 
     Raises:
-        WireError: it names none, or another version of the API.
+        RequestError: it names no action, or another version of the API.
     """
     version = fields.get("Version", VERSION)
     if version != VERSION:
-        raise WireError("NoSuchVersion", f"The version {version} is not supported; use {VERSION}.")
+        raise RequestError("NoSuchVersion", f"The version {version} is not supported; use {VERSION}.")
     if not fields.get("Action"):
-        raise WireError("MissingAction", "The request must contain the parameter Action.")
+        raise RequestError("MissingAction", "The request must contain the parameter Action.")
     return fields["Action"]
 
 
 def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
-    """What a request asks for, in the types of Python; the queue may be named by the path alone.
+    """Parses the parameters of an action; the path may name the queue instead of QueueUrl.
 
     Raises:
-        WireError: it is not what the service model says.
+        RequestError: the form does not fit the service model.
         MissingParameter: a required member is absent.
     """
     tree: Tree = {}
@@ -81,12 +81,12 @@ def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> 
     shape = operation.input_shape
     if "QueueUrl" in shape.members and "QueueUrl" not in tree and path.strip("/"):
         tree["QueueUrl"] = path
-    found: dict[str, Any] = checked(shape, _value(shape, tree, ""), "")
+    found: dict[str, Any] = validated(shape, _value(shape, tree, ""), "")
     return found
 
 
 def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:
-    """The body of an answer."""
+    """The body of a response."""
     shape = operation.output_shape
     content = (
         "" if shape is None else f"<{operation.name}Result>{_members(shape, result)}</{operation.name}Result>"
@@ -96,19 +96,19 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
     )
 
 
-def refusal(fault: Fault) -> bytes:
-    """The body of a refusal."""
-    kind = "Sender" if fault.sender else "Receiver"
+def error(response: ErrorResponse) -> bytes:
+    """The body of an error response."""
+    kind = "Sender" if response.sender else "Receiver"
     return _document(
         "ErrorResponse",
-        f"<Error><Type>{kind}</Type><Code>{_text(fault.code)}</Code><Message>{_text(fault.message)}</Message>"
-        f"<Detail/></Error>{_request_id(fault.request_id)}",
+        f"<Error><Type>{kind}</Type><Code>{_text(response.code)}</Code><Message>{_text(response.message)}</Message>"
+        f"<Detail/></Error>{_request_id(response.request_id)}",
     )
 
 
 def _put(tree: Tree, name: str, value: str) -> None:
-    *branches, leaf = name.split(".", MOST_PARTS)
-    if len(branches) == MOST_PARTS:
+    *branches, leaf = name.split(".", MAX_NAME_PARTS)
+    if len(branches) == MAX_NAME_PARTS:
         raise malformed("The name of a parameter has too many parts.")
     for branch in branches:
         tree = tree.setdefault(branch, {})
@@ -120,7 +120,7 @@ def _put(tree: Tree, name: str, value: str) -> None:
 
 
 def _value(shape: Shape, given: Any, where: str) -> Any:
-    """A part of the form as JSON would have it; types are judged later."""
+    """A part of the form in the structure of JSON; `validated` checks its types later."""
     match shape:
         case StructureShape():
             names = {_element(name, member): name for name, member in shape.members.items()}
@@ -161,7 +161,7 @@ def _tree(given: Any, where: str) -> Tree:
 
 
 def _element(name: str, shape: Shape) -> str:
-    """What a member is called here."""
+    """Name of a member in this protocol."""
     if isinstance(shape, ListShape) and isinstance(shape.member, StructureShape):
         return shape.member.name
     if isinstance(shape, ListShape | MapShape):
@@ -206,7 +206,7 @@ def _scalar(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    # a reader of XML makes a line feed of a carriage return, unless it is spelled out
+    # XML parsers turn a carriage return into a line feed, unless it is a character reference
     return escape(_UNPRINTABLE.sub("\ufffd", value), {"\r": "&#13;"})
 
 

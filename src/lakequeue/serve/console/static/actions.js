@@ -1,24 +1,24 @@
-// What changes a queue. Each asks in a dialog that says what will happen to which queue, and to how many messages.
+// Actions that change a queue. Each opens a dialog that says what will happen, to which queue and how many messages.
 
 import { get, post, queuePath } from "./api.js";
-import { count, el, instant, localValue, number, say, show, toast, zone } from "./dom.js";
+import { count, el, instant, localValue, number, setText, show, toast, zone } from "./dom.js";
 
-const STEP = 1_000; // messages of one request of a redrive
-const MARGIN = 5_000; // the earliest instant moves on while one reads
+const STEP = 1_000; // messages that one redrive request moves
+const MARGIN = 5_000; // in ms; the earliest instant advances while the user reads
 const TYPES = ["String", "Number", "Binary"];
 
-// A dialog with a form. `go` does the work and answers what to tell; it may fail, which the dialog shows.
-function ask({ title, parts, button, look = "first", go, again }) {
+// Opens a dialog with a form. `go` does the work and returns a message; the dialog shows its error.
+function ask({ title, parts, button, style = "first", go, again }) {
   const fault = el("p", { class: "trouble", role: "alert", hidden: true });
-  const confirm = el("button", { type: "submit", class: look }, button);
+  const confirm = el("button", { type: "submit", class: style }, button);
   const cancel = el("button", { type: "button", click: () => dialog.close() }, "Cancel");
   const form = el("form", { method: "dialog", submit }, el("h2", { id: "asked" }, title), parts, fault, el("p", { class: "buttons" }, confirm, cancel));
   const dialog = el("dialog", { "aria-labelledby": "asked", close: () => dialog.remove() }, form);
   document.body.append(dialog);
   dialog.showModal();
 
-  function complain(error) {
-    say(fault, error?.message ?? "");
+  function showError(error) {
+    setText(fault, error?.message ?? "");
     show(fault, Boolean(error));
   }
 
@@ -26,18 +26,18 @@ function ask({ title, parts, button, look = "first", go, again }) {
     event.preventDefault();
     if (confirm.disabled) return;
     confirm.disabled = true;
-    complain(null);
+    showError(null);
     try {
       toast(await go());
       dialog.close();
       again();
     } catch (error) {
       confirm.disabled = false;
-      complain(error);
+      showError(error);
     }
   }
 
-  return { dialog, confirm, complain };
+  return { dialog, confirm, showError };
 }
 
 function field(label, input, hint) {
@@ -87,13 +87,13 @@ export function send(queue, again) {
       el(
         "div",
         { class: "pair" },
-        queue.fifo ? null : field("Delay in seconds", delay, "empty: as the queue says"),
+        queue.fifo ? null : field("Delay in seconds", delay, "empty: the default of the queue"),
         field("Group id", group, queue.fifo ? "messages of a group keep their order" : "optional"),
         queue.fifo ? field("Deduplication id", dedup, byContent ? "empty: a hash of the body" : null) : null,
       ),
       el("p", { class: "legend" }, "Attributes ", el("button", { type: "button", class: "small", click: add }, "Add attribute")),
       rows,
-      el("p", { class: "quiet" }, "The value of a binary attribute is written in base64."),
+      el("p", { class: "quiet" }, "Write the value of a binary attribute in base64."),
     ],
     button: "Send",
     go,
@@ -105,11 +105,11 @@ export function send(queue, again) {
 export async function purge(queue, again) {
   const typed = el("input", { type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false", input: check });
   const what = el("p", { class: "what" }, "Counting…");
-  const { dialog, confirm, complain } = ask({
+  const { dialog, confirm, showError } = ask({
     title: `Purge ${queue.name}?`,
-    parts: [what, field("Type the name of the queue to go on", typed)],
+    parts: [what, field("Type the name of the queue to continue", typed)],
     button: "Purge",
-    look: "danger",
+    style: "danger",
     go: async () => {
       await post(queuePath(queue.name, "/purge"), { name: typed.value });
       return `${queue.name} is purged.`;
@@ -130,17 +130,17 @@ export async function purge(queue, again) {
     const kinds = [[counts.visible, "visible"], [counts.in_flight, "in flight"], [counts.delayed, "delayed"], [counts.held, "held"]];
     const each = kinds.filter(([value]) => value).map(([value, label]) => `${number(value)} ${label}`);
     const past = counts.rewindable
-      ? ` No rewind can bring back the ${count(counts.rewindable, "deleted message")} of before, either.`
+      ? ` A rewind can no longer bring back the ${count(counts.rewindable, "deleted message")}, either.`
       : "";
     what.replaceChildren(
       el("strong", {}, count(all, "message")),
-      ` of ${queue.name}${each.length ? ` (${each.join(", ")})` : ""} will be removed for good, and whatever is sent until then.${past}`,
+      ` of ${queue.name}${each.length ? ` (${each.join(", ")})` : ""} will be removed for good, including messages that are sent until then.${past}`,
     );
-    say(confirm, `Purge ${count(all, "message")}`);
+    setText(confirm, `Purge ${count(all, "message")}`);
     counted = true;
     check();
   } catch (error) {
-    if (dialog.open) complain(error);
+    if (dialog.open) showError(error);
   }
 }
 
@@ -149,7 +149,7 @@ export function rewind(queue, again) {
   const to = el("input", { type: "datetime-local", step: "0.001", required: true, input: preview, min: localValue(earliest) });
   const what = el("p", { class: "what", "aria-live": "polite" }, "Choose an instant.");
   const pick = (label, ago) => el("button", { type: "button", class: "small", click: () => choose(ago) }, label);
-  const { confirm, complain } = ask({
+  const { confirm, showError } = ask({
     title: `Rewind ${queue.name}?`,
     parts: [
       field(`Make deleted messages visible again that were sent at or after (${zone()})`, to),
@@ -180,23 +180,23 @@ export function rewind(queue, again) {
   async function preview() {
     const turn = ++asked;
     confirm.disabled = true;
-    complain(null);
-    if (!chosen()) return say(what, "Choose an instant.");
-    say(what, "Counting…");
+    showError(null);
+    if (!chosen()) return setText(what, "Choose an instant.");
+    setText(what, "Counting…");
     try {
       const found = await get(queuePath(queue.name, "/rewind"), { to: chosen() });
       if (turn !== asked) return;
       const since = zone() === "UTC" ? `${instant(found.to)} UTC` : `${instant(found.to)} (${found.to})`;
       what.replaceChildren(
         el("strong", {}, count(found.messages, "deleted message")),
-        ` of ${queue.name} sent at ${since} or later will be visible in ${queue.name} again, in the old order. Messages that wait or are in flight stay as they are.`,
+        ` of ${queue.name} sent at ${since} or later will be visible in ${queue.name} again, in the old order. Messages that are waiting or in flight do not change.`,
       );
-      say(confirm, `Rewind ${count(found.messages, "message")}`);
+      setText(confirm, `Rewind ${count(found.messages, "message")}`);
       confirm.disabled = found.messages === 0;
     } catch (error) {
       if (turn !== asked) return;
-      say(what, "");
-      complain(error);
+      setText(what, "");
+      showError(error);
     }
   }
 
@@ -207,7 +207,7 @@ export function redrive(queue, again) {
   const where = el("input", {
     type: "text",
     class: "code",
-    placeholder: "empty: all of them",
+    placeholder: "empty: all messages",
     autocomplete: "off",
     autocapitalize: "off",
     spellcheck: "false",
@@ -226,7 +226,7 @@ export function redrive(queue, again) {
   let found = { messages: 0, destinations: [] };
   let condition = null;
   const stopping = new AbortController();
-  const { dialog, confirm, complain } = ask({
+  const { dialog, confirm, showError } = ask({
     title: `Redrive ${queue.name}?`,
     parts: [
       field("Only messages for which this SQL condition is true", where),
@@ -247,8 +247,8 @@ export function redrive(queue, again) {
     const turn = ++asked;
     const text = where.value.trim();
     confirm.disabled = true;
-    complain(null);
-    say(what, "Counting…");
+    showError(null);
+    setText(what, "Counting…");
     try {
       const counted = await get(queuePath(queue.name, "/redrive"), { where: text }, stopping.signal);
       if (turn !== asked) return;
@@ -256,19 +256,19 @@ export function redrive(queue, again) {
       what.replaceChildren(
         el("strong", {}, count(found.messages, "message")),
         found.messages
-          ? ` of ${queue.name} will be moved: ${destinations(found)}. There they are as if sent now, never received.`
-          : ` of ${queue.name} can be moved: only visible ones go, that came as dead letters of a queue that is still there.`,
+          ? ` of ${queue.name} will be moved: ${destinations(found)}. There they count as sent now and never received.`
+          : ` of ${queue.name} can be moved: a redrive moves only visible messages that are dead letters of an existing queue.`,
       );
-      say(confirm, `Move ${count(found.messages, "message")}`);
+      setText(confirm, `Move ${count(found.messages, "message")}`);
       confirm.disabled = found.messages === 0;
     } catch (error) {
       if (turn !== asked || stopping.signal.aborted) return;
-      say(what, "");
-      complain(error);
+      setText(what, "");
+      showError(error);
     }
   }
 
-  // No more than what was named, in steps: closing the dialog stops it.
+  // Moves at most the number of messages that the dialog shows, in steps; closing the dialog stops it.
   async function go() {
     let moved = 0;
     bar.max = found.messages;

@@ -1,4 +1,4 @@
-// Requests to the console's own API. Every refusal is an Error whose message is one line for people.
+// Requests to the console API. Every failure is an Error with a message of one line.
 
 const TIMEOUT = 120_000;
 

@@ -1,6 +1,6 @@
-// Depth over time: a line of the width of a word for the list, a chart with axes for the page of a queue.
+// Depth over time: a sparkline for the list of queues, a chart with axes for the page of a queue.
 
-import { clockTime, el, number, say, svg } from "./dom.js";
+import { clockTime, el, number, setText, svg } from "./dom.js";
 
 const WIDTH = 120;
 const HEIGHT = 24;
@@ -22,7 +22,7 @@ export function sparkline() {
       const last = known.length ? number(known.at(-1)[1]) : "unknown";
       const text = known.length
         ? `visible over ${hours} h: at most ${number(Math.max(...known.map(([, value]) => value)))}, now ${last}`
-        : "not looked at yet";
+        : "no data yet";
       node.setAttribute("aria-label", text);
     },
   };
@@ -65,7 +65,7 @@ export function chart() {
     picture.setAttribute("height", TALL);
     const end = points.length ? points.at(-1).at : 0;
     const begin = end - hours * 3_600_000;
-    const top = nice(Math.max(1, ...points.flatMap((point) => SERIES.map(([name]) => point[name]))));
+    const top = roundUp(Math.max(1, ...points.flatMap((point) => SERIES.map(([name]) => point[name]))));
     const x = (when) => LEFT + ((when - begin) / (end - begin)) * (width - LEFT - RIGHT);
     const y = (value) => TALL - BOTTOM - (value / top) * (TALL - TOP - BOTTOM);
     const parts = [];
@@ -105,8 +105,8 @@ export function chart() {
   }
 
   function tell(point, where) {
-    SERIES.forEach(([name], index) => say(values[index], point ? number(point[name]) : ""));
-    say(at, where === undefined || !point ? "" : clockTime(point.at, true));
+    SERIES.forEach(([name], index) => setText(values[index], point ? number(point[name]) : ""));
+    setText(at, where === undefined || !point ? "" : clockTime(point.at, true));
     rule?.setAttribute("x1", where ?? -9);
     rule?.setAttribute("x2", where ?? -9);
   }
@@ -125,8 +125,8 @@ export function chart() {
   };
 }
 
-// The next of 1, 2, 4, 10, 20, 40, …: half of it is a whole number, from 2 on.
-function nice(value) {
+// The next of 1, 2, 4, 10, 20, 40, …; from 2 on, half of it is an integer.
+function roundUp(value) {
   const size = 10 ** Math.floor(Math.log10(value));
   return size * [1, 2, 4, 10].find((step) => step * size >= value);
 }

@@ -1,11 +1,11 @@
-// The frame: which view an address names, and how it stays up to date.
+// Opens the view that the address names, and refreshes it.
 
-import { el, say, show } from "./dom.js";
+import { el, setText, show } from "./dom.js";
 import { list } from "./list.js";
 import { queue } from "./queue.js";
 
-const EVERY = 2_000;
-const SHARE = 10; // a view that takes a second is asked for every ten
+const INTERVAL = 2_000;
+const FACTOR = 10; // a view that takes 1 s to load is refreshed every 10 s
 
 const main = document.getElementById("main");
 const fault = document.getElementById("fault");
@@ -15,7 +15,7 @@ const about = document.getElementById("about");
 let current = { leaving: new AbortController(), view: null, timer: 0, busy: false, again: false };
 
 function place() {
-  const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|letters|attributes))?)?$/.exec(location.hash) ?? [];
+  const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|dead-letters|attributes))?)?$/.exec(location.hash) ?? [];
   if (kind !== "q") return null;
   try {
     return [decodeURIComponent(name), tab ?? "messages"];
@@ -53,15 +53,15 @@ async function refresh(shown) {
     const answer = await shown.view.update();
     if (shown !== current) return;
     show(fault, false);
-    say(about, [answer.region, answer.caller === "-" ? null : answer.caller].filter(Boolean).join(" · "));
+    setText(about, [answer.region, answer.caller === "-" ? null : answer.caller].filter(Boolean).join(" · "));
   } catch (error) {
     if (shown !== current || shown.leaving.signal.aborted) return;
-    say(fault, error.message);
+    setText(fault, error.message);
     show(fault, true);
   } finally {
     shown.busy = false;
   }
-  const pause = shown.again ? 0 : Math.max(EVERY, (performance.now() - started) * SHARE);
+  const pause = shown.again ? 0 : Math.max(INTERVAL, (performance.now() - started) * FACTOR);
   shown.again = false;
   shown.timer = setTimeout(() => (document.hidden ? null : refresh(shown)), pause);
 }

@@ -1,16 +1,16 @@
-// Elements, and how numbers and instants read. Data becomes text nodes and attributes, never markup.
+// Creates elements, and formats numbers and instants. Data becomes text nodes and attributes, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 export function el(tag, properties = {}, ...children) {
-  return furnish(document.createElement(tag), properties, children);
+  return build(document.createElement(tag), properties, children);
 }
 
 export function svg(tag, properties = {}, ...children) {
-  return furnish(document.createElementNS(SVG, tag), properties, children);
+  return build(document.createElementNS(SVG, tag), properties, children);
 }
 
-function furnish(node, properties, children) {
+function build(node, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (typeof value === "function") node.addEventListener(name, value);
     else if (value === true) node.setAttribute(name, "");
@@ -20,8 +20,8 @@ function furnish(node, properties, children) {
   return node;
 }
 
-// Changes no node that already says so: selections and focus stay.
-export function say(node, text) {
+// Changes only nodes whose text differs, so that selections and focus stay.
+export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
@@ -29,7 +29,7 @@ export function show(node, shown) {
   node.hidden = !shown;
 }
 
-// Keeps one group of nodes per item, in the order of the items; `make` answers { nodes, update }.
+// Keeps a group of nodes for each item, in the order of the items; `make` returns { nodes, update }.
 export class Rows {
   constructor(parent, key, make) {
     this.parent = parent;
@@ -70,7 +70,7 @@ export function count(value, noun) {
   return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
-// Two units are enough: 3 d 4 h, 12 min 5 s.
+// At most two units: 3 d 4 h, 12 min 5 s.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 10) return `${Math.max(0, seconds).toFixed(1)} s`;
@@ -89,7 +89,7 @@ function two(value) {
   return String(value).padStart(2, "0");
 }
 
-// In the time zone of whoever looks; the title tells the same in UTC.
+// In the time zone of the browser; the title has the same instant in UTC.
 export function instant(text) {
   const at = new Date(text);
   const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;

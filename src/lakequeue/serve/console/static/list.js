@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { sparkline } from "./chart.js";
-import { count, duration, el, number, Rows, say, show } from "./dom.js";
+import { count, duration, el, number, Rows, setText, show } from "./dom.js";
 
 const COLUMNS = [
   ["name", "Queue"],
@@ -13,7 +13,7 @@ const COLUMNS = [
   ["oldest_age", "Oldest"],
 ];
 
-// Kept while the page is open, so that one comes back to the same list.
+// Kept while the page is open, so that the user returns to the same list.
 const kept = { text: "", after: "", before: [], sort: "name", down: false };
 
 export function queueLink(name) {
@@ -62,7 +62,7 @@ export function list(signal, again) {
   );
   const rows = new Rows(body, (queue) => queue.name, row);
   let last = { queues: [], hours: 3, next: null };
-  let letters = new Set();
+  let deadLetterQueues = new Set();
 
   function row(queue) {
     const spark = sparkline();
@@ -79,7 +79,7 @@ export function list(signal, again) {
     return {
       nodes: [node],
       update(newest) {
-        const marks = [newest.fifo ? "FIFO" : null, letters.has(newest.name) ? "dead letters" : null].filter(Boolean);
+        const marks = [newest.fifo ? "FIFO" : null, deadLetterQueues.has(newest.name) ? "dead letters" : null].filter(Boolean);
         if (badges.dataset.marks !== marks.join()) {
           badges.dataset.marks = marks.join();
           badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)));
@@ -87,10 +87,10 @@ export function list(signal, again) {
         COLUMNS.slice(1).forEach(([key], index) => {
           const value = newest.counts?.[key] ?? null;
           const text = key === "oldest_age" ? duration(value) : value === null ? "–" : number(value);
-          say(cells[index], text);
+          setText(cells[index], text);
           cells[index].classList.toggle("none", !value);
         });
-        say(fault, newest.error ?? "");
+        setText(fault, newest.error ?? "");
         spark.update(newest.depths, last.hours);
       },
     };
@@ -122,16 +122,16 @@ export function list(signal, again) {
     focus: search,
     async update() {
       last = await get("queues", { text: kept.text, after: kept.after }, signal);
-      letters = new Set(last.queues.map((queue) => queue.dead_letter_queue));
-      say(span, `${last.hours} h`);
+      deadLetterQueues = new Set(last.queues.map((queue) => queue.dead_letter_queue));
+      setText(span, `${last.hours} h`);
       render();
       const sum = (key) => last.queues.reduce((total, queue) => total + (queue.counts?.[key] ?? 0), 0);
       const here = last.total > last.queues.length ? `, ${number(last.queues.length)} on this page` : "";
-      say(
+      setText(
         summary,
         `${count(last.total, "queue")}${here} · ${number(sum("visible"))} visible · ${number(sum("in_flight"))} in flight`,
       );
-      say(empty, kept.text ? `No queue has “${kept.text}” in its name.` : "There are no queues yet.");
+      setText(empty, kept.text ? `No queue has “${kept.text}” in its name.` : "There are no queues yet.");
       show(empty, !last.queues.length);
       show(table, last.queues.length > 0);
       show(pager, Boolean(kept.after || last.next));

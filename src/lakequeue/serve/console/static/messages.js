@@ -1,7 +1,7 @@
-// A list of messages with filters, for those in the queue and for those that were deleted.
+// A list of messages with filters, for stored and for deleted messages.
 
 import { get, queuePath } from "./api.js";
-import { count, el, instant, number, Rows, say, show, time, zone } from "./dom.js";
+import { count, el, instant, number, Rows, setText, show, time, zone } from "./dom.js";
 import { queueLink } from "./list.js";
 
 const STATES = [
@@ -24,7 +24,7 @@ export function messages(name, place, signal, again) {
     type: "text",
     name: "where",
     class: "code",
-    placeholder: "SQL condition, as in: receive_count > 2 AND body LIKE '%card%'",
+    placeholder: "SQL condition, such as receive_count > 2 AND body LIKE '%card%'",
     "aria-label": "SQL condition",
     title: `Columns: ${COLUMNS}`,
     autocomplete: "off",
@@ -75,7 +75,7 @@ export function messages(name, place, signal, again) {
     cell.State?.append(mark);
     const node = el("tr", { class: "message" }, el("td", { class: "toggle" }, toggle), cells);
     node.addEventListener("click", (event) => {
-      // a text that is being selected is not a click on the row
+      // selecting text is not a click on the row
       if (!event.target.closest("a, button") && !String(getSelection())) flip();
     });
     let shown = null;
@@ -97,13 +97,13 @@ export function messages(name, place, signal, again) {
         message = newest;
         if (cell.Sent.title !== newest.sent_at) {
           cell.Sent.title = newest.sent_at;
-          say(cell.Sent, instant(newest.sent_at));
+          setText(cell.Sent, instant(newest.sent_at));
         }
-        say(mark, newest.state.replace("_", " "));
+        setText(mark, newest.state.replace("_", " "));
         mark.className = `state ${newest.state}`;
-        if (cell.Received) say(cell.Received, number(newest.receive_count));
-        say(cell.Group, newest.group_id ?? "–");
-        say(cell.Body, newest.body.slice(0, 300));
+        if (cell.Received) setText(cell.Received, number(newest.receive_count));
+        setText(cell.Group, newest.group_id ?? "–");
+        setText(cell.Body, newest.body.slice(0, 300));
         shown?.update(newest);
       },
     };
@@ -119,7 +119,7 @@ export function messages(name, place, signal, again) {
       const kind = deleted ? "deleted message" : "message";
       const none = filtered ? `No ${kind} passes the filters.` : deleted ? "No deleted message can be rewound." : "The queue is empty.";
       const all = filtered ? " that pass the filters" : "";
-      say(
+      setText(
         note,
         !found.messages.length
           ? none
@@ -134,7 +134,7 @@ export function messages(name, place, signal, again) {
   };
 }
 
-// What a row opens: everything about a message, its body cut until somebody asks for the whole.
+// Details of a message; the body is cut until the user asks for all of it.
 function detail(name, place, first, signal) {
   const body = el("pre", { tabindex: "0", "aria-label": "Body" }, first.body);
   const visible = el("dd");
@@ -148,7 +148,7 @@ function detail(name, place, first, signal) {
   let message = first;
 
   function draw() {
-    say(body, message.body);
+    setText(body, message.body);
     attributes.replaceChildren(
       ...Object.entries(message.attributes).map(([key, { type, value }]) => el("tr", {}, el("th", { scope: "row" }, key), el("td", {}, type), el("td", { class: "code" }, value))),
     );
@@ -165,7 +165,7 @@ function detail(name, place, first, signal) {
       draw();
       body.focus();
     } catch (error) {
-      say(fault, error.message);
+      setText(fault, error.message);
       show(fault, true);
     } finally {
       whole.disabled = false;
@@ -175,7 +175,7 @@ function detail(name, place, first, signal) {
   function format() {
     const on = pretty.getAttribute("aria-pressed") !== "true";
     pretty.setAttribute("aria-pressed", String(on));
-    say(body, on ? indented(message.body) : message.body);
+    setText(body, on ? indented(message.body) : message.body);
   }
 
   function pair(label, ...value) {
@@ -189,16 +189,16 @@ function detail(name, place, first, signal) {
     pair("Sent", time(first.sent_at)),
     place === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received)],
     first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
-    first.source_queue === null ? null : pair("Came from", queueLink(first.source_queue)),
+    first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
     pair("Length", count(first.length, "character")),
   );
   draw();
   return {
     node: el("div", { class: "detail" }, facts, values, body, fault, el("p", { class: "buttons" }, whole, pretty)),
     update(newest) {
-      say(state, newest.state.replace("_", " "));
-      say(visible, newest.visible_at ? instant(newest.visible_at) : "–");
-      say(received, newest.receive_count === 1 ? "once" : count(newest.receive_count, "time"));
+      setText(state, newest.state.replace("_", " "));
+      setText(visible, newest.visible_at ? instant(newest.visible_at) : "–");
+      setText(received, newest.receive_count === 1 ? "once" : count(newest.receive_count, "time"));
     },
   };
 }

@@ -3,7 +3,7 @@
 import { destinations, purge, redrive, rewind, send } from "./actions.js";
 import { get, queuePath } from "./api.js";
 import { chart } from "./chart.js";
-import { count, duration, el, instant, number, say, show, time } from "./dom.js";
+import { count, duration, el, instant, number, setText, show, time } from "./dom.js";
 import { queueLink } from "./list.js";
 import { messages } from "./messages.js";
 
@@ -18,11 +18,11 @@ const TILES = [
 const TABS = [
   ["messages", "Messages"],
   ["history", "History"],
-  ["letters", "Dead letters"],
+  ["dead-letters", "Dead letters"],
   ["attributes", "Attributes"],
 ];
 const SPANS = [[3, "3 h"], [24, "24 h"], [168, "7 d"]];
-const CHART_EVERY = 60_000;
+const CHART_INTERVAL = 60_000;
 const SECONDS = new Set(["VisibilityTimeout", "MessageRetentionPeriod", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RewindSeconds"]);
 const INSTANTS = new Set(["CreatedTimestamp", "LastModifiedTimestamp"]);
 
@@ -35,8 +35,8 @@ export function queue(name, tab, signal, again) {
   const spans = SPANS.map(([value, label]) =>
     el("button", { type: "button", "aria-pressed": String(value === hours), click: () => span(value) }, label),
   );
-  const act = (label, action, open, look = "") =>
-    [el("button", { type: "button", class: look, disabled: true, click: () => open(last, again) }, label), action];
+  const act = (label, action, open, style = "") =>
+    [el("button", { type: "button", class: style, disabled: true, click: () => open(last, again) }, label), action];
   const actions = [
     act("Send…", "SendMessage", send, "first"),
     act("Redrive…", "StartMessageMoveTask", redrive),
@@ -46,7 +46,7 @@ export function queue(name, tab, signal, again) {
   const tabs = TABS.map(([key, label]) =>
     el("a", { href: `#/q/${encodeURIComponent(name)}/${key}`, "aria-current": key === tab ? "page" : false }, label),
   );
-  const part = { messages: listOf, history: listOf, letters, attributes }[tab]();
+  const part = { messages: listOf, history: listOf, "dead-letters": deadLetters, attributes }[tab]();
   const root = el(
     "section",
     {},
@@ -65,10 +65,10 @@ export function queue(name, tab, signal, again) {
       root: el("div", {}, intro, found.root),
       focus: found.focus,
       async update(newest) {
-        say(
+        setText(
           intro,
           newest.min_rewind_time === null
-            ? "Rewind is off: its RewindSeconds is 0, so deleted messages are gone for good."
+            ? "Rewind is off, because RewindSeconds is 0: deleted messages are gone for good."
             : `${count(newest.counts.rewindable, "deleted message")} can be made visible again by a rewind, as far back as ${instant(newest.min_rewind_time)}.`,
         );
         if (newest.may.ReceiveMessage) await found.update();
@@ -77,10 +77,10 @@ export function queue(name, tab, signal, again) {
     };
   }
 
-  function letters() {
+  function deadLetters() {
     const target = el("p");
     const sources = el("ul", { class: "plain" });
-    const none = el("p", { class: "quiet" }, "No queue of this region names it as its dead-letter queue.");
+    const none = el("p", { class: "quiet" }, "This is not the dead-letter queue of any queue in this region.");
     const counted = el("p");
     const ask = el("button", { type: "button", click: preview }, "Count what a redrive would move");
     let known = "";
@@ -88,9 +88,9 @@ export function queue(name, tab, signal, again) {
       ask.disabled = true;
       try {
         const found = await get(queuePath(name, "/redrive"), {}, signal);
-        say(counted, found.messages ? `A redrive would move ${destinations(found)}.` : "A redrive would move nothing.");
+        setText(counted, found.messages ? `A redrive would move ${destinations(found)}.` : "A redrive would move nothing.");
       } catch (error) {
-        say(counted, error.message);
+        setText(counted, error.message);
       } finally {
         ask.disabled = false;
       }
@@ -99,8 +99,8 @@ export function queue(name, tab, signal, again) {
       root: el(
         "div",
         { class: "columns" },
-        el("div", { class: "card" }, el("h2", {}, "Where its dead letters go"), target),
-        el("div", { class: "card" }, el("h2", {}, "Whose dead letters it takes"), sources, none, el("p", { class: "buttons" }, ask), counted),
+        el("div", { class: "card" }, el("h2", {}, "Dead-letter queue"), target),
+        el("div", { class: "card" }, el("h2", {}, "Source queues"), sources, none, el("p", { class: "buttons" }, ask), counted),
       ),
       async update(newest) {
         const state = JSON.stringify([newest.dead_letter_queue, newest.max_receive_count, newest.sources]);
@@ -108,7 +108,7 @@ export function queue(name, tab, signal, again) {
         known = state;
         target.replaceChildren(
           ...(newest.dead_letter_queue === null
-            ? ["Nowhere: messages are received as often as it takes."]
+            ? ["None: the number of receives is not limited."]
             : [
                 `A message that was received ${newest.max_receive_count === 1 ? "once" : count(newest.max_receive_count, "time")} goes to `,
                 queueLink(newest.dead_letter_queue),
@@ -117,7 +117,7 @@ export function queue(name, tab, signal, again) {
         );
         sources.replaceChildren(...(newest.sources ?? []).map((source) => el("li", {}, queueLink(source))));
         show(none, !newest.sources?.length);
-        if (newest.sources === null) say(none, "This key may not do ListDeadLetterSourceQueues here.");
+        if (newest.sources === null) setText(none, "This key may not do ListDeadLetterSourceQueues here.");
         show(ask, newest.may.StartMessageMoveTask);
       },
     };
@@ -138,12 +138,12 @@ export function queue(name, tab, signal, again) {
       async update(newest) {
         const settings = Object.entries(newest.attributes).filter(([key]) => !key.startsWith("ApproximateNumber"));
         const state = JSON.stringify([settings, newest.tags]);
-        if (state === known) return; // a selection stays
+        if (state === known) return; // so that a selection stays
         known = state;
-        const pair = ([key, value]) => el("tr", {}, el("th", { scope: "row" }, key), el("td", {}, told(key, value)));
+        const pair = ([key, value]) => el("tr", {}, el("th", { scope: "row" }, key), el("td", {}, formatted(key, value)));
         rows.replaceChildren(...settings.sort(([a], [b]) => (a < b ? -1 : 1)).map(pair));
         tags.replaceChildren(...Object.entries(newest.tags ?? {}).map(pair));
-        say(none, newest.tags === null ? "This key may not do ListQueueTags here." : "There are none.");
+        setText(none, newest.tags === null ? "This key may not do ListQueueTags here." : "This queue has no tags.");
         show(none, !tags.childElementCount);
       },
     };
@@ -164,7 +164,7 @@ export function queue(name, tab, signal, again) {
       last = await get(queuePath(name), {}, signal);
       TILES.forEach(([key], index) => {
         const value = last.counts[key];
-        say(values[index], key === "oldest_age" ? duration(value) : number(value));
+        setText(values[index], key === "oldest_age" ? duration(value) : number(value));
         values[index].classList.toggle("none", !value);
       });
       const marks = [last.fifo ? "FIFO" : "standard", last.attributes.Profile, last.sources?.length ? "dead letters" : null].filter(Boolean);
@@ -178,7 +178,7 @@ export function queue(name, tab, signal, again) {
         button.title = reason;
       }
       await part.update(last);
-      if (performance.now() - drawnAt > CHART_EVERY) {
+      if (performance.now() - drawnAt > CHART_INTERVAL) {
         picture.update(await get(queuePath(name, "/points"), { hours }, signal));
         drawnAt = performance.now();
       }
@@ -197,7 +197,7 @@ function forbidden(node, action) {
   node.replaceChildren(el("p", { class: "empty" }, `This key may not do ${action} here.`));
 }
 
-function told(key, value) {
+function formatted(key, value) {
   if (INSTANTS.has(key)) return time(new Date(Number(value) * 1000).toISOString());
   if (SECONDS.has(key) && Number(value) >= 60) return [`${number(Number(value))} s `, el("span", { class: "quiet" }, `(${duration(Number(value))})`)];
   if (SECONDS.has(key)) return `${value} s`;

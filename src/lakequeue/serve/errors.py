@@ -1,4 +1,4 @@
-"""What is wrong with a request, in the words of the SQS protocol: codes, statuses and whose fault it is."""
+"""Errors as the SQS protocol reports them: code, status and fault."""
 
 from __future__ import annotations
 
@@ -13,36 +13,53 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""Codes that today's protocol names otherwise, and that the service model does not list (ERR-6)."""
-LONGEST_MESSAGE = 1_000
+"""Codes that have another name in the JSON protocol and are missing from the service model (ERR-6)."""
+MAX_MESSAGE_LENGTH = 1_000
 
 
-def _short(message: str) -> str:
-    """A message that does not repeat all of a value that is too long."""
-    return message if len(message) <= LONGEST_MESSAGE else message[:LONGEST_MESSAGE] + "..."
+def _shortened(message: str) -> str:
+    """Cuts a message that repeats a very long value."""
+    return message if len(message) <= MAX_MESSAGE_LENGTH else message[:MAX_MESSAGE_LENGTH] + "..."
+
+
+class RequestError(Exception):
+    """A request is refused before it reaches a queue."""
+
+    def __init__(self, code: str, message: str, status: int = 400, sender: bool = True) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+        self.sender = sender
+
+
+def malformed(message: str) -> RequestError:
+    """The body cannot be parsed, or a member has not the type of the service model."""
+    return RequestError("SerializationException", message)
 
 
 @attrs.frozen
-class Fault:
-    """A refusal as it goes over the wire (ERR-1).
+class ErrorResponse:
+    """An error as it is sent to the client (ERR-1).
 
     Attributes:
-        type: name of the error in the JSON protocol, with its namespace.
-        code: name in the Query protocol, which today's SDKs are told too.
+        type: name in the JSON protocol, with its namespace.
+        code: name in the Query protocol; JSON clients get it in a header.
+        sender: whether the client is at fault, not the server.
     """
 
     type: str
     code: str
-    message: str = attrs.field(converter=_short)
+    message: str = attrs.field(converter=_shortened)
     status: int
     sender: bool
     request_id: str
 
     @classmethod
-    def of(cls, error: Exception) -> Fault:
-        """The refusal that an exception amounts to; says nothing about what is inside the server."""
+    def of(cls, error: Exception) -> ErrorResponse:
+        """The response for an exception; reveals nothing about the inside of the server."""
         match error:
-            case WireError():
+            case RequestError():
                 return cls(
                     _FRAMEWORK + error.code, error.code, error.message, error.status, error.sender, _new_id()
                 )
@@ -61,22 +78,6 @@ class Fault:
                 message = f"The storage of the queues failed.{unknown}"
                 return cls(_FRAMEWORK + "ServiceUnavailable", "ServiceUnavailable", message, 503, False, _new_id())
         return cls(_FRAMEWORK + "InternalFailure", "InternalFailure", "The server failed.", 500, False, _new_id())
-
-
-class WireError(Exception):
-    """A request that is refused before it reaches a queue."""
-
-    def __init__(self, code: str, message: str, status: int = 400, sender: bool = True) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.status = status
-        self.sender = sender
-
-
-def malformed(message: str) -> WireError:
-    """The body cannot be read, or a member has another type than the service model says."""
-    return WireError("SerializationException", message)
 
 
 def _new_id() -> str:

@@ -1,0 +1,90 @@
+"""Input of the demo: Python files as messages, and what a consumer computes from each."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import os
+import re
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+from lakequeue.errors import InvalidOptions
+
+FLAKY_EVERY = 10
+"""Every tenth file fails when it is received for the first time."""
+MAX_BODY_BYTES = 1_000_000
+"""A little less than the default profile allows."""
+
+
+def pyspark_directory() -> Path:
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
+    """Bodies and group ids for the files of a directory, and the number of files that cannot be sent.
+
+    Bodies are ASCII JSON, so that empty files and control characters are legal messages, too. A source that is too
+    large is compressed.
+
+    Raises:
+        InvalidOptions: not a directory, or without Python files.
+    """
+    if not where.is_dir():
+        raise InvalidOptions([f"--input {where}: not a directory"])
+    entries: list[tuple[str, str]] = []
+    skipped = 0
+    for path in sorted(where.rglob("*.py")):
+        try:
+            source = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            skipped += not path.is_dir()
+            continue
+        name = path.relative_to(where)
+        package = name.parts[0] if len(name.parts) > 1 else "."
+        flaky = len(entries) % FLAKY_EVERY == 0
+        printable = os.fsencode(name.as_posix()).decode(errors="replace")
+        body = json.dumps({"path": printable, "flaky": flaky, "source": source})
+        if len(body) > MAX_BODY_BYTES:
+            packed = base64.b64encode(zlib.compress(source.encode()))
+            body = json.dumps({"path": printable, "flaky": flaky, "zlib": packed.decode()})
+        if len(body) > MAX_BODY_BYTES:
+            skipped += 1
+        else:
+            entries.append((body, re.sub(r"[^A-Za-z0-9._-]", "_", package)[:128]))
+    if not entries:
+        raise InvalidOptions([f"--input {where}: no Python file in it"])
+    return entries, skipped
+
+
+def measure(body: str, receive_count: int) -> dict[str, Any]:
+    """The result for one message; a flaky file fails when it is received for the first time."""
+    file = json.loads(body)
+    failed = file["flaky"] and receive_count == 1
+    return {"path": file["path"], "failed": failed} | ({} if failed else parse(_source(file)))
+
+
+def _source(file: dict[str, Any]) -> str:
+    if "zlib" in file:
+        return zlib.decompress(base64.b64decode(file["zlib"])).decode()
+    source: str = file["source"]
+    return source
+
+
+def parse(source: str) -> dict[str, Any]:
+    """Lines, functions and classes of a module; a file that Python cannot parse has a ``problem``."""
+    found: dict[str, Any] = {"lines": len(source.splitlines()), "functions": 0, "classes": 0, "problem": None}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in the files
+            nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return found | {"problem": f"{type(error).__name__}: {error}"[:200]}
+    found["functions"] = sum(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in nodes)
+    found["classes"] = sum(isinstance(node, ast.ClassDef) for node in nodes)
+    return found

@@ -1,0 +1,105 @@
+"""Turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from lakequeue.cli.output import OutputClosed, StderrHandler, print_error
+from lakequeue.cli.session import DONE, ENVIRONMENT, INTERRUPTED, REFUSED, USAGE, Session
+from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
+
+
+class Commands(TyperGroup):
+    """The group of all commands; turns their errors into exit codes."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        arguments = sys.argv[1:] if args is None else list(args)
+        session = Session()
+        logging.lastResort = StderrHandler(logging.WARNING)  # for warnings while logging is not configured
+        if "--json" in arguments:  # parsing the options may fail before they are set
+            session.json = True
+        try:
+            status = super().main(
+                arguments, "lakequeue", complete_var, False, windows_expand_args, obj=session, **extra
+            )
+            if status == INTERRUPTED:  # typer's exit code for Ctrl-C
+                raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            status = report_error(session, error)
+        except Exception as error:
+            status = report_error(session, error)
+        if standalone_mode:
+            sys.exit(status or DONE)
+        return status
+
+
+def report_error(session: Session, error: BaseException) -> int:
+    """Prints an error; returns the exit code."""
+    usage_text = getattr(error, "format_message", None)  # errors of typer and of `usage`
+    if session.verbose and not usage_text and not isinstance(error, KeyboardInterrupt):
+        print_error("".join(traceback.format_exception(error)).rstrip())
+    match error:
+        case KeyboardInterrupt():
+            return session.fail(INTERRUPTED, "interrupted", "interrupted")
+        case OutputClosed():
+            _discard_output()
+            return ENVIRONMENT
+        case QueueServiceError():
+            details = {
+                name: getattr(error, name)
+                for name in ("http_status", "sender_fault", "request_id", "cmq_code")
+                if getattr(error, name) is not None
+            }
+            return session.fail(REFUSED, error.code, error.message, details)
+        case QueueClientError():
+            return session.fail(ENVIRONMENT, "storage", error.message, {"outcome_unknown": error.outcome_unknown})
+        case InvalidOptions():
+            return session.fail(USAGE, "usage", str(error))
+        case typer.Abort():  # a question was not answered with yes; the line of its prompt may be open
+            session.note("")
+            return session.fail(USAGE, "usage", "not confirmed, nothing was done")
+        case OSError():
+            return session.fail(ENVIRONMENT, "environment", str(error))
+    if usage_text:
+        return session.fail(USAGE, "usage", _usage_text(error, usage_text()))
+    return session.fail(
+        ENVIRONMENT, "internal", f"{type(error).__name__}: {error}; run with -v for the stack trace"
+    )
+
+
+def _usage_text(error: BaseException, text: str) -> str:
+    text = text.removeprefix("Invalid value: ").rstrip(".")
+    context = getattr(error, "ctx", None)
+    path = "lakequeue" if context is None else context.command_path
+    option = getattr(error, "option_name", None)
+    if path.startswith("lakequeue ") and option in (
+        "--root",
+        "--root-mode",
+        "--json",
+        "--region",
+        "--verbose",
+        "-v",
+    ):
+        return f"{option} belongs before the command"
+    return f"{text}; see {path} --help"
+
+
+def _discard_output() -> None:
+    """Keeps Python from printing an error at exit, when it flushes into the closed pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

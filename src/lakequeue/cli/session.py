@@ -1,0 +1,90 @@
+"""One run of the command: global options, output, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import attrs
+import typer
+
+from lakequeue.cli.output import print_error, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.console import RenderableType
+
+    from lakequeue import LakeQueue
+
+DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes."""
+
+
+@attrs.define
+class Session:
+    """Global options of a run, and its output.
+
+    Attributes:
+        done: what was done before an error, for the error line: ``3 messages were sent``.
+    """
+
+    root: str | None = None
+    root_mode: int | None = None
+    region: str = "local"
+    json: bool = False
+    verbose: bool = False
+    done: str = ""
+
+    def lake(self, spark: SparkSession | None = None) -> LakeQueue:
+        """Opens the root.
+
+        Raises:
+            typer.BadParameter: there is no root.
+        """
+        if not self.root:
+            usage("no root: give --root DIR before the command, or set LAKEQUEUE_ROOT")
+        from lakequeue import LakeQueue
+
+        if self.root_mode is None:
+            return LakeQueue(self.root, spark=spark, region=self.region)
+        os.umask(0o777 & ~self.root_mode)  # everybody who shares the root can read and write its files
+        return LakeQueue(self.root, spark=spark, region=self.region, root_mode=self.root_mode)
+
+    def answer(self, document: object, shown: RenderableType) -> None:
+        """Prints a result: a JSON document with ``--json``, else a text or table."""
+        write(_json(document, indent=2) if self.json else shown)
+
+    def line(self, document: object) -> None:
+        """Prints one of several results as one line of JSON."""
+        write(_json(document))
+
+    def note(self, text: str) -> None:
+        """Prints a note on standard error; nothing with ``--json``."""
+        if not self.json:
+            print_error(text)
+
+    def fail(self, status: int, code: str, message: str, details: dict[str, Any] | None = None) -> int:
+        """Prints an error as one line, or as a JSON object with ``--json``; returns the exit code."""
+        line = " ".join(message.split())
+        if self.done:
+            line += f" ({self.done} before that)"
+        if self.json:
+            error = {"code": code, "message": line, "exit_code": status} | (details or {})
+            print_error(_json({"error": error}))
+        elif status == INTERRUPTED:
+            print_error(line)
+        else:
+            print_error(f"{code}: {line}", title="error:")
+        return status
+
+
+def usage(message: str) -> NoReturn:
+    """Refuses the command line."""
+    raise typer.BadParameter(message)
+
+
+def _json(document: object, indent: int | None = None) -> str:
+    from lakequeue.cli.render import jsonable
+
+    return json.dumps(document, default=jsonable, indent=indent).replace("\x7f", "\\u007f")

@@ -1,0 +1,84 @@
+"""Requests with a condition: a few run at a time, and they end when the client disconnects or the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from lakequeue.conditions.sandbox import Interrupted
+from lakequeue.model.interrupts import Interrupt
+from lakequeue.serve.errors import RequestError
+
+MAX_PER_CALLER = 2
+"""Requests of one caller at a time, so that one caller cannot take every worker."""
+MAX_IN_TOTAL = 16
+"""Requests of all callers at a time; each takes a thread."""
+
+_Result = TypeVar("_Result")
+
+
+class ConditionRunner:
+    """Limits how many requests with a condition run, and interrupts those that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._by_caller: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(MAX_PER_CALLER)
+        )
+        self._all = asyncio.Semaphore(MAX_IN_TOTAL)
+        self._running: set[Interrupt] = set()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Interrupts all requests, and each that comes later."""
+        self._stopping = True
+        for interrupt in list(self._running):
+            interrupt.set()
+
+    async def run(self, http: Request, caller: str, work: Callable[[Interrupt], _Result]) -> _Result:
+        """Runs the work of a request in a thread; its interrupt is set when the work must end.
+
+        Raises:
+            ClientDisconnect: the client has disconnected.
+            RequestError: the server is stopping.
+        """
+        interrupt = Interrupt()
+        self._running.add(interrupt)
+        disconnected = asyncio.create_task(wait_for_disconnect(http))
+        disconnected.add_done_callback(lambda _: interrupt.set())
+        if self._stopping:
+            interrupt.set()
+        try:
+            async with _acquired(self._by_caller[caller], disconnected), _acquired(self._all, disconnected):
+                return await asyncio.to_thread(work, interrupt)
+        except Interrupted:
+            if disconnected.done():
+                raise ClientDisconnect from None
+            raise RequestError("ServiceUnavailable", "The server is stopping.", 503, False) from None
+        finally:
+            self._running.discard(interrupt)
+            disconnected.cancel()
+
+
+async def wait_for_disconnect(http: Request) -> None:
+    """Returns when the client has disconnected, or has its answer."""
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+@asynccontextmanager
+async def _acquired(semaphore: asyncio.Semaphore, disconnected: asyncio.Task[None]) -> AsyncIterator[None]:
+    """Acquires a semaphore, unless the client disconnects first."""
+    waiting = asyncio.create_task(semaphore.acquire())
+    await asyncio.wait({waiting, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+        waiting.cancel()
+        raise ClientDisconnect
+    try:
+        yield
+    finally:
+        semaphore.release()

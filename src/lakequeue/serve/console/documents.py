@@ -1,0 +1,67 @@
+"""Queues and messages as JSON."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from lakequeue import PeekedMessage
+from lakequeue.errors import ResourceNotFoundException
+from lakequeue.model.clock import format_instant
+from lakequeue.operations.results import QueueCounts
+
+MAX_LISTED_LENGTH = 400
+"""Characters of a body, or of a message attribute, in a list."""
+
+
+def name_of(arn: str | None) -> str | None:
+    return None if arn is None else arn.rpartition(":")[2]
+
+
+def counts(counted: QueueCounts) -> dict[str, Any]:
+    return {
+        "visible": counted.visible,
+        "in_flight": counted.in_flight,
+        "delayed": counted.delayed,
+        "held": counted.held,
+        "rewindable": counted.rewindable,
+        "oldest_age": counted.oldest_age,
+    }
+
+
+def message_list(found: list[PeekedMessage], limit: int) -> dict[str, Any]:
+    """A list of at most `limit` messages with bodies cut; `more` if there are further ones."""
+    listed = [_message(message, MAX_LISTED_LENGTH) for message in found[:limit]]
+    return {"messages": listed, "more": len(found) > limit}
+
+
+def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
+    """The only message found, with its whole body.
+
+    Raises:
+        ResourceNotFoundException: no message was found.
+    """
+    if not found:
+        raise ResourceNotFoundException("The message is no longer there.")
+    return _message(found[0], None)
+
+
+def _message(message: PeekedMessage, max_length: int | None) -> dict[str, Any]:
+    values = {
+        name: {"type": type_, "value": base64.b64encode(value).decode() if isinstance(value, bytes) else value}
+        for name, (type_, value) in message.message_attributes.items()
+    }
+    attributes = {name: value | {"value": value["value"][:max_length]} for name, value in values.items()}
+    return {
+        "id": message.message_id,
+        "state": message.state,
+        "body": message.body[:max_length],
+        "length": len(message.body),
+        "cut": message.body != message.body[:max_length] or attributes != values,
+        "receive_count": message.receive_count,
+        "sent_at": format_instant(message.sent_at),
+        "visible_at": None if message.visible_at is None else format_instant(message.visible_at),
+        "group_id": message.group_id,
+        "source_queue": message.source_queue,
+        "attributes": attributes,
+    }

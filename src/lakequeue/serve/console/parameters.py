@@ -1,0 +1,107 @@
+"""Parameters of the console API, and the conditions that its filters make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from lakequeue.conditions.predicate import Predicate
+from lakequeue.errors import InvalidParameterValue, MissingParameter
+from lakequeue.model.clock import parse_instant
+from lakequeue.model.interrupts import Interrupt
+from lakequeue.operations import browse
+from lakequeue.serve.errors import malformed
+from lakequeue.serve.sqs.model import operation, validated
+
+STATES = ("visible", "in_flight", "delayed", "held")
+_STRING = operation("SendMessage").input_shape.members["MessageBody"]
+
+
+class Parameters:
+    """Parameters of a request; each is taken once.
+
+    Every method raises InvalidParameterValue or a RequestError for a value of another type.
+
+    Attributes:
+        interrupt: set when nobody waits for the answer any more.
+    """
+
+    def __init__(self, members: Mapping[str, Any], interrupt: Interrupt | None = None) -> None:
+        self._left = dict(members)
+        self.interrupt = interrupt
+
+    def string(self, name: str) -> str | None:
+        """A string; None if it is absent or empty."""
+        value = self._left.pop(name, None)
+        return None if value is None else validated(_STRING, value, name) or None
+
+    def integer(self, name: str, default: int, maximum: int) -> int:
+        """An integer of at least 1."""
+        value = self._left.pop(name, default)
+        if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
+            raise InvalidParameterValue.of(value, name, f"Must be a whole number between 1 and {maximum}.")
+        return value
+
+    def instant(self, name: str) -> datetime | None:
+        text = self.string(name)
+        if text is None:
+            return None
+        try:
+            instant = parse_instant(text)
+            if instant.tzinfo is None:
+                raise ValueError
+            return instant.astimezone(timezone.utc)
+        except (ValueError, OverflowError):
+            raise InvalidParameterValue.of(text, name, "Must be an instant with a time zone.") from None
+
+    def required_instant(self, name: str) -> datetime:
+        instant = self.instant(name)
+        if instant is None:
+            raise MissingParameter(f"The request must contain the parameter {name}.")
+        return instant
+
+    def message_id(self) -> str:
+        """A condition that is true for the message with the parameter ``id``."""
+        return f"message_id = {_literal(self.string('id') or '')}"
+
+    def condition(self) -> str | None:
+        """The filters state, text and where as one condition; None without any."""
+        state, text, where = self.string("state"), self.string("text"), self.string("where")
+        parts = []
+        if state is not None:
+            if state not in STATES:
+                raise InvalidParameterValue.of(state, "state", f"Must be one of {', '.join(STATES)}.")
+            parts.append(f"state = '{state}'")
+        if text is not None:
+            wanted = f"lower({_literal(text)})"
+            parts.append(
+                f"(contains(lower(body), {wanted}) OR contains(lower(message_id), {wanted}) "
+                f"OR coalesce(contains(lower(group_id), {wanted}), false))"
+            )
+        if where is None:
+            return " AND ".join(parts) or None
+        if parts:
+            Predicate(where, browse.SCHEMA, interrupt=self.interrupt)  # an error then shows what was typed
+            parts.append(f"(({where}\n))")  # double: inside single brackets "true) OR (true" would be valid
+        return " AND ".join(parts) or where
+
+    def rest(self) -> dict[str, Any]:
+        """All parameters that were not taken."""
+        rest, self._left = self._left, {}
+        return rest
+
+    def end(self) -> None:
+        """Refuses parameters that were not taken."""
+        for name in self._left:
+            raise malformed(f"{name} is not a member of this request.")
+
+
+def _literal(text: str) -> str:
+    """A string literal in SQL."""
+    if "\0" in text:
+        raise InvalidParameterValue.of(text.replace("\0", "\\0"), "text", "Must not hold a character of code 0.")
+    return "'" + text.replace("'", "''") + "'"

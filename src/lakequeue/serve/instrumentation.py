@@ -1,0 +1,98 @@
+"""Measures every request once, for the access log and the metrics."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from time import perf_counter
+from typing import Protocol
+
+import attrs
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lakequeue.model.clock import Clock
+
+
+@attrs.define
+class ApiCall:
+    """What a request asked for, and the code of its outcome; the endpoint and the console fill it in."""
+
+    action: str = "-"
+    queue: str = "-"
+    caller: str = "-"
+    code: str = "OK"
+    request_id: str = ""
+
+
+@attrs.define
+class RequestRecord:
+    """A finished request.
+
+    Attributes:
+        call: the SQS action; None for other requests, such as ``/health``.
+        status: HTTP status; None if no answer was sent.
+        seconds: from the arrival of the head until the last byte of the answer went to the socket.
+    """
+
+    at: datetime
+    client: str
+    method: str
+    path: str
+    call: ApiCall | None = None
+    status: int | None = None
+    seconds: float = 0.0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class Observer(Protocol):
+    """Receives the events of every request."""
+
+    def begun(self) -> None:
+        """A request has begun."""
+        ...
+
+    def ended(self, record: RequestRecord) -> None:
+        """A request has ended, with or without an answer."""
+        ...
+
+
+class Instrumentation:
+    """ASGI middleware that reports requests to observers."""
+
+    def __init__(self, app: ASGIApp, clock: Clock, observers: tuple[Observer, ...]) -> None:
+        self._app = app
+        self._clock = clock
+        self._observers = observers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        client = scope.get("client")
+        record = RequestRecord(
+            self._clock.now(),
+            f"{client[0]}:{client[1]}" if client else "-",
+            scope["method"],
+            scope.get("raw_path", b"").decode("latin-1"),
+        )
+
+        async def counted_receive() -> Message:
+            message = await receive()
+            record.bytes_in += len(message.get("body", b""))
+            return message
+
+        async def counted_send(message: Message) -> None:
+            record.status = message.get("status", record.status)
+            record.bytes_out += len(message.get("body", b""))
+            await send(message)
+
+        for observer in self._observers:
+            observer.begun()
+        started = perf_counter()
+        try:
+            await self._app(scope, counted_receive, counted_send)
+        finally:
+            record.seconds = perf_counter() - started
+            record.call = scope.get("state", {}).get("call")
+            for observer in self._observers:
+                observer.ended(record)

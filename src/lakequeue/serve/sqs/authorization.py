@@ -1,0 +1,36 @@
+"""The permissions that a request needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from lakequeue.errors import InvalidParameterValue
+from lakequeue.model import redrive_policies
+from lakequeue.serve.sqs.move_task import parse_task_handle
+from lakequeue.serve.sqs.queue_urls import queue_name
+
+
+def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
+    """The queues that a request names; [None] if it is about no single queue."""
+    if "QueueUrl" in parameters:
+        return [queue_name(parameters["QueueUrl"])]
+    arns = [parameters[name] for name in ("SourceArn", "DestinationArn") if name in parameters]
+    if "TaskHandle" in parameters:
+        arns = [parse_task_handle(parameters["TaskHandle"])[1]]
+    return [arn.rpartition(":")[2] for arn in arns] or [parameters.get("QueueName")]
+
+
+def required_permissions(action: str, parameters: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Pairs of action and queue that the caller must be allowed.
+
+    A redrive policy sends messages to its dead-letter queue, so setting one needs SendMessage there, too.
+    """
+    required: list[tuple[str, str | None]] = [(action, queue) for queue in named_queues(parameters)]
+    if action in ("CreateQueue", "SetQueueAttributes"):
+        with suppress(InvalidParameterValue):  # the action itself refuses it
+            policy = redrive_policies.redrive_policy(parameters.get("Attributes", {}).get("RedrivePolicy"))
+            if policy is not None:
+                required.append(("SendMessage", policy.dead_letter_queue.rpartition(":")[2]))
+    return required

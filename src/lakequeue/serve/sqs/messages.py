@@ -1,0 +1,121 @@
+"""Messages and batches of the Python API as structures of the service model, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from lakequeue import SendEntry
+from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
+from lakequeue.model.messages import (
+    AttributeValue,
+    BatchResult,
+    BatchSuccess,
+    Message,
+    SendResult,
+    md5_of_attributes,
+)
+
+Structure = dict[str, Any]
+"""A structure of the service model, such as the parameters or the result of an action."""
+
+
+def send_entry(entry: Structure) -> SendEntry:
+    """A message to send, from SendMessage or an entry of SendMessageBatch."""
+    return SendEntry(
+        entry["MessageBody"],
+        entry.get("Id"),
+        entry.get("DelaySeconds"),
+        _attribute_values(entry.get("MessageAttributes", {})),
+        entry.get("MessageGroupId"),
+        entry.get("MessageDeduplicationId"),
+        {
+            name: (value.type, value.value)
+            for name, value in _attribute_values(entry.get("MessageSystemAttributes", {})).items()
+        },
+    )
+
+
+def _attribute_values(attributes: Mapping[str, Structure]) -> dict[str, AttributeValue]:
+    found = {}
+    for name, attribute in attributes.items():
+        for unused in ("StringListValues", "BinaryListValues"):
+            if attribute.get(unused):
+                raise UnsupportedOperation(f"Message attribute '{name}': {unused} is not implemented by SQS.")
+        text, binary = attribute.get("StringValue"), attribute.get("BinaryValue")
+        if text is not None and binary is not None:
+            raise InvalidParameterValue(f"The message attribute '{name}' has several values.")
+        type_ = attribute["DataType"]
+        value = binary if type_.startswith("Binary") else text
+        if value is None:
+            raise InvalidParameterValue(
+                f"The message attribute '{name}' must contain a non-empty value of the type '{type_}'."
+            )
+        found[name] = AttributeValue(type_, value)
+    return found
+
+
+def send_result(sent: SendResult | BatchSuccess, entry: SendEntry) -> Structure:
+    """The result of SendMessage, or one entry of the result of SendMessageBatch."""
+    trace = {name: AttributeValue(*value) for name, value in (entry.system_attributes or {}).items()}
+    members = {
+        "MessageId": sent.message_id,
+        "MD5OfMessageBody": sent.md5_of_body,
+        "MD5OfMessageAttributes": sent.md5_of_message_attributes,
+        "MD5OfMessageSystemAttributes": md5_of_attributes(trace),
+        "SequenceNumber": sent.sequence_number,
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def received_message(message: Message, names: Iterable[str]) -> Structure:
+    """A message of ReceiveMessage, with the system attributes that the client named."""
+    system = {name: value for name, value in message.attributes.items() if {"All", name} & {*names}}
+    attributes = {
+        name: {"BinaryValue" if isinstance(value, bytes) else "StringValue": value, "DataType": type_}
+        for name, (type_, value) in message.message_attributes.items()
+    }
+    members = {
+        "MessageId": message.message_id,
+        "ReceiptHandle": message.receipt_handle,
+        "MD5OfBody": message.md5_of_body,
+        "Body": message.body,
+        "Attributes": system,
+        "MD5OfMessageAttributes": message.md5_of_message_attributes,
+        "MessageAttributes": attributes,
+    }
+    return {name: value for name, value in members.items() if value}
+
+
+def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
+    """The result of a delete or visibility batch; the Python API names its entries by position."""
+
+    def entry_id(position: str) -> str:
+        id: str = entries[int(position)]["Id"]
+        return id
+
+    result = BatchResult(
+        [BatchSuccess(entry_id(done.id)) for done in result.successful],
+        [attrs.evolve(failure, id=entry_id(failure.id)) for failure in result.failed],
+    )
+    return batch_result(result, lambda done: {})
+
+
+def batch_result(result: BatchResult, members: Callable[[BatchSuccess], Structure]) -> Structure:
+    """The result of a batch; `members` returns what an entry has besides its id."""
+    parts = {
+        "Successful": [{"Id": done.id} | members(done) for done in result.successful],
+        "Failed": [
+            {
+                "Id": failure.id,
+                "SenderFault": failure.sender_fault,
+                "Code": failure.code,
+                "Message": failure.message,
+            }
+            for failure in result.failed
+        ],
+    }
+    # like SQS, though the model requires both lists: clients ask `"Failed" in answer` and `hasFailed()`
+    return {name: entries for name, entries in parts.items() if entries}
