@@ -693,12 +693,12 @@ class Queue:
 
     def bulk_send(self, spark: SparkSession, df: DataFrame, name: SendKey | None, order_by: str | None) -> int:
         """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
-        from lakequeue.storage.bulk import commit_files
+        from lakequeue.storage.bulk.send import send_frame
 
         with self.service():
             while True:
                 try:
-                    rows = commit_files.send(self._bulk_target(), spark, df, name, self.now_micros, order_by)
+                    rows = send_frame(self._bulk_target(), spark, df, name, self.now_micros, order_by)
                 except StaleAttributes:
                     self._renew()
                     continue

@@ -11,8 +11,8 @@ from lakequeue.errors import InvalidOptions, InvalidParameterValue, LakeQueueErr
 from lakequeue.model.attributes import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.spark import checkpoint as checkpoints
-from lakequeue.storage.bulk import commit_files
 from lakequeue.storage.bulk.manifests import SendKey
+from lakequeue.storage.bulk.send import check_frame
 from lakequeue.storage.engines.commit import first_line
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def stream_to_queue(
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
-    commit_files.check(q.rules, df, order_by)
+    check_frame(q.rules, df, order_by)
     writer = _with_trigger(df.writeStream, trigger, [])
     place = checkpoints.claim(df.sparkSession, checkpoint, q, "stream_to_queue")
     if q.batches_of(place.stream) > place.last_batch + 1:

@@ -1,8 +1,8 @@
 """Removing what tables no longer need: unused files, old log entries, empty directories, deleted queues.
 
-Nothing here commits, and only this and `log_trimming` remove files. On local disks that happens while no process is
-in a commit to the table, see `locks`; on object stores only what is days old is removed. It may run twice, in two
-processes at once, or in part, without harm.
+Nothing here commits, and only this and `log_trimming` remove files. On local disks that happens while no process
+is in a commit to the table, see `locks`; on object stores only what is days old is removed. It may run twice, in
+two processes at once, or in part, without harm.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_log, wants_checkpoint
-from lakequeue.storage.roots import local_path
 from lakequeue.storage.folder import Folder, Freed
+from lakequeue.storage.roots import local_path
 
 PATIENCE = 5.0
 """Seconds that the compactor waits for the exclusive lock of a table."""
@@ -75,7 +75,8 @@ def remove_empty_folders(table_path: str, kept_seconds: float) -> None:
 
 
 def remove_tables(root: str, key: str, kept_seconds: float = 0) -> Freed:
-    """Removes the tables of a queue that the catalog does not name, unless a file is younger than ``kept_seconds``.
+    """Removes the tables of a queue that the catalog does not name, unless a file is younger than
+    ``kept_seconds``.
 
     Raises:
         LockHeld: another process is in a commit to one of them, which would create parts of it again.

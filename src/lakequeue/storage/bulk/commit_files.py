@@ -1,8 +1,8 @@
 """Committing the files of bulk sends: they become segments, in one commit a shard.
 
-Offsets are fixed at commit: positions within a file start at 0, and its base and opening time are partition values.
-So a lost race costs another commit of a few milliseconds, never another write, and a bulk send holds no lock while
-it writes.
+Offsets are fixed at commit: positions within a file start at 0, and its base and opening time are partition
+values. So a lost race costs another commit of a few milliseconds, never another write, and a bulk send holds no
+lock while it writes.
 
 Each commit carries the send's application id, and the manifest names the shards. So a process that repeats an
 interrupted send, or finds one, commits what is missing.
@@ -161,7 +161,9 @@ class _ShardCommit:
         """
         manifest, table, files = self._manifest, self._table, self._staged
         for attempt in range(ATTEMPTS):
-            if self._duplicates is not None:  # before the lock, as reading the log and writing files may take seconds
+            if (
+                self._duplicates is not None
+            ):  # before the lock, as reading the log and writing files may take seconds
                 table.refresh()
                 self._duplicates.check(table, self._now())
                 files = self._duplicates.files()

@@ -20,6 +20,7 @@ _FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0
 """Seconds that files may wait for their commit: half of what VACUUM keeps."""
 
+
 @attrs.frozen
 class SendKey:
     """Identifies a bulk send, so that a repeated one is recognised for good.
@@ -30,7 +31,7 @@ class SendKey:
     app_id: str
     version: int
     files: str
-    """SendKey of the files that wait for the commits; message ids are derived from it."""
+    """Name of the manifest and its files; message ids are derived from it."""
     of_stream: bool = False
     anonymous: bool = False
     """The caller gave no id, so it is never repeated; but it may have to be completed."""

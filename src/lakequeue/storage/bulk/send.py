@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def check(attributes: QueueAttributes, df: DataFrame, order_by: str | None) -> None:
+def check_frame(attributes: QueueAttributes, df: DataFrame, order_by: str | None) -> None:
     """Refuses columns that make no messages, whatever the rows are.
 
     Raises:
@@ -30,7 +30,7 @@ def check(attributes: QueueAttributes, df: DataFrame, order_by: str | None) -> N
     check_columns(df, order_by)
 
 
-def send(
+def send_frame(
     target: Target,
     spark: SparkSession,
     df: DataFrame,
@@ -40,8 +40,8 @@ def send(
 ) -> int:
     """Sends the rows of ``df``; returns how many were added, 0 if ``key`` was sent before.
 
-    Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``now`` is called for each
-    commit, as writing may take minutes, and delays and deduplication count from the commit.
+    Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``now`` is called for
+    each commit, as writing may take minutes, and delays and deduplication count from the commit.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule, or ``order_by`` is not for this queue;
@@ -50,7 +50,7 @@ def send(
         StaleAttributes: nothing was sent; repeat with the newest attributes.
         QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
     """
-    check(target.attributes, df, order_by)
+    check_frame(target.attributes, df, order_by)
     key = key or SendKey.new()
     manifest = None
     if not key.anonymous:

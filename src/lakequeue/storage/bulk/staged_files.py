@@ -35,7 +35,6 @@ def check_exist(messages_path: str, files: Sequence[DataFile]) -> None:
         raise FileNotFoundError(f"{len(gone)} of {len(files)} files waited too long and were removed")
 
 
-
 def safe_name(send_id: str) -> str:
     """A file name for a send id, which the caller chooses freely."""
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", send_id):

@@ -7,7 +7,6 @@ the files with the bases of that moment.
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

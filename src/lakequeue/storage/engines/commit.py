@@ -14,8 +14,8 @@ from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, Table
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import trim_log
-from lakequeue.storage.roots import local_path
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.roots import local_path
 
 OLDEST_BASE = 3600.0
 """Seconds after which a snapshot is too old to commit on where no lock keeps its log."""

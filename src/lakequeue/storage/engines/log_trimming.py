@@ -1,4 +1,4 @@
-"""Keeping the logs of tables short. Nothing but this removes log entries; on local disks under the exclusive lock."""
+"""Keeping logs short: only this removes log entries; on local disks it holds the exclusive lock of the table."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.parquet|crc)(\.cr
 def trim_log(table_path: str, retention: Retention, patience: float) -> Freed:
     """Removes log entries below the newest checkpoint that is old enough, oldest first.
 
-    On local disks a checkpoint is old enough after ``retention.log_minutes``, or with ``LOG_ENTRIES`` entries behind
-    it. Its own age counts, not that of its commit: snapshots loaded since then need nothing below it, and older
-    ones have had that long.
+    On local disks a checkpoint is old enough after ``retention.log_minutes``, or with ``LOG_ENTRIES`` entries
+    behind it. Its own age counts, not that of its commit: snapshots loaded since then need nothing below it, and
+    older ones have had that long.
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.

@@ -124,9 +124,7 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        filters = [
-            (name, "in", [partition_text(value) for value in values]) for name, values in partition.items()
-        ]
+        filters = [(name, "in", [partition_text(value) for value in values]) for name, values in partition.items()]
         actions = [_action(self._write_file(each)) for each in rows]
         self._write(actions, "overwrite", filters, transactions, token)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -315,5 +314,3 @@ class SparkEngine:
             txn = log.startTransaction(none, jvm.scala.Option.apply(snapshot))
             with contextlib.suppress(LostRace), lost_races():  # somebody else has just created it
                 txn.commit(action_sequence(jvm, map(json.dumps, actions)), write_operation(jvm, "created"))
-
-

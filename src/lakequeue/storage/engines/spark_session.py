@@ -1,4 +1,6 @@
-"""Sessions and JVM objects of the Spark engine: isolated sessions, Delta's actions, and its conflicts as lost races."""
+"""Sessions and JVM objects of the Spark engine: isolated sessions, Delta's actions, and its conflicts as lost
+races.
+"""
 
 from __future__ import annotations
 
