@@ -413,38 +413,6 @@ def test_letters_find_their_way_between_queues_of_several_shards(lq):
     assert stored(dead) == []
 
 
-@pytest.mark.spec("DLQ-8", "DLQ-10", "FIF-1", "DDP-14")
-def test_the_order_of_message_groups_survives_the_way_there_and_back(lq):
-    scope = {"fifo": True, "deduplication_scope": "message_group"}
-    dead = lq.create_queue("dead.fifo", shards=2, **scope)
-    policy = RedrivePolicy("dead.fifo", 1)
-    queue = lq.create_queue("orders.fifo", shards=3, redrive_policy=policy, **scope)
-    groups = [f"g{number}" for number in range(9)]
-    for number in range(4):
-        queue.send_batch(
-            [SendEntry(f"{group}-{number}", group_id=group, dedup_id=f"{number}") for group in groups]
-        )
-
-    def consume(until_gone: bool) -> dict[str | None, list[str]]:
-        seen: dict[str | None, list[str]] = {}
-        while messages := queue.receive(1_000):
-            for message in messages:
-                seen.setdefault(message.group_id, []).append(message.body)
-            handles = [message.receipt_handle for message in messages]
-            if until_gone:
-                queue.delete_batch(handles)
-            else:
-                queue.change_visibility_batch([(handle, 0) for handle in handles])
-        return seen
-
-    inorder = {group: [f"{group}-{number}" for number in range(4)] for group in groups}
-    assert consume(until_gone=False) == inorder
-    assert (stored(queue), len(stored(dead))) == ([], 36)
-    assert dead.redrive() == 36
-    assert stored(dead) == []
-    assert consume(until_gone=True) == inorder
-
-
 # --- deduplication
 
 

@@ -31,6 +31,7 @@ from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import PointEngine, PointTable
 from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, each_case, replace
 
 DAY = 24 * 3600
 
@@ -668,10 +669,6 @@ def _an_open_segment_loses_no_send(harness: Harness, patch: pytest.MonkeyPatch) 
     assert drain(harness.queue()) == ["1"]
 
 
-def no_floor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("lakequeue.runtime.shard_service.ShardService._committed_floor", lambda _: 2**40)
-
-
 def no_history_in_the_floor(patch: pytest.MonkeyPatch) -> None:
     def floor(state: Any) -> Any:
         import attrs
@@ -695,27 +692,24 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("lakequeue.storage.engines.point._LOST", ())
 
 
-PAIRS = [
-    (_history_is_kept, no_history_in_the_floor),
-    (_history_is_kept, no_floor),
-    (_what_waits_is_kept, no_floor),
-    (_two_at_once_join_once, no_fence),
+MUTATIONS = [
+    Mutation("no history in the floor", no_history_in_the_floor, {_history_is_kept: "RWD-4"}),
+    Mutation(
+        "no floor",
+        replace("lakequeue.runtime.shard_service.ShardService._committed_floor", lambda _: 2**40),
+        {_history_is_kept: "RWD-4", _what_waits_is_kept: "DLT-6"},
+    ),
+    Mutation("no fence", no_fence, {_two_at_once_join_once: "DLT-1"}),
 ]
 
 
-@point_only
-@pytest.mark.parametrize(("scenario", "mutation"), PAIRS, ids=[f"{s.__name__}-{m.__name__}" for s, m in PAIRS])
-def test_the_guarantee_holds_and_its_check_can_fail(harness: Harness, tmp_path, scenario, mutation):
-    for mutated in (False, True):
-        with pytest.MonkeyPatch.context() as patch:
-            keep_nothing(patch)
-            own = Harness(str(tmp_path / f"{mutated}"), ManualClock(), "point")
-            if not mutated:
-                scenario(own, patch)
-                continue
-            mutation(patch)
-            with pytest.raises((AssertionError, LakeQueueError, pytest.fail.Exception)):
-                scenario(own, patch)
+@each_case(MUTATIONS)
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path):
+    def prepare(patch: pytest.MonkeyPatch) -> tuple[Harness, pytest.MonkeyPatch]:
+        keep_nothing(patch)
+        return Harness(str(tmp_path), ManualClock(), "point"), patch
+
+    case.run(prepare, (LakeQueueError, pytest.fail.Exception))
 
 
 @point_only

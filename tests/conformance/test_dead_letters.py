@@ -101,19 +101,6 @@ def test_a_fifo_queue_serves_the_group_on_and_asks_no_deduplication_window(harne
     assert stored(harness, "dead.fifo") == ["own", "A1", "A2", "not as what was moved"]
 
 
-@pytest.mark.spec("RET-7", "DLQ-5")
-def test_retention_counts_from_the_first_send_on_standard_queues(harness: Harness, clock: ManualClock):
-    create(harness, "dead", "orders")
-    fail(harness, "orders", "old")
-    clock.advance(DAY)
-    harness.open(engine="point").queue("dead").send("young")
-    assert bodies(harness.queue()) == []
-    clock.advance(3 * DAY - 0.000_001)
-    assert stored(harness, "dead") == ["young", "old"]
-    clock.advance(0.000_001)
-    assert bodies(harness.queue("dead")) == ["young"]
-
-
 @pytest.mark.spec("DLQ-8")
 def test_letters_of_several_queues_go_home_all_or_those_that_are_chosen(harness: Harness):
     create(harness, "dead", "orders", "bills", shards=2)

@@ -163,7 +163,7 @@ def test_numbers_go_on_when_all_messages_are_gone_and_purged(fifo: FifoHarness, 
 
 
 @point_only
-@pytest.mark.spec("SND-8", "SND-9", "SEQ-3")
+@pytest.mark.spec("SND-8", "SND-9", "SEQ-3", "FIF-11")
 def test_threads_that_send_to_one_group_have_the_order_of_their_arrival(fifo: FifoHarness):
     here = fifo.create()
     there = fifo.queue()

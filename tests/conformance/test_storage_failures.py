@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from conformance.harness import Call, Harness, batch, bodies, handles, numbered, point_only
+from conformance.harness import Harness, bodies, point_only
 from lakequeue import LakeQueue, errors
 from lakequeue.runtime import shard_service
 from lakequeue.shard import Purge
@@ -182,26 +181,6 @@ def test_tables_that_vanished_are_an_error_of_the_client(harness: Harness):
     ):
         with pytest.raises(errors.QueueClientError):
             verb()
-
-
-@point_only
-@pytest.mark.spec("DLT-1")
-def test_calls_that_wait_for_a_commit_go_into_the_next_one_together(harness: Harness):
-    queue = harness.create()
-    queue.send_batch(batch(*numbered(20)))
-    received = queue.receive(20)
-    before = harness.versions()
-    go = threading.Barrier(20)
-
-    def delete(handle):
-        go.wait(20)
-        queue.delete(handle)
-
-    calls = [Call(harness.clock, lambda h=handle: delete(h)) for handle in handles(received)]
-    assert [call.join() for call in calls] == [None] * 20
-    after = harness.versions()
-    assert sum(after.values()) - sum(before.values()) < 15
-    assert harness.queue().peek() == []
 
 
 @pytest.mark.spec("PUR-2", "ERR-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from consumer import test_consumer as consuming
 from consumer.stage import Stage, sleeper
 from lakequeue import Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.workers import WorkerPool
@@ -61,38 +62,6 @@ def a_heartbeat_ends_with_its_consumer(make: Make) -> None:
     assert stage.queue.changes() == [(5, 0)]
 
 
-def a_message_is_kept_while_its_handler_runs(make: Make) -> None:
-    stage = make()
-    stage.send("A")
-    with stage.running(stage.consumer(sleeper(45), concurrency=1)):
-        stage.clock.advance(40)
-        assert stage.visible() == []
-
-
-def a_group_goes_one_by_one(make: Make) -> None:
-    stage = make(fifo=True)
-    stage.send("a1", "a2")
-    running: list[str] = []
-
-    def handle(message: Message, context: Context) -> None:
-        running.append(message.body)
-        context.sleep(1)
-
-    with stage.running(stage.consumer(handle)):
-        stage.clock.advance(0.5)
-        assert running == ["a1"]
-        stage.clock.advance(1)
-        assert running == ["a1", "a2"]
-
-
-def nothing_of_a_group_passes_a_failure(make: Make) -> None:
-    stage = make(fifo=True)
-    stage.send("a1", "a2")
-    with stage.running(stage.consumer(sleeper(1, Outcome.FAILED))):
-        stage.clock.advance(10)
-    assert stage.queue.deletes() == []
-
-
 def a_lost_receipt_is_told(make: Make) -> None:
     stage = make()
     stage.send("A")
@@ -108,14 +77,14 @@ def a_lost_receipt_is_told(make: Make) -> None:
     assert lost == [True]
 
 
-def what_was_not_begun_is_handed_back(make: Make) -> None:
-    stage = make(fifo=True)
-    stage.send("a1", "a2")
-    consumer = stage.consumer(sleeper(5))
-    with stage.running(consumer):
-        consumer.stop()
-        stage.clock.advance(5)
-    assert stage.visible() == ["a2"]
+def shown_by(test: Callable[..., None], *arguments: Any, **attributes: Any) -> Callable[[Make], None]:
+    """A test of the consumer as a scenario, on a queue with these attributes."""
+
+    def scenario(make: Make) -> None:
+        test(make(**attributes), *arguments)
+
+    scenario.__name__ = test.__name__.removeprefix("test_")
+    return scenario
 
 
 def the_last_extension_is_not_refused(make: Make) -> None:
@@ -180,15 +149,21 @@ MUTATIONS = [
     Mutation(
         "never beats",
         replace(HeartbeatRenewal, "next_check", lambda self, hold, since: None),
-        {a_message_is_kept_while_its_handler_runs: "HBN-1"},
+        {shown_by(consuming.test_messages_that_wait_for_their_group_are_kept_too, fifo=True): "HBN-1"},
     ),
     Mutation(
         "knows no groups",
         replace(WorkerPool, "_by_lane", lambda self, jobs: {job.handle: [job] for job in jobs}),
-        {a_group_goes_one_by_one: "HBN-19"},
+        {shown_by(consuming.test_groups_go_in_parallel_and_their_messages_in_turn, fifo=True): "HBN-19"},
     ),
     Mutation(
-        "returns only the failure", returns_only_the_failure, {nothing_of_a_group_passes_a_failure: "HBN-19"}
+        "returns only the failure",
+        returns_only_the_failure,
+        {
+            shown_by(
+                consuming.test_after_a_failure_the_rest_of_the_group_is_skipped, False, 30, fifo=True
+            ): "HBN-19"
+        },
     ),
     Mutation(
         "keeps losses to itself",
@@ -198,7 +173,7 @@ MUTATIONS = [
     Mutation(
         "hands nothing back",
         replace(WorkerPool, "_release", lambda self, jobs: None),
-        {what_was_not_begun_is_handed_back: "HBN-19"},
+        {shown_by(consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, fifo=True): "HBN-19"},
     ),
     Mutation(
         "knows no twelve hours",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 
+import lakequeue
 from lakequeue import errors
 from lakequeue.cli import app
 from lakequeue.conditions import evaluator, predicate, sandbox
@@ -120,6 +121,12 @@ def test_every_attribute_has_a_row():
 def test_every_error_has_a_row():
     told = {codes(code)[0]: (int(status), codes(legacy)[0]) for code, status, legacy, _ in rows(ERRORS, "code")}
     assert told == {code: (error.status, error.legacy_code) for code, error in errors.SERVICE_ERRORS.items()}
+
+
+def test_every_public_name_is_on_the_page_of_the_api():
+    page = (REFERENCE / "api.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^::: lakequeue\.(\w+)$", page, re.MULTILINE))
+    assert set(lakequeue.__all__) == told | errors.SERVICE_ERRORS.keys() | {"__version__"}
 
 
 @pytest.mark.parametrize("view", ["queues", "messages", "receipts", "stats"])

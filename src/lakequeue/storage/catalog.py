@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -190,12 +191,12 @@ class Catalog:
         return [QueueRow(**row) for row in rows]
 
 
-def _plain(part: pa.Table) -> list[dict]:
+def _plain(part: pa.Table) -> list[dict[str, Any]]:
     part = part.select(layout.QUEUES.names).cast(layout.QUEUES)
     for index, field in enumerate(part.schema):
         if field.type == layout.INSTANT:
             part = part.set_column(index, field.name, part[field.name].cast(pa.int64()))
-    rows = part.to_pylist()
+    rows: list[dict[str, Any]] = part.to_pylist()
     for row in rows:
         row["attributes"], row["tags"] = dict(row["attributes"] or []), dict(row["tags"] or [])
     return rows

@@ -101,10 +101,10 @@ export function chart() {
       );
       return [chosen, x(chosen.at)];
     };
-    tell(points.at(-1));
+    showPoint(points.at(-1));
   }
 
-  function tell(point, where) {
+  function showPoint(point, where) {
     SERIES.forEach(([name], index) => setText(values[index], point ? number(point[name]) : ""));
     setText(at, where === undefined || !point ? "" : clockTime(point.at, true));
     rule?.setAttribute("x1", where ?? -9);
@@ -112,9 +112,9 @@ export function chart() {
   }
 
   picture.addEventListener("pointermove", (event) => {
-    if (points.length) tell(...place(event.clientX - picture.getBoundingClientRect().left));
+    if (points.length) showPoint(...place(event.clientX - picture.getBoundingClientRect().left));
   });
-  picture.addEventListener("pointerleave", () => tell(points.at(-1)));
+  picture.addEventListener("pointerleave", () => showPoint(points.at(-1)));
   new ResizeObserver(draw).observe(node);
   return {
     node,
