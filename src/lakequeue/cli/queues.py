@@ -32,7 +32,8 @@ def create(
     ctx: typer.Context,
     queue: Name,
     profile: Annotated[
-        str | None, typer.Option(metavar="NAME", help="lake (the default), sqs, sqs-2018 or cmq.")
+        str | None,
+        typer.Option(metavar="NAME", help="Rules and defaults: lake (the default), sqs, sqs-2018 or cmq."),
     ] = None,
     fifo: Annotated[bool, typer.Option("--fifo", help="Make it a FIFO queue; its name ends in .fifo.")] = False,
     content_based_deduplication: Annotated[
@@ -45,7 +46,9 @@ def create(
         str | None,
         typer.Option(metavar="SCOPE", help="FIFO: scope of deduplication ids, queue or message_group."),
     ] = None,
-    shards: Annotated[int | None, typer.Option(metavar="N", help="Independent parts of the queue.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of independent parts of the queue.")
+    ] = None,
     visibility_timeout: VisibilityTimeout = None,
     retention: Retention = None,
     delay: Delay = None,

@@ -35,7 +35,9 @@ _COLUMNS = {
 
 def watch(
     ctx: typer.Context,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...", help="All if none is given.")] = None,
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="All queues if none is given.")
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Interval between two updates.")] = 2,
     count: Annotated[
