@@ -30,8 +30,9 @@ from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.dedup import Duplicates, opened_at
 from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.bulk.staged_files import check_exist
-from lakequeue.storage.engines.commit import StaleAttributes, back_off, commit, first_line
+from lakequeue.storage.engines.commit import StaleAttributes, commit, first_line
 from lakequeue.storage.engines.interface import DataFile, Engine, Table
+from lakequeue.storage.engines.retry import Races
 
 ATTEMPTS = 60
 PATIENCE = 4
@@ -58,6 +59,8 @@ class Target:
     """Blocks this process's small sends to a shard for the milliseconds of the commit."""
     purged: Callable[[int], int]
     """The purge mark of a shard, read anew; asked only when duplicates are found in the log (DDP-13)."""
+    committed: Callable[[int, int], None] = lambda shard, lost_races: None
+    """Called after each commit to a shard, with the number of lost races before it."""
 
     @property
     def tables_path(self) -> str:
@@ -160,10 +163,10 @@ class _ShardCommit:
             judged: another shard was reached, so newer attributes no longer matter.
         """
         manifest, table, files = self._manifest, self._table, self._staged
-        for attempt in range(ATTEMPTS):
-            if (
-                self._duplicates is not None
-            ):  # before the lock, as reading the log and writing files may take seconds
+        races = Races(ATTEMPTS)
+        for attempt in races:
+            if self._duplicates is not None:
+                # before the lock, as reading the log and writing files may take seconds
                 table.refresh()
                 self._duplicates.check(table, self._now())
                 files = self._duplicates.files()
@@ -179,8 +182,9 @@ class _ShardCommit:
                 if manifest.too_old and not judged:
                     raise too_old_error(manifest.send_id)
                 if self._add(files, instant, judged):
+                    self._target.committed(self._shard, races.lost)
                     return sum(file.rows for file in files)
-            back_off(attempt)
+            races.lose()
         raise RequestThrottled("too many lost races; nothing was sent")
 
     def _add(self, files: Sequence[DataFile], now: int, judged: bool) -> bool:
