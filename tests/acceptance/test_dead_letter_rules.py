@@ -406,7 +406,7 @@ def test_letters_find_their_way_between_queues_of_several_shards(lq):
     assert sorted(received(queue)) == bodies
     assert received(queue) == []
     assert sorted(stored(dead)) == bodies
-    assert all(shard.stands(lq.micros()).counts.visible for shard in dead.shards)
+    assert all(shard.depth(lq.runtime.now()).counts.visible for shard in dead.runtime.shards)
     assert dead.redrive(max_messages=10) == 10
     assert dead.redrive(where="body >= '12'") + dead.redrive() == 14
     assert sorted(received(queue)) == bodies
@@ -529,7 +529,7 @@ def test_a_deletion_that_was_cut_short_does_not_hold_up_the_source(lq, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(lq, "update", killed)  # its log is closed, the catalog does not know
+        patch.setattr(lq.runtime, "update", killed)  # its log is closed, the catalog does not know
         lq.delete_queue("dead")
     assert received(queue) == ["a"]
     assert [found.name for found in lq.list_queues()] == ["orders"]

@@ -77,4 +77,4 @@ def busy_hours(queue: Queue) -> None:
             queue.send(f"other {number}")
             [message] = queue.receive(visibility_timeout=600)
             queue.change_visibility(message.receipt_handle, 500)
-        older(queue.owner.root, 2 * 3600)
+        older(queue.runtime.root.path, 2 * 3600)

@@ -37,7 +37,7 @@ def two(tmp_path: Path, clock: ManualClock) -> Two:
 
 def another(queue: Queue) -> Queue:
     """The queue as a process sees it that has just started."""
-    return apart(queue.owner.root, queue.owner.clock, 1)[0].queue(queue.name)
+    return apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue(queue.name)
 
 
 def send(queue: Queue, *bodies: str) -> None:

@@ -36,7 +36,7 @@ class Stage:
 
     def third(self) -> Queue:
         """The queue as a process sees it that has just started."""
-        return apart(self.queue.owner.root, self.clock, 1)[0].queue("orders.fifo")
+        return apart(self.queue.runtime.root.path, self.clock, 1)[0].queue("orders.fifo")
 
 
 def _send(queue: Queue, *bodies: str) -> None:

@@ -31,7 +31,7 @@ def test_a_consumer_with_enough_to_do_at_home_forgets_no_shard(tmp_path: Path, f
             queue.send_batch([SendEntry(f"{n}") for n in range(1 if shard else LATEST + 1)])
     keep_to(queue, 0)
     [other] = apart(lq.root, lq.clock, 1)
-    seen = {shard.shard: 0 for shard in queue.shards}
+    seen = {shard.shard: 0 for shard in queue.runtime.shards}
     consumer = other.queue(queue.name)
     keep_to(consumer, 0)
     for _ in range(LATEST):

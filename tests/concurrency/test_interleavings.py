@@ -20,6 +20,7 @@ from concurrency.rig import (
     without_merging,
 )
 from lakequeue import LakeQueue, QueueDoesNotExist, RequestThrottled, SendEntry
+from lakequeue.operations import queues
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
@@ -105,7 +106,7 @@ class TestAttributes:
         self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        monkeypatch.setattr(queue, "finish", lambda: None)  # killed in between
+        monkeypatch.setattr(queue.runtime, "announce_attributes", lambda: None)  # killed in between
         queue.set_attributes(delay=10)
         if how == "attributes":
             other.attributes()
@@ -133,14 +134,14 @@ class TestCatalog:
         self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         two[0].create_queue("before")
-        look = two[0]._check_cooldown
+        check = queues.check_cooldown
 
-        def overtaken(name: str, seconds: float) -> None:
+        def overtaken(*arguments: Any) -> None:
             monkeypatch.undo()
             two[1].create_queue("orders")
-            look(name, seconds)
+            check(*arguments)
 
-        monkeypatch.setattr(two[0], "_check_cooldown", overtaken)
+        monkeypatch.setattr(queues, "check_cooldown", overtaken)
         queue = two[0].create_queue("orders")
         assert [other.key for other in two[0].list_queues("orders")] == [queue.key]
 
@@ -148,8 +149,8 @@ class TestCatalog:
     def test_creations_from_many_threads_and_processes_give_one_queue(self, tmp_path: Path) -> None:
         entries = apart(tmp_path / "root", ManualClock(), 3)
         entries[0].create_queue("before")
-        queues = at_once([lambda lq=lq: lq.create_queue("orders") for lq in entries * 2])
-        assert len({queue.key for queue in queues}) == 1
+        made = at_once([lambda lq=lq: lq.create_queue("orders") for lq in entries * 2])
+        assert len({queue.key for queue in made}) == 1
         assert len(entries[0].list_queues("orders")) == 1
 
 

@@ -112,9 +112,9 @@ class Story:
 
     def judge(self) -> None:
         """By this process, which goes on with what it has, and by one that has just started."""
-        clock = self.queue.owner.clock
+        clock = self.queue.runtime.root.clock
         at_once([lambda: self.queue.send("after"), lambda: self.dead.send("after")], patience=30)
-        here = apart(self.queue.owner.root, clock, 1)[0]
+        here = apart(self.queue.runtime.root.path, clock, 1)[0]
         for queue in (here.queue("orders"), here.queue("dead")):
             check_log(queue, from_start=False, redriven=True)
         clock.advance(1_000)

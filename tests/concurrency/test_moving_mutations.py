@@ -23,7 +23,7 @@ from concurrency.test_moving import (
     stored,
 )
 from lakequeue import LakeQueueError
-from lakequeue.operations.move import Mover
+from lakequeue.operations import move as moves
 from lakequeue.shard import Moved, move
 from lakequeue.shard.state import ShardState
 from lakequeue.testing import ManualClock
@@ -114,7 +114,7 @@ MUTATIONS = [
     ),
     Mutation(
         "leave moves to receivers",
-        replace(Mover, "finish_all", lambda _: None),
+        replace(moves, "finish_all", lambda _: None),
         {the_compactor_ends_a_move: "DLQ-2 DLQ-8"},
     ),
 ]

@@ -60,7 +60,7 @@ def movers(tmp_path: Path) -> Iterator[Movers]:
 
 
 def unfinished(queue: Queue) -> list[Outgoing]:
-    moves = [shard.look(lambda machine: machine.outgoing()) for shard in queue.shards]
+    moves = [shard.look(lambda machine: machine.outgoing()) for shard in queue.runtime.shards]
     return [move for move in moves if move is not None]
 
 

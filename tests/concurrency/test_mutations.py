@@ -20,6 +20,7 @@ from lakequeue import (
     QueueDoesNotExist,
     ReceiptHandleIsInvalid,
 )
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import ShardMachine
 from lakequeue.storage import layout
@@ -204,7 +205,7 @@ def a_deletion_that_was_cut_short_is_finished_by_others(on: Stage) -> None:
         raise KeyboardInterrupt
 
     with on.patch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(on.here, "update", killed)  # the shards are closed, the catalog does not know
+        patch.setattr(on.here.runtime, "update", killed)  # the shards are closed, the catalog does not know
         on.here.delete_queue("orders")
     with suppress(QueueDoesNotExist):
         on.other.send("a")
@@ -353,8 +354,8 @@ def keep_the_machine_after_a_failure(patch: Patch) -> None:
 
 
 @contextmanager
-def _without_finishing(queue: Queue) -> Iterator[None]:
-    with queue.owner.storage_errors():
+def _without_finishing(queue: OpenQueue) -> Iterator[None]:
+    with queue.root.storage_errors():
         yield
 
 
@@ -436,7 +437,7 @@ MUTATIONS = [
     ),
     Mutation(
         "leave deletions unfinished",
-        replace(Queue, "service", _without_finishing),
+        replace(OpenQueue, "service", _without_finishing),
         {a_deletion_that_was_cut_short_is_finished_by_others: "6"},
     ),
     Mutation(

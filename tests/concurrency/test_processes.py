@@ -125,7 +125,7 @@ class Crew:
 
 def anchors(queue: Queue) -> set[str]:
     """A message in each shard."""
-    return {f"anchor {shard}" for shard in range(len(queue.shards))}
+    return {f"anchor {shard}" for shard in range(len(queue.runtime.shards))}
 
 
 def anchor(queue: Queue) -> None:
@@ -350,7 +350,7 @@ def _drain(queue: Queue) -> list[Receipt]:
     """Receives and deletes whatever is left, for as long as something but the anchors is stored."""
     receipts: list[Receipt] = []
     deadline = time.monotonic() + 60
-    while (counts := queue.counts()).visible + counts.in_flight > len(queue.shards):
+    while (counts := queue.counts()).visible + counts.in_flight > len(queue.runtime.shards):
         assert time.monotonic() < deadline, f"does not run empty: {counts}"
         began = time.time_ns() // 1_000
         messages = queue.receive(max_messages=1_000, visibility_timeout=60, wait_time=1)

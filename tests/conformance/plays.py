@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 
-from lakequeue import LakeQueue, LakeQueueError, Queue, client
+from lakequeue import LakeQueue, LakeQueueError, Queue
+from lakequeue.runtime import root as roots
 from lakequeue.testing import ManualClock
 
 LONG = 30
@@ -34,7 +35,7 @@ class Play:
         settings = {"visibility_timeout": LONG, "message_retention_period": 900, "rewind_range": 600}
         self.queues = []
         for _ in range(2):
-            client._stores.clear()
+            roots.opened.clear()
             self.queues.append(self.open(self.clock).create_queue(name, fifo=self.fifo, **settings))
 
     def number(self, message_id: str) -> int:

@@ -12,8 +12,7 @@ from conformance.harness import Harness, point_only
 from hostile import SLOW, SLOW_BODY
 from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
 from lakequeue.conditions import sandbox
-from lakequeue.operations import browse
-from lakequeue.operations.move import Mover
+from lakequeue.operations import browse, move
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
 
@@ -53,15 +52,15 @@ def bodies(queue: Queue, count: int = 100) -> list[str]:
 @contextmanager
 def cut_short(patch: pytest.MonkeyPatch, before: str) -> Iterator[None]:
     """A process that ends in a move, before the append or before the removal."""
-    bring = Mover._bring
+    bring = move._bring
 
-    def die(self: Mover, *arguments) -> bool:
+    def die(*arguments) -> bool:
         if before == "removal":
-            bring(self, *arguments)
+            bring(*arguments)
         raise KeyboardInterrupt
 
     with patch.context() as scope, pytest.raises(KeyboardInterrupt):
-        scope.setattr(Mover, "_bring", die)
+        scope.setattr(move, "_bring", die)
         yield
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from concurrency.rig import keep_to
 from conformance.harness import Call, Harness, batch, bodies, handles, point_only
-from lakequeue import LakeQueue, Queue, SendEntry, errors
+from lakequeue import LakeQueue, SendEntry, errors
+from lakequeue.runtime.open_queue import OpenQueue
 
 
 @pytest.mark.spec("QUE-1", "QUE-4", "QUE-6", "QUE-13", "QUE-15", "QUE-27", "PRF-1", "DLT-3")
@@ -82,7 +83,8 @@ def test_a_widened_range_holds_at_once_for_receives_and_changes_elsewhere(harnes
 def test_a_change_of_attributes_that_was_cut_short_is_finished_by_whoever_comes_next(harness, monkeypatch):
     queue, other = harness.create(), harness.queue()
     with monkeypatch.context() as patch:
-        patch.setattr(Queue, "finish", lambda self: os.kill)  # the process ends before it tells the shards
+        # the process ends before it tells the shards
+        patch.setattr(OpenQueue, "announce_attributes", lambda self: os.kill)
         queue.set_attributes(delay=50)
     assert other.attributes(["DelaySeconds"]) == {"DelaySeconds": "50"}
     sending = Call(harness.clock, lambda: other.send("a"))
@@ -130,9 +132,9 @@ def test_a_deletion_that_was_cut_short_is_finished_by_whoever_comes_next(harness
     queue, other = harness.create(shards=2), harness.queue()
     queue.send_batch(batch("a"))
     if step == "after the first commit":
-        queue._shards[0].close()
+        queue.runtime.shards[0].close()
     else:
-        queue.close()
+        queue.runtime.close_shards()
     keep_to(other, 0)
     with pytest.raises(errors.QueueDoesNotExist):
         other.send("b")

@@ -17,7 +17,7 @@ from lakequeue.storage.engines.interface import LostRace
 
 
 def table_class(harness: Harness):
-    return type(harness.open().engine.open(f"{harness.root}/queues"))
+    return type(harness.open().runtime.engine.open(f"{harness.root}/queues"))
 
 
 @pytest.mark.core
@@ -189,8 +189,8 @@ def test_a_purge_that_was_cut_short_between_shards_can_be_repeated(harness: Harn
     queue = harness.create(shards=3)
     for number in range(6):
         queue.send(str(number))
-    last = queue._shards[-1]
-    last.command([Purge(queue.name, at_any_time=True)], queue.now_micros)  # as far as the first call got
+    last = queue.runtime.shards[-1]
+    last.command([Purge(queue.name, at_any_time=True)], queue.runtime.now)  # as far as the first call got
     queue.purge()
     assert queue.counts().visible == 0
     with pytest.raises(errors.PurgeQueueInProgress):

@@ -67,7 +67,7 @@ def entrance(
 ) -> Iterator[Entrance]:
     """Runs a server on a free port."""
     lake = LakeQueue(str(root), clock=clock or SystemClock())
-    lake.prepare()
+    lake.runtime.prepare()
     served = Application(lake, **application)
     server = Server(served, "127.0.0.1", 0, certificate, connections)
     url = server.bind()

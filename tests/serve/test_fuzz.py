@@ -315,7 +315,7 @@ def made(lake: LakeQueue) -> None:
 def fuzzed(root: Path) -> Iterator[Fuzzed]:
     clock = Forward()
     lake = LakeQueue(str(root), clock=clock)
-    lake.prepare()
+    lake.runtime.prepare()
     application = Application(lake)
     made(lake)
     application.endpoint.stop()  # nobody waits for messages

@@ -126,7 +126,7 @@ def test_a_client_that_hangs_up_takes_no_message_with_it(stage: Stage) -> None:
 
 def hung_up_while_claiming(stage: Stage, queue: Queue, **given: Any) -> None:
     """A receive whose client is gone when the claim comes to its end."""
-    ledger = queue.shards[0]._ledger_lock
+    ledger = queue.runtime.shards[0]._ledger_lock
     with ledger:
         with stage.hanging_up(**given):
             pass

@@ -14,6 +14,7 @@ from serving import Process, client_of, wait_until
 
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.errors import InvalidParameterValue, QueueClientError, ResourceNotFoundException
+from lakequeue.operations import attributes
 from lakequeue.serve.sqs.move_tasks import MAX_RATE, MAX_TASKS, STALE_MILLIS, MoveTasks
 from lakequeue.testing import ManualClock
 
@@ -55,7 +56,7 @@ class Stage:
 
     def written(self) -> dict[str, Any]:
         """The newest task as it stands in the catalog."""
-        first: dict[str, Any] = json.loads(self.dead.move_tasks or "")[0]
+        first: dict[str, Any] = json.loads(attributes.move_tasks(self.dead.runtime) or "")[0]
         return first
 
     def edited(self, **changes: Any) -> None:
@@ -65,7 +66,7 @@ class Stage:
             first, *others = json.loads(text or "[]")
             return json.dumps([first | changes, *others])
 
-        self.dead.update_move_tasks(update)
+        attributes.update_move_tasks(self.dead.runtime, update)
 
 
 @pytest.fixture
@@ -185,7 +186,7 @@ def test_wrong_tasks_are_refused_and_leave_no_trace(stage: Stage) -> None:
     for most in 0, MAX_TASKS + 1:
         with pytest.raises(InvalidParameterValue, match="MaxResults"):
             stage.server().listed(stage.dead.arn, most)
-    assert stage.dead.move_tasks is None and sizes(stage.dead) == [5]
+    assert attributes.move_tasks(stage.dead.runtime) is None and sizes(stage.dead) == [5]
 
 
 @pytest.mark.spec("DLQ-8")
@@ -278,7 +279,7 @@ def test_tasks_that_cannot_be_read_keep_no_others_waiting(lake: LakeQueue) -> No
     before = lake.create_queue("before")
     stage = Stage(lake, letters=5)
     for broken in before, lake.create_queue("behind"):
-        broken.update_move_tasks(lambda text: json.dumps([{"of": "a newer version"}]))
+        attributes.update_move_tasks(broken.runtime, lambda text: json.dumps([{"of": "a newer version"}]))
     stage.server().stop()
     stage.servers[0].start(stage.dead.arn, None, None)
     second = stage.server()

@@ -127,7 +127,7 @@ def compact(
         with render.spinner(f"compacting {queue}"):
             done = [lake.queue(queue).compact()]
     else:
-        with render.progress("compacting", len(lake.rows())) as advance:
+        with render.progress("compacting", len(lake.runtime.rows())) as advance:
             done = lake.compact(lambda number, total, name: advance(int(number > 0), name))
     documents = [render.summary_document(summary) for summary in done]
     session.answer(documents if queue is None else documents[0], render.summary_table(done))

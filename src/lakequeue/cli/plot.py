@@ -39,7 +39,7 @@ def plot(
     lake = session.lake()
     begin = lake.clock.now() - timedelta(hours=hours) if since is None else parse_instant(since)
     with render.spinner("reading"):
-        points = plot.points(lake.queue(queue), begin)
+        points = plot.points(lake.queue(queue).runtime, begin)
     if out is not None:
         plot.draw(queue, points, out)
     documents = [

@@ -63,7 +63,7 @@ class Consumer:
     ) -> None:
         _check(queue, handler, concurrency, renewal, make_failed_messages_visible_immediately, wait_time)
         self._queue = queue
-        self._clock = queue.owner.clock
+        self._clock = queue.runtime.root.clock
         self._handler = handler
         self._concurrency = concurrency
         self._renewal = renewal
@@ -167,7 +167,7 @@ class Consumer:
                 self._clock.wait(began + _BETWEEN_RECEIVES, self._interrupt)
 
     def _receive(self, room: int, wait: bool) -> list[Message]:
-        rules = self._queue.rules
+        rules = self._queue.runtime.attributes
         return self._queue.receive(
             max_messages=min(room, rules.profile_rules.max_batch or room),
             visibility_timeout=self._renewal.receive_timeout,
@@ -207,7 +207,7 @@ def _check(
         problems.append(f"renewal: must be a renewal policy, not {renewal!r}")
     elif renewal.receive_timeout is not None:
         try:
-            check_visibility_timeout(queue.rules, renewal.receive_timeout)
+            check_visibility_timeout(queue.runtime.attributes, renewal.receive_timeout)
         except QueueServiceError as error:
             problems.append(f"renewal: {error.message}")
     if hand_back not in (None, True, False):
@@ -215,7 +215,7 @@ def _check(
             f"make_failed_messages_visible_immediately: must be True, False or None, not {hand_back!r}"
         )
     try:
-        check_wait(queue.rules, wait_time)
+        check_wait(queue.runtime.attributes, wait_time)
     except QueueServiceError as error:
         problems.append(f"wait_time: {error.message}")
     if problems:

@@ -65,7 +65,7 @@ class Context:
     def __init__(self, message: Message, queue: Queue, hold: Callable[[], Hold | None]) -> None:
         self.message = message
         self.lost = Lost()
-        self._clock = queue.owner.clock
+        self._clock = queue.runtime.root.clock
         self._hold = hold
 
     @property
@@ -136,12 +136,12 @@ class WorkerPool:
         broken: Callable[[BaseException], None],
     ) -> None:
         self._queue = queue
-        self._clock = queue.owner.clock
+        self._clock = queue.runtime.root.clock
         self._handler = handler
         self._hand_back = hand_back
         self._ended = ended
         self._broken = broken
-        self._largest_batch = queue.rules.profile_rules.max_batch
+        self._largest_batch = queue.runtime.attributes.profile_rules.max_batch
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
             self._clock, renewal, self._extend, self._lose, broken, self._largest_batch
         )
@@ -280,7 +280,7 @@ class WorkerPool:
         self._forget(mine)
 
     def _release(self, jobs: Sequence[_Job]) -> None:
-        rules = self._queue.rules
+        rules = self._queue.runtime.attributes
         shortest = 0 if rules.allow_zero_visibility else 1
         size = self._largest_batch or len(jobs) or 1
         # the last ones first: a group stays blocked until its first message is back, which keeps its order

@@ -19,7 +19,7 @@ from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceEr
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.home_shard import HomeShard
-from lakequeue.runtime.waiters import Line
+from lakequeue.runtime.waiters import Waiters
 from lakequeue.shard import (
     Claim,
     Command,
@@ -81,8 +81,8 @@ class Placed(NamedTuple):
     message_id: str
 
 
-class ShardStanding(NamedTuple):
-    """How a shard stands at an instant, all from one snapshot."""
+class ShardDepth(NamedTuple):
+    """The depth of a shard at an instant, all from one snapshot."""
 
     counts: Counts
     oldest_sent_at: int | None
@@ -91,7 +91,7 @@ class ShardStanding(NamedTuple):
     """Messages that were ever sent."""
 
     @classmethod
-    def of(cls, machine: ShardMachine, now: int) -> ShardStanding:
+    def of(cls, machine: ShardMachine, now: int) -> ShardDepth:
         counts = machine.counts(now)
         oldest = counts.oldest_offset
         return cls(counts, None if oldest is None else machine.log.sent_at(oldest), machine.log.end)
@@ -105,12 +105,12 @@ Sent = list[Placed | None]
 class Shared:
     """What the shards of a queue share in this process."""
 
-    line: Line
+    waiters: Waiters
     home: HomeShard
 
     @classmethod
     def of(cls, shards: int) -> Shared:
-        return cls(Line(), HomeShard(shards))
+        return cls(Waiters(), HomeShard(shards))
 
 
 def settle(shards: Sequence[ShardService]) -> Sequence[int]:
@@ -354,9 +354,9 @@ class ShardService:
         """
         return self._settling.submit(_Commands(commands, now))
 
-    def stands(self, now: int) -> ShardStanding:
+    def depth(self, now: int) -> ShardDepth:
         """Fresh counts."""
-        return self.look(lambda machine: ShardStanding.of(machine, now))
+        return self.look(lambda machine: ShardDepth.of(machine, now))
 
     def next_event(self, now: int) -> int | None:
         """When a claim may find more than now, as far as this process knows."""
@@ -580,8 +580,8 @@ class ShardService:
     # --- waiting
 
     def wake(self) -> None:
-        """Has somebody look who waits for messages; called after every change that this process makes."""
-        self.shared.line.call()
+        """Wakes a long poll; called after every change that this process makes."""
+        self.shared.waiters.wake()
 
 
 class _Places:

@@ -125,7 +125,9 @@ class Actions:
         name = given["QueueName"]
         wanted: dict[str, Any] = _plain_attributes(given.get("Attributes", {}))
         try:
-            wanted["Profile"] = self.lake.queue(name).rules.profile  # an existing queue keeps its profile
+            wanted["Profile"] = self.lake.queue(
+                name
+            ).runtime.attributes.profile  # an existing queue keeps its profile
         except QueueDoesNotExist:
             wanted["Profile"] = PROFILE
         queue = self.lake.create_queue(name, tags=given.get("tags"), **wanted)
@@ -282,7 +284,7 @@ class Actions:
         entries = given["Entries"]
 
         def checked(queue: Queue) -> BatchResult:
-            check_batch_ids([entry["Id"] for entry in entries], queue.rules)
+            check_batch_ids([entry["Id"] for entry in entries], queue.runtime.attributes)
             return settle(queue, entries)
 
         return settle_result(self.on_queue(given["QueueUrl"], checked), entries)
