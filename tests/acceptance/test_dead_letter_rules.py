@@ -8,25 +8,14 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import spread
+from concurrency.harness import spread
 from conformance.harness import Call
 from lakequeue import LakeQueue, Queue, RedriveAllowPolicy, RedrivePolicy, SendEntry, errors
 from lakequeue.model.redrive_policies import arn
 from lakequeue.operations import browse
-from lakequeue.testing import ManualClock
 
 HOUR = 3_600
 DAY = 86_400
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path, clock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), engine="point", clock=clock)
 
 
 def pair(lq: LakeQueue, most: int = 1, fifo: bool = False, **attributes: Any) -> tuple[Queue, Queue]:

@@ -24,16 +24,6 @@ from lakequeue.testing import ManualClock
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=clock)
-
-
-@pytest.fixture
 def begin(clock: ManualClock) -> datetime:
     return clock.now()
 

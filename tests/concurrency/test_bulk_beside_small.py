@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.rig import apart, application_id, at_once, check_log, small_segments
+from concurrency.harness import apart, application_id, at_once, check_log, small_segments
 from lakequeue import LakeQueue, QueueClientError
 from lakequeue.model.clock import SystemClock
 from lakequeue.storage import layout

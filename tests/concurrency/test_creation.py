@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.rig import apart, drain
+from concurrency.harness import apart, drain
 from lakequeue import LakeQueue, QueueClientError, QueueDoesNotExist
 from lakequeue.operations import queues
 from lakequeue.storage.catalog import Catalog, QueueRow

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.rig import apart, application_id, check_log, drain, log_versions, shard_of, small_segments
+from concurrency.harness import apart, application_id, check_log, drain, log_versions, shard_of, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, QueueDoesNotExist, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import queues
@@ -19,20 +19,9 @@ from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
-from lakequeue.testing import ManualClock
 
 WORKER = Path(__file__).with_name("worker.py")
 Verb = Callable[[Queue], Any]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=clock)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from concurrency.fifo_rig import fifo_rows
-from concurrency.rig import apart, check_log, drain
+from concurrency.fifo_history import fifo_rows
+from concurrency.harness import apart, check_log, drain
 from lakequeue import Message, Queue, QueueClientError, SendEntry
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.storage.engines.interface import LostRace
@@ -22,11 +22,6 @@ RAISED = [LostRace("answer lost"), OSError("post-commit work failed")]
 
 class Killed(BaseException):
     """Ends a call where a SIGKILL would."""
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from concurrency.fifo_rig import fifo_rows
-from concurrency.rig import apart, at_once, check_log, small_segments
+from concurrency.fifo_history import fifo_rows
+from concurrency.harness import apart, at_once, check_log, small_segments
 from lakequeue import Queue, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.testing import ManualClock

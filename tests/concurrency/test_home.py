@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.rig import apart, keep_to
+from concurrency.harness import apart, keep_to
 from lakequeue import LakeQueue, SendEntry, SystemClock
 from lakequeue.runtime.home_shard import ELSEWHERE_EVERY
 

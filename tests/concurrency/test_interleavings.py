@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import (
+from concurrency.harness import (
     apart,
     application_id,
     at_once,
@@ -26,11 +26,6 @@ from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

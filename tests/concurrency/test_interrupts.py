@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import attrs
 import pytest
 
-from concurrency.rig import apart, at_once, check_log, drain, small_segments
+from concurrency.harness import apart, at_once, check_log, drain, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, SendEntry
 from lakequeue.operations import move
 from lakequeue.runtime import group_commit, shard_service

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.rig import apart, at_once, drain, log_rows, shard_of, spread
+from concurrency.harness import apart, at_once, drain, log_rows, shard_of, spread
 from concurrency.test_faults import Fault, killed
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
@@ -67,12 +67,7 @@ def stored(queue: Queue) -> list[str]:
     return sorted(message.body for message in queue.peek(limit=1_000))
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-def stage(root: Path, clock: ManualClock) -> tuple[Pair, Pair]:
+def two_processes(root: Path, clock: ManualClock) -> tuple[Pair, Pair]:
     """One queue with two dead letters and a young message, in two processes."""
     here, there = apart(root, clock)
     mine = Pair.create(here)
@@ -83,7 +78,7 @@ def stage(root: Path, clock: ManualClock) -> tuple[Pair, Pair]:
 
 @pytest.fixture
 def two(tmp_path: Path, clock: ManualClock) -> tuple[Pair, Pair]:
-    return stage(tmp_path / "root", clock)
+    return two_processes(tmp_path / "root", clock)
 
 
 @contextmanager

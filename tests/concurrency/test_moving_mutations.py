@@ -19,8 +19,8 @@ from concurrency.test_moving import (
     letters,
     received,
     redrive,
-    stage,
     stored,
+    two_processes,
 )
 from lakequeue import LakeQueueError
 from lakequeue.operations import move as moves
@@ -122,4 +122,4 @@ MUTATIONS = [
 
 @each_case(MUTATIONS)
 def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
-    case.run(lambda _: stage(tmp_path, ManualClock()), (LakeQueueError, pytest.fail.Exception))
+    case.run(lambda _: two_processes(tmp_path, ManualClock()), (LakeQueueError, pytest.fail.Exception))

@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from concurrency.rig import log_rows
+from concurrency.harness import log_rows
 from concurrency.test_faults import WORKER
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.shard import Outgoing

@@ -9,18 +9,13 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import apart, drain, keep_to
+from concurrency.harness import apart, drain, keep_to
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.operations import queues
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
 
 SHARDS = 3
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

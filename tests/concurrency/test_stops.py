@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import apart, at_once, check_log, drain, log_rows
+from concurrency.harness import apart, at_once, check_log, drain, log_rows
 from concurrency.stopping import busy_hours, older, short_logs, stopped_in
 from lakequeue import Queue, QueueClientError
 from lakequeue.runtime import shard_service
@@ -22,11 +22,6 @@ from lakequeue.storage.engines import commit, locks
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

@@ -11,16 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.rig import apart, at_once, check_log, log_versions, shard_of, small_segments
+from concurrency.harness import apart, at_once, check_log, log_versions, shard_of, small_segments
 from lakequeue import LakeQueue, OverLimit, QueueClientError, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def lq(tmp_path: Path) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=ManualClock())
 
 
 @pytest.mark.spec("RCV-15", "RCV-3")

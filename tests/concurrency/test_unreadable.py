@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import apart, small_segments
+from concurrency.harness import apart, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

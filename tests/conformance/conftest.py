@@ -26,11 +26,6 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return SparkEngine(request.getfixturevalue("spark"))
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=ENGINES)
 def lq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> LakeQueue:
     """A root that does not exist yet, through each engine."""

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from concurrency.rig import apart, at_once, check_log, drain, log_rows, shard_of, small_segments
-from concurrency.test_processes import Crew, anchor, judge
+from concurrency.harness import apart, at_once, check_log, drain, log_rows, shard_of, small_segments
+from concurrency.test_processes import Workers, anchor, judge
+from conformance.call_sequences import CallSequence
 from conformance.harness import Harness, point_only
-from conformance.plays import Play
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations.compact import compact_root
 from lakequeue.runtime import root as roots
@@ -91,16 +91,19 @@ def compare(
         said = []
         for compacting in (False, True):
             root = str(tmp_path / f"{seed}-{compacting}")
-            play, draw = Play(root, fifo, lambda clock, root=root: open_at(root, clock)), random.Random(seed)
+            calls, draw = (
+                CallSequence(root, fifo, lambda clock, root=root: open_at(root, clock)),
+                random.Random(seed),
+            )
             compacted = 0
             for _ in range(steps):
-                play.step(draw)
+                calls.step(draw)
                 if compacting:
                     roots.opened.clear()
-                    for summary in succeeded(open_at(root, play.clock).compact()):
+                    for summary in succeeded(open_at(root, calls.clock).compact()):
                         compacted += summary.segments_dropped + summary.segments_merged + summary.files_freed
-            play.end()
-            said.append(play.said)
+            calls.end()
+            said.append(calls.said)
             assert compacted > 0 or not compacting, "no pass had anything to do"
             shutil.rmtree(root)
         for step, (plain, compacted_answer) in enumerate(zip(*said, strict=True)):
@@ -534,24 +537,24 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
 @pytest.mark.timeout(120)
 @point_only
 def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harness, tmp_path):
-    crew = Crew(tmp_path / "shared", LakeQueue(str(tmp_path / "shared")).create_queue("orders"))
-    anchor(crew.queue)
+    workers = Workers(tmp_path / "shared", LakeQueue(str(tmp_path / "shared")).create_queue("orders"))
+    anchor(workers.queue)
     names = ["a", "b"]
     try:
         for name in names:
-            crew.start(name)
+            workers.start(name)
         for name in names:
-            crew.wait_until_ready(name)
+            workers.wait_until_ready(name)
         until, passes = time.monotonic() + 6, 0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(merge_segments, "TIER_SEGMENTS", 2)
             while time.monotonic() < until:
-                succeeded(LakeQueue(crew.queue.runtime.root.path).compact())
+                succeeded(LakeQueue(workers.queue.runtime.root.path).compact())
                 passes += 1
-        crew.stop()
-        summary = judge(crew)
+        workers.stop()
+        summary = judge(workers)
     finally:
-        for process in crew.running.values():
+        for process in workers.running.values():
             process.kill()
     assert passes > 3 and summary.unknown == 0
     assert min(summary.sent, summary.received, summary.deleted) > 10, summary

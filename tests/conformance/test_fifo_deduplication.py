@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from concurrency.rig import log_rows, small_segments
+from concurrency.harness import log_rows, small_segments
 from conformance.fifo import (
     NAME,
     FifoHarness,

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from concurrency.rig import at_once
+from concurrency.harness import at_once
 from conformance.fifo import (
     FifoHarness,
     bodies,

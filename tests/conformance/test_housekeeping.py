@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from deltalake import DeltaTable
 
-from concurrency.rig import keep_to
+from concurrency.harness import keep_to
 from conformance.harness import Harness, batch, bodies, handles, numbered, point_only
 from lakequeue import Queue, errors
 from lakequeue.storage import ledger

@@ -6,32 +6,32 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from consumer import test_consumer as consuming
-from consumer.stage import Stage, sleeper
+from consumer.harness import Harness, sleeper
 from lakequeue import Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from mutations import Case, Mutation, Patch, each_case, replace
 
-Make = Callable[..., Stage]
+Make = Callable[..., Harness]
 
 
 # --- scenarios
 
 
 def _ends(make: Make, handler: Any, changes: list[tuple[float, float]], visible_at: float | None) -> None:
-    stage = make()
-    stage.send("A")
-    consumer = stage.consumer(handler, concurrency=2)
-    with stage.running(consumer):
-        stage.clock.advance(29)
+    harness = make()
+    harness.send("A")
+    consumer = harness.consumer(handler, concurrency=2)
+    with harness.running(consumer):
+        harness.clock.advance(29)
         consumer.stop(timeout=0)
-        stage.clock.advance(0.999)
-        assert stage.visible() == []
-        stage.clock.advance(0.001)
-        assert bool(stage.visible()) is (visible_at == 30)
-        stage.clock.advance(200)
-    assert stage.queue.changes() == changes
+        harness.clock.advance(0.999)
+        assert harness.visible() == []
+        harness.clock.advance(0.001)
+        assert bool(harness.visible()) is (visible_at == 30)
+        harness.clock.advance(200)
+    assert harness.queue.changes() == changes
 
 
 def a_heartbeat_ends_with_a_delete(make: Make) -> None:
@@ -51,29 +51,29 @@ def a_heartbeat_ends_with_an_exception(make: Make) -> None:
 
 
 def a_heartbeat_ends_with_its_consumer(make: Make) -> None:
-    stage = make()
-    stage.send("A")
-    consumer = stage.consumer(sleeper(1_000))
-    with stage.running(consumer) as running:
-        stage.clock.advance(5)
+    harness = make()
+    harness.send("A")
+    consumer = harness.consumer(sleeper(1_000))
+    with harness.running(consumer) as running:
+        harness.clock.advance(5)
         consumer.stop(timeout=0)
         assert running.join() is None
-        stage.clock.advance(100)
-    assert stage.queue.changes() == [(5, 0)]
+        harness.clock.advance(100)
+    assert harness.queue.changes() == [(5, 0)]
 
 
 def a_lost_receipt_is_told(make: Make) -> None:
-    stage = make()
-    stage.send("A")
+    harness = make()
+    harness.send("A")
     lost = []
 
     def handle(message: Message, context: Context) -> None:
-        stage.other.change_visibility(message.receipt_handle, 0)
-        stage.other.receive(visibility_timeout=1_000)
+        harness.other.change_visibility(message.receipt_handle, 0)
+        harness.other.receive(visibility_timeout=1_000)
         lost.append(not context.sleep(100))
 
-    with stage.running(stage.consumer(handle, concurrency=1)):
-        stage.clock.advance(200)
+    with harness.running(harness.consumer(handle, concurrency=1)):
+        harness.clock.advance(200)
     assert lost == [True]
 
 
@@ -88,18 +88,18 @@ def shown_by(test: Callable[..., None], *arguments: Any, **attributes: Any) -> C
 
 
 def the_last_extension_is_not_refused(make: Make) -> None:
-    stage = make()
-    stage.send("A")
+    harness = make()
+    harness.send("A")
     lost = []
 
     def handle(message: Message, context: Context) -> None:
         lost.append(not context.sleep(43_000))
 
     policy = HeartbeatRenewal(visibility_timeout=20_000)
-    with stage.running(stage.consumer(handle, concurrency=1, renewal=policy)):
-        stage.clock.advance(43_100)
+    with harness.running(harness.consumer(handle, concurrency=1, renewal=policy)):
+        harness.clock.advance(43_100)
     assert lost == [False]
-    assert stage.queue.deletes() == [(43_000, "A")]
+    assert harness.queue.deletes() == [(43_000, "A")]
 
 
 # --- mutations

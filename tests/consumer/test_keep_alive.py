@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queue(tmp_path: Path, clock: ManualClock) -> Queue:
     queue = LakeQueue(str(tmp_path / "root"), clock=clock).create_queue("orders", shards=2)
     queue.send_batch([SendEntry(str(number)) for number in range(10)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.rig import apart, check_log
+from concurrency.harness import apart, check_log
 from concurrency.stopping import older
 from lakequeue import LakeQueue, Queue, QueueClientError, SystemClock
 from lakequeue.operations import send_dataframe

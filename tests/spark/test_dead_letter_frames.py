@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,16 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, clock: ManualClock, spark: SparkSession) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=clock, spark=spark)
 
 
 def stored(queue: Queue) -> list[str]:

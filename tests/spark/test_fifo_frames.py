@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from concurrency.rig import apart, application_id, check_log, shard_of, small_segments
+from concurrency.harness import apart, application_id, check_log, shard_of, small_segments
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), spark=spark, clock=clock)
 
 
 @pytest.fixture

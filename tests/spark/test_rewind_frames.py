@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.rig import log_versions, shard_of
+from concurrency.harness import log_versions, shard_of
 from lakequeue import LakeQueue, Queue
 from lakequeue.shard import SETTLED, Run
 from lakequeue.storage import layout
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 MESSAGES = int(os.environ.get("LAKEQUEUE_REWIND_MESSAGES", "10000000"))
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from concurrency.rig import check_log, log_rows
+from concurrency.harness import check_log, log_rows
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.spark import stream_from_queue, stream_to_queue
 from lakequeue.testing import ManualClock

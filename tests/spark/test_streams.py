@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.rig import application_id, check_log, log_rows
+from concurrency.harness import application_id, check_log, log_rows
 from concurrency.stopping import older
 from lakequeue import (
     HeartbeatRenewal,
@@ -35,16 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), spark=spark, clock=clock)
 
 
 @pytest.fixture

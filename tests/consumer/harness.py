@@ -83,7 +83,7 @@ class Recorder(Queue):
 
 
 @attrs.define
-class Stage:
+class Harness:
     """One queue, its consumer's view of it, and another consumer's."""
 
     lq: LakeQueue
