@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lakequeue.operations.send import in_turn
+from lakequeue.runtime import calls
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import commit_files
 from lakequeue.storage.bulk.manifests import SendKey
@@ -25,7 +26,7 @@ def bulk_send(
     queue: OpenQueue, spark: SparkSession, df: DataFrame, name: SendKey | None, order_by: str | None
 ) -> int:
     """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
-    with queue.service():
+    with queue.service("send_dataframe") as call:
         while True:
             try:
                 rows = commit_files.send(_target(queue), spark, df, name, queue.now, order_by)
@@ -34,12 +35,13 @@ def bulk_send(
                 continue
             for shard in queue.shards:
                 shard.wake()
+            call.messages = rows
             return rows
 
 
 def batches_of(queue: OpenQueue, stream: str) -> int:
     """Number of micro-batches of a stream that the queue has, without empty ones at the end."""
-    with queue.service():
+    with queue.service("batches_of"):
         queue.reload()  # raises if the queue was deleted
         target = _target(queue)
         return max(target.open(shard).transaction(stream_id(stream)) or 0 for shard in target.shards)
@@ -71,4 +73,5 @@ def _target(queue: OpenQueue) -> commit_files.Target:
         lambda shard: queue.shards[shard].room(attributes, queue.now()),
         lambda shard: queue.shards[shard].holding_sends(),
         lambda shard: queue.shards[shard].purged_offset(),
+        calls.committed,
     )

@@ -33,8 +33,9 @@ from lakequeue.storage.bulk import manifests, write_files
 from lakequeue.storage.bulk.dedup import Duplicates, opened_at
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
 from lakequeue.storage.bulk.row_rules import Fifo, check_columns
-from lakequeue.storage.engines.commit import StaleAttributes, back_off, commit, first_line
+from lakequeue.storage.engines.commit import StaleAttributes, commit, first_line
 from lakequeue.storage.engines.interface import DataFile, Engine, Table
+from lakequeue.storage.engines.retry import Races
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +65,8 @@ class Target:
     """Keeps this process's small sends to a shard waiting for the few milliseconds of the commit."""
     purged: Callable[[int], int]
     """Offset up to which a shard was purged, fresh; asked when messages of the log are in the way (DDP-13)."""
+    committed: Callable[[int, int], None] = lambda shard, lost_races: None
+    """Called after each commit to a shard, with the number of races that were lost before it."""
 
     @property
     def tables_path(self) -> str:
@@ -263,7 +266,8 @@ class _Part:
             judged: another shard was reached, so newer attributes do not matter any more.
         """
         manifest, table, files = self._manifest, self._table, self._staged
-        for attempt in range(ATTEMPTS):
+        races = Races(ATTEMPTS)
+        for attempt in races:
             if self._duplicates is not None:  # here, as reading the log and writing files may take seconds
                 table.refresh()
                 self._duplicates.look(table, self._now())
@@ -280,8 +284,9 @@ class _Part:
                 if manifest.too_old and not judged:
                     raise _too_old(manifest.send_id)
                 if self._add(files, instant, judged):
+                    self._target.committed(self._shard, races.lost)
                     return sum(file.rows for file in files)
-            back_off(attempt)
+            races.lose()
         raise RequestThrottled("too many lost races; nothing was sent")
 
     def _add(self, files: Sequence[DataFile], now: int, judged: bool) -> bool:
