@@ -368,6 +368,11 @@ def forget_leases_on_loading(patch: Patch) -> None:
     )
 
 
+def clean_without_a_lock(patch: Patch) -> None:
+    for module in ("cleaning", "engines.log_trimming"):
+        patch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
+
+
 MUTATIONS = [
     Mutation(
         "commit without a lock",
@@ -376,7 +381,7 @@ MUTATIONS = [
     ),
     Mutation(
         "clean without a lock",
-        replace("lakequeue.storage.cleaning.committing", lambda *_, **__: nullcontext()),
+        clean_without_a_lock,
         {a_stopped_send_is_stored_once: "6", the_files_of_a_stopped_commit_stay: "6"},
     ),
     Mutation(

@@ -9,6 +9,7 @@ from lakequeue.runtime import calls
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import commit_files
 from lakequeue.storage.bulk.manifests import SendKey
+from lakequeue.storage.bulk.send import send_frame
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.layout import stream_id
 
@@ -29,7 +30,7 @@ def bulk_send(
     with queue.service("send_dataframe") as call:
         while True:
             try:
-                rows = commit_files.send(_target(queue), spark, df, name, queue.now, order_by)
+                rows = send_frame(_target(queue), spark, df, name, queue.now, order_by)
             except StaleAttributes:
                 queue.renew()
                 continue

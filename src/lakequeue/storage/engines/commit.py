@@ -8,12 +8,14 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from lakequeue.errors import QueueClientError
-from lakequeue.storage import cleaning, layout
+from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, Table
-from lakequeue.storage.engines.locks import LockHeld, committing, local_path
+from lakequeue.storage.engines.locks import LockHeld, committing
+from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.roots import local_path
 
 OLDEST_BASE = 3600.0
 """Seconds after which a snapshot is too old to commit on where no lock keeps its log."""
@@ -134,7 +136,7 @@ def _trim(table: Table) -> None:
     if local_path(table.path) is None:
         return  # there a long log costs nothing, and the compactor trims it
     try:
-        cleaning.trim_log(table.path, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
+        trim_log(table.path, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
     except LockHeld:
         pass
     except Exception as error:
