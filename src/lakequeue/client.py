@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.clock import Clock, SystemClock
@@ -13,7 +13,9 @@ from lakequeue.runtime.root import Root
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
 
+    from lakequeue.model.attribute_types import NewQueueAttributes
     from lakequeue.operations.compact import CompactionSummary, Progress
 
 MAX_LISTED = 1_000
@@ -93,7 +95,12 @@ class LakeQueue:
         return self._runtime
 
     def create_queue(
-        self, name: str, *, fifo: bool = False, tags: dict[str, str] | None = None, **attributes: Any
+        self,
+        name: str,
+        *,
+        fifo: bool = False,
+        tags: dict[str, str] | None = None,
+        **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
         """Creates a queue, or answers the one that has the name and all the given attributes (QUE-15).
 
