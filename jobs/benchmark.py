@@ -1,10 +1,10 @@
-"""What lakequeue costs beside bare Delta, as ratios measured in one run.
+"""Measures lakequeue against bare Delta, as ratios within one run.
 
     python jobs/benchmark.py [--quick] [--only point,cli] [--json]
     spark-submit --properties-file conf/<where>.conf jobs/benchmark.py --quick
 
-The two sides of a ratio take turns (A B, B A, A B …) and their medians are compared, so that noise
-of the machine hits both. The full run takes most of an hour and 10 GB of disk.
+The two sides of a ratio alternate (A B, B A, A B …) and their medians are compared, so that noise of the machine
+affects both. The full run takes most of an hour and 10 GB of disk.
 """
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ ROWS = {
 
 
 def main(
-    quick: Annotated[bool, typer.Option(help="Smaller sizes, two minutes; no bound is judged.")] = False,
-    root: Annotated[
-        str | None, typer.Option(help="Local directory to work under; what is made there is removed.")
+    quick: Annotated[
+        bool, typer.Option(help="Use smaller sizes, for about two minutes; judges no bounds.")
+    ] = False,
+    root: Annotated[str | None, typer.Option(help="Local directory for temporary files.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help=f"Rows to measure, separated by commas: {', '.join(ROWS)}.")
     ] = None,
-    only: Annotated[str | None, typer.Option(help=f"Some of {', '.join(ROWS)}, with commas.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
     scale: Annotated[float, typer.Option(hidden=True)] = 1.0,
 ) -> None:
     """Measures lakequeue against bare Delta and prints ratios."""

@@ -40,7 +40,7 @@ def main(
         signal.signal(name, lambda *_: stopped.set())
     try:
         lake = LakeQueue(root, region=region)
-        lake.rows() if queue is None else lake.queue(queue)  # reports a wrong root before Spark starts
+        lake.runtime.rows() if queue is None else lake.queue(queue)  # reports a wrong root before Spark starts
         spark = build_session("lakequeue compaction")
         lake = LakeQueue(root, spark=spark, region=region, engine=engine)  # type: ignore[arg-type]
         if every is None:

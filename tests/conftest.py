@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from lakequeue import LakeQueue
+from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +32,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.xdist_group("spark"))
         if item.get_closest_marker("core") is None:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
+    """A root that does not exist yet."""
+    return LakeQueue(str(tmp_path / "root"), clock=clock)
 
 
 @pytest.fixture(scope="session")

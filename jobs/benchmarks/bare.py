@@ -1,4 +1,4 @@
-"""What delta-rs and DuckDB need for the same rows by themselves."""
+"""The same work by delta-rs and DuckDB alone, for comparison."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from lakequeue.storage.messages.append import SEGMENT_COMMITS
 
 
 class BareTables:
-    """``messages`` and ``receipts`` by delta-rs alone: handles kept open, no fence, no housekeeping."""
+    """Tables ``messages`` and ``receipts`` by delta-rs alone: open handles, no fence, no housekeeping."""
 
     def __init__(self, path: str, messages: str, attributes: dict[str, str]) -> None:
-        """``messages`` holds one row, the one to append again and again."""
+        """``messages`` is a table with one row, which `append` repeats."""
         self._path = path
         self._row = DeltaTable(messages).to_pyarrow_table().cast(layout.MESSAGES)
         self._head = Head(attributes=attributes)
@@ -47,7 +47,7 @@ class BareTables:
         self._merge(None, [self._sent])
 
     def _new_messages(self) -> None:
-        # an append slows down with the live files, so bare has never more of them than a segment has
+        # appends slow down with the number of live files, so limit it to that of a segment
         self._messages = DeltaTable.create(
             f"{self._path}/messages-{self._sent}",
             layout.MESSAGES,
@@ -68,7 +68,7 @@ AND (t.first_offset = -1 OR t.first_offset BETWEEN {self._sent} AND {self._sent}
 
 
 class BareSearch:
-    """A condition that DuckDB judges in this process, 4,096 messages at a time: no worker, no limits."""
+    """A condition evaluated by DuckDB in this process, 4,096 messages at a time: no worker, no limits."""
 
     def __init__(self, queue: Queue, where: str) -> None:
         self._queue = queue
@@ -76,12 +76,12 @@ class BareSearch:
         self._connection = duckdb.connect(":memory:", config={"threads": "1"})
 
     def found(self) -> int:
-        with self._queue.service():
+        with self._queue.runtime.service("peek"):
             return sum(self._found())
 
     def _found(self) -> Iterator[int]:
-        for shard in self._queue.shards:
-            for batch in browse.batches(shard, self._queue.now_micros, browse.ROWS):
+        for shard in self._queue.runtime.shards:
+            for batch in browse.batches(shard, self._queue.runtime.now, browse.ROWS):
                 self._connection.register("messages", batch.table({"body", "state"}))
                 marks = self._connection.execute(self._query).fetchnumpy()["found"]
                 yield int(marks.sum())

@@ -1,4 +1,4 @@
-"""Rows of DataFrames: bulk sends, leases, and small calls beside or below them."""
+"""Rows of DataFrames: bulk sends, leases, and small calls at the same time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def bulk(bench: Bench) -> Iterator[Figure]:
-    """A DataFrame of 1 KiB rows sent, leased, read and deleted; bare: appended to Delta and read."""
+    """Sends, leases, reads and deletes rows of 1 KiB; bare: appends them to Delta and reads them."""
     rows = bench.sizes.bulk_rows
-    with bench.room() as room:
-        lake = LakeQueue(f"{room}/queues", spark=bench.spark)
+    with bench.scratch() as scratch:
+        lake = LakeQueue(f"{scratch}/queues", spark=bench.spark)
 
-        turns = itertools.count()
+        numbers = itertools.count()
 
         def ours(df: DataFrame, rows: int) -> Action:
-            queue = lake.create_queue(f"bulk-{next(turns)}")
+            queue = lake.create_queue(f"bulk-{next(numbers)}")
             sending = seconds_of(lambda: queue.send_dataframe(df))
             lease = queue.lease(rows, LONG)
             assert lease is not None
@@ -38,7 +38,7 @@ def bulk(bench: Bench) -> Iterator[Figure]:
             return lambda: shutil.rmtree(f"{lake.root}/q/{queue.key}")
 
         def bare(df: DataFrame, rows: int) -> Action:
-            path = f"{room}/bare-{next(turns)}"
+            path = f"{scratch}/bare-{next(numbers)}"
             writing = seconds_of(lambda: df.write.format("delta").mode("append").save(path))
             reading = seconds_of(lambda: _length(bench.spark.read.format("delta").load(path), rows))
             bench.say(f"bare append {writing:.2f} s, read {reading:.2f} s")
@@ -46,20 +46,20 @@ def bulk(bench: Bench) -> Iterator[Figure]:
 
         warm_rows = min(rows, 20_000)
         warm, df = bench.input(warm_rows), bench.input(rows)
-        bench.turns(
+        bench.alternate(
             "warming up",
             bench.sizes.warm_rounds,
             (lambda: ours(warm, warm_rows), lambda: bare(warm, warm_rows)),
         )
-        times = bench.turns("bulk", bench.sizes.bulk_rounds, (lambda: ours(df, rows), lambda: bare(df, rows)))
+        times = bench.alternate("bulk", bench.sizes.bulk_rounds, (lambda: ours(df, rows), lambda: bare(df, rows)))
     yield Figure(f"{rows:,} x 1 KiB through Spark / bare", *times[0], bound=1.3, remark="(target 1.1x)")
 
 
 def backlog(bench: Bench) -> Iterator[Figure]:
-    """receive(10) and lease with many waiting; bare: with few."""
+    """receive(10) and lease with many messages waiting; bare: with few."""
     sizes = bench.sizes
-    with bench.room() as room:
-        lake = LakeQueue(f"{room}/queues", spark=bench.spark)
+    with bench.scratch() as scratch:
+        lake = LakeQueue(f"{scratch}/queues", spark=bench.spark)
         queues = {"many": sizes.many, "few": sizes.few}
         for name, rows in queues.items():
             bench.say(f"sending {rows:,} of 100 bytes")
@@ -67,8 +67,8 @@ def backlog(bench: Bench) -> Iterator[Figure]:
         sides = [lake.queue(name) for name in queues]
 
         def cold(name: str) -> Action:
-            LakeQueue(f"{room}/queues", engine="point").queue(name).receive(10, LONG)
-            return gc.collect  # what a process knows of a queue goes with its last object
+            LakeQueue(f"{scratch}/queues", engine="point").queue(name).receive(10, LONG)
+            return gc.collect  # drops what this process has cached of the queue
 
         def lease(queue: Queue) -> Action:
             claimed = queue.lease(sizes.leased, LONG)
@@ -82,15 +82,15 @@ def backlog(bench: Bench) -> Iterator[Figure]:
             return claimed.release
 
         many, few = (partial(queue.receive, 10, LONG) for queue in sides)
-        received = bench.turns("receive(10)", sizes.receive_rounds, (many, few))
+        received = bench.alternate("receive(10)", sizes.receive_rounds, (many, few))
         many, few = (partial(lease, queue) for queue in sides)
-        leases = bench.turns("lease", sizes.lease_rounds, (many, few))
+        leases = bench.alternate("lease", sizes.lease_rounds, (many, few))
         many, few = (partial(read, queue) for queue in sides)
-        reads = bench.turns("lease and read", sizes.read_rounds, (many, few))
+        reads = bench.alternate("lease and read", sizes.read_rounds, (many, few))
         del lake, sides, many, few
         gc.collect()
         many, few = (partial(cold, name) for name in queues)
-        first = bench.turns("first receive(10)", sizes.cold_rounds, (many, few))
+        first = bench.alternate("first receive(10)", sizes.cold_rounds, (many, few))
     waiting = f"{sizes.many:,} / {sizes.few:,} waiting"
     yield Figure(f"receive(10), {waiting}", *received[0], bound=1.3)
     yield Figure(f"lease({sizes.leased:,}), {waiting}", *leases[0], bound=1.3)
@@ -99,13 +99,13 @@ def backlog(bench: Bench) -> Iterator[Figure]:
 
 
 def mixed(bench: Bench) -> Iterator[Figure]:
-    """A bulk send beside small sends of another process to the same queue; bare: each by itself."""
+    """A bulk send while another process makes small sends to the same queue; bare: each alone."""
     rows = bench.sizes.bulk_rows
     bulk_times: list[tuple[float, float]] = []
     flow_times: list[tuple[float, float]] = []
     df = bench.input(rows)
-    with bench.room() as room:
-        lake = LakeQueue(f"{room}/queues", spark=bench.spark)
+    with bench.scratch() as scratch:
+        lake = LakeQueue(f"{scratch}/queues", spark=bench.spark)
         lake.create_queue("warm").send_dataframe(df)
         for turn in bench.track(range(bench.sizes.flow_rounds), "bulk and small sends"):
             alone, both = (lake.create_queue(f"{kind}-{turn}") for kind in ("alone", "both"))
@@ -124,16 +124,16 @@ def mixed(bench: Bench) -> Iterator[Figure]:
 
 
 def extend(bench: Bench) -> Iterator[Figure]:
-    """The heartbeat of a large lease; bare: of one with ten messages."""
+    """Extends a large lease; bare: a lease of ten messages."""
     rows = bench.sizes.bulk_rows
-    with bench.room() as room:
-        lake = LakeQueue(f"{room}/queues", spark=bench.spark)
+    with bench.scratch() as scratch:
+        lake = LakeQueue(f"{scratch}/queues", spark=bench.spark)
         large, small = lake.create_queue("large"), lake.create_queue("small")
         for queue in large, small:
             queue.send_dataframe(bench.bodies(rows, 100))
         million, ten = large.lease(rows, 300), small.lease(10, 300)
         assert million is not None and ten is not None
-        times = bench.turns(
+        times = bench.alternate(
             "extend",
             bench.sizes.extend_rounds,
             (lambda: million.extend(300).done, lambda: ten.extend(300).done),

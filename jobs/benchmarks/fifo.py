@@ -1,4 +1,4 @@
-"""Rows of FIFO queues: many callers at once, and one group with a long backlog beside the others."""
+"""Rows of FIFO queues: many concurrent callers, and one group with a long backlog beside others."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _STEP = 10_000
 
 
 def fifo(bench: Bench) -> Iterator[Figure]:
-    """Calls a second of many threads in this process on one shard; each call has a message group of its own."""
-    with bench.room() as room, ThreadPoolExecutor(bench.sizes.threads) as pool:
-        queue = _queue(room, "busy.fifo")
+    """Calls per second of many threads on one shard; each call has its own message group."""
+    with bench.scratch() as scratch, ThreadPoolExecutor(bench.sizes.threads) as pool:
+        queue = _queue(scratch, "busy.fifo")
         yield from call_rates(pool, bench.sizes, queue, "FIFO: ", _sender(queue), least=300)
 
 
 def tenants(bench: Bench) -> Iterator[Figure]:
     """receive(10) of other groups in a queue where one group has a backlog; bare: in an empty queue."""
     backlog, rounds = bench.sizes.few, bench.sizes.receive_rounds
-    with bench.room() as room:
-        hot, empty = _queue(room, "hot.fifo"), _queue(room, "empty.fifo")
+    with bench.scratch() as scratch:
+        hot, empty = _queue(scratch, "hot.fifo"), _queue(scratch, "empty.fifo")
         for start in bench.track(range(0, backlog, _STEP), "a long backlog of one group"):
             entries = [_entry("hot", start + index) for index in range(min(_STEP, backlog - start))]
             hot.send_batch(entries)
@@ -44,9 +44,9 @@ def tenants(bench: Bench) -> Iterator[Figure]:
             queue.send_batch([_entry(f"first {index}", index) for index in range(10)])
         [blocking] = hot.receive(1, LONG)
         sides = (lambda: receive(hot)), (lambda: receive(empty))
-        [blocked] = bench.turns("receive(10) beside a blocked group", rounds, sides)
+        [blocked] = bench.alternate("receive(10) beside a blocked group", rounds, sides)
         hot.delete(blocking.receipt_handle)
-        [served] = bench.turns("receive(10) beside a served group", rounds, sides)
+        [served] = bench.alternate("receive(10) beside a served group", rounds, sides)
         spent = seconds_of(lambda: [_serve(hot) for _ in bench.track(range(rounds), "a hot group alone")])
     what = "receive(10), {} group of {:,} / empty queue"
     yield Figure(what.format("beside a blocked", backlog), *blocked, bound=1.3)
@@ -60,8 +60,8 @@ def _serve(queue: Queue) -> None:
     queue.delete_batch(_handles(queue.receive(10, LONG)))
 
 
-def _queue(room: str, name: str) -> Queue:
-    return LakeQueue(f"{room}/queues", engine="point").create_queue(name, fifo=True)
+def _queue(scratch: str, name: str) -> Queue:
+    return LakeQueue(f"{scratch}/queues", engine="point").create_queue(name, fifo=True)
 
 
 def _entry(group: str, number: int) -> SendEntry:

@@ -15,7 +15,7 @@ PAUSE = 0.05
 
 
 class Flow:
-    """Runs the process for the length of a ``with``; ``times`` are the seconds that each send took."""
+    """Runs the process while its context is open; ``times`` has the seconds of each send."""
 
     def __init__(self, root: str, queue: str) -> None:
         self._process = subprocess.Popen(
@@ -25,7 +25,7 @@ class Flow:
 
     def __enter__(self) -> Flow:
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # it says when it has sent its first message
+        self._process.stdout.readline()  # printed after the first send
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Sizes, figures, and the turns that the two sides of a ratio take."""
+"""Sizes, figures, and the measuring of ratios."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LONG = 12 * 3600
-"""Visibility timeout (s) of what must stay in flight."""
+"""Visibility timeout in seconds of messages that must stay in flight."""
 BODY = "x" * 100
 
 
 @attrs.frozen
 class Sizes:
-    """How much of everything; ``rounds`` are the turns that each side takes."""
+    """Sizes of the measurements; ``rounds`` are measurements of each side of a ratio."""
 
     point_rounds: int = 300
     bulk_rows: int = 1_000_000
@@ -61,7 +61,7 @@ class Sizes:
     requests_rounds: int = 250
 
     def scaled(self, factor: float) -> Sizes:
-        """For tests, which look at the table and not at the times."""
+        """Scales all sizes, for tests of the output."""
         return Sizes(**{name: max(1, round(value * factor)) for name, value in attrs.asdict(self).items()})
 
 
@@ -95,13 +95,13 @@ QUICK = Sizes(
 
 @attrs.frozen
 class Figure:
-    """One row of the result: seconds, or calls a second where ``unit`` says so."""
+    """One row of the result, in seconds unless ``unit`` is another one."""
 
     name: str
     measured: float
     bare: float | None = None
     bound: float | None = None
-    """Of the ratio, or of ``measured`` where there is nothing to compare with; of rates it is the least."""
+    """Maximum of the ratio, or of ``measured`` without one; minimum for rates."""
     remark: str = ""
     unit: str = "s"
 
@@ -142,7 +142,7 @@ Action = Callable[[], object]
 
 
 class Bench:
-    """What the rows share: a directory to work in, sizes, a Spark session on demand, progress."""
+    """Shared by all rows: a working directory, sizes, a Spark session on demand, progress."""
 
     def __init__(self, directory: Path, sizes: Sizes, progress: Progress) -> None:
         self.directory = directory
@@ -155,8 +155,8 @@ class Bench:
         return build_session("lakequeue-benchmark")
 
     @contextlib.contextmanager
-    def room(self) -> Iterator[str]:
-        """A directory that is gone afterwards, so that the disk holds one row's tables at a time."""
+    def scratch(self) -> Iterator[str]:
+        """A temporary directory, so that the disk holds the tables of one row at a time."""
         path = tempfile.mkdtemp(dir=self.directory)
         try:
             yield path
@@ -164,24 +164,24 @@ class Bench:
             shutil.rmtree(path, ignore_errors=True)
 
     def bodies(self, rows: int, size: int) -> DataFrame:
-        """One column ``body`` of text that hardly compresses."""
+        """Rows with one column ``body``, of text that hardly compresses."""
         from pyspark.sql import functions as f
 
         parts = [f.sha2(f.concat_ws("/", "id", f.lit(part)), 512) for part in range(-(-size // 128))]
         return self.spark.range(rows).select(f.concat(*parts).substr(1, size).alias("body"))
 
     def input(self, rows: int) -> DataFrame:
-        """The rows of 1 KiB that bulk sends and their bare side read, made once."""
+        """Rows of 1 KiB as input of bulk sends and of their bare side, written once."""
         path = str(self.directory / f"input-{rows}")
         if not os.path.exists(path):
             self.say(f"making {rows:,} rows of 1 KiB")
             self.bodies(rows, 1024).write.parquet(path)
         return self.spark.read.parquet(path)
 
-    def turns(self, what: str, rounds: int, *pairs: tuple[Action, Action]) -> list[tuple[float, float]]:
-        """Medians of the two sides of each pair, which take turns at going first.
+    def alternate(self, what: str, rounds: int, *pairs: tuple[Action, Action]) -> list[tuple[float, float]]:
+        """Measures both sides of each pair alternately; returns their median seconds.
 
-        An action may return a callable: that is called off the clock.
+        If an action returns a callable, that is called outside the measurement.
         """
         times: list[tuple[list[float], list[float]]] = [([], []) for _ in pairs]
         for turn in self.track(range(rounds), what):
@@ -213,7 +213,7 @@ def call_rates(
     send: Callable[[int], Any],
     least: float | None,
 ) -> Iterator[Figure]:
-    """Messages a second of each verb, a call each and in tens; ``send`` is told how many a call sends."""
+    """Messages per second of each verb, one and ten per call; ``send`` takes the number of messages."""
 
     def rate(action: Callable[[Any], Any], arguments: Sequence[Any]) -> tuple[float, list[Any]]:
         start = perf_counter()

@@ -1,7 +1,7 @@
-"""An S3 server for tests and benchmarks: moto's, behind a lock, with a delay and a count of requests.
+"""An S3 server for tests and benchmarks: moto behind a lock, with a delay and a count of requests.
 
-``python object_store.py`` serves one bucket, ``lake``, in memory, and prints its port. moto alone does not create
-objects atomically when a PUT is conditional; here it has one request at a time, but for the delay.
+``python object_store.py`` serves one bucket, ``lake``, in memory, and prints its port. moto does not make
+conditional PUTs atomic, so it gets one request at a time; delays run concurrently.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 BUCKET = "lake"
 CONTROL = "/__control__"
-"""GET: the requests so far, by method and kind. POST: sets the delay in seconds, and begins the count anew."""
+"""GET: number of requests by method and kind. POST: sets the delay in seconds and resets the count."""
 
 Environ = dict[str, Any]
 Start = Callable[..., Any]
 
 
 def environment(url: str) -> dict[str, str]:
-    """What leads the libraries to a server."""
+    """Environment variables that direct clients to the server."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ALLOW_HTTP": "true",
@@ -39,7 +39,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 class Counted:
-    """The application: waits, and answers as moto does."""
+    """WSGI application: counts and delays requests to moto."""
 
     def __init__(self) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)

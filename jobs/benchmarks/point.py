@@ -16,12 +16,12 @@ from lakequeue.storage.layout import messages_path
 
 
 def point(bench: Bench) -> Iterator[Figure]:
-    """One send, claim and delete; bare: delta-rs writes the same rows into tables of the same shape."""
-    with bench.room() as room:
-        lake = LakeQueue(f"{room}/queues", engine="point")
+    """One send, claim and delete; bare: delta-rs writes the same rows into tables with the same schema."""
+    with bench.scratch() as scratch:
+        lake = LakeQueue(f"{scratch}/queues", engine="point")
         queue = lake.create_queue("point")
         queue.send(BODY)
-        bare = BareTables(f"{room}/bare", messages_path(lake.root, queue.key, 0), queue.attributes())
+        bare = BareTables(f"{scratch}/bare", messages_path(lake.root, queue.key, 0), queue.attributes())
         received: list[str] = []
 
         def receive() -> None:
@@ -29,7 +29,7 @@ def point(bench: Bench) -> Iterator[Figure]:
 
         receive()
         queue.delete(received.pop())
-        send, claim, delete = bench.turns(
+        send, claim, delete = bench.alternate(
             "point",
             bench.sizes.point_rounds,
             (lambda: queue.send(BODY), bare.append),
@@ -44,10 +44,10 @@ def point(bench: Bench) -> Iterator[Figure]:
 
 
 def in_flight(bench: Bench) -> Iterator[Figure]:
-    """receive(10) among scattered receipts; bare: in the same queue with everything deleted instead."""
+    """receive(10) among scattered receipts; bare: in a queue where all of these messages are deleted."""
     runs, step = bench.sizes.runs, 10_000
-    with bench.room() as room:
-        lake = LakeQueue(f"{room}/queues", engine="point")
+    with bench.scratch() as scratch:
+        lake = LakeQueue(f"{scratch}/queues", engine="point")
         scattered, clean = lake.create_queue("scattered"), lake.create_queue("clean")
         for start in bench.track(range(0, 2 * runs, step), "scattering receipts"):
             entries = [SendEntry(BODY)] * min(step, 2 * runs - start)
@@ -62,7 +62,7 @@ def in_flight(bench: Bench) -> Iterator[Figure]:
             handles = [message.receipt_handle for message in queue.receive(10, LONG)]
             return lambda: queue.delete_batch(handles)
 
-        times = bench.turns(
+        times = bench.alternate(
             "receive(10)", bench.sizes.receive_rounds, (lambda: receive(scattered), lambda: receive(clean))
         )
     yield Figure(f"receive(10), {runs:,} / no runs in flight", *times[0], bound=2.5)
@@ -71,8 +71,8 @@ def in_flight(bench: Bench) -> Iterator[Figure]:
 def age(bench: Bench) -> Iterator[Figure]:
     """A cycle of send, receive and delete (three commits) in an old queue; bare: in a new one."""
     window = max(1, bench.sizes.window // 3)
-    with bench.room() as room:
-        lake = LakeQueue(f"{room}/queues", engine="point")
+    with bench.scratch() as scratch:
+        lake = LakeQueue(f"{scratch}/queues", engine="point")
         old, new = lake.create_queue("old"), lake.create_queue("new")
 
         def cycle(queue: Queue) -> None:
@@ -82,30 +82,30 @@ def age(bench: Bench) -> Iterator[Figure]:
 
         for _ in bench.track(range(bench.sizes.commits // 3 - window), "making a queue old"):
             cycle(old)
-        times = bench.turns("old and new", window, (lambda: cycle(old), lambda: cycle(new)))
+        times = bench.alternate("old and new", window, (lambda: cycle(old), lambda: cycle(new)))
     name = f"send + receive + delete, commit {bench.sizes.commits:,} / first {3 * window}"
     yield Figure(name, *times[0], bound=1.3)
 
 
 def search(bench: Bench) -> Iterator[Figure]:
-    """peek(where=) through a whole queue; bare: the condition is judged in this process."""
+    """peek(where=) over a whole queue; bare: the condition is evaluated in this process."""
     where, step = "body LIKE '%7777%' AND state = 'in_flight'", 5_000
-    with bench.room() as room:
-        queue = LakeQueue(f"{room}/queues", engine="point").create_queue("searched")
+    with bench.scratch() as scratch:
+        queue = LakeQueue(f"{scratch}/queues", engine="point").create_queue("searched")
         for start in bench.track(range(0, bench.sizes.searched, step), "filling a queue"):
             end = min(start + step, bench.sizes.searched)
             queue.send_batch([SendEntry(f"{number} {BODY}") for number in range(start, end)])
         bare = BareSearch(queue, where)
         assert queue.peek(where) == [] and bare.found() == 0
-        times = bench.turns("search", bench.sizes.search_rounds, (lambda: queue.peek(where), bare.found))
+        times = bench.alternate("search", bench.sizes.search_rounds, (lambda: queue.peek(where), bare.found))
     yield Figure(f"peek(where=) over {bench.sizes.searched:,} / judged in this process", *times[0], bound=1.2)
 
 
 def concurrent(bench: Bench) -> Iterator[Figure]:
-    """Calls a second of many threads in this process, one message each or ten."""
+    """Calls per second of many threads in this process, one or ten messages each."""
     entries = [SendEntry(BODY)] * 10
-    with bench.room() as room, ThreadPoolExecutor(bench.sizes.threads) as pool:
-        queue = LakeQueue(f"{room}/queues", engine="point").create_queue("busy")
+    with bench.scratch() as scratch, ThreadPoolExecutor(bench.sizes.threads) as pool:
+        queue = LakeQueue(f"{scratch}/queues", engine="point").create_queue("busy")
 
         def send(batch: int) -> Any:
             return queue.send(BODY) if batch == 1 else queue.send_batch(entries)
@@ -114,11 +114,11 @@ def concurrent(bench: Bench) -> Iterator[Figure]:
 
 
 def cli(bench: Bench) -> Iterator[Figure]:
-    """``lakequeue counts`` as a process of its own."""
-    with bench.room() as room:
-        LakeQueue(f"{room}/queues", engine="point").create_queue("orders").send(BODY)
+    """``lakequeue counts``, including the start of its process."""
+    with bench.scratch() as scratch:
+        LakeQueue(f"{scratch}/queues", engine="point").create_queue("orders").send(BODY)
         code = "import sys; from lakequeue.cli import main; sys.exit(main())"
-        command = [sys.executable, "-c", code, "--root", f"{room}/queues", "counts", "orders"]
+        command = [sys.executable, "-c", code, "--root", f"{scratch}/queues", "counts", "orders"]
         times = [
             seconds_of(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
             for _ in bench.track(range(bench.sizes.cli_rounds), "command line")

@@ -1,7 +1,7 @@
-"""Rows of processes that share a queue: as many shards as processes, one shard for all, a queue for each.
+"""Rows of several processes: as many shards as processes, one shard for all, a queue for each.
 
-``python shards.py ROOT QUEUE THREADS`` is one of the processes: it says when it is ready, and works for the
-seconds that it is told, line by line.
+``python shards.py ROOT QUEUE THREADS`` is one of the processes: it prints when it is ready, reads a number of
+seconds from each line of its input, and works that long.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from lakequeue import LakeQueue, Queue
 
 PROCESSES = 4
 THREADS = 8
-"""Of each process: every one sends, receives and deletes a message in turn."""
+"""Threads of each process; each one sends, receives and deletes a message repeatedly."""
 DELAY = 0.02
-"""Seconds that the object store lets each request wait, whatever else it does."""
+"""Seconds by which the object store delays each request."""
 MANY = 16
-"""Shards of a queue that is asked in SQL."""
+"""Shards of the queue that SQL queries read."""
 REQUESTS = {"send": 6, "receive": 12, "delete": 9, "empty receive": 2}
-"""The most that each may cost on an object store."""
+"""Maximum number of requests that each operation may make on an object store."""
 
 
 def shards(bench: Bench) -> Iterator[Figure]:
-    """Operations a second of processes on local disks."""
-    with bench.room() as room:
-        yield from _rates(bench, f"{room}/queues", {}, "", 1.8)
+    """Operations per second of processes on a local disk."""
+    with bench.scratch() as scratch:
+        yield from _rates(bench, f"{scratch}/queues", {}, "", 1.8)
 
 
 def store(bench: Bench) -> Iterator[Figure]:
-    """The same on an object store, and how many requests single operations make there."""
+    """The same on an object store, and the number of requests of single operations there."""
     with _object_store() as (url, environment):
         yield from _requests(bench, url, environment)
         _ask(url, {"delay": DELAY})
@@ -48,15 +48,15 @@ def store(bench: Bench) -> Iterator[Figure]:
 
 
 def sql(bench: Bench) -> Iterator[Figure]:
-    """Messages by state in SQL, in a queue of many shards; bare: in one of one shard."""
-    with bench.room() as room:
+    """Messages by state in SQL, for a queue of many shards; bare: of one shard."""
+    with bench.scratch() as scratch:
         spark = bench.spark
 
         def ask(root: str) -> None:
             LakeQueue(root, spark=spark).register_views(spark)
             spark.sql("SELECT state, count(*) FROM messages GROUP BY state").collect()
 
-        roots = {count: f"{room}/{count}" for count in (MANY, 1)}
+        roots = {count: f"{scratch}/{count}" for count in (MANY, 1)}
         for count, root in roots.items():
             queue = LakeQueue(root, spark=spark).create_queue("asked", shards=count)
             queue.send_dataframe(bench.bodies(bench.sizes.few, 100).repartition(MANY))
@@ -64,7 +64,7 @@ def sql(bench: Bench) -> Iterator[Figure]:
             assert lease is not None
             ask(root)
         sides = tuple(lambda root=root: ask(root) for root in roots.values())
-        [times] = bench.turns("SQL", bench.sizes.read_rounds, sides)  # type: ignore[list-item]
+        [times] = bench.alternate("SQL", bench.sizes.read_rounds, sides)  # type: ignore[list-item]
     yield Figure(f"SQL: messages by state, {MANY} shards / one", *times, bound=2)
 
 
@@ -95,13 +95,13 @@ def _rates(bench: Bench, root: str, environment: Mapping[str, str], where: str, 
 
 
 def _rate(root: str, queues: Sequence[str], seconds: int, environment: Mapping[str, str]) -> list[float]:
-    """Operations a second of processes that work at the same time, a queue for each."""
+    """Operations per second of concurrent processes, each on the queue given for it."""
     with ExitStack() as stack:
         processes = [stack.enter_context(_process(root, queue, environment)) for queue in queues]
-        for told in (max(1, seconds // 5), seconds):  # the first to warm up, and to find a shard
+        for duration in (max(1, seconds // 5), seconds):  # the first to warm up and to choose a shard
             for process in processes:
                 assert process.stdin is not None
-                print(told, file=process.stdin, flush=True)
+                print(duration, file=process.stdin, flush=True)
             done = [json.loads(_line(process)) for process in processes]
     return [operations / took for operations, took in done]
 
@@ -130,7 +130,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _requests(bench: Bench, url: str, environment: Mapping[str, str]) -> Iterator[Figure]:
-    """Requests of single operations while the log grows, across checkpoints."""
+    """Requests of single operations while the Delta log grows, across checkpoints."""
     with _environment(environment):
         queue = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point").create_queue("counted")
         seen: dict[str, list[int]] = {name: [] for name in REQUESTS}
@@ -158,8 +158,8 @@ def _requests(bench: Bench, url: str, environment: Mapping[str, str]) -> Iterato
 
 @contextmanager
 def _object_store() -> Iterator[tuple[str, dict[str, str]]]:
-    """A store in a process of its own; its address, and the environment that leads there."""
-    from benchmarks import object_store  # needs moto, and no other row does
+    """Runs an object store in a process; yields its URL and the environment for clients."""
+    from benchmarks import object_store  # needs moto
 
     program = Path(__file__).with_name("object_store.py")
     process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
@@ -183,7 +183,7 @@ def _environment(more: Mapping[str, str]) -> Iterator[None]:
 
 
 def _ask(url: str, settings: Mapping[str, object] | None = None) -> dict[str, int]:
-    """The store's requests by kind since the last settings."""
+    """Requests by kind since the last change of settings."""
     data = None if settings is None else json.dumps(settings).encode()
     with urllib.request.urlopen(f"{url}/__control__", data) as answer:
         counted: dict[str, int] = json.loads(answer.read())
@@ -191,7 +191,7 @@ def _ask(url: str, settings: Mapping[str, object] | None = None) -> dict[str, in
 
 
 def _work(queue: Queue, seconds: float, threads: int) -> tuple[int, float]:
-    """Operations that threads did, and the seconds that they took."""
+    """Number of operations of the threads, and the seconds taken."""
     done, end = [0] * threads, perf_counter() + seconds
 
     def run(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Rows of what goes on in the background: heartbeats, memory of a large lease, a queue in use for an hour."""
+"""Rows of background work: heartbeats, memory of a large lease, an hour of use with compaction."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from statistics import median
 
 from benchmarks.harness import BODY, LONG, Bench, Figure
 from lakequeue import LakeQueue, SendEntry, SystemClock
+from lakequeue.operations.compact import compact_root
 
 _STEP = 10
-"""Simulated minutes in a row of the curve."""
+"""Simulated minutes per row of the result."""
 _MIB = 2**20
 
 
@@ -30,11 +31,11 @@ class _Simulated(SystemClock):
 
 
 def heartbeat(bench: Bench) -> Iterator[Figure]:
-    """One pass over messages in flight as a consumer makes it: in one call, or in many of ten at once."""
+    """One heartbeat pass of a consumer over messages in flight, in one batch or in concurrent batches of ten."""
     held = bench.sizes.held
     for profile, size in ("lake", held), ("sqs", 10):
-        with bench.room() as room, ThreadPoolExecutor(32) as pool:
-            queue = LakeQueue(f"{room}/queues", engine="point").create_queue("held", profile=profile)
+        with bench.scratch() as scratch, ThreadPoolExecutor(32) as pool:
+            queue = LakeQueue(f"{scratch}/queues", engine="point").create_queue("held", profile=profile)
             for _ in range(0, held, 10):
                 queue.send_batch([SendEntry(BODY)] * 10)
             handles = [m.receipt_handle for _ in range(0, held, 10) for m in queue.receive(10, LONG)]
@@ -49,10 +50,10 @@ def heartbeat(bench: Bench) -> Iterator[Figure]:
 
 
 def memory(bench: Bench) -> Iterator[Figure]:
-    """What this process grows by while it leases, reads and deletes; the JVM's heap is Spark's own matter."""
+    """Memory growth of this process while it leases, reads and deletes; without the JVM's heap."""
     rows = bench.sizes.bulk_rows
-    with bench.room() as room:
-        queue = LakeQueue(f"{room}/queues", spark=bench.spark).create_queue("large")
+    with bench.scratch() as scratch:
+        queue = LakeQueue(f"{scratch}/queues", spark=bench.spark).create_queue("large")
         queue.send_dataframe(bench.bodies(rows, 1024))
         warm = queue.lease(10, 300)
         assert warm is not None and warm.messages.count() == 10
@@ -66,10 +67,10 @@ def memory(bench: Bench) -> Iterator[Figure]:
 
 
 def steady(bench: Bench) -> Iterator[Figure]:
-    """The curve of a queue in use, with a pass of the compactor each simulated minute; bare: the first minutes."""
+    """Latency of a queue in use, compacted each simulated minute; bare: in the first minutes."""
     clock = _Simulated()
-    with bench.room() as room:
-        root = f"{room}/queues"
+    with bench.scratch() as scratch:
+        root = f"{scratch}/queues"
         queue = LakeQueue(root, clock=clock, engine="point").create_queue("busy", rewind_range=600)
         first: float | None = None
         times: list[float] = []
@@ -81,8 +82,8 @@ def steady(bench: Bench) -> Iterator[Figure]:
                     queue.delete(message.receipt_handle)
                 times.append(time.perf_counter() - started)
                 clock.instant += timedelta(seconds=60 / bench.sizes.uses)
-            _age(root, 60)  # files are removed by the machine's time
-            queue.owner.compact()
+            _age(root, 60)  # compaction removes files by the machine's time
+            compact_root(queue.runtime.root)
             if minute % _STEP == 0 or minute == bench.sizes.minutes:
                 first = first or median(times)
                 data, log = _files(root)
@@ -93,20 +94,20 @@ def steady(bench: Bench) -> Iterator[Figure]:
 
 @contextmanager
 def _grown() -> Iterator[list[float]]:
-    """By how many MiB this process is larger at most while the block runs, looked at every 20 ms."""
+    """Maximum growth of this process in MiB while the context is open, sampled every 20 ms."""
     grown, ended, before = [0.0], threading.Event(), _resident()
 
-    def look() -> None:
+    def sample() -> None:
         while not ended.wait(0.02):
             grown[0] = max(grown[0], (_resident() - before) / _MIB)
 
-    looker = threading.Thread(target=look, daemon=True)
-    looker.start()
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
     try:
         yield grown
     finally:
         ended.set()
-        looker.join()
+        sampler.join()
 
 
 def _resident() -> int:
@@ -115,7 +116,7 @@ def _resident() -> int:
 
 
 def _files(root: str) -> tuple[int, int]:
-    """Data files and log entries below a root."""
+    """Numbers of data files and of log entries in a root."""
     data = log = 0
     for folder, _, names in os.walk(root):
         if folder.endswith("_delta_log"):

@@ -1,4 +1,4 @@
-"""Rows of `lakequeue serve`: a server in a process of its own, and clients of AWS JSON on loopback."""
+"""Rows of `lakequeue serve`: a server process, and AWS JSON clients over loopback."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from benchmarks.harness import BODY, LONG, Bench, Figure
 
 CLIENTS = 1, 16, 256
 EACH = 160
-"""Calls that a client makes of each verb at most; the other bound is that of all calls together."""
+"""Maximum calls of each verb by one client; all clients together also have a maximum."""
 LONGEST = 60.0
-"""Seconds after which no more calls of a verb begin."""
+"""Seconds after which no further calls of a verb start."""
 STARTING = 60.0
 _MAIN = "import sys; from lakequeue.cli import main; sys.exit(main())"
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
 
-Given = dict[str, Any]
+Parameters = dict[str, Any]
 
 
 def serve(bench: Bench) -> Iterator[Figure]:
-    """Calls a second through the wire, one message each or ten, with few clients and many."""
-    with bench.room() as room, _server(room) as port:
+    """Calls per second over HTTP, one or ten messages each, with few and many clients."""
+    with bench.scratch() as scratch, _server(scratch) as port:
         for fifo, clients in itertools.product((False, True), CLIENTS):
             name = f"{'FIFO' if fifo else 'standard'} queue, {clients} clients"
             for _ in bench.track([name], name):
@@ -43,11 +43,11 @@ def serve(bench: Bench) -> Iterator[Figure]:
 
 
 @contextlib.contextmanager
-def _server(room: str) -> Iterator[int]:
-    """Serves with its log of requests, which nobody reads."""
+def _server(scratch: str) -> Iterator[int]:
+    """Runs a server with its access log on, and discards the log."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
-    command = [sys.executable, "-c", _MAIN, "--root", f"{room}/queues", "serve", "--port", str(port)]
+    command = [sys.executable, "-c", _MAIN, "--root", f"{scratch}/queues", "serve", "--port", str(port)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         deadline = perf_counter() + STARTING
@@ -73,7 +73,7 @@ def _listens(port: int) -> bool:
 
 @attrs.frozen
 class _Connection:
-    """One that is kept alive, as those of SDKs are."""
+    """A keep-alive connection, as SDKs use them."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -82,8 +82,8 @@ class _Connection:
     async def to(cls, port: int) -> _Connection:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
-    async def call(self, action: str, given: Given) -> Given:
-        body = json.dumps(given).encode()
+    async def call(self, action: str, parameters: Parameters) -> Parameters:
+        body = json.dumps(parameters).encode()
         self.writer.write(
             b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-amz-json-1.0\r\n"
             b"X-Amz-Target: AmazonSQS.%s\r\nContent-Length: %d\r\n\r\n%s" % (action.encode(), len(body), body)
@@ -100,7 +100,7 @@ class _Connection:
 
 
 class _Load:
-    """What a number of clients do to a new queue: each verb in turn, all of them at once."""
+    """Concurrent clients of a new queue; one verb at a time."""
 
     def __init__(self, port: int, clients: int, fifo: bool, calls: int) -> None:
         self._port = port
@@ -109,7 +109,7 @@ class _Load:
         self._calls = min(calls, EACH * clients)
         self._numbers = itertools.count()
         self._connections: list[_Connection] = []
-        self._queue: Given = {}
+        self._queue: Parameters = {}
 
     async def run(self) -> list[Figure]:
         self._connections = [await _Connection.to(self._port) for _ in range(self._clients)]
@@ -118,21 +118,21 @@ class _Load:
             name = f"load-{self._clients}{'.fifo' if self._fifo else ''}"
             answer = await self._connections[0].call("CreateQueue", {"QueueName": name} | attributes)
             self._queue = {"QueueUrl": answer["QueueUrl"]}
-            # a fourth of the batches, so that no more are in flight than a FIFO queue allows
+            # a quarter of the batches, to stay below the in-flight limit of FIFO queues
             return await self._verbs(1, self._calls) + await self._verbs(10, max(1, self._calls // 4))
         finally:
             for connection in self._connections:
                 connection.close()
 
     async def _verbs(self, batch: int, calls: int) -> list[Figure]:
-        def send(_: object) -> tuple[str, Given]:
+        def send(_: object) -> tuple[str, Parameters]:
             entries = self._entries(batch)
             return ("SendMessage", entries[0]) if batch == 1 else ("SendMessageBatch", {"Entries": entries})
 
-        def receive(_: object) -> tuple[str, Given]:
+        def receive(_: object) -> tuple[str, Parameters]:
             return "ReceiveMessage", {"MaxNumberOfMessages": batch, "VisibilityTimeout": LONG}
 
-        def delete(handles: list[str]) -> tuple[str, Given]:
+        def delete(handles: list[str]) -> tuple[str, Parameters]:
             if batch == 1:
                 return "DeleteMessage", {"ReceiptHandle": handles[0]}
             entries = [{"Id": str(index), "ReceiptHandle": handle} for index, handle in enumerate(handles)]
@@ -146,11 +146,11 @@ class _Load:
         deleted, _ = await self._all("deleted", batch, delete, handles)
         return [sent, received, deleted]
 
-    def _entries(self, batch: int) -> list[Given]:
+    def _entries(self, batch: int) -> list[Parameters]:
         number = next(self._numbers)
         if batch == 1 and not self._fifo:
             return [{"MessageBody": BODY}]
-        entries: list[Given] = [{"Id": str(index), "MessageBody": BODY} for index in range(batch)]
+        entries: list[Parameters] = [{"Id": str(index), "MessageBody": BODY} for index in range(batch)]
         for entry in entries:
             if self._fifo:
                 entry |= {"MessageGroupId": f"g{number}", "MessageDeduplicationId": f"{number}-{entry['Id']}"}
@@ -159,9 +159,9 @@ class _Load:
         return entries
 
     async def _all(
-        self, verb: str, batch: int, what: Callable[[Any], tuple[str, Given]], arguments: Any
-    ) -> tuple[Figure, list[Given]]:
-        """Has the clients make a call for each argument; the figure, and the answers."""
+        self, verb: str, batch: int, what: Callable[[Any], tuple[str, Parameters]], arguments: Any
+    ) -> tuple[Figure, list[Parameters]]:
+        """Makes a call for each argument, spread over the clients; returns the figure and the answers."""
         left, answers, seconds = iter(arguments), [], []
         started = perf_counter()
 
@@ -170,8 +170,8 @@ class _Load:
                 begun = perf_counter()
                 if begun - started > LONGEST:
                     return
-                action, given = what(argument)
-                answers.append(await connection.call(action, self._queue | given))
+                action, parameters = what(argument)
+                answers.append(await connection.call(action, self._queue | parameters))
                 seconds.append(perf_counter() - begun)
 
         await asyncio.gather(*map(client, self._connections))
@@ -189,6 +189,6 @@ class _Load:
 
 
 def _percentiles(seconds: list[float]) -> tuple[float, float]:
-    """The 50th and the 99th."""
+    """The 50th and the 99th percentile."""
     cuts = quantiles(seconds * 2 if len(seconds) == 1 else seconds, n=100, method="inclusive")
     return cuts[49], cuts[98]

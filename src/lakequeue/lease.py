@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -19,43 +19,19 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model import receipt_handles
 from lakequeue.model.attributes import check_visibility_timeout
 from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
-from lakequeue.operations.steps import Steps
+from lakequeue.operations import lease as operations
+from lakequeue.operations.lease import LeasedMessages
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
-from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import (
-    ClaimResult,
-    Command,
-    LeaseCounts,
-    LeaseDelete,
-    LeaseExtend,
-    LeaseRelease,
-)
-from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace, lease_frame
-from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.layout import messages_path
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.shard import LeaseCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakequeue.queue import Queue
-
-Spans = list[tuple[int, int]]
-
 _log = logging.getLogger("lakequeue")
-
-
-@attrs.frozen
-class _Part:
-    shard: ShardService
-    claimed: ClaimResult
-
-    @property
-    def spans(self) -> Spans:
-        return [(span.first, span.last) for span in self.claimed.spans]
 
 
 class Lease:
@@ -66,22 +42,16 @@ class Lease:
     messages that the lease holds no more.
     """
 
-    def __init__(
-        self, queue: Queue, row: QueueRow, lease_id: str, parts: Sequence[tuple[ShardService, ClaimResult]]
-    ) -> None:
-        self._queue = queue
-        self._row = row
-        self._lease_id = lease_id
-        self._parts = [_Part(shard, claimed) for shard, claimed in parts]
-        self._visible_at = min(part.claimed.visible_at for part in self._parts)
-        received_at = min(part.claimed.received_at for part in self._parts)
-        self._claimed = Hold.fresh(received_at, self._visible_at, queue.now_micros())
+    def __init__(self, leased: LeasedMessages) -> None:
+        self._leased = leased
+        self._visible_at = leased.visible_at
+        self._claimed = Hold.fresh(leased.received_at, self._visible_at, leased.queue.now())
         self._heartbeat: HeartbeatScheduler[str] | None = None
 
     @property
     def message_count(self) -> int:
         """Messages that were claimed."""
-        return sum(part.claimed.message_count for part in self._parts)
+        return self._leased.count
 
     @property
     def visible_at(self) -> datetime:
@@ -95,13 +65,7 @@ class Lease:
 
         Lazy; files that it reads stay for 24 hours.
         """
-        owner = self._queue.owner
-        spark = owner.require_spark("Lease.messages")
-        key = receipt_handles.lease_key(self._row.handle_key, self._lease_id)
-        columns = LeaseColumns(self._row.key, self._lease_id, key, self._queue.fifo)
-        with self._queue.service():
-            places = [place for part in self._parts for place in _places(owner.root, self._row.key, part)]
-            return lease_frame(spark, places, columns)
+        return operations.frame(self._leased)
 
     def extend(self, visibility_timeout: Duration) -> LeaseCounts:
         """Lets the lease end so many seconds from now.
@@ -110,12 +74,12 @@ class Lease:
             InvalidParameterValue: out of range, or more than 12 h in all (VIS-9).
             LeaseLost: nothing of the lease is held any more.
         """
-        now = self._queue.now_micros()
+        now = self._queue.now()
         counts = self._extend(visibility_timeout)
-        heartbeat, hold = self._heartbeat, self._heartbeat and self._heartbeat.get(self._lease_id)
+        heartbeat, hold = self._heartbeat, self._heartbeat and self._heartbeat.get(self._leased.lease_id)
         if heartbeat and hold:
-            timeout = check_visibility_timeout(self._queue.rules, visibility_timeout)
-            heartbeat.keep({self._lease_id: hold.extended(now, timeout)})
+            timeout = check_visibility_timeout(self._queue.attributes, visibility_timeout)
+            heartbeat.keep({self._leased.lease_id: hold.extended(now, timeout)})
         return counts
 
     @contextmanager
@@ -136,7 +100,7 @@ class Lease:
         if self._heartbeat is not None:
             raise RuntimeError("the lease is being kept already")
         trouble: list[BaseException] = []
-        with _cancellable(self._queue.owner.spark) as cancel:
+        with _cancellable(self._queue.root.spark) as cancel:
 
             def extend(wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
                 [(_, timeout)] = wanted
@@ -158,14 +122,14 @@ class Lease:
                 cancel()
 
             heartbeat = HeartbeatScheduler(
-                self._queue.owner.clock,
+                self._queue.root.clock,
                 policy,
                 extend,
                 lambda _: broken(LeaseLost(0, self.message_count)),
                 broken,
             )
             heartbeat.start()
-            heartbeat.keep({self._lease_id: self._hold(policy)})
+            heartbeat.keep({self._leased.lease_id: self._hold(policy)})
             self._heartbeat = heartbeat
             try:
                 yield self
@@ -185,11 +149,12 @@ class Lease:
         return attrs.evolve(self._claimed, visible_at=self._visible_at, timeout=timeout)
 
     def _extend(self, visibility_timeout: Duration) -> LeaseCounts:
-        timeout = check_visibility_timeout(self._queue.rules, visibility_timeout)
-        visible_at = self._queue.now_micros() + timeout
-        counts = self._command(lambda part: LeaseExtend(self._lease_id, part.spans, timeout))
-        self._visible_at = visible_at
+        counts, self._visible_at = operations.extend(self._leased, visibility_timeout)
         return counts
+
+    @property
+    def _queue(self) -> OpenQueue:
+        return self._leased.queue
 
     def delete(self) -> LeaseCounts:
         """Deletes every message of the lease.
@@ -197,7 +162,7 @@ class Lease:
         Raises:
             LeaseLost: nothing of the lease is held any more.
         """
-        return self._settle(lambda part: LeaseDelete(self._lease_id, part.spans))
+        return self._settle(operations.delete)
 
     def release(self) -> LeaseCounts:
         """Makes every message of the lease visible at once.
@@ -205,7 +170,7 @@ class Lease:
         Raises:
             LeaseLost: nothing of the lease is held any more.
         """
-        return self._settle(lambda part: LeaseRelease(self._lease_id, part.spans))
+        return self._settle(operations.release)
 
     def delete_except(self, failed: DataFrame | Iterable[str]) -> LeaseCounts:
         """Deletes all messages but these, which become visible at once.
@@ -217,61 +182,19 @@ class Lease:
             ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not one of this lease.
             LeaseLost: nothing of the lease is held any more.
         """
-        offsets: dict[int, list[int]] = {}
-        for text in _texts(failed):
-            handle = receipt_handles.decode(text, self._row.key, self._row.handle_key)
-            if handle.lease_id != self._lease_id:
-                raise InvalidParameterValue(
-                    f"Value {text} for parameter ReceiptHandle is invalid. Reason: It is of another lease."
-                )
-            offsets.setdefault(handle.shard, []).append(handle.offset)
-        return self._settle(
-            lambda part: LeaseDelete(self._lease_id, part.spans, frozenset(offsets.get(part.shard.shard, [])))
-        )
+        kept = list(_texts(failed))
+        return self._settle(lambda leased: operations.delete(leased, kept))
 
-    def _settle(self, command: Any) -> LeaseCounts:
+    def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
         """Ends the lease, and its heartbeat with it, unless it fails in a way that is worth another try."""
-        heartbeat = self._heartbeat
-        hold = heartbeat.drop(self._lease_id) if heartbeat else None
+        heartbeat, lease_id = self._heartbeat, self._leased.lease_id
+        hold = heartbeat.drop(lease_id) if heartbeat else None
         try:
-            return self._command(command)
+            return settle(self._leased)
         except (RequestThrottled, QueueClientError):
             if heartbeat and hold:
-                heartbeat.keep({self._lease_id: hold})
+                heartbeat.keep({lease_id: hold})
             raise
-
-    def _command(self, command: Any) -> LeaseCounts:
-        done = lost = 0
-        steps = Steps("settling the lease")
-        with self._queue.service():
-            for part in self._parts:
-                wanted: Command = command(part)
-                with steps.step():
-                    result = part.shard.command([wanted], self._queue.now_micros)[0]
-                    if result.error is not None:
-                        raise result.error
-                done, lost = done + result.value.done, lost + result.value.lost
-        if done == 0:
-            raise LeaseLost(done, lost)
-        return LeaseCounts(done, lost)
-
-
-def _places(root: str, key: str, part: _Part) -> Iterator[LeasePlace]:
-    """Where the messages of a shard lie, in the newest snapshot of its log."""
-    path, log = messages_path(root, key, part.shard.shard), part.shard.log()
-    for span in part.claimed.spans:
-        for file in log.overlapping(span.first, span.last):
-            first, last = max(span.first, file.first), min(span.last, file.last)
-            yield LeasePlace(
-                f"{path}/{file.file.name}",
-                (first, last) == (file.first, file.last),
-                part.shard.shard,
-                file.base,
-                file.opened_at,
-                first - file.base,
-                last - file.base,
-                span.receive_count,
-            )
 
 
 def _texts(failed: DataFrame | Iterable[str]) -> Iterable[str]:

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-import threading
 from datetime import timedelta
 
 import pytest
 
 from lakequeue import LakeQueue, Queue, SendEntry, errors
-from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path, clock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), engine="point", clock=clock)
 
 
 def bodies(messages) -> list[str]:
@@ -49,26 +37,6 @@ def test_a_full_queue_leaves_others_their_room(lq):
     with pytest.raises(errors.OverLimit):
         full.receive()
     assert bodies(other.receive()) == ["a"]
-
-
-@pytest.mark.spec("SND-8")
-def test_what_several_threads_send_arrives_in_the_order_of_its_arrival(lq):
-    queue = lq.create_queue("orders")
-
-    def send(thread):
-        for number in range(25):
-            queue.send(f"{thread}-{number:02}")
-
-    threads = [threading.Thread(target=send, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    received = queue.receive(1000)
-    assert len(received) == 100
-    assert [m.sent_at for m in received] == sorted(m.sent_at for m in received)
-    for name in "abcd":
-        assert [m.body for m in received if m.body[0] == name] == [f"{name}-{n:02}" for n in range(25)]
 
 
 @pytest.mark.spec("RCV-8", "STA-11")
@@ -150,24 +118,6 @@ def test_a_cmq_queue_takes_and_tells_its_attributes(lq, clock):
     }
 
 
-@pytest.mark.spec("RCP-7", "RCP-12", "QUE-8")
-def test_a_strict_receipt_ends_with_its_timeout(lq, clock):
-    queue = lq.create_queue("orders", profile="cmq", visibility_timeout=10)
-    queue.send("A")
-    (m,) = queue.receive()
-    clock.advance(9.999)
-    queue.change_visibility(m.receipt_handle, 5)
-    clock.advance(5)
-    with pytest.raises(errors.InvalidParameterValue, match="expired"):
-        queue.delete(m.receipt_handle)
-    with pytest.raises(errors.MessageNotInflight):
-        queue.change_visibility(m.receipt_handle, 5)
-    (again,) = queue.receive()
-    assert (again.message_id, again.receive_count) == (m.message_id, 2)
-    queue.delete(again.receipt_handle)
-    queue.delete(again.receipt_handle)
-
-
 @pytest.mark.spec("RCP-1", "RCP-2", "RCP-3", "RCP-4", "RCP-14")
 @pytest.mark.parametrize(
     ("profile", "form"),
@@ -246,18 +196,6 @@ def test_durations_may_be_numbers_or_timedeltas_and_keep_fractions(lq, clock):
     queue.change_visibility(m.receipt_handle, 0.125)
     clock.advance(0.125)
     assert bodies(queue.receive()) == ["A"]
-
-
-@pytest.mark.spec("PUR-2")
-def test_every_profile_purges_once_a_minute(lq, clock):
-    for profile in ("lake", "sqs", "sqs-2018", "cmq"):
-        queue = lq.create_queue(f"orders-{profile}", profile=profile)
-        queue.purge()
-        clock.advance(59.999)
-        with pytest.raises(errors.PurgeQueueInProgress, match=f"orders-{profile} is allowed every 60 seconds"):
-            queue.purge()
-        clock.advance(0.001)
-        queue.purge()
 
 
 @pytest.mark.spec("MSA-1")

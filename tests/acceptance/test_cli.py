@@ -153,14 +153,6 @@ def test_a_test_message_may_be_delayed_by_a_second_to_an_hour(run, ask, seconds)
     assert (counts["visible"], counts["delayed"]) == (0, 1)
 
 
-@pytest.mark.spec("SND-11")
-def test_a_longer_delay_is_refused_under_cmq(run, ask):
-    run("create", "orders", "--profile", "cmq")
-    result = run("send", "orders", "later", "--delay", 3_601)
-    assert result.exit_code == 1 and result.stderr.startswith("error: InvalidParameterValue: Value 3601")
-    assert ask("counts", "orders")["delayed"] == 0
-
-
 def test_attributes_may_be_given_as_options_in_snake_case_and_by_wire_name(ask):
     ask("create", "orders", "--visibility-timeout", 7, "-a", "delay=3", "-a", "MaximumMessageSize=2048")
     ask("set", "orders", "--retention", 90, "-a", "DelaySeconds=4.5")
@@ -427,22 +419,6 @@ def test_a_fifo_queue_and_its_deduplication_are_chosen_at_creation(run, ask):
     assert "orders.fifo" in run("list").stdout
 
 
-@pytest.mark.spec("SND-7", "FIF-4", "SEQ-2", "SEQ-4")
-def test_a_group_is_received_in_the_order_of_its_sending(run, ask, fifo):
-    bodies = ["first", "second", "third"]
-    sent = [ask("send", "orders.fifo", body, "--group", "g", "--dedup-id", body) for body in bodies]
-    (head,) = ask("receive", "orders.fifo")
-    assert (head["body"], head["group_id"], head["dedup_id"]) == ("first", "g", "first")
-    assert ask("receive", "orders.fifo", "--max", 10) == []  # the group waits for its first message
-    assert run("delete", "orders.fifo", head["receipt_handle"]).exit_code == 0
-    rest = ask("receive", "orders.fifo", "--max", 10, "--delete")
-    assert [m["body"] for m in rest] == ["second", "third"]
-    for part in ("message_id", "sequence_number"):
-        assert [m[part] for m in [head, *rest]] == [s[part] for s in sent]
-    numbers = [int(s["sequence_number"]) for s in sent]
-    assert numbers == sorted(set(numbers))
-
-
 @pytest.mark.spec("SEQ-2", "SEQ-4", "SEQ-5")
 def test_people_see_group_and_sequence_number_on_fifo_queues_only(run, fifo, queue):
     sent = run("send", "orders.fifo", "x", "--group", "g", "--dedup-id", "d").stdout
@@ -453,15 +429,6 @@ def test_people_see_group_and_sequence_number_on_fifo_queues_only(run, fifo, que
     assert run("send", "orders", "x", "--group", "g").stdout.count("\n") == 1
     standard = run("receive", "orders").stdout.splitlines()
     assert group in standard and not any("sequence" in line for line in standard)
-
-
-@pytest.mark.spec("DDP-1", "DDP-8", "SND-10")
-def test_a_send_may_be_repeated_with_its_deduplication_id(ask, fifo):
-    first = ask("send", "orders.fifo", "x", "--group", "g", "--dedup-id", "d")
-    again = ask("send", "orders.fifo", "other", "--group", "h", "--dedup-id", "d")
-    assert (again["message_id"], again["sequence_number"]) == (first["message_id"], first["sequence_number"])
-    assert again["md5_of_body"] != first["md5_of_body"]
-    assert ask("counts", "orders.fifo")["visible"] == 1
 
 
 @pytest.mark.spec("DDP-4", "BAT-6", "BAT-8")

@@ -14,8 +14,9 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from lakequeue import LakeQueue, Queue
+from lakequeue import LakeQueue
 from lakequeue.cli import app
+from lakequeue.operations import send_dataframe
 from lakequeue.storage import layout
 
 PROJECT = Path(__file__).parents[2]
@@ -83,7 +84,7 @@ def test_steps_that_fail_are_an_error_after_the_rest_is_done(root, monkeypatch):
     def fail(*_):
         raise OSError("disk on fire")
 
-    monkeypatch.setattr(Queue, "sweep_manifests", fail)
+    monkeypatch.setattr(send_dataframe, "sweep_manifests", fail)
     done = run(root, json=True)
     assert done.exit_code == 3 and "disk on fire" in done.stderr
     orders, _ = json.loads(done.stdout)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from acceptance.submitting import HANDLERS, PROJECT, Ended, measured, play, sources
-from concurrency.rig import check_log
+from concurrency.harness import check_log
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.cli import job
 from lakequeue.spark.rows import append_results

@@ -13,23 +13,14 @@ import attrs
 import pytest
 from typer.testing import CliRunner, Result
 
-from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry, client
+from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry
 from lakequeue.cli import app
 from lakequeue.model.clock import to_micros
 from lakequeue.operations import plot
-from lakequeue.operations.browse import Standing
+from lakequeue.operations.depth import Depth
+from lakequeue.runtime import root as roots
 from lakequeue.storage import layout, past_versions
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=clock)
 
 
 @pytest.fixture
@@ -37,12 +28,12 @@ def begin(clock: ManualClock) -> datetime:
     return clock.now()
 
 
-def worked_on(queue: Queue, clock: ManualClock) -> dict[int, Standing]:
+def worked_on(queue: Queue, clock: ManualClock) -> dict[int, Depth]:
     """Sends, receives and deletes; how the queue stood after each."""
     stood = {}
 
     def note() -> None:
-        stood[to_micros(clock.now())] = Standing(to_micros(clock.now()), queue.counts(), len(sent))
+        stood[to_micros(clock.now())] = Depth(to_micros(clock.now()), queue.counts(), len(sent))
         clock.advance(7)
 
     sent: list[str] = []
@@ -62,9 +53,9 @@ def worked_on(queue: Queue, clock: ManualClock) -> dict[int, Standing]:
 def test_before_any_compaction_the_versions_of_the_ledger_tell(lq, clock, begin, shards):
     queue = lq.create_queue("orders", shards=shards, rewind_range=3600)
     stood = worked_on(queue, clock)
-    points = plot.points(queue, begin)
+    points = plot.points(queue.runtime, begin)
     assert [point.at for point in points] == sorted({point.at for point in points})
-    assert points[-1] == Standing(to_micros(clock.now()), queue.counts(), 12)
+    assert points[-1] == Depth(to_micros(clock.now()), queue.counts(), 12)
     told = {point.at: point for point in points}
     assert {at: told[at] for at in stood if at in told} == {at: stood[at] for at in stood if at in told}
     assert len(stood.keys() & told.keys()) > 10
@@ -78,9 +69,9 @@ def test_only_what_lies_in_the_span_is_told(lq, clock, begin):
     queue = lq.create_queue("orders")
     worked_on(queue, clock)
     since = clock.now() - timedelta(seconds=60)
-    points = plot.points(queue, since)
+    points = plot.points(queue.runtime, since)
     assert len(points) > 10 and points[0].at >= to_micros(since) and points[-1].at == to_micros(clock.now())
-    assert [point.at for point in plot.points(queue, clock.now())] == [to_micros(clock.now())]
+    assert [point.at for point in plot.points(queue.runtime, clock.now())] == [to_micros(clock.now())]
 
 
 def test_a_bounded_number_of_versions_is_opened(lq, clock, begin, monkeypatch):
@@ -92,7 +83,7 @@ def test_a_bounded_number_of_versions_is_opened(lq, clock, begin, monkeypatch):
         past_versions, "opened", lambda path, version: opened.append(version) or open_(path, version)
     )
     monkeypatch.setattr(plot, "MOST", 4)
-    points = plot.points(queue, begin)
+    points = plot.points(queue.runtime, begin)
     assert 2 <= len(set(opened)) == len(opened) <= 4
     assert len(points) <= 9
     told = {point.at: point for point in points}
@@ -110,16 +101,16 @@ def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin
         queue.receive(visibility_timeout=10)
         clock.advance(60)
         lq.compact()
-        counted.append(Standing(to_micros(clock.now()), queue.counts(), number + 1))
+        counted.append(Depth(to_micros(clock.now()), queue.counts(), number + 1))
     clock.advance(30)
-    points = plot.points(queue, begin)
+    points = plot.points(queue.runtime, begin)
     assert points[0] == counted[0]
     assert points[1].at == counted[1].at and points[1].counts.in_flight == 1  # the last version, right after it
     assert points[-1].counts == attrs.evolve(counted[2].counts, oldest_age=210.0)
-    assert plot.points(queue, begin + timedelta(seconds=61))[0] == points[1]
-    client._stores.clear()
+    assert plot.points(queue.runtime, begin + timedelta(seconds=61))[0] == points[1]
+    roots.opened.clear()
     shutil.rmtree(layout.stats_path(lq.root))
-    assert plot.points(lq.queue("orders"), begin)[0] == points[1]
+    assert plot.points(lq.queue("orders").runtime, begin)[0] == points[1]
 
 
 def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begin, monkeypatch):
@@ -132,15 +123,15 @@ def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begi
     queue.compact()
     queue.send("last")
     clock.advance(10)
-    points = plot.points(queue, begin)
+    points = plot.points(queue.runtime, begin)
     assert points and points[0].at >= purged
     assert {point.counts.visible for point in points} == {0, 1}
 
 
 def test_a_queue_of_which_nothing_is_known_has_its_present(lq, clock):
     queue = lq.create_queue("orders")
-    assert plot.points(queue, clock.now() - timedelta(hours=1)) == [
-        Standing(to_micros(clock.now()), QueueCounts(0, 0, 0, 0, None), 0)
+    assert plot.points(queue.runtime, clock.now() - timedelta(hours=1)) == [
+        Depth(to_micros(clock.now()), QueueCounts(0, 0, 0, 0, None), 0)
     ]
 
 

@@ -24,7 +24,7 @@ PATIENCE = 120
 
 
 @attrs.define
-class Crew:
+class Workers:
     """The consumers of one test."""
 
     root: Path
@@ -67,11 +67,11 @@ class Crew:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
+def workers(tmp_path: Path) -> Iterator[Workers]:
     root = tmp_path / "root"
-    crew = Crew(root, LakeQueue(str(root)).create_queue("orders"))
-    yield crew
-    for worker in crew.running.values():
+    workers = Workers(root, LakeQueue(str(root)).create_queue("orders"))
+    yield workers
+    for worker in workers.running.values():
         if worker.poll() is None:
             os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
@@ -79,31 +79,31 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
 
 @pytest.mark.slow
 @pytest.mark.spec("HBN-1", "HBN-21", "RCV-6")
-def test_another_consumer_takes_over_from_one_that_is_killed(crew: Crew) -> None:
-    crew.queue.send("deadly")
-    crew.start("first")
-    crew.wait(lambda: crew.bodies("first", "begin") == ["deadly"], "the first one to begin")
+def test_another_consumer_takes_over_from_one_that_is_killed(workers: Workers) -> None:
+    workers.queue.send("deadly")
+    workers.start("first")
+    workers.wait(lambda: workers.bodies("first", "begin") == ["deadly"], "the first one to begin")
 
-    crew.start("second")
-    crew.wait(lambda: bool(crew.events("second", "ready")), "the second one to be ready")
+    workers.start("second")
+    workers.wait(lambda: bool(workers.events("second", "ready")), "the second one to be ready")
     sent, until = ["deadly"], time.monotonic() + 2 * float(str(RENEWAL.visibility_timeout))
     while time.monotonic() < until:  # longer than the timeout, so without heartbeats it would be taken
         bodies = [f"m{len(sent) + index}" for index in range(3)]
-        crew.queue.send_batch([SendEntry(body) for body in bodies])
+        workers.queue.send_batch([SendEntry(body) for body in bodies])
         sent += bodies
         time.sleep(0.3)
-    assert "deadly" not in crew.bodies("second", "begin")
+    assert "deadly" not in workers.bodies("second", "begin")
 
-    crew.die.touch()
-    assert crew.running["first"].wait(PATIENCE) == -signal.SIGKILL
-    crew.wait(lambda: "deadly" in crew.bodies("second", "end"), "the second one to take over")
-    [taken] = [event for event in crew.events("second", "begin") if event["body"] == "deadly"]
+    workers.die.touch()
+    assert workers.running["first"].wait(PATIENCE) == -signal.SIGKILL
+    workers.wait(lambda: "deadly" in workers.bodies("second", "end"), "the second one to take over")
+    [taken] = [event for event in workers.events("second", "begin") if event["body"] == "deadly"]
     assert taken["count"] == 2  # nobody had it in between
 
-    ended = lambda: {body for name in crew.running for body in crew.bodies(name, "end")}  # noqa: E731
-    crew.wait(lambda: ended() == set(sent), "everything to be done")
-    crew.running["second"].send_signal(signal.SIGTERM)
-    assert crew.running["second"].wait(PATIENCE) == 0
-    assert crew.events("second", "stopped")
-    counts = crew.queue.counts()
+    ended = lambda: {body for name in workers.running for body in workers.bodies(name, "end")}  # noqa: E731
+    workers.wait(lambda: ended() == set(sent), "everything to be done")
+    workers.running["second"].send_signal(signal.SIGTERM)
+    assert workers.running["second"].wait(PATIENCE) == 0
+    assert workers.events("second", "stopped")
+    counts = workers.queue.counts()
     assert (counts.visible, counts.in_flight) == (0, 0)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.rig import apart, drain
+from concurrency.harness import apart, drain
 from lakequeue import LakeQueue, QueueClientError, QueueDoesNotExist
+from lakequeue.operations import queues
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.testing import ManualClock
 
@@ -113,7 +114,7 @@ def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(
     lq.create_queue("first")
     monkeypatch.setattr("lakequeue.storage.catalog.local_path", lambda _: None)  # no lock
     made: list[str] = []
-    make = LakeQueue._make_tables
+    make = queues.make_tables
 
     def slow(self: LakeQueue, row: QueueRow) -> None:
         make(self, row)
@@ -122,7 +123,7 @@ def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(
             now = time.time
             monkeypatch.setattr("lakequeue.storage.catalog.time.time", lambda: now() + 3_601)
 
-    monkeypatch.setattr(LakeQueue, "_make_tables", slow)
+    monkeypatch.setattr(queues, "make_tables", slow)
     queue = lq.create_queue("orders")
     assert len(made) == 2 and queue.key == made[1]
 
@@ -136,7 +137,7 @@ def test_what_a_process_held_of_a_deleted_queue_is_let_go(tmp_path: Path, who: s
     (here if who == "here" else there).delete_queue("orders")
     with pytest.raises(QueueDoesNotExist):
         queue.receive()
-    held = weakref.ref(queue.shards[0])
+    held = weakref.ref(queue.runtime.shards[0])
     del queue
     gc.collect()
     assert held() is None

@@ -11,27 +11,17 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.rig import apart, application_id, check_log, drain, log_versions, shard_of, small_segments
+from concurrency.harness import apart, application_id, check_log, drain, log_versions, shard_of, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, QueueDoesNotExist, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
+from lakequeue.operations import queues
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
-from lakequeue.testing import ManualClock
 
 WORKER = Path(__file__).with_name("worker.py")
 Verb = Callable[[Queue], Any]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=clock)
 
 
 @pytest.fixture
@@ -45,9 +35,13 @@ def queue(lq: LakeQueue) -> Queue:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("storage.engines.commit", "runtime.shard_service", "client"):
-        monkeypatch.setattr(f"lakequeue.{module}.back_off", lambda _: None)
-    for name in ("storage.engines.commit._REPEATS", "runtime.shard_service.ATTEMPTS", "client.ATTEMPTS"):
+    monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
+    for name in (
+        "storage.engines.commit._REPEATS",
+        "runtime.shard_service.ATTEMPTS",
+        "runtime.root.ATTEMPTS",
+        "operations.queues.ATTEMPTS",
+    ):
         monkeypatch.setattr(f"lakequeue.{name}", 3)
 
 
@@ -86,7 +80,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "set_attributes": ("merge", lambda queue: queue.set_attributes(visibility_timeout=77)),
     "set_attributes, at the log": ("add", lambda queue: queue.set_attributes(visibility_timeout=77)),
     "set_tags": ("merge", lambda queue: queue.set_tags({"k": "v"})),
-    "delete_queue": ("add", lambda queue: queue.owner.delete_queue("orders")),
+    "delete_queue": ("add", lambda queue: queues.delete(queue.runtime.root, "orders")),
 }
 AFTER: dict[str, Any] = {
     # bodies in the log, visible, in flight
@@ -105,7 +99,7 @@ BEFORE = (list("abc"), 2, 1)
 
 def state(queue: Queue) -> tuple[list[str], int, int]:
     """As a process sees it that has just started."""
-    fresh = apart(queue.owner.root, queue.owner.clock, 1)[0].queue("orders")
+    fresh = apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue("orders")
     counts = fresh.counts()
     return [row.body for row in check_log(fresh)], counts.visible, counts.in_flight
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from concurrency.fifo_rig import fifo_rows
-from concurrency.rig import apart, check_log, drain
+from concurrency.fifo_history import fifo_rows
+from concurrency.harness import apart, check_log, drain
 from lakequeue import Message, Queue, QueueClientError, SendEntry
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.storage.engines.interface import LostRace
@@ -25,11 +25,6 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def two(tmp_path: Path, clock: ManualClock) -> Two:
     here, there = apart(tmp_path / "root", clock)
     return here.create_queue("orders.fifo", fifo=True), there.create_queue("orders.fifo", fifo=True)
@@ -37,7 +32,7 @@ def two(tmp_path: Path, clock: ManualClock) -> Two:
 
 def another(queue: Queue) -> Queue:
     """The queue as a process sees it that has just started."""
-    return apart(queue.owner.root, queue.owner.clock, 1)[0].queue(queue.name)
+    return apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue(queue.name)
 
 
 def send(queue: Queue, *bodies: str) -> None:
@@ -305,15 +300,6 @@ class TestGroups:
         assert bodies(queue.receive(max_messages=3)) == ["b1", "a2", "a3"]
         assert done
 
-    @pytest.mark.spec("FIF-4", "DEL-5")
-    def test_an_empty_receive_has_seen_what_others_deleted(self, two: Two) -> None:
-        queue, other = two
-        send(queue, "a1", "a2")
-        held = other.receive()[0].receipt_handle
-        assert queue.receive() == []
-        other.delete(held)
-        assert bodies(queue.receive(max_messages=2)) == ["a2"]
-
     @pytest.mark.spec("FIF-3", "FIF-7")
     def test_a_claim_that_was_overtaken_by_another_leaves_its_groups_alone(
         self, two: Two, monkeypatch: pytest.MonkeyPatch
@@ -397,12 +383,3 @@ class TestDelay:
         assert other.receive() == []
         clock.advance(1)
         assert bodies(other.receive()) == ["a2"]
-
-    @pytest.mark.spec("DLY-10")
-    def test_an_empty_receive_has_seen_that_the_delay_was_taken_away(self, two: Two) -> None:
-        queue, other = two
-        queue.set_attributes(delay=100)
-        send(queue, "a1", "a2")
-        assert queue.receive() == [] == other.receive()
-        other.set_attributes(delay=0)
-        assert bodies(queue.receive(max_messages=10)) == ["a1", "a2"]

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.fifo_rig import fifo_rows
-from concurrency.rig import apart, application_id, check_log, drain, small_segments
+from concurrency.fifo_history import fifo_rows
+from concurrency.harness import apart, application_id, check_log, drain, small_segments
 from lakequeue import LakeQueueError, Message, Queue, SendEntry
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import IN_FLIGHT, ShardMachine
@@ -26,7 +26,7 @@ from mutations import Case, Mutation, Patch, each_case, replace
 
 
 @attrs.frozen
-class Stage:
+class TwoProcesses:
     """Two processes on one FIFO queue."""
 
     patch: Patch
@@ -36,7 +36,7 @@ class Stage:
 
     def third(self) -> Queue:
         """The queue as a process sees it that has just started."""
-        return apart(self.queue.owner.root, self.clock, 1)[0].queue("orders.fifo")
+        return apart(self.queue.runtime.root.path, self.clock, 1)[0].queue("orders.fifo")
 
 
 def _send(queue: Queue, *bodies: str) -> None:
@@ -52,7 +52,7 @@ def _bodies(messages: list[Message]) -> list[str]:
 # --- scenarios
 
 
-def an_id_that_others_sent_is_a_duplicate(on: Stage) -> None:
+def an_id_that_others_sent_is_a_duplicate(on: TwoProcesses) -> None:
     _send(on.queue, "a1")
     theirs = on.other.send("theirs", group_id="g", dedup_id="d")
     mine = on.queue.send("mine", group_id="g", dedup_id="d")
@@ -60,7 +60,7 @@ def an_id_that_others_sent_is_a_duplicate(on: Stage) -> None:
     assert [row.body for row in fifo_rows(on.queue)] == ["a1", "theirs"]
 
 
-def an_id_that_others_send_meanwhile_is_a_duplicate(on: Stage) -> None:
+def an_id_that_others_send_meanwhile_is_a_duplicate(on: TwoProcesses) -> None:
     _send(on.queue, "a1")
     append = PointTable.append
 
@@ -74,14 +74,14 @@ def an_id_that_others_send_meanwhile_is_a_duplicate(on: Stage) -> None:
     assert [row.body for row in check_log(on.queue)] == ["a1", "theirs"]
 
 
-def a_duplicate_does_not_prolong_the_window(on: Stage) -> None:
+def a_duplicate_does_not_prolong_the_window(on: TwoProcesses) -> None:
     for seconds in (0, 200, 99, 1):
         on.clock.advance(seconds)
         on.other.send(f"after {seconds} more", group_id="g", dedup_id="d")
     assert _bodies(on.queue.receive(max_messages=10)) == ["after 0 more", "after 1 more"]
 
 
-def a_purge_by_others_frees_the_ids(on: Stage) -> None:
+def a_purge_by_others_frees_the_ids(on: TwoProcesses) -> None:
     _send(on.queue, "a1", "a2")
     on.other.purge()
     _send(on.queue, "a1")
@@ -89,7 +89,7 @@ def a_purge_by_others_frees_the_ids(on: Stage) -> None:
     assert drain(on.queue) == ["a1", "a2"]
 
 
-def ids_outlive_their_messages(on: Stage) -> None:
+def ids_outlive_their_messages(on: TwoProcesses) -> None:
     small_segments(on.patch)
     for number in range(4):
         _send(on.queue, f"a{number}")
@@ -103,7 +103,7 @@ def ids_outlive_their_messages(on: Stage) -> None:
     assert drain(on.other) == [*(f"a{number}" for number in range(4, 10)), "new"]
 
 
-def a_group_waits_for_what_others_received(on: Stage) -> None:
+def a_group_waits_for_what_others_received(on: TwoProcesses) -> None:
     _send(on.queue, "a1", "a2", "b1")
     held = on.queue.receive()
     assert _bodies(held) == ["a1"]
@@ -112,25 +112,25 @@ def a_group_waits_for_what_others_received(on: Stage) -> None:
     assert _bodies(on.third().receive(max_messages=10)) == ["a2"]
 
 
-def a_message_that_was_handed_back_comes_before_those_behind_it(on: Stage) -> None:
+def a_message_that_was_handed_back_comes_before_those_behind_it(on: TwoProcesses) -> None:
     _send(on.queue, "a1", "a2", "a3")
     held = on.queue.receive(max_messages=2)
     on.other.change_visibility(held[0].receipt_handle, 0)
     assert _bodies(on.third().receive(max_messages=10)) == ["a1"]
 
 
-def sequence_numbers_are_the_same_for_everybody_and_rise(on: Stage) -> None:
+def sequence_numbers_are_the_same_for_everybody_and_rise(on: TwoProcesses) -> None:
     numbers = [one.send(f"{n}", group_id="g", dedup_id=f"{n}").sequence_number for n in (1, 2) for one in _all(on)]
     assert numbers[0] == numbers[1] == numbers[2] < numbers[3] == numbers[4] == numbers[5]  # type: ignore[operator]
     received = on.third().receive(max_messages=2)
     assert [message.sequence_number for message in received] == [numbers[0], numbers[3]]
 
 
-def _all(on: Stage) -> list[Queue]:
+def _all(on: TwoProcesses) -> list[Queue]:
     return [on.queue, on.other, on.third()]
 
 
-def another_process_repeats_a_receive(on: Stage) -> None:
+def another_process_repeats_a_receive(on: TwoProcesses) -> None:
     _send(on.queue, "b1", "a1", "b2", "a2")
     first = on.queue.receive(max_messages=4, attempt_id="x")
     assert _bodies(first) == ["b1", "b2", "a1", "a2"]
@@ -139,7 +139,7 @@ def another_process_repeats_a_receive(on: Stage) -> None:
         assert one.receive(attempt_id="x") == first
 
 
-def an_attempt_ends_with_the_first_delete(on: Stage) -> None:
+def an_attempt_ends_with_the_first_delete(on: TwoProcesses) -> None:
     _send(on.queue, "a1", "a2", "b1")
     first = on.queue.receive(max_messages=2, attempt_id="x")
     on.other.delete(first[0].receipt_handle)
@@ -256,13 +256,13 @@ MUTATIONS = [
 ]
 
 
-def _stage(patch: Patch, root: Path) -> Stage:
+def _two_processes(patch: Patch, root: Path) -> TwoProcesses:
     clock = ManualClock()
     here, there = apart(root, clock)
     queue = here.create_queue("orders.fifo", fifo=True)
-    return Stage(patch, clock, queue, there.queue("orders.fifo"))
+    return TwoProcesses(patch, clock, queue, there.queue("orders.fifo"))
 
 
 @each_case(MUTATIONS)
 def test_the_rule_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
-    case.run(lambda patch: (_stage(patch, tmp_path),), (LakeQueueError, pytest.fail.Exception))
+    case.run(lambda patch: (_two_processes(patch, tmp_path),), (LakeQueueError, pytest.fail.Exception))

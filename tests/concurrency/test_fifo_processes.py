@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from concurrency.fifo_rig import Claims, History, Row, fifo_rows, judge_claims
-from concurrency.rig import application_id, at_once, check_log
-from concurrency.test_processes import SOAK_SECONDS, Crew
+from concurrency.fifo_history import Claims, History, Row, fifo_rows, judge_claims
+from concurrency.harness import application_id, at_once, check_log
+from concurrency.test_processes import SOAK_SECONDS, Workers
 from lakequeue import LakeQueue
 from lakequeue.storage import layout
 
@@ -33,7 +33,7 @@ Events = list[dict[str, Any]]
 
 
 @attrs.define
-class FifoCrew(Crew):
+class FifoWorkers(Workers):
     """The workers of one test on a FIFO queue, and the ledger that they write."""
 
     history: History = attrs.field(init=False)
@@ -70,15 +70,15 @@ class FifoCrew(Crew):
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[FifoCrew]:
+def workers(tmp_path: Path) -> Iterator[FifoWorkers]:
     root = tmp_path / "root"
     queue = LakeQueue(str(root)).create_queue("orders.fifo", fifo=True)
     # held to the end: keeps the floor at 0, so that no row of the log is dropped before it was checked
     queue.send("test:anchor:0", group_id="anchor", dedup_id="anchor")
     assert [message.body for message in queue.receive(visibility_timeout=43_200)] == ["test:anchor:0"]
-    crew = FifoCrew(root, queue)
-    yield crew
-    for worker in crew.running.values():
+    workers = FifoWorkers(root, queue)
+    yield workers
+    for worker in workers.running.values():
         if worker.poll() is None:
             os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
@@ -87,13 +87,13 @@ def crew(tmp_path: Path) -> Iterator[FifoCrew]:
 @pytest.mark.spec(
     "FIF-1", "FIF-3", "FIF-4", "FIF-13", "SND-8", "SND-10", "DDP-1", "DDP-2", "DDP-8", "ATT-1", "ATT-3"
 )
-def test_two_processes_of_which_one_is_killed_again_and_again(crew: FifoCrew) -> None:
-    crew.start("steady")
-    crew.wait_until_ready("steady")
-    crew.kill_again_and_again(8)
-    crew.stop()
-    summary = judge(crew)
-    print(summary, f"killed {crew.killed} times")
+def test_two_processes_of_which_one_is_killed_again_and_again(workers: FifoWorkers) -> None:
+    workers.start("steady")
+    workers.wait_until_ready("steady")
+    workers.kill_again_and_again(8)
+    workers.stop()
+    summary = judge(workers)
+    print(summary, f"killed {workers.killed} times")
     assert min(summary.sent, summary.repeated, summary.received, summary.deleted) > 5, summary
     assert min(summary.by_several, summary.retries, summary.changed, summary.merges) > 0, summary
 
@@ -104,35 +104,35 @@ def test_two_processes_of_which_one_is_killed_again_and_again(crew: FifoCrew) ->
 @pytest.mark.spec(
     "FIF-1", "FIF-3", "FIF-4", "FIF-13", "SND-8", "SND-10", "DDP-1", "DDP-2", "DDP-8", "ATT-1", "ATT-3"
 )
-def test_ten_minutes_with_one_process_killed_again_and_again(crew: FifoCrew, engine: str) -> None:
+def test_ten_minutes_with_one_process_killed_again_and_again(workers: FifoWorkers, engine: str) -> None:
     if engine == "spark":
-        crew.start("spark", "spark")
-        crew.wait_until_ready("spark", 300)
+        workers.start("spark", "spark")
+        workers.wait_until_ready("spark", 300)
         # a ledger that changes many times a second leaves no room for a MERGE of Spark, which takes a second
-        crew.start("steady", pause=4)
-        crew.kill_again_and_again(SOAK_SECONDS, through_spark=0.05, pause=1)
+        workers.start("steady", pause=4)
+        workers.kill_again_and_again(SOAK_SECONDS, through_spark=0.05, pause=1)
     else:
-        crew.start("steady")
-        crew.kill_again_and_again(SOAK_SECONDS)
-    crew.stop()
-    summary = judge(crew)
-    print(summary, f"killed {crew.killed} times")
-    assert crew.killed > SOAK_SECONDS * 78 / 600
-    assert engine == "point" or crew.done("spark", 1)
+        workers.start("steady")
+        workers.kill_again_and_again(SOAK_SECONDS)
+    workers.stop()
+    summary = judge(workers)
+    print(summary, f"killed {workers.killed} times")
+    assert workers.killed > SOAK_SECONDS * 78 / 600
+    assert engine == "point" or workers.done("spark", 1)
     assert min(summary.by_several, summary.retries, summary.changed, summary.merges) > 0, summary
     assert min(summary.sent, summary.received, summary.deleted) > SOAK_SECONDS / 10, summary
 
 
 @pytest.mark.spec("DDP-10", "DDP-8", "SND-17")
-def test_two_processes_of_sixteen_threads_send_one_id(crew: FifoCrew) -> None:
-    go = crew.root.parent / "go"
+def test_two_processes_of_sixteen_threads_send_one_id(workers: FifoWorkers) -> None:
+    go = workers.root.parent / "go"
     for name in ("here", "there"):
-        crew.start_senders(name, go)
+        workers.start_senders(name, go)
     for name in ("here", "there"):
-        crew.wait_until_ready(name)
+        workers.wait_until_ready(name)
     go.touch()
-    crew.stop()
-    answers = _answers_for_one_id(crew)
+    workers.stop()
+    answers = _answers_for_one_id(workers)
     assert len(answers) == 2 * SENDERS
     assert len(set(answers)) == 1
 
@@ -140,12 +140,12 @@ def test_two_processes_of_sixteen_threads_send_one_id(crew: FifoCrew) -> None:
 @pytest.mark.spark
 @pytest.mark.spec("DDP-10", "DDP-8", "SND-17")
 def test_sixteen_threads_through_spark_and_a_process_beside_them_send_one_id(
-    crew: FifoCrew, spark: SparkSession
+    workers: FifoWorkers, spark: SparkSession
 ) -> None:
-    queue = LakeQueue(str(crew.root), spark=spark, engine="spark").queue("orders.fifo")
-    go = crew.root.parent / "go"
-    crew.start_senders("beside", go)
-    crew.wait_until_ready("beside")
+    queue = LakeQueue(str(workers.root), spark=spark, engine="spark").queue("orders.fifo")
+    go = workers.root.parent / "go"
+    workers.start_senders("beside", go)
+    workers.wait_until_ready("beside")
 
     def send(number: int) -> tuple[str, str | None]:
         go.touch()
@@ -153,17 +153,17 @@ def test_sixteen_threads_through_spark_and_a_process_beside_them_send_one_id(
         return result.message_id, result.sequence_number
 
     answers = at_once([lambda number=number: send(number) for number in range(SENDERS)], 120)
-    crew.stop()
-    answers += _answers_for_one_id(crew)
+    workers.stop()
+    answers += _answers_for_one_id(workers)
     assert len(answers) == 2 * SENDERS
     assert len(set(answers)) == 1
 
 
-def _answers_for_one_id(crew: FifoCrew) -> list[tuple[str, str]]:
+def _answers_for_one_id(workers: FifoWorkers) -> list[tuple[str, str]]:
     """What the processes were answered, once the log was seen to hold the message once."""
-    sent = [event for events in crew.events() for event in events if event["event"] == "sent"]
-    stored = [row for row in fifo_rows(crew.queue) if row.dedup_id == "one"]
-    check_log(crew.queue)
+    sent = [event for events in workers.events() for event in events if event["event"] == "sent"]
+    stored = [row for row in fifo_rows(workers.queue) if row.dedup_id == "one"]
+    check_log(workers.queue)
     assert [row.message_id for row in stored] == sorted({event["message_id"] for event in sent})
     return [(event["message_id"], event["sequence"]) for event in sent]
 
@@ -185,12 +185,12 @@ class Summary:
     merges: int
 
 
-def judge(crew: FifoCrew) -> Summary:
+def judge(workers: FifoWorkers) -> Summary:
     """Drains the queue, then holds the diaries against each other and against the tables."""
-    diaries = [*crew.events(), _drain(crew)]
-    check_log(crew.queue)
-    rows = fifo_rows(crew.queue)
-    claims = judge_claims(crew.history.follow(), rows)
+    diaries = [*workers.events(), _drain(workers)]
+    check_log(workers.queue)
+    rows = fifo_rows(workers.queue)
+    claims = judge_claims(workers.history.follow(), rows)
 
     acknowledged, by_several = _judge_sends(diaries, rows)
     received = sum(_judge_receives(events, rows, claims) for events in diaries)
@@ -209,7 +209,7 @@ def judge(crew: FifoCrew) -> Summary:
         overtaken=claims.overtaken,
         changed=kinds["changed"],
         deleted=kinds["deleted"],
-        merges=application_id(crew.queue, layout.FILES_ID),
+        merges=application_id(workers.queue, layout.FILES_ID),
     )
 
 
@@ -303,18 +303,18 @@ def _judge_order(diaries: list[Events], rows: list[Row]) -> None:
         assert sent == sorted(set(sent)), f"{producer} is out of order"
 
 
-def _drain(crew: FifoCrew) -> Events:
+def _drain(workers: FifoWorkers) -> Events:
     """Receives and deletes whatever is left but the anchor; the diary of it."""
     events: Events = []
     deadline = time.monotonic() + 60
-    while (counts := crew.queue.counts()).visible + counts.in_flight > 1:
+    while (counts := workers.queue.counts()).visible + counts.in_flight > 1:
         assert time.monotonic() < deadline, f"does not run empty: {counts}"
-        messages = crew.queue.receive(max_messages=1_000, visibility_timeout=60, wait_time=1)
+        messages = workers.queue.receive(max_messages=1_000, visibility_timeout=60, wait_time=1)
         if messages:
             handles = [message.receipt_handle for message in messages]
             at = time.time_ns() // 1_000
             events += [{"event": "delete", "receipt": handle, "at": at} for handle in handles]
-            assert not crew.queue.delete_batch(handles).failed
+            assert not workers.queue.delete_batch(handles).failed
     return events
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from concurrency.fifo_rig import fifo_rows
-from concurrency.rig import apart, at_once, check_log, small_segments
+from concurrency.fifo_history import fifo_rows
+from concurrency.harness import apart, at_once, check_log, small_segments
 from lakequeue import Queue, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.testing import ManualClock
@@ -21,25 +21,7 @@ def queues(root: Path, count: int, clock: Any = None, **attributes: Any) -> list
     return [entry.create_queue("orders.fifo", fifo=True, **attributes) for entry in entries]
 
 
-@pytest.mark.spec("SND-8", "FIF-11")
-@pytest.mark.parametrize("processes", [1, 2])
-def test_senders_to_one_group_are_received_in_the_order_of_arrival(tmp_path: Path, processes: int) -> None:
-    targets = (queues(tmp_path / "root", processes, SystemClock()) * 4)[:4]
-
-    def send(queue: Queue, name: str) -> list[tuple[int, str]]:
-        bodies = [f"{name}{number}" for number in range(25)]
-        return [(int(queue.send(body, group_id="g", dedup_id=body).sequence_number or 0), body) for body in bodies]
-
-    calls = [lambda queue=queue, name=name: send(queue, name) for queue, name in zip(targets, "abcd", strict=True)]
-    sent = [pair for pairs in at_once(calls) for pair in pairs]
-    received = targets[0].receive(max_messages=100)
-    assert [(int(message.sequence_number or 0), message.body) for message in received] == sorted(sent)
-    for name in "abcd":
-        own = [message.body for message in received if message.body.startswith(name)]
-        assert own == [f"{name}{number}" for number in range(25)]
-
-
-@pytest.mark.spec("DDP-10", "DDP-8", "DDP-14")
+@pytest.mark.spec("DDP-10", "DDP-8", "DDP-14", "DDP-17")
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("scope", ["queue", "message_group"])
 def test_sixteen_threads_that_send_one_id_get_one_message(tmp_path: Path, processes: int, scope: str) -> None:

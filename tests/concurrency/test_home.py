@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.rig import apart, keep_to
+from concurrency.harness import apart, keep_to
 from lakequeue import LakeQueue, SendEntry, SystemClock
 from lakequeue.runtime.home_shard import ELSEWHERE_EVERY
 
@@ -31,14 +31,14 @@ def test_a_consumer_with_enough_to_do_at_home_forgets_no_shard(tmp_path: Path, f
             queue.send_batch([SendEntry(f"{n}") for n in range(1 if shard else LATEST + 1)])
     keep_to(queue, 0)
     [other] = apart(lq.root, lq.clock, 1)
-    seen = {shard.shard: 0 for shard in queue.shards}
+    seen = {shard.shard: 0 for shard in queue.runtime.shards}
     consumer = other.queue(queue.name)
     keep_to(consumer, 0)
     for _ in range(LATEST):
         [message] = consumer.receive()
         seen[int(message.receipt_handle.split("-")[2])] += 1
     assert all(seen.values()), seen
-    assert consumer.shards[0].shared.home.current == 0 and seen[0] >= LATEST * 0.9
+    assert consumer.runtime.shards[0].shared.home.current == 0 and seen[0] >= LATEST * 0.9
 
 
 @pytest.mark.spec("RCV-16")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import (
+from concurrency.harness import (
     apart,
     application_id,
     at_once,
@@ -19,18 +19,13 @@ from concurrency.rig import (
     small_segments,
     without_merging,
 )
-from lakequeue import LakeQueue, OverLimit, QueueDoesNotExist, RequestThrottled, SendEntry
-from lakequeue.errors import InvalidParameterValue
+from lakequeue import LakeQueue, QueueDoesNotExist, RequestThrottled, SendEntry
+from lakequeue.operations import queues
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -42,18 +37,6 @@ def two(tmp_path: Path, clock: ManualClock) -> tuple[LakeQueue, LakeQueue]:
 class TestFreshAnswers:
     """An answer that commits nothing speaks of everything that was done before the call (design 4.2)."""
 
-    @pytest.mark.spec("RCV-14")
-    @pytest.mark.parametrize("delay", [None, 100])
-    def test_an_empty_receive_has_seen_what_others_sent(
-        self, two: tuple[LakeQueue, LakeQueue], delay: int | None
-    ) -> None:
-        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        if delay:
-            queue.send("later", delay=delay)
-        assert queue.receive() == []
-        other.send("now")
-        assert [message.body for message in queue.receive()] == ["now"]
-
     def test_an_empty_receive_has_seen_what_its_own_process_sent_behind_delayed_messages(
         self, two: tuple[LakeQueue, LakeQueue]
     ) -> None:
@@ -62,53 +45,6 @@ class TestFreshAnswers:
         assert queue.receive() == []
         queue.send("now")
         assert [message.body for message in queue.receive()] == ["now"]
-
-    @pytest.mark.spec("VIS-4")
-    def test_a_receive_finds_what_another_process_handed_back(self, two: tuple[LakeQueue, LakeQueue]) -> None:
-        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        queue.send("a")
-        message = queue.receive()[0]
-        other.change_visibility(message.receipt_handle, 0)
-        assert [again.receive_count for again in queue.receive()] == [2]
-
-    @pytest.mark.spec("INF-3")
-    def test_a_full_queue_refuses_only_while_it_is_full(self, two: tuple[LakeQueue, LakeQueue]) -> None:
-        queue = two[0].create_queue("orders", max_inflight_messages=1, profile_strict=False)
-        other = two[1].queue("orders")
-        queue.send_batch([SendEntry(body="a"), SendEntry(body="b")])
-        message = queue.receive()[0]
-        with pytest.raises(OverLimit):
-            queue.receive()
-        other.delete(message.receipt_handle)
-        assert [message.body for message in queue.receive()] == ["b"]
-
-    @pytest.mark.spec("RCP-6")
-    def test_a_receipt_is_judged_by_what_other_processes_received(
-        self, two: tuple[LakeQueue, LakeQueue], clock: ManualClock
-    ) -> None:
-        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        queue.send("a")
-        old = queue.receive(visibility_timeout=5)[0]
-        clock.advance(5)
-        new = other.receive()[0]
-        queue.delete(old.receipt_handle)  # does nothing
-        with pytest.raises(InvalidParameterValue):
-            queue.change_visibility(old.receipt_handle, 10)
-        other.delete(new.receipt_handle)
-        assert other.counts().in_flight == 0
-
-    @pytest.mark.spec("PUR-1", "PUR-3")
-    def test_a_purge_removes_what_was_sent_before_it_by_anyone(self, two: tuple[LakeQueue, LakeQueue]) -> None:
-        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        queue.send("a")
-        assert queue.receive()
-        queue.send("b")
-        other.send("c")
-        queue.purge()
-        other.send("d")
-        counts = queue.counts()
-        assert (counts.visible, counts.in_flight) == (1, 0)
-        assert drain(other) == ["d"]
 
     @pytest.mark.spec("RET-6")
     def test_a_longer_retention_brings_nothing_back(
@@ -122,31 +58,6 @@ class TestFreshAnswers:
         clock.advance(60)
         queue.set_attributes(message_retention_period=600)
         assert drain(other) == [] == drain(queue)
-
-    @pytest.mark.spec("QUE-13")
-    def test_every_look_at_a_queue_that_another_process_deleted_fails(
-        self, two: tuple[LakeQueue, LakeQueue]
-    ) -> None:
-        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        other.send("a")
-        handle = other.receive()[0].receipt_handle
-        two[0].delete_queue("orders")
-        for look in (
-            other.counts,
-            other.peek,
-            other.receive,
-            other.attributes,
-            other.tags,
-            other.purge,
-            lambda: other.send("b"),
-            lambda: other.delete(handle),
-            lambda: other.change_visibility(handle, 1),
-            lambda: other.set_attributes(visibility_timeout=1),
-            lambda: other.set_tags({"a": "b"}),
-        ):
-            with pytest.raises(QueueDoesNotExist):
-                look()
-        assert queue.name == "orders" and two[1].list_queues() == []
 
 
 class TestAttributes:
@@ -190,7 +101,7 @@ class TestAttributes:
         self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        monkeypatch.setattr(queue, "finish", lambda: None)  # killed in between
+        monkeypatch.setattr(queue.runtime, "announce_attributes", lambda: None)  # killed in between
         queue.set_attributes(delay=10)
         if how == "attributes":
             other.attributes()
@@ -202,15 +113,6 @@ class TestAttributes:
             other = two[1].create_queue("orders")
         assert at_once([lambda: other.send("b") and None], 20) == [None]
         assert other.counts().delayed == 1
-
-    @pytest.mark.spec("QUE-25", "SND-2")
-    def test_a_batch_is_refused_by_the_newest_attributes_only(self, two: tuple[LakeQueue, LakeQueue]) -> None:
-        queue = two[0].create_queue("orders", maximum_message_size=1024)
-        other = two[1].queue("orders")
-        other.send("a")
-        queue.set_attributes(maximum_message_size=4096)
-        result = other.send_batch([SendEntry(body="x" * 2000)])
-        assert len(result.successful) == 1
 
     @pytest.mark.spec("QUE-25")
     def test_tags_do_not_hide_a_change_of_attributes(self, two: tuple[LakeQueue, LakeQueue]) -> None:
@@ -227,14 +129,14 @@ class TestCatalog:
         self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         two[0].create_queue("before")
-        look = two[0]._check_cooldown
+        check = queues.check_cooldown
 
-        def overtaken(name: str, seconds: float) -> None:
+        def overtaken(*arguments: Any) -> None:
             monkeypatch.undo()
             two[1].create_queue("orders")
-            look(name, seconds)
+            check(*arguments)
 
-        monkeypatch.setattr(two[0], "_check_cooldown", overtaken)
+        monkeypatch.setattr(queues, "check_cooldown", overtaken)
         queue = two[0].create_queue("orders")
         assert [other.key for other in two[0].list_queues("orders")] == [queue.key]
 
@@ -242,8 +144,8 @@ class TestCatalog:
     def test_creations_from_many_threads_and_processes_give_one_queue(self, tmp_path: Path) -> None:
         entries = apart(tmp_path / "root", ManualClock(), 3)
         entries[0].create_queue("before")
-        queues = at_once([lambda lq=lq: lq.create_queue("orders") for lq in entries * 2])
-        assert len({queue.key for queue in queues}) == 1
+        made = at_once([lambda lq=lq: lq.create_queue("orders") for lq in entries * 2])
+        assert len({queue.key for queue in made}) == 1
         assert len(entries[0].list_queues("orders")) == 1
 
 
@@ -285,20 +187,6 @@ class TestMerging:
         queue.send("last")
         assert application_id(queue, layout.FILES_ID) > 0
         assert [row.body for row in check_log(queue)] == ["first", *map(str, range(9)), "last"]
-
-    def test_bodies_are_read_after_their_files_were_merged(
-        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        small_segments(monkeypatch)
-        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        with without_merging(monkeypatch):
-            for number in range(9):
-                queue.send(str(number))
-        assert [message.body for message in other.receive()] == ["0"]  # now it knows the old files
-        queue.send("9")
-        queue.send("10")
-        assert application_id(queue, layout.FILES_ID) > 0
-        assert drain(other) == [str(number) for number in range(1, 11)]
 
     def test_a_claimed_body_that_was_dropped_meanwhile_is_passed_over(
         self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
@@ -353,7 +241,7 @@ class TestManyShards:
             queue.send(body)
         busy = Ledger.commit
         monkeypatch.setattr("lakequeue.runtime.shard_service.ATTEMPTS", 2)
-        monkeypatch.setattr("lakequeue.runtime.shard_service.back_off", lambda _: None)
+        monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
         monkeypatch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and busy(self, *a))
         outcomes = []
         for shard in range(2):  # the first one is busy
@@ -377,7 +265,7 @@ class TestManyShards:
         commit = Ledger.commit
         with monkeypatch.context() as patch:
             patch.setattr("lakequeue.runtime.shard_service.ATTEMPTS", 2)
-            patch.setattr("lakequeue.runtime.shard_service.back_off", lambda _: None)
+            patch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
             patch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and commit(self, *a))
             result = queue.delete_batch(handles)
         assert [entry.receipt_handle for entry in result.successful] == handles[:1]  # of the first shard
@@ -386,33 +274,6 @@ class TestManyShards:
 
 
 class TestClosing:
-    @pytest.mark.spec("QUE-13")
-    def test_a_send_on_a_snapshot_from_before_the_deletion_is_refused(
-        self, two: tuple[LakeQueue, LakeQueue]
-    ) -> None:
-        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        other.send("a")
-        two[0].delete_queue("orders")
-        with pytest.raises(QueueDoesNotExist):
-            other.send("b")
-        assert [row.body for row in log_rows(queue)] == ["a"]
-
-    @pytest.mark.spec("QUE-13", "QUE-3")
-    def test_an_old_object_sends_nothing_to_a_queue_that_was_created_again(
-        self, two: tuple[LakeQueue, LakeQueue]
-    ) -> None:
-        two[0].create_queue("orders")
-        old = two[1].queue("orders")
-        old.send("a")
-        handle = old.receive()[0].receipt_handle
-        two[0].delete_queue("orders")
-        new = two[0].create_queue("orders")
-        with pytest.raises(QueueDoesNotExist):
-            old.send("b")
-        with pytest.raises(QueueDoesNotExist):
-            old.delete(handle)
-        assert new.counts().visible == 0 and log_rows(new) == []
-
     @pytest.mark.spec("QUE-13")
     def test_senders_and_a_deletion_at_once_lose_no_acknowledged_send_silently(
         self, two: tuple[LakeQueue, LakeQueue]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import attrs
 import pytest
 
-from concurrency.rig import apart, at_once, check_log, drain, small_segments
+from concurrency.harness import apart, at_once, check_log, drain, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, SendEntry
 from lakequeue.operations import move
 from lakequeue.runtime import group_commit, shard_service
@@ -112,9 +112,9 @@ class Story:
 
     def judge(self) -> None:
         """By this process, which goes on with what it has, and by one that has just started."""
-        clock = self.queue.owner.clock
+        clock = self.queue.runtime.root.clock
         at_once([lambda: self.queue.send("after"), lambda: self.dead.send("after")], patience=30)
-        here = apart(self.queue.owner.root, clock, 1)[0]
+        here = apart(self.queue.runtime.root.path, clock, 1)[0]
         for queue in (here.queue("orders"), here.queue("dead")):
             check_log(queue, from_start=False, redriven=True)
         clock.advance(1_000)
@@ -161,7 +161,7 @@ def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Pla
 def strike_at(template: Path, root: Path, place: Place, error: BaseException) -> None:
     with pytest.MonkeyPatch.context() as patch, story(template, root) as told:
         small_segments(patch)
-        patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
+        patch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
         with Strike(place, error):
             told.run()
         try:

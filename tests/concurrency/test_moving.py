@@ -11,11 +11,11 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.rig import apart, at_once, drain, log_rows, shard_of, spread
+from concurrency.harness import apart, at_once, drain, log_rows, shard_of, spread
 from concurrency.test_faults import Fault, killed
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
-from lakequeue.operations.move import Mover
+from lakequeue.operations import move
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointTable
@@ -67,12 +67,7 @@ def stored(queue: Queue) -> list[str]:
     return sorted(message.body for message in queue.peek(limit=1_000))
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-def stage(root: Path, clock: ManualClock) -> tuple[Pair, Pair]:
+def two_processes(root: Path, clock: ManualClock) -> tuple[Pair, Pair]:
     """One queue with two dead letters and a young message, in two processes."""
     here, there = apart(root, clock)
     mine = Pair.create(here)
@@ -83,7 +78,7 @@ def stage(root: Path, clock: ManualClock) -> tuple[Pair, Pair]:
 
 @pytest.fixture
 def two(tmp_path: Path, clock: ManualClock) -> tuple[Pair, Pair]:
-    return stage(tmp_path / "root", clock)
+    return two_processes(tmp_path / "root", clock)
 
 
 @contextmanager
@@ -245,14 +240,14 @@ def test_a_process_that_slept_before_it_looked_at_the_target_moves_nothing_twice
     two: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, theirs = two
-    bring = Mover._bring
+    bring = move._bring
 
-    def late(self: Mover, *arguments: Any) -> bool:
-        monkeypatch.setattr(Mover, "_bring", bring)
+    def late(*arguments: Any) -> bool:
+        monkeypatch.setattr(move, "_bring", bring)
         go_on_for_long(theirs)
-        return bring(self, *arguments)
+        return bring(*arguments)
 
-    monkeypatch.setattr(Mover, "_bring", late)
+    monkeypatch.setattr(move, "_bring", late)
     letters(mine)
     assert mine.stored() == (["c"], ["a", "b"])
     assert len(log_rows(theirs.dead)) == 2 + 2 + 2
@@ -533,7 +528,7 @@ def test_each_move_of_a_shard_has_a_number_of_its_own(two: tuple[Pair, Pair]) ->
     mine, theirs = two
 
     def number() -> int:
-        target = mine.dead._shards[0]._open_appender()
+        target = mine.dead.runtime.shards[0]._open_appender()
         target.refresh()
         return target.table.transaction(layout.move_id(mine.queue.key, 0)) or 0
 

@@ -19,11 +19,11 @@ from concurrency.test_moving import (
     letters,
     received,
     redrive,
-    stage,
     stored,
+    two_processes,
 )
 from lakequeue import LakeQueueError
-from lakequeue.operations.move import Mover
+from lakequeue.operations import move as moves
 from lakequeue.shard import Moved, move
 from lakequeue.shard.state import ShardState
 from lakequeue.testing import ManualClock
@@ -114,7 +114,7 @@ MUTATIONS = [
     ),
     Mutation(
         "leave moves to receivers",
-        replace(Mover, "finish_all", lambda _: None),
+        replace(moves, "finish_all", lambda _: None),
         {the_compactor_ends_a_move: "DLQ-2 DLQ-8"},
     ),
 ]
@@ -122,4 +122,4 @@ MUTATIONS = [
 
 @each_case(MUTATIONS)
 def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
-    case.run(lambda _: stage(tmp_path, ManualClock()), (LakeQueueError, pytest.fail.Exception))
+    case.run(lambda _: two_processes(tmp_path, ManualClock()), (LakeQueueError, pytest.fail.Exception))

@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from concurrency.rig import log_rows
+from concurrency.harness import log_rows
 from concurrency.test_faults import WORKER
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.shard import Outgoing
@@ -60,7 +60,7 @@ def movers(tmp_path: Path) -> Iterator[Movers]:
 
 
 def unfinished(queue: Queue) -> list[Outgoing]:
-    moves = [shard.look(lambda machine: machine.outgoing()) for shard in queue.shards]
+    moves = [shard.look(lambda machine: machine.outgoing()) for shard in queue.runtime.shards]
     return [move for move in moves if move is not None]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.rig import apart, check_log, drain, shard_of, small_segments, without_merging
+from concurrency.harness import apart, check_log, drain, shard_of, small_segments, without_merging
 from concurrency.stopping import busy_hours, older, short_logs, stopped_in
 from lakequeue import (
     LakeQueue,
@@ -20,6 +20,7 @@ from lakequeue import (
     QueueDoesNotExist,
     ReceiptHandleIsInvalid,
 )
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import ShardMachine
 from lakequeue.storage import layout
@@ -34,7 +35,7 @@ from mutations import Case, Mutation, Patch, each_case, replace
 
 
 @attrs.frozen
-class Stage:
+class TwoProcesses:
     """Two processes on one queue."""
 
     patch: Patch
@@ -48,7 +49,7 @@ class Stage:
 # --- scenarios
 
 
-def offsets_are_given_once(on: Stage) -> None:
+def offsets_are_given_once(on: TwoProcesses) -> None:
     on.queue.send("0")
     on.other.send("1")
     shard_of(on.queue)._open_appender().table.refresh()  # as a merge of segments does
@@ -56,7 +57,7 @@ def offsets_are_given_once(on: Stage) -> None:
     assert [row.body for row in check_log(on.queue)] == ["0", "1", "2"]
 
 
-def a_message_is_held_once(on: Stage) -> None:
+def a_message_is_held_once(on: TwoProcesses) -> None:
     for body in "ab":
         on.queue.send(body)
     shard_of(on.queue).look(lambda machine: machine)  # knows the shard as it is now
@@ -66,7 +67,7 @@ def a_message_is_held_once(on: Stage) -> None:
     assert [message.body for message in held] == ["a", "b"]
 
 
-def a_deleted_message_stays_away(on: Stage) -> None:
+def a_deleted_message_stays_away(on: TwoProcesses) -> None:
     for body in "ab":
         on.queue.send(body)
     first, second = on.queue.receive(max_messages=2)
@@ -79,7 +80,7 @@ def a_deleted_message_stays_away(on: Stage) -> None:
     assert drain(third) == ["b"]
 
 
-def an_append_that_landed_and_raised_is_not_repeated(on: Stage) -> None:
+def an_append_that_landed_and_raised_is_not_repeated(on: TwoProcesses) -> None:
     original = PointTable.append
 
     def lost_answer(*args: Any) -> None:
@@ -92,7 +93,7 @@ def an_append_that_landed_and_raised_is_not_repeated(on: Stage) -> None:
     assert [row.body for row in check_log(on.queue)] == ["once"]
 
 
-def a_claim_that_landed_and_raised_is_answered(on: Stage) -> None:
+def a_claim_that_landed_and_raised_is_answered(on: TwoProcesses) -> None:
     original = PointTable.merge
     on.queue.send("a")
 
@@ -105,14 +106,14 @@ def a_claim_that_landed_and_raised_is_answered(on: Stage) -> None:
     assert [message.body for message in on.queue.receive()] == ["a"]
 
 
-def undelivered_messages_survive_merging_and_dropping(on: Stage) -> None:
+def undelivered_messages_survive_merging_and_dropping(on: TwoProcesses) -> None:
     small_segments(on.patch)
     for number in range(9):
         on.queue.send(str(number))
     assert drain(on.other) == [str(number) for number in range(9)]
 
 
-def overlapping_merges_leave_every_row_there_once(on: Stage) -> None:
+def overlapping_merges_leave_every_row_there_once(on: TwoProcesses) -> None:
     small_segments(on.patch)
     with without_merging(on.patch):
         for number in range(12):
@@ -132,21 +133,21 @@ def overlapping_merges_leave_every_row_there_once(on: Stage) -> None:
     assert len(check_log(on.queue)) == 12
 
 
-def an_empty_answer_is_a_fresh_one(on: Stage) -> None:
+def an_empty_answer_is_a_fresh_one(on: TwoProcesses) -> None:
     on.queue.send("a")
     held = on.queue.receive()
     on.other.change_visibility(held[0].receipt_handle, 0)
     assert [message.body for message in on.queue.receive()] == ["a"]
 
 
-def an_empty_answer_has_seen_the_newest_messages(on: Stage) -> None:
+def an_empty_answer_has_seen_the_newest_messages(on: TwoProcesses) -> None:
     on.queue.send("later", delay=60)
     assert on.queue.receive() == []
     on.other.send("now")
     assert [message.body for message in on.queue.receive()] == ["now"]
 
 
-def a_forged_receipt_deletes_nothing(on: Stage) -> None:
+def a_forged_receipt_deletes_nothing(on: TwoProcesses) -> None:
     for body in "ab":
         on.queue.send(body)
     mine, theirs = on.queue.receive(max_messages=2)
@@ -158,7 +159,7 @@ def a_forged_receipt_deletes_nothing(on: Stage) -> None:
     assert drain(on.queue) == ["a", "b"]
 
 
-def an_old_receipt_deletes_nothing(on: Stage) -> None:
+def an_old_receipt_deletes_nothing(on: TwoProcesses) -> None:
     on.queue.send("a")
     old = on.queue.receive(visibility_timeout=5)[0]
     on.clock.advance(5)
@@ -168,7 +169,7 @@ def an_old_receipt_deletes_nothing(on: Stage) -> None:
     assert drain(on.other) == ["a"]
 
 
-def a_failed_receive_hides_nothing(on: Stage) -> None:
+def a_failed_receive_hides_nothing(on: TwoProcesses) -> None:
     on.queue.send("a")
     shard_of(on.queue).look(lambda machine: machine)
 
@@ -182,10 +183,10 @@ def a_failed_receive_hides_nothing(on: Stage) -> None:
     assert [message.receive_count for message in on.queue.receive()] == [1]
 
 
-def a_throttled_send_stored_nothing(on: Stage) -> None:
+def a_throttled_send_stored_nothing(on: TwoProcesses) -> None:
     on.patch.setattr("lakequeue.runtime.shard_service.ATTEMPTS", 2)
     on.patch.setattr("lakequeue.storage.engines.commit._REPEATS", 2)
-    on.patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
+    on.patch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
     original = PointTable.append
 
     def refused(*_: Any) -> None:
@@ -199,19 +200,19 @@ def a_throttled_send_stored_nothing(on: Stage) -> None:
     assert [row.body for row in check_log(on.queue)] == ["a"]
 
 
-def a_deletion_that_was_cut_short_is_finished_by_others(on: Stage) -> None:
+def a_deletion_that_was_cut_short_is_finished_by_others(on: TwoProcesses) -> None:
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with on.patch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(on.here, "update", killed)  # the shards are closed, the catalog does not know
+        patch.setattr(on.here.runtime, "update", killed)  # the shards are closed, the catalog does not know
         on.here.delete_queue("orders")
     with suppress(QueueDoesNotExist):
         on.other.send("a")
     assert on.there.list_queues() == []
 
 
-def another_process_settles_what_one_received(on: Stage) -> None:
+def another_process_settles_what_one_received(on: TwoProcesses) -> None:
     on.queue.send("a")
     handle = on.queue.receive()[0].receipt_handle
     on.other.delete(handle)
@@ -219,7 +220,7 @@ def another_process_settles_what_one_received(on: Stage) -> None:
     assert drain(on.queue) == []
 
 
-def a_closed_log_takes_nothing(on: Stage) -> None:
+def a_closed_log_takes_nothing(on: TwoProcesses) -> None:
     on.other.send("a")
     on.here.delete_queue("orders")
     with pytest.raises(QueueDoesNotExist):
@@ -227,14 +228,14 @@ def a_closed_log_takes_nothing(on: Stage) -> None:
     assert [row.body for row in check_log(on.queue)] == ["a"]
 
 
-def a_stopped_send_is_stored_once(on: Stage) -> None:
+def a_stopped_send_is_stored_once(on: TwoProcesses) -> None:
     on.queue.send("first")
     stopped_in(on.patch, "append", lambda: busy_hours(on.other))
     on.queue.send("stopped")
     assert [row.body for row in check_log(on.other)].count("stopped") == 1
 
 
-def the_files_of_a_stopped_commit_stay(on: Stage) -> None:
+def the_files_of_a_stopped_commit_stay(on: TwoProcesses) -> None:
     on.patch.setattr("lakequeue.storage.cleaning.PATIENCE", 0.05)
     on.queue.send("a")
     [message] = on.queue.receive()
@@ -248,7 +249,7 @@ def the_files_of_a_stopped_commit_stay(on: Stage) -> None:
     assert apart(on.here.root, on.clock, 1)[0].queue("orders").counts().in_flight == 0
 
 
-def silence_of_a_trimmed_log_proves_nothing(on: Stage) -> None:
+def silence_of_a_trimmed_log_proves_nothing(on: TwoProcesses) -> None:
     on.patch.setattr("lakequeue.storage.engines.commit.local_path", lambda _: None)  # as where there is no lock
     append, landed = PointTable.append, PointTable.landed
     on.queue.send("first")
@@ -267,7 +268,7 @@ def silence_of_a_trimmed_log_proves_nothing(on: Stage) -> None:
     assert caught.value.outcome_unknown
 
 
-def a_late_send_into_an_idle_segment_survives(on: Stage) -> None:
+def a_late_send_into_an_idle_segment_survives(on: TwoProcesses) -> None:
     late = apart(on.here.root, ManualClock(), 1)[0].queue("orders")
     for number in range(3):
         late.send(str(number))
@@ -284,7 +285,7 @@ def a_late_send_into_an_idle_segment_survives(on: Stage) -> None:
     assert [row.body for row in check_log(on.queue)] == ["0", "1", "2", "late"]
 
 
-def a_message_whose_file_was_joined_and_removed_is_read(on: Stage) -> None:
+def a_message_whose_file_was_joined_and_removed_is_read(on: TwoProcesses) -> None:
     small_segments(on.patch)
     for name in ("MESSAGES", "RECEIPTS"):
         on.patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
@@ -353,8 +354,8 @@ def keep_the_machine_after_a_failure(patch: Patch) -> None:
 
 
 @contextmanager
-def _without_finishing(queue: Queue) -> Iterator[None]:
-    with queue.owner.storage_errors():
+def _without_finishing(queue: OpenQueue) -> Iterator[None]:
+    with queue.root.storage_errors():
         yield
 
 
@@ -367,6 +368,11 @@ def forget_leases_on_loading(patch: Patch) -> None:
     )
 
 
+def clean_without_a_lock(patch: Patch) -> None:
+    for module in ("cleaning", "engines.log_trimming"):
+        patch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
+
+
 MUTATIONS = [
     Mutation(
         "commit without a lock",
@@ -375,7 +381,7 @@ MUTATIONS = [
     ),
     Mutation(
         "clean without a lock",
-        replace("lakequeue.storage.cleaning.committing", lambda *_, **__: nullcontext()),
+        clean_without_a_lock,
         {a_stopped_send_is_stored_once: "6", the_files_of_a_stopped_commit_stay: "6"},
     ),
     Mutation(
@@ -436,7 +442,7 @@ MUTATIONS = [
     ),
     Mutation(
         "leave deletions unfinished",
-        replace(Queue, "service", _without_finishing),
+        replace(OpenQueue, "service", _without_finishing),
         {a_deletion_that_was_cut_short_is_finished_by_others: "6"},
     ),
     Mutation(
@@ -448,13 +454,13 @@ MUTATIONS = [
 ]
 
 
-def _stage(patch: Patch, root: Path) -> Stage:
+def _two_processes(patch: Patch, root: Path) -> TwoProcesses:
     short_logs(patch)
     clock = ManualClock()
     here, there = apart(root, clock)
-    return Stage(patch, clock, here, there, here.create_queue("orders"), there.create_queue("orders"))
+    return TwoProcesses(patch, clock, here, there, here.create_queue("orders"), there.create_queue("orders"))
 
 
 @each_case(MUTATIONS)
 def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
-    case.run(lambda patch: (_stage(patch, tmp_path),), (LakeQueueError, OSError, pytest.fail.Exception))
+    case.run(lambda patch: (_two_processes(patch, tmp_path),), (LakeQueueError, OSError, pytest.fail.Exception))

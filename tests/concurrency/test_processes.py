@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.rig import application_id, check_log, spread
+from concurrency.harness import application_id, check_log, spread
 from concurrency.stopping import short_logs
 from lakequeue import LakeQueue, Queue
 from lakequeue.storage import layout
@@ -41,7 +41,7 @@ class Receipt:
 
 
 @attrs.define
-class Crew:
+class Workers:
     """The workers of one test."""
 
     root: Path
@@ -125,7 +125,7 @@ class Crew:
 
 def anchors(queue: Queue) -> set[str]:
     """A message in each shard."""
-    return {f"anchor {shard}" for shard in range(len(queue.shards))}
+    return {f"anchor {shard}" for shard in range(len(queue.runtime.shards))}
 
 
 def anchor(queue: Queue) -> None:
@@ -135,29 +135,29 @@ def anchor(queue: Queue) -> None:
 
 
 @pytest.fixture
-def crew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Crew]:
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Workers]:
     """On a queue of one shard, or of as many as the test says."""
     short_logs(monkeypatch)
     root = tmp_path / "root"
     queue = LakeQueue(str(root)).create_queue("orders", shards=getattr(request, "param", 1))
     anchor(queue)
-    crew = Crew(root, queue)
-    yield crew
-    for worker in crew.running.values():
+    workers = Workers(root, queue)
+    yield workers
+    for worker in workers.running.values():
         if worker.poll() is None:
             os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
 
 
 @pytest.mark.spec("RCV-15", "QUE-33")
-def test_three_processes(crew: Crew) -> None:
+def test_three_processes(workers: Workers) -> None:
     for name in ("a", "b", "c"):
-        crew.start(name)
+        workers.start(name)
     for name in ("a", "b", "c"):
-        crew.wait_until_ready(name)
-    crew.run(at_least=4, at_most=40, until={"a": 15, "b": 15, "c": 15})
-    crew.stop()
-    summary = judge(crew)
+        workers.wait_until_ready(name)
+    workers.run(at_least=4, at_most=40, until={"a": 15, "b": 15, "c": 15})
+    workers.stop()
+    summary = judge(workers)
     assert summary.unknown == 0
     assert summary.merges > 2
     assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 5, summary
@@ -165,100 +165,100 @@ def test_three_processes(crew: Crew) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spec("RCV-15", "QUE-33")
-def test_a_process_that_is_killed_again_and_again(crew: Crew) -> None:
-    crew.start("steady")
+def test_a_process_that_is_killed_again_and_again(workers: Workers) -> None:
+    workers.start("steady")
     until, chance = time.monotonic() + 12, random.Random(7)
-    _kill_again_and_again(crew, until, chance)
-    crew.stop()
-    summary = judge(crew)
-    assert crew.killed >= 4
+    _kill_again_and_again(workers, until, chance)
+    workers.stop()
+    summary = judge(workers)
+    assert workers.killed >= 4
     assert summary.merges > 2
     assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 20, summary
 
 
 @pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
-@pytest.mark.parametrize("crew", [1, 4], indirect=True, ids=["one shard", "four shards"])
-def test_processes_that_are_stopped_again_and_again(crew: Crew) -> None:
-    summary = stopped_again_and_again(crew, 8)
+@pytest.mark.parametrize("workers", [1, 4], indirect=True, ids=["one shard", "four shards"])
+def test_processes_that_are_stopped_again_and_again(workers: Workers) -> None:
+    summary = stopped_again_and_again(workers, 8)
     assert min(summary.sent, summary.received, summary.deleted) > 5, summary
 
 
 @pytest.mark.long
 @pytest.mark.timeout(SOAK_SECONDS + 600)
 @pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
-@pytest.mark.parametrize("crew", [1, 4], indirect=True, ids=["one shard", "four shards"])
-def test_ten_minutes_of_processes_that_are_stopped_and_killed(crew: Crew) -> None:
-    summary = stopped_again_and_again(crew, SOAK_SECONDS, kill=0.1)
-    print(summary, f"stopped {crew.stopped} times, killed {crew.killed} times")
-    assert crew.stopped > SOAK_SECONDS / 4
+@pytest.mark.parametrize("workers", [1, 4], indirect=True, ids=["one shard", "four shards"])
+def test_ten_minutes_of_processes_that_are_stopped_and_killed(workers: Workers) -> None:
+    summary = stopped_again_and_again(workers, SOAK_SECONDS, kill=0.1)
+    print(summary, f"stopped {workers.stopped} times, killed {workers.killed} times")
+    assert workers.stopped > SOAK_SECONDS / 4
     assert min(summary.sent, summary.received, summary.deleted) > SOAK_SECONDS, summary
 
 
-def stopped_again_and_again(crew: Crew, seconds: float, kill: float = 0.0) -> Summary:
+def stopped_again_and_again(workers: Workers, seconds: float, kill: float = 0.0) -> Summary:
     """Three workers and a compactor; one is stopped at any time, long enough for its log to be trimmed."""
     until, chance, lives = time.monotonic() + seconds, random.Random(), 3
-    crew.start_compactor("compactor")
+    workers.start_compactor("compactor")
     for life in range(lives):
-        crew.start(f"worker{life}")
-        crew.wait_until_ready(f"worker{life}")
-    while time.monotonic() < until or crew.stopped < 8:
-        name = chance.choice(list(crew.running))
+        workers.start(f"worker{life}")
+        workers.wait_until_ready(f"worker{life}")
+    while time.monotonic() < until or workers.stopped < 8:
+        name = chance.choice(list(workers.running))
         if name != "compactor" and chance.random() < kill:
-            crew.kill(name)
-            crew.start(f"worker{lives}")
-            crew.wait_until_ready(f"worker{lives}")
+            workers.kill(name)
+            workers.start(f"worker{lives}")
+            workers.wait_until_ready(f"worker{lives}")
             lives += 1
         else:
-            crew.suspend(name, chance.uniform(0.1, 1.5))
+            workers.suspend(name, chance.uniform(0.1, 1.5))
         time.sleep(chance.uniform(0, 0.2))
-    crew.stop()
-    return judge(crew)
+    workers.stop()
+    return judge(workers)
 
 
 @pytest.mark.spark
 @pytest.mark.spec("RCV-15", "QUE-33")
-def test_two_processes_through_different_engines(crew: Crew) -> None:
-    crew.start("spark", "spark")
-    crew.wait_until_ready("spark")
+def test_two_processes_through_different_engines(workers: Workers) -> None:
+    workers.start("spark", "spark")
+    workers.wait_until_ready("spark")
     # a ledger that changes many times a second leaves no room for a MERGE of Spark, which takes a second
-    crew.start("point", pause=4)
-    crew.wait_until_ready("point")
-    crew.run(at_least=5, at_most=120, until={"spark": 1, "point": 10})
-    crew.stop()
-    summary = judge(crew)
+    workers.start("point", pause=4)
+    workers.wait_until_ready("point")
+    workers.run(at_least=5, at_most=120, until={"spark": 1, "point": 10})
+    workers.stop()
+    summary = judge(workers)
     assert min(summary.sent, summary.received, summary.deleted) > 5, summary
     for name in ("spark", "point"):
-        assert crew.done(name, 1), name
+        assert workers.done(name, 1), name
 
 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(SOAK_SECONDS + 600)
 @pytest.mark.spec("RCV-15", "QUE-33")
-def test_ten_minutes_through_different_engines_with_one_killed_again_and_again(crew: Crew) -> None:
+def test_ten_minutes_through_different_engines_with_one_killed_again_and_again(workers: Workers) -> None:
     until, chance = time.monotonic() + SOAK_SECONDS, random.Random(8)
-    crew.start("spark", "spark")
-    crew.wait_until_ready("spark")
-    crew.start("steady", pause=4)
-    _kill_again_and_again(crew, until, chance, through_spark=0.1, pause=1)
-    crew.stop()
-    summary = judge(crew)
-    print(summary, f"killed {crew.killed} times")
-    assert crew.killed > SOAK_SECONDS / 60
+    workers.start("spark", "spark")
+    workers.wait_until_ready("spark")
+    workers.start("steady", pause=4)
+    _kill_again_and_again(workers, until, chance, through_spark=0.1, pause=1)
+    workers.stop()
+    summary = judge(workers)
+    print(summary, f"killed {workers.killed} times")
+    assert workers.killed > SOAK_SECONDS / 60
     assert min(summary.sent, summary.received, summary.changed, summary.deleted) > SOAK_SECONDS / 60, summary
 
 
 def _kill_again_and_again(
-    crew: Crew, until: float, chance: random.Random, through_spark: float = 0.0, pause: float = 0
+    workers: Workers, until: float, chance: random.Random, through_spark: float = 0.0, pause: float = 0
 ) -> None:
     life = 0
     while time.monotonic() < until:
         life += 1
         engine = "spark" if chance.random() < through_spark else "point"
-        crew.start(f"mortal{life}", engine, pause)
-        crew.wait_until_ready(f"mortal{life}")
+        workers.start(f"mortal{life}", engine, pause)
+        workers.wait_until_ready(f"mortal{life}")
         time.sleep(chance.uniform(5, 15) if engine == "spark" else chance.uniform(0.3, 3))
-        crew.kill(f"mortal{life}")
+        workers.kill(f"mortal{life}")
 
 
 @attrs.frozen
@@ -275,19 +275,19 @@ class Summary:
     merges: int
 
 
-def judge(crew: Crew) -> Summary:
+def judge(workers: Workers) -> Summary:
     """Drains the queue, then holds the diaries against each other and against the tables."""
-    diaries = crew.events()
+    diaries = workers.events()
     receipts = [receipt for events in diaries for receipt in _receipts(events)]
     sent = [body for events in diaries for e in events if e["event"] == "sent" for body in e["bodies"]]
     attempted = {body for events in diaries for e in events if e["event"] == "send" for body in e["bodies"]}
 
-    drained = _drain(crew.queue)
-    counts = crew.queue.counts()
-    held = anchors(crew.queue)
+    drained = _drain(workers.queue)
+    counts = workers.queue.counts()
+    held = anchors(workers.queue)
     assert (counts.visible, counts.in_flight, counts.delayed) == (0, len(held), 0)
 
-    rows = check_log(crew.queue)
+    rows = check_log(workers.queue)
     stored = [row.body for row in rows]
     assert len(set(stored)) == len(stored), "a send was stored twice"
     assert set(sent) <= set(stored), "an acknowledged send is missing"
@@ -321,7 +321,7 @@ def judge(crew: Crew) -> Summary:
         final_deletes=final,
         successions=successions,
         unknown=kinds["failed"],
-        merges=sum(application_id(crew.queue, layout.FILES_ID, shard) for shard in range(len(held))),
+        merges=sum(application_id(workers.queue, layout.FILES_ID, shard) for shard in range(len(held))),
     )
 
 
@@ -350,7 +350,7 @@ def _drain(queue: Queue) -> list[Receipt]:
     """Receives and deletes whatever is left, for as long as something but the anchors is stored."""
     receipts: list[Receipt] = []
     deadline = time.monotonic() + 60
-    while (counts := queue.counts()).visible + counts.in_flight > len(queue.shards):
+    while (counts := queue.counts()).visible + counts.in_flight > len(queue.runtime.shards):
         assert time.monotonic() < deadline, f"does not run empty: {counts}"
         began = time.time_ns() // 1_000
         messages = queue.receive(max_messages=1_000, visibility_timeout=60, wait_time=1)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import apart, drain, shard_of
+from concurrency.harness import apart, drain, shard_of
 from concurrency.test_faults import WORKER, killed
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry, UnsupportedOperation
 from lakequeue.model.clock import SystemClock

@@ -9,17 +9,13 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import apart, drain, keep_to
+from concurrency.harness import apart, drain, keep_to
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
+from lakequeue.operations import queues
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
 
 SHARDS = 3
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -54,11 +50,11 @@ def fail_at(patch: pytest.MonkeyPatch, number: int, methods: tuple[str, ...] = (
 
 
 def fresh(queue: Queue) -> Queue:
-    return apart(queue.owner.root, queue.owner.clock, 1)[0].queue("orders")
+    return apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue("orders")
 
 
 def rewind(queue: Queue) -> None:
-    queue.rewind(queue.owner.clock.now() - timedelta(hours=1))
+    queue.rewind(queue.runtime.root.clock.now() - timedelta(hours=1))
 
 
 VERBS: dict[str, tuple[Callable[[Queue], Any], int]] = {
@@ -66,7 +62,7 @@ VERBS: dict[str, tuple[Callable[[Queue], Any], int]] = {
     "purge": (Queue.purge, SHARDS),
     "rewind": (rewind, SHARDS),
     "set_attributes": (lambda queue: queue.set_attributes(delay=5), 2 * SHARDS + 1),
-    "delete_queue": (lambda queue: queue.owner.delete_queue("orders"), 2 * SHARDS + 1),
+    "delete_queue": (lambda queue: queues.delete(queue.runtime.root, "orders"), 2 * SHARDS + 1),
 }
 
 
@@ -85,7 +81,7 @@ def test_a_call_that_fails_in_the_middle_says_so_and_may_be_repeated(
         assert caught.value.outcome_unknown == (number > 1)
     call(queue)
     if verb == "delete_queue":
-        assert queue.owner.list_queues() == []
+        assert queues.living(queue.runtime.root) == []
         return
     counts = fresh(queue).counts()
     expected = {"purge": (0, 0), "rewind": (2 * SHARDS, 0), "set_attributes": (SHARDS, SHARDS)}[verb]

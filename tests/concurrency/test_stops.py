@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import apart, at_once, check_log, drain, log_rows
+from concurrency.harness import apart, at_once, check_log, drain, log_rows
 from concurrency.stopping import busy_hours, older, short_logs, stopped_in
 from lakequeue import Queue, QueueClientError
 from lakequeue.runtime import shard_service
@@ -22,11 +22,6 @@ from lakequeue.storage.engines import commit, locks
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -73,13 +68,13 @@ def test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit
     passes: list[Any] = []
 
     def an_hour_passes() -> None:
-        older(queue.owner.root, 2 * 3600)
+        older(queue.runtime.root.path, 2 * 3600)
         passes.append(other.compact())
 
     seen = stopped_in(monkeypatch, "merge", an_hour_passes)
     queue.delete(message.receipt_handle)
     assert seen.call_count == 1
-    third = apart(queue.owner.root, queue.owner.clock, 1)[0].queue("orders")
+    third = apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue("orders")
     counts = third.counts()
     assert (counts.visible, counts.in_flight) == (0, 0)
     third.send("b")
@@ -96,7 +91,7 @@ def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(
     monkeypatch.setattr(shard_service, "ALONE_PATIENCE", 0.05)
     commit, lost = Ledger.commit, iter([True] * (shard_service.PATIENCE + 1))
     monkeypatch.setattr(Ledger, "commit", lambda *args: False if next(lost, False) else commit(*args))
-    with stopped_holding(layout.receipts_path(queue.owner.root, queue.key, 0), "shared"):
+    with stopped_holding(layout.receipts_path(queue.runtime.root.path, queue.key, 0), "shared"):
         [(message,)] = at_once([queue.receive], patience=20)
     assert message.body == "a"
 
@@ -106,7 +101,7 @@ def test_a_process_that_is_stopped_while_it_keeps_others_out_is_named_and_change
     pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, _ = pair
-    path = layout.messages_path(queue.owner.root, queue.key, 0)
+    path = layout.messages_path(queue.runtime.root.path, queue.key, 0)
     monkeypatch.setattr(locks, "PATIENCE", 0.1)
     with (
         stopped_holding(path, "exclusive"),
@@ -124,7 +119,7 @@ def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(
     queue, other = pair
     monkeypatch.setattr(cleaning, "PATIENCE", 0.1)
     monkeypatch.setattr(commit, "TRIM_PATIENCE", 0.01)
-    folder = Path(layout.messages_path(queue.owner.root, queue.key, 0))
+    folder = Path(layout.messages_path(queue.runtime.root.path, queue.key, 0))
     with stopped_holding(str(folder), "shared"):
         busy_hours(other)
         assert (folder / "_delta_log" / f"{0:020}.json").exists()
@@ -159,7 +154,7 @@ class TestWithoutALock:
 
     @pytest.fixture(autouse=True)
     def no_lock(self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("engines.commit", "cleaning"):
+        for module in ("engines.commit", "engines.log_trimming", "cleaning"):
             monkeypatch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
         monkeypatch.setattr("lakequeue.storage.engines.commit.local_path", lambda _: None)
 
@@ -194,7 +189,7 @@ class TestWithoutALock:
     ) -> None:
         queue, other = pair
         queue.send("first")
-        folder = Path(layout.messages_path(queue.owner.root, queue.key, 0))
+        folder = Path(layout.messages_path(queue.runtime.root.path, queue.key, 0))
 
         def a_week_passes() -> None:
             busy_hours(other)
@@ -215,7 +210,7 @@ class TestWithoutALock:
     ) -> None:
         queue, other = pair
         queue.send("first")
-        folder = Path(layout.messages_path(queue.owner.root, queue.key, 0))
+        folder = Path(layout.messages_path(queue.runtime.root.path, queue.key, 0))
         append = PointTable.append
 
         def landed_and_raised(table: PointTable, *args: Any) -> None:

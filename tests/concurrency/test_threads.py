@@ -11,16 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.rig import apart, at_once, check_log, log_versions, shard_of, small_segments
+from concurrency.harness import apart, at_once, check_log, log_versions, shard_of, small_segments
 from lakequeue import LakeQueue, OverLimit, QueueClientError, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def lq(tmp_path: Path) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=ManualClock())
 
 
 @pytest.mark.spec("RCV-15", "RCV-3")
@@ -36,22 +31,6 @@ def test_sixteen_threads_receive_each_of_a_hundred_messages_once(lq: LakeQueue) 
 
     received = [message_id for ids in at_once([receive] * 16) for message_id in ids]
     assert sorted(received) == sorted(entry.message_id for entry in sent.successful)
-
-
-@pytest.mark.spec("RCV-15")
-def test_threads_of_two_processes_receive_each_message_once(tmp_path: Path) -> None:
-    queues = [entry.create_queue("orders") for entry in apart(tmp_path / "root", ManualClock())]
-    queues[0].send_batch([SendEntry(body=str(number)) for number in range(60)])
-
-    def receive(queue: object) -> list[str]:
-        bodies = []
-        while messages := queue.receive(max_messages=2):  # type: ignore[attr-defined]
-            bodies += [message.body for message in messages]
-        return bodies
-
-    calls = [lambda queue=queue: receive(queue) for queue in queues * 4]
-    received = [body for bodies in at_once(calls) for body in bodies]
-    assert sorted(received, key=int) == [str(number) for number in range(60)]
 
 
 @pytest.mark.spec("INF-11", "INF-3")
@@ -93,21 +72,6 @@ def test_the_cap_on_stored_messages_holds_for_eight_senders(tmp_path: Path, proc
     assert len(check_log(queues[0])) == 10
     with pytest.raises(OverLimit):
         queues[0].send("one more")
-
-
-@pytest.mark.spec("QUE-21")
-def test_a_deleted_message_makes_room_for_one_more(tmp_path: Path) -> None:
-    here, there = apart(tmp_path / "root", ManualClock())
-    queue = here.create_queue("orders", max_stored_messages=3, profile_strict=False)
-    for body in "abc":
-        queue.send(body)
-    with pytest.raises(OverLimit):
-        queue.send("d")
-    other = there.queue("orders")
-    other.delete(other.receive()[0].receipt_handle)
-    queue.send("d")
-    with pytest.raises(OverLimit):
-        queue.send("e")
 
 
 @pytest.mark.spec("SND-7", "SND-17")

@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
-from concurrency.rig import apart, small_segments
+from concurrency.harness import apart, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -28,7 +23,7 @@ def lq(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> L
 
 def another(queue: Queue) -> Queue:
     """As a process has it that has read none of the messages."""
-    return apart(queue.owner.root, queue.owner.clock, 1)[0].queue(queue.name)
+    return apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue(queue.name)
 
 
 def break_reads_of(patch: pytest.MonkeyPatch, number: int, queue: Queue) -> None:

@@ -26,11 +26,6 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return SparkEngine(request.getfixturevalue("spark"))
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=ENGINES)
 def lq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> LakeQueue:
     """A root that does not exist yet, through each engine."""
@@ -42,9 +37,9 @@ def lq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> La
 
 @pytest.fixture
 def harness(lq: LakeQueue, clock: ManualClock) -> Harness:
-    return Harness(lq.root, clock, lq.engine.name, lq._spark)
+    return Harness(lq.root, clock, lq.runtime.engine.name, lq.spark)
 
 
 @pytest.fixture
 def fifo(lq: LakeQueue, clock: ManualClock) -> FifoHarness:
-    return FifoHarness(lq.root, clock, lq.engine.name, lq._spark)
+    return FifoHarness(lq.root, clock, lq.runtime.engine.name, lq.spark)

@@ -15,7 +15,8 @@ from typing import Any
 import attrs
 import pytest
 
-from lakequeue import LakeQueue, Message, Queue, SendEntry, client
+from lakequeue import LakeQueue, Message, Queue, SendEntry
+from lakequeue.runtime import root as roots
 from lakequeue.testing import ManualClock
 
 point_only = pytest.mark.parametrize("lq", ["point"], indirect=True)
@@ -50,7 +51,7 @@ class Harness:
 
     def open(self, *, region: str = "local", engine: str | None = None) -> LakeQueue:
         """An entry without anything that this process knows of the root, like one in another process."""
-        client._stores.clear()
+        roots.opened.clear()
         engine = engine or self.engine
         spark = self.spark if engine == "spark" else None
         return LakeQueue(self.root, clock=self.clock, region=region, engine=engine, spark=spark)

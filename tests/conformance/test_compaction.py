@@ -19,11 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from concurrency.rig import apart, at_once, check_log, drain, log_rows, shard_of, small_segments
-from concurrency.test_processes import Crew, anchor, judge
+from concurrency.harness import apart, at_once, check_log, drain, log_rows, shard_of, small_segments
+from concurrency.test_processes import Workers, anchor, judge
+from conformance.call_sequences import CallSequence
 from conformance.harness import Harness, point_only
-from conformance.plays import Play
-from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry, client
+from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
+from lakequeue.operations.compact import compact_root
+from lakequeue.runtime import root as roots
 from lakequeue.shard import Rewrite
 from lakequeue.storage import layout, ledger
 from lakequeue.storage.bulk import manifests
@@ -31,6 +33,7 @@ from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import PointEngine, PointTable
 from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, each_case, replace
 
 DAY = 24 * 3600
 
@@ -54,18 +57,19 @@ def older(root: str | Path, seconds: float) -> None:
 
 def files_of(queue: Queue, name: str) -> list[str]:
     """Data files that lie in the directory of a table, live or not."""
-    table = Path(queue.owner.root) / "q" / queue.key / "0" / name
+    table = Path(queue.runtime.root.path) / "q" / queue.key / "0" / name
     found = table.rglob("*.parquet")
     return sorted(str(path.relative_to(table)) for path in found if "_delta_log" not in path.parts)
 
 
 def live_files(queue: Queue, name: str = "messages") -> int:
-    return len(DeltaTable(f"{queue.owner.root}/q/{queue.key}/0/{name}").file_uris())
+    return len(DeltaTable(f"{queue.runtime.root.path}/q/{queue.key}/0/{name}").file_uris())
 
 
 def log_files_of(queue: Queue, name: str) -> list[str]:
     return sorted(
-        path.name for path in (Path(queue.owner.root) / "q" / queue.key / "0" / name / "_delta_log").iterdir()
+        path.name
+        for path in (Path(queue.runtime.root.path) / "q" / queue.key / "0" / name / "_delta_log").iterdir()
     )
 
 
@@ -87,16 +91,19 @@ def compare(
         said = []
         for compacting in (False, True):
             root = str(tmp_path / f"{seed}-{compacting}")
-            play, draw = Play(root, fifo, lambda clock, root=root: open_at(root, clock)), random.Random(seed)
+            calls, draw = (
+                CallSequence(root, fifo, lambda clock, root=root: open_at(root, clock)),
+                random.Random(seed),
+            )
             compacted = 0
             for _ in range(steps):
-                play.step(draw)
+                calls.step(draw)
                 if compacting:
-                    client._stores.clear()
-                    for summary in succeeded(open_at(root, play.clock).compact()):
+                    roots.opened.clear()
+                    for summary in succeeded(open_at(root, calls.clock).compact()):
                         compacted += summary.segments_dropped + summary.segments_merged + summary.files_freed
-            play.end()
-            said.append(play.said)
+            calls.end()
+            said.append(calls.said)
             assert compacted > 0 or not compacting, "no pass had anything to do"
             shutil.rmtree(root)
         for step, (plain, compacted_answer) in enumerate(zip(*said, strict=True)):
@@ -237,7 +244,7 @@ def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_anoth
 
 def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
     """What a bulk send commits: a file whose base and instant are partition values."""
-    path = layout.messages_path(queue.owner.root, queue.key, 0)
+    path = layout.messages_path(queue.runtime.root.path, queue.key, 0)
     table = PointEngine().open(path)
     end = table.transaction(layout.SEND_ID) or 0
     rows = pa.Table.from_pylist(
@@ -299,7 +306,7 @@ def test_a_crowded_ledger_is_written_anew(harness: Harness, clock, monkeypatch):
         queue.delete(first.receipt_handle)
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "RANGE_ROWS", 2)
-        shard_of(queue).command([Rewrite()], queue.now_micros)
+        shard_of(queue).command([Rewrite()], queue.runtime.now)
     assert live_files(queue, "receipts") == 6
     before = queue.counts()
     assert succeeded(harness.queue().compact()).ledgers_rewritten == 1
@@ -318,17 +325,19 @@ def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(harness: Harne
     succeeded(queue.compact())
     whole = log_files_of(queue, "messages")
     assert any("checkpoint" in name for name in whole)
-    reader = DeltaTable(f"{queue.owner.root}/q/{queue.key}/0/messages")  # loads its log lazily, by that checkpoint
-    older(queue.owner.root, 300)
+    reader = DeltaTable(
+        f"{queue.runtime.root.path}/q/{queue.key}/0/messages"
+    )  # loads its log lazily, by that checkpoint
+    older(queue.runtime.root.path, 300)
     for number in range(5, 9):
         queue.send(str(number))
     succeeded(queue.compact())
     assert set(whole) <= set(log_files_of(queue, "messages"))  # the old checkpoint may still be read by
-    older(queue.owner.root, 301)
+    older(queue.runtime.root.path, 301)
     succeeded(queue.compact())
     assert len(log_files_of(queue, "messages")) < len(whole) + 4
     assert reader.to_pyarrow_table().num_rows == 5
-    older(queue.owner.root, 301)
+    older(queue.runtime.root.path, 301)
     succeeded(queue.compact())
     assert [m.body for m in harness.queue().receive(10)] == list("012345678")
     assert len(queue.receive(10)) == 0
@@ -352,7 +361,7 @@ def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(
     clock.advance(2)
     deleted, *_ = [each for each in succeeded(harness.open().compact()) if each.deleted]
     assert deleted.queue == "orders" and deleted.files_freed > 21
-    assert not Path(layout.tables_path(queue.owner.root, queue.key)).exists()
+    assert not Path(layout.tables_path(queue.runtime.root.path, queue.key)).exists()
     for call in (lambda: sleeper.send("lost?"), sleeper.receive, sleeper.counts):
         with pytest.raises(QueueDoesNotExist):
             call()
@@ -366,24 +375,24 @@ def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(
 def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_day(harness: Harness, clock):
     queue = harness.create()
     queue.send("a")
-    table = Path(layout.messages_path(queue.owner.root, queue.key, 0))
+    table = Path(layout.messages_path(queue.runtime.root.path, queue.key, 0))
     (table / "bulk" / "load-1" / "x").mkdir(parents=True)
     (table / "bulk" / "load-1" / "x" / "part-0.parquet").write_bytes(b"rows")
     file = DataFile("bulk/load-1/x/part-0.parquet", 4, 1, {})
     manifest = manifests.Manifest("load-1", "bulk-load-1", 1, [manifests.WaitingFile(0, file)])
-    manifests.write_manifest(layout.tables_path(queue.owner.root, queue.key), manifest)
+    manifests.write_manifest(layout.tables_path(queue.runtime.root.path, queue.key), manifest)
     waiting = table.parents[1] / "manifests"
     for hours in (11, 12.9):
         clock.advance(hours * 3600)
-        older(queue.owner.root, hours * 3600)
+        older(queue.runtime.root.path, hours * 3600)
         assert (table / "bulk" / "load-1" / "x" / "part-0.parquet").exists()
         assert (waiting / "load-1.json").exists()
         succeeded(queue.compact())
     clock.advance(3_700)
-    older(queue.owner.root, 3_700)
+    older(queue.runtime.root.path, 3_700)
     succeeded(queue.compact())
     assert not (waiting / "load-1.json").exists()
-    older(queue.owner.root, 3_700)
+    older(queue.runtime.root.path, 3_700)
     succeeded(queue.compact())
     assert not (table / "bulk").exists()
     assert drain(queue) == ["a"]
@@ -448,9 +457,8 @@ def test_a_root_without_queues_and_a_queue_that_is_not_there_are_refused(harness
 @point_only
 def test_a_pass_finishes_what_was_interrupted(harness: Harness, clock):
     set_, deleted = harness.create("set"), harness.create("deleted")
-    lq = harness.open()
-    row = lq.row(set_.key)
-    lq.update(row, lambda row: attrs_with_delay(row))  # the catalog knows, the shards do not
+    root = harness.open().runtime
+    root.update(set_.runtime.row, lambda row: attrs_with_delay(row))  # the catalog knows, the shards do not
     shard_of(harness.open().queue("deleted")).close()
     succeeded(harness.open().compact())
     assert [queue.name for queue in harness.open().list_queues()] == ["set"]
@@ -478,7 +486,10 @@ def test_two_passes_at_once_and_a_sender(harness: Harness, clock, monkeypatch):
         for number in range(25):
             sender.send(str(number))
 
-    passes: list[Callable[[], Any]] = [lambda: succeeded(one.owner.compact()), lambda: succeeded(two.compact())]
+    passes: list[Callable[[], Any]] = [
+        lambda: succeeded(compact_root(one.runtime.root)),
+        lambda: succeeded(two.compact()),
+    ]
     for _ in range(4):
         outcomes = at_once([send, *passes, lambda: here.receive(20)])
         assert not [each for each in outcomes if isinstance(each, BaseException)]
@@ -510,12 +521,12 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
         command = [sys.executable, str(worker), "crash", str(root), "compact", str(before)]
         status = subprocess.run(command, capture_output=True).returncode
         assert status in (0, -signal.SIGKILL), before
-        client._stores.clear()
+        roots.opened.clear()
         after = LakeQueue(str(root)).queue("orders")
         counts = after.counts()
         assert (counts.visible, counts.in_flight, counts.rewindable) == (6, 2, 4), before
         after.delete(kept[4].receipt_handle)
-        assert after.rewind(after.owner.clock.now() - timedelta(seconds=200)) == 5, before
+        assert after.rewind(after.runtime.root.clock.now() - timedelta(seconds=200)) == 5, before
         assert drain(after) == [*map(str, range(5)), *map(str, range(6, 12))], before
         succeeded(LakeQueue(str(root)).compact())
         if status == 0:
@@ -526,24 +537,24 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
 @pytest.mark.timeout(120)
 @point_only
 def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harness, tmp_path):
-    crew = Crew(tmp_path / "shared", LakeQueue(str(tmp_path / "shared")).create_queue("orders"))
-    anchor(crew.queue)
+    workers = Workers(tmp_path / "shared", LakeQueue(str(tmp_path / "shared")).create_queue("orders"))
+    anchor(workers.queue)
     names = ["a", "b"]
     try:
         for name in names:
-            crew.start(name)
+            workers.start(name)
         for name in names:
-            crew.wait_until_ready(name)
+            workers.wait_until_ready(name)
         until, passes = time.monotonic() + 6, 0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(merge_segments, "TIER_SEGMENTS", 2)
             while time.monotonic() < until:
-                succeeded(LakeQueue(crew.queue.owner.root).compact())
+                succeeded(LakeQueue(workers.queue.runtime.root.path).compact())
                 passes += 1
-        crew.stop()
-        summary = judge(crew)
+        workers.stop()
+        summary = judge(workers)
     finally:
-        for process in crew.running.values():
+        for process in workers.running.values():
             process.kill()
     assert passes > 3 and summary.unknown == 0
     assert min(summary.sent, summary.received, summary.deleted) > 10, summary
@@ -668,10 +679,6 @@ def _an_open_segment_loses_no_send(harness: Harness, patch: pytest.MonkeyPatch) 
     assert drain(harness.queue()) == ["1"]
 
 
-def no_floor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("lakequeue.runtime.shard_service.ShardService._committed_floor", lambda _: 2**40)
-
-
 def no_history_in_the_floor(patch: pytest.MonkeyPatch) -> None:
     def floor(state: Any) -> Any:
         import attrs
@@ -695,27 +702,24 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("lakequeue.storage.engines.point._LOST", ())
 
 
-PAIRS = [
-    (_history_is_kept, no_history_in_the_floor),
-    (_history_is_kept, no_floor),
-    (_what_waits_is_kept, no_floor),
-    (_two_at_once_join_once, no_fence),
+MUTATIONS = [
+    Mutation("no history in the floor", no_history_in_the_floor, {_history_is_kept: "RWD-4"}),
+    Mutation(
+        "no floor",
+        replace("lakequeue.runtime.shard_service.ShardService._committed_floor", lambda _: 2**40),
+        {_history_is_kept: "RWD-4", _what_waits_is_kept: "DLT-6"},
+    ),
+    Mutation("no fence", no_fence, {_two_at_once_join_once: "DLT-1"}),
 ]
 
 
-@point_only
-@pytest.mark.parametrize(("scenario", "mutation"), PAIRS, ids=[f"{s.__name__}-{m.__name__}" for s, m in PAIRS])
-def test_the_guarantee_holds_and_its_check_can_fail(harness: Harness, tmp_path, scenario, mutation):
-    for mutated in (False, True):
-        with pytest.MonkeyPatch.context() as patch:
-            keep_nothing(patch)
-            own = Harness(str(tmp_path / f"{mutated}"), ManualClock(), "point")
-            if not mutated:
-                scenario(own, patch)
-                continue
-            mutation(patch)
-            with pytest.raises((AssertionError, LakeQueueError, pytest.fail.Exception)):
-                scenario(own, patch)
+@each_case(MUTATIONS)
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path):
+    def prepare(patch: pytest.MonkeyPatch) -> tuple[Harness, pytest.MonkeyPatch]:
+        keep_nothing(patch)
+        return Harness(str(tmp_path), ManualClock(), "point"), patch
+
+    case.run(prepare, (LakeQueueError, pytest.fail.Exception))
 
 
 @point_only

@@ -12,8 +12,7 @@ from conformance.harness import Harness, point_only
 from hostile import SLOW, SLOW_BODY
 from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
 from lakequeue.conditions import sandbox
-from lakequeue.operations import browse
-from lakequeue.operations.move import Mover
+from lakequeue.operations import browse, move
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
 
@@ -53,15 +52,15 @@ def bodies(queue: Queue, count: int = 100) -> list[str]:
 @contextmanager
 def cut_short(patch: pytest.MonkeyPatch, before: str) -> Iterator[None]:
     """A process that ends in a move, before the append or before the removal."""
-    bring = Mover._bring
+    bring = move._bring
 
-    def die(self: Mover, *arguments) -> bool:
+    def die(*arguments) -> bool:
         if before == "removal":
-            bring(self, *arguments)
+            bring(*arguments)
         raise KeyboardInterrupt
 
     with patch.context() as scope, pytest.raises(KeyboardInterrupt):
-        scope.setattr(Mover, "_bring", die)
+        scope.setattr(move, "_bring", die)
         yield
 
 
@@ -99,19 +98,6 @@ def test_a_fifo_queue_serves_the_group_on_and_asks_no_deduplication_window(harne
     assert bodies(harness.open(engine="point").queue("orders.fifo")) == []
     here.queue("dead.fifo").send("not as what was moved", group_id="A", dedup_id="A2")
     assert stored(harness, "dead.fifo") == ["own", "A1", "A2", "not as what was moved"]
-
-
-@pytest.mark.spec("RET-7", "DLQ-5")
-def test_retention_counts_from_the_first_send_on_standard_queues(harness: Harness, clock: ManualClock):
-    create(harness, "dead", "orders")
-    fail(harness, "orders", "old")
-    clock.advance(DAY)
-    harness.open(engine="point").queue("dead").send("young")
-    assert bodies(harness.queue()) == []
-    clock.advance(3 * DAY - 0.000_001)
-    assert stored(harness, "dead") == ["young", "old"]
-    clock.advance(0.000_001)
-    assert bodies(harness.queue("dead")) == ["young"]
 
 
 @pytest.mark.spec("DLQ-8")

@@ -8,7 +8,6 @@ import zlib
 
 import pytest
 
-from concurrency.rig import at_once
 from conformance.fifo import (
     FifoHarness,
     bodies,
@@ -109,14 +108,3 @@ def test_attempt_ids_find_their_shard(fifo: FifoHarness, clock):
     received = [*itertools.chain(*seen.values()), *other, *left]
     assert len({m.message_id for m in received}) == len(received)
     assert queue.receive(10, attempt_id="v") == []
-
-
-@point_only
-@pytest.mark.spec("ATT-1", "ATT-3")
-def test_retries_at_once_get_one_and_the_same_set(fifo: FifoHarness):
-    queue = fifo.create(deduplication_scope="message_group", shards=2)
-    send(queue, *[group + turn for turn in "12" for group in "ABCDEFGH"])
-    here, there = fifo.queue(), fifo.queue()
-    answers = at_once([lambda q=q: q.receive(3, attempt_id="x") for q in [here, there] * 4])
-    assert len({tuple(handles(messages)) for messages in answers}) == 1
-    assert fifo.queue().counts().in_flight == 3

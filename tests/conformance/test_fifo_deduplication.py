@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from datetime import timedelta
 
 import pytest
 
-from concurrency.rig import at_once, log_rows, small_segments
+from concurrency.harness import log_rows, small_segments
 from conformance.fifo import (
     NAME,
     FifoHarness,
@@ -83,7 +82,7 @@ def test_an_id_counts_for_five_minutes_from_its_first_send_in_every_process(fifo
 def test_a_window_is_measured_on_the_clock_of_the_queue(fifo: FifoHarness, clock):
     queue = fifo.create()
     late = fifo.open()
-    late.clock = ManualClock(clock.now() - timedelta(hours=1))
+    late.runtime.clock = ManualClock(clock.now() - timedelta(hours=1))
     send(queue, "A1")
     send(late.queue(NAME), "A1", "A2")
     assert bodies(fifo.queue().peek()) == ["A1", "A2"]
@@ -176,22 +175,6 @@ def test_a_scope_that_is_changed_later_is_shown_and_has_no_effect(fifo: FifoHarn
     ids = {q.send(g, group_id=g, dedup_id="d").message_id for q in (queue, fifo.queue()) for g in "AB"}
     assert len(ids) == 1
     assert bodies(fifo.queue().receive(10)) == ["A"]
-
-
-@point_only
-@pytest.mark.spec("DDP-10", "DDP-8", "DDP-17", "SND-17")
-@pytest.mark.parametrize("processes", [1, 2])
-def test_senders_of_one_id_at_once_store_one_message(fifo: FifoHarness, processes):
-    entries = [fifo.create(), fifo.queue()][:processes]
-    calls = [
-        lambda q=queue, n=n: q.send(f"A{n}", group_id="A", dedup_id="d")
-        for n, queue in zip(range(16), itertools.cycle(entries))
-    ]
-    sent = at_once(calls)
-    assert len({s.message_id for s in sent}) == len({s.sequence_number for s in sent}) == 1
-    assert [row.message_id for row in log_rows(entries[0])] == [sent[0].message_id]
-    (message,) = fifo.queue().receive(10)
-    assert sent[int(message.body[1:])].md5_of_body == message.md5_of_body
 
 
 @point_only

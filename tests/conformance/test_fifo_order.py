@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from concurrency.rig import at_once
+from concurrency.harness import at_once
 from conformance.fifo import (
     FifoHarness,
     bodies,
@@ -163,7 +163,7 @@ def test_numbers_go_on_when_all_messages_are_gone_and_purged(fifo: FifoHarness, 
 
 
 @point_only
-@pytest.mark.spec("SND-8", "SND-9", "SEQ-3")
+@pytest.mark.spec("SND-8", "SND-9", "SEQ-3", "FIF-11")
 def test_threads_that_send_to_one_group_have_the_order_of_their_arrival(fifo: FifoHarness):
     here = fifo.create()
     there = fifo.queue()

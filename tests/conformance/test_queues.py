@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 
 import pytest
 
-from concurrency.rig import keep_to
+from concurrency.harness import keep_to
 from conformance.harness import Call, Harness, batch, bodies, handles, point_only
-from lakequeue import LakeQueue, Queue, SendEntry, errors
+from lakequeue import LakeQueue, SendEntry, errors
 
 
 @pytest.mark.spec("QUE-1", "QUE-4", "QUE-6", "QUE-13", "QUE-15", "QUE-27", "PRF-1", "DLT-3")
@@ -77,22 +76,6 @@ def test_a_widened_range_holds_at_once_for_receives_and_changes_elsewhere(harnes
     assert bodies(there.receive(visibility_timeout=0)) == ["a"]
 
 
-@point_only
-@pytest.mark.spec("QUE-25", "DLT-3")
-def test_a_change_of_attributes_that_was_cut_short_is_finished_by_whoever_comes_next(harness, monkeypatch):
-    queue, other = harness.create(), harness.queue()
-    with monkeypatch.context() as patch:
-        patch.setattr(Queue, "finish", lambda self: os.kill)  # the process ends before it tells the shards
-        queue.set_attributes(delay=50)
-    assert other.attributes(["DelaySeconds"]) == {"DelaySeconds": "50"}
-    sending = Call(harness.clock, lambda: other.send("a"))
-    sending.thread.join(20)
-    assert not sending.thread.is_alive(), "the send never ends"
-    listed = harness.open().list_queues()[0]
-    listed.send("b")
-    assert harness.queue().counts().delayed == 2
-
-
 @pytest.mark.spec("QUE-13", "QUE-14", "RCP-9", "DLT-4")
 def test_a_queue_created_again_shares_nothing_with_the_old_one(harness: Harness):
     old = harness.create()
@@ -121,27 +104,6 @@ def test_a_queue_created_again_shares_nothing_with_the_old_one(harness: Harness)
     assert new.receive() == []
     new.send("c")
     assert bodies(harness.queue().receive(10)) == ["c"]
-
-
-@point_only
-@pytest.mark.spec("QUE-13", "DLT-3")
-@pytest.mark.parametrize("step", ["after the first commit", "before the catalog"])
-def test_a_deletion_that_was_cut_short_is_finished_by_whoever_comes_next(harness, monkeypatch, step):
-    queue, other = harness.create(shards=2), harness.queue()
-    queue.send_batch(batch("a"))
-    if step == "after the first commit":
-        queue._shards[0].close()
-    else:
-        queue.close()
-    keep_to(other, 0)
-    with pytest.raises(errors.QueueDoesNotExist):
-        other.send("b")
-    keep_to(other, 1)
-    with pytest.raises(errors.QueueDoesNotExist):
-        other.send("b")
-    with pytest.raises(errors.QueueDoesNotExist):
-        harness.queue()
-    assert harness.create().receive() == []
 
 
 @pytest.mark.spec("PUR-1", "PUR-2", "PUR-3", "PUR-4", "DLT-3")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import attrs
 import pytest
 
 from conformance.harness import Harness, point_only
 from lakequeue import Queue, SendEntry, errors
-from lakequeue.shard import Head
-from lakequeue.shard.state import ShardState
 from lakequeue.storage import ledger
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
@@ -62,24 +59,6 @@ def test_what_was_deleted_comes_back_in_the_order_of_sending(harness: Harness, c
     assert [message.body for message in again] == ["a", "b", "c", "d"]
     assert again[0].message_id == sent.message_id
     assert again[0].sent_at == start
-
-
-@pytest.mark.spec("RWD-14", "RWD-21", "RWD-20", "RCP-6")
-def test_what_is_waiting_or_in_flight_is_left_alone(harness: Harness, clock: ManualClock) -> None:
-    queue = harness.create(rewind_range=HOUR)
-    start = clock.now()
-    send_each(queue, clock, "deleted", "held", every=1)
-    gone, held = queue.receive(2, visibility_timeout=100)
-    queue.delete(gone.receipt_handle)
-    queue.send("waiting")
-    harness.queue().rewind(start)
-    assert sorted(bodies(harness.queue())) == ["deleted", "waiting"]
-    queue.delete(gone.receipt_handle)  # a dead handle: does nothing
-    with pytest.raises(errors.InvalidParameterValue):
-        queue.change_visibility(gone.receipt_handle, 5)
-    assert harness.queue().counts().in_flight == 3
-    clock.advance(100)
-    assert "held" in bodies(harness.queue())
 
 
 @point_only
@@ -143,36 +122,6 @@ def test_a_rewind_reaches_as_far_as_range_and_retention(harness: Harness, clock:
     assert harness.queue("other").counts().rewindable == 0
 
 
-@point_only
-@pytest.mark.spec("RWD-23", "PUR-5")
-def test_a_purge_leaves_nothing_to_rewind(harness: Harness, clock: ManualClock) -> None:
-    queue = harness.create(rewind_range=HOUR)
-    start = clock.now()
-    send_each(queue, clock, "a", "b")
-    delete(queue, "a")
-    queue.purge()
-    clock.advance(1)
-    assert harness.queue().rewind(start) == 0
-    assert harness.queue().counts().rewindable == 0
-
-
-@pytest.mark.spec("RWD-22", "DDP-16")
-def test_on_fifo_queues_what_comes_back_stands_in_its_group_again(harness: Harness, clock: ManualClock) -> None:
-    queue = harness.create("orders.fifo", fifo=True, rewind_range=HOUR)
-    start = clock.now()
-    for body in ("A1", "A2", "A3"):
-        queue.send(body, group_id="A", dedup_id=body)
-    first, second = queue.receive(2, visibility_timeout=100)
-    queue.delete(first.receipt_handle)
-    clock.advance(1)
-    assert harness.queue("orders.fifo").rewind(start) == 1
-    again = harness.queue("orders.fifo").receive(10)
-    assert [(message.body, message.sequence_number) for message in again] == [("A1", first.sequence_number)]
-    queue.delete(again[0].receipt_handle)
-    queue.delete(second.receipt_handle)
-    assert [message.body for message in harness.queue("orders.fifo").receive(10)] == ["A3"]
-
-
 @pytest.mark.spec("RWD-16", "EXM-5", "RWD-12")
 def test_reconciliation_a_day_is_consumed_again_in_the_same_order(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(rewind_range=DAY)
@@ -208,12 +157,15 @@ def test_shards_are_rewound_and_history_does_not_count_as_stored(harness: Harnes
     assert sorted(bodies(harness.queue())) == sorted("abcabc")
 
 
-def rewound_after_merging(harness: Harness, clock: ManualClock, patch: pytest.MonkeyPatch) -> list[str]:
-    """Deleted messages, while segments are merged and dropped and the ledger rewritten all the time."""
-    patch.setattr(append, "SEGMENT_COMMITS", 2)
-    patch.setattr(merge_segments, "TIER_SEGMENTS", 2)
-    patch.setattr(ledger, "_LOOK_EVERY", 2)
-    patch.setattr(ledger, "MAX_FILES", 2)
+@pytest.mark.spec("RWD-4", "DLT-7")
+def test_bodies_outlive_their_deletion_while_they_can_be_rewound(
+    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments are merged and dropped and the ledger is rewritten all the time."""
+    monkeypatch.setattr(append, "SEGMENT_COMMITS", 2)
+    monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 2)
+    monkeypatch.setattr(ledger, "_LOOK_EVERY", 2)
+    monkeypatch.setattr(ledger, "MAX_FILES", 2)
     queue = harness.create(rewind_range=HOUR)
     start = clock.now()
     for number in range(6):
@@ -222,31 +174,7 @@ def rewound_after_merging(harness: Harness, clock: ManualClock, patch: pytest.Mo
         queue.delete(message.receipt_handle)
     clock.advance(1)
     harness.queue().rewind(start)
-    return bodies(harness.queue())
-
-
-@pytest.mark.spec("RWD-4", "DLT-7")
-def test_bodies_outlive_their_deletion_while_they_can_be_rewound(
-    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert rewound_after_merging(harness, clock, monkeypatch) == [f"m{number}" for number in range(6)]
-
-
-@point_only
-def test_a_floor_that_forgot_the_history_would_lose_bodies(
-    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def without_history(self: ShardState) -> Head:
-        first = self.runs.first
-        floor = self.head.head_offset if first is None else min(first, self.head.head_offset)
-        return attrs.evolve(self.head, floor_offset=floor)
-
-    monkeypatch.setattr(ShardState, "current_head", without_history)
-    try:
-        read = rewound_after_merging(harness, clock, monkeypatch)
-    except errors.QueueClientError:
-        read = []
-    assert len(read) < 6
+    assert bodies(harness.queue()) == [f"m{number}" for number in range(6)]
 
 
 @point_only

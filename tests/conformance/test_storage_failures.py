@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from conformance.harness import Call, Harness, batch, bodies, handles, numbered, point_only
+from conformance.harness import Harness, point_only
 from lakequeue import LakeQueue, errors
-from lakequeue.runtime import shard_service
-from lakequeue.shard import Purge
-from lakequeue.storage.engines import commit
-from lakequeue.storage.engines.interface import LostRace
 
 
 def table_class(harness: Harness):
-    return type(harness.open().engine.open(f"{harness.root}/queues"))
+    return type(harness.open().runtime.engine.open(f"{harness.root}/queues"))
 
 
 @pytest.mark.core
@@ -46,76 +41,6 @@ def test_a_commit_that_landed_but_raised_is_not_made_again(harness: Harness, mon
     queue.delete(m.receipt_handle)
     assert failed == ["append", "merge", "merge"]
     assert harness.queue().peek() == []
-
-
-@point_only
-@pytest.mark.spec("ERR-2", "ERR-8", "SND-17")
-def test_a_commit_that_fails_is_an_error_of_the_client_and_leaves_nothing(harness: Harness, monkeypatch):
-    queue = harness.create()
-    queue.send("A")
-    before = harness.versions()
-
-    def fails(self, *args):
-        raise OSError("no space left on device")
-
-    with monkeypatch.context() as patch:
-        for name in ("append", "merge"):
-            patch.setattr(table_class(harness), name, fails)
-        for verb in (lambda: queue.send("B"), queue.receive, lambda: queue.set_attributes(delay=5)):
-            with pytest.raises(errors.QueueClientError, match="no space left") as caught:
-                verb()
-            assert not caught.value.outcome_unknown
-    assert harness.versions() == before
-    queue.send("C")
-    assert bodies(queue.receive(10)) == ["A", "C"]
-
-
-@point_only
-@pytest.mark.spec("ERR-2", "DEL-7", "RCP-10")
-def test_a_commit_whose_outcome_is_unknown_says_so_and_may_be_repeated(harness: Harness, monkeypatch):
-    queue = harness.create()
-    queue.send("A")
-    (m,) = queue.receive()
-    table = table_class(harness)
-    plain = table.merge
-
-    def lands_and_raises(self, *args):
-        plain(self, *args)
-        raise OSError("the answer was lost")
-
-    def unreachable(self, *args):
-        raise OSError("no route to host")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(table, "merge", lands_and_raises)
-        patch.setattr(table, "landed", unreachable)
-        with pytest.raises(errors.QueueClientError, match="unknown") as caught:
-            queue.delete(m.receipt_handle)
-    assert caught.value.outcome_unknown
-    queue.delete(m.receipt_handle)
-    assert harness.queue().peek() == []
-
-
-@point_only
-@pytest.mark.spec("ERR-9", "ERR-8")
-def test_a_race_lost_again_and_again_ends_in_a_refusal_that_changed_nothing(harness: Harness, monkeypatch):
-    queue = harness.create()
-    queue.send("A")
-    before = harness.versions()
-
-    def loses(self, *args):
-        raise LostRace("another commit was faster")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shard_service, "ATTEMPTS", 3)
-        patch.setattr(commit, "_REPEATS", 2)
-        for name in ("append", "merge"):
-            patch.setattr(table_class(harness), name, loses)
-        for verb in (lambda: queue.send("B"), queue.receive):
-            with pytest.raises(errors.RequestThrottled):
-                verb()
-    assert harness.versions() == before
-    assert bodies(queue.receive(10)) == ["A"]
 
 
 @point_only
@@ -182,37 +107,3 @@ def test_tables_that_vanished_are_an_error_of_the_client(harness: Harness):
     ):
         with pytest.raises(errors.QueueClientError):
             verb()
-
-
-@point_only
-@pytest.mark.spec("DLT-1")
-def test_calls_that_wait_for_a_commit_go_into_the_next_one_together(harness: Harness):
-    queue = harness.create()
-    queue.send_batch(batch(*numbered(20)))
-    received = queue.receive(20)
-    before = harness.versions()
-    go = threading.Barrier(20)
-
-    def delete(handle):
-        go.wait(20)
-        queue.delete(handle)
-
-    calls = [Call(harness.clock, lambda h=handle: delete(h)) for handle in handles(received)]
-    assert [call.join() for call in calls] == [None] * 20
-    after = harness.versions()
-    assert sum(after.values()) - sum(before.values()) < 15
-    assert harness.queue().peek() == []
-
-
-@pytest.mark.spec("PUR-2", "ERR-8")
-@point_only
-def test_a_purge_that_was_cut_short_between_shards_can_be_repeated(harness: Harness) -> None:
-    queue = harness.create(shards=3)
-    for number in range(6):
-        queue.send(str(number))
-    last = queue._shards[-1]
-    last.command([Purge(queue.name, at_any_time=True)], queue.now_micros)  # as far as the first call got
-    queue.purge()
-    assert queue.counts().visible == 0
-    with pytest.raises(errors.PurgeQueueInProgress):
-        queue.purge()

@@ -138,6 +138,6 @@ def test_a_task_that_is_cancelled_leaves_no_waiter_behind(harness: Harness, cloc
 
     asyncio.run(scenario())
     assert clock.waiting == 0
-    assert queue.shards[0].shared.line.first is None
+    assert queue.runtime.shards[0].shared.waiters.first is None
     queue.send("A")
     assert bodies(queue.receive()) == ["A"]

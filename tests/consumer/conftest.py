@@ -7,30 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from consumer.stage import Recorder, Stage
+from consumer.harness import Harness, Recorder
 from lakequeue import LakeQueue
 from lakequeue.testing import ManualClock
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Stage]:
+def make(tmp_path: Path) -> Callable[..., Harness]:
     """Makes a queue with the given attributes."""
 
-    def make(**attributes: object) -> Stage:
+    def make(**attributes: object) -> Harness:
         clock = ManualClock()
         lq = LakeQueue(str(tmp_path / "root"), clock=clock)
         queue = lq.create_queue("orders.fifo" if attributes.get("fifo") else "orders", **attributes)
-        return Stage(lq, clock, Recorder.of(queue), lq.queue(queue.name))
+        return Harness(lq, clock, Recorder.of(queue), lq.queue(queue.name))
 
     return make
 
 
 @pytest.fixture
-def stage(make: Callable[..., Stage]) -> Stage:
+def harness(make: Callable[..., Harness]) -> Harness:
     """A standard queue of the default profile; its visibility timeout is 120 s."""
     return make(visibility_timeout=120)
 
 
 @pytest.fixture
-def fifo(make: Callable[..., Stage]) -> Stage:
+def fifo(make: Callable[..., Harness]) -> Harness:
     return make(fifo=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumer.stage import Stage, sleeper
+from consumer.harness import Harness, sleeper
 from lakequeue import (
     ComputedRenewal,
     Consumer,
@@ -35,10 +35,10 @@ HEARTBEAT, COMPUTED = HeartbeatRenewal(), ComputedRenewal(30)
 @pytest.mark.spec("HBN-2", "DEL-6", "FIF-15")
 @pytest.mark.parametrize("fifo", [False, True])
 @pytest.mark.parametrize("result", [None, Outcome.SUCCESS])
-def test_a_queue_is_consumed_until_it_is_empty(make: Callable[..., Stage], fifo: bool, result: Any) -> None:
-    stage = make(fifo=fifo) if fifo else make()
+def test_a_queue_is_consumed_until_it_is_empty(make: Callable[..., Harness], fifo: bool, result: Any) -> None:
+    harness = make(fifo=fifo) if fifo else make()
     bodies = [f"{group}{number}" for number in range(4) for group in "abc"]
-    stage.send(*bodies)
+    harness.send(*bodies)
     handled = []
 
     def handle(message: Message, context: Context) -> Any:
@@ -46,10 +46,10 @@ def test_a_queue_is_consumed_until_it_is_empty(make: Callable[..., Stage], fifo:
         handled.append(message.body)
         return result
 
-    stage.consumer(handle, concurrency=5).run(until_empty=True)
+    harness.consumer(handle, concurrency=5).run(until_empty=True)
     assert sorted(handled) == sorted(bodies)
-    assert stage.other.counts().in_flight == 0
-    assert stage.clock.now() == ManualClock().now()  # nothing waited
+    assert harness.other.counts().in_flight == 0
+    assert harness.clock.now() == ManualClock().now()  # nothing waited
 
 
 @pytest.mark.spec("HBN-3", "HBN-15", "HNS-14")
@@ -66,13 +66,13 @@ def test_a_queue_is_consumed_until_it_is_empty(make: Callable[..., Stage], fifo:
 )
 @pytest.mark.parametrize("raises", [False, True])
 def test_when_a_failed_message_comes_again(
-    stage: Stage, policy: Any, option: bool | None, at: float, raises: bool
+    harness: Harness, policy: Any, option: bool | None, at: float, raises: bool
 ) -> None:
-    stage.send("A")
+    harness.send("A")
     begun = []
 
     def handle(message: Message, context: Context) -> Outcome:
-        begun.append((stage.clock.now() - stage.queue.began).total_seconds())
+        begun.append((harness.clock.now() - harness.queue.began).total_seconds())
         if len(begun) == 2:
             return Outcome.SUCCESS
         context.sleep(5)
@@ -81,65 +81,65 @@ def test_when_a_failed_message_comes_again(
         return Outcome.FAILED
 
     options = {"renewal": policy, "make_failed_messages_visible_immediately": option}
-    with stage.running(stage.consumer(handle, concurrency=1, **options)):
-        stage.clock.advance(40)
+    with harness.running(harness.consumer(handle, concurrency=1, **options)):
+        harness.clock.advance(40)
     assert begun == [0, at]
-    assert stage.queue.deletes() == [(at, "A")]
+    assert harness.queue.deletes() == [(at, "A")]
 
 
 @pytest.mark.spec("HBN-15")
 @pytest.mark.parametrize("policy", [HEARTBEAT, COMPUTED, NoRenewal()])
-def test_a_handler_may_ask_for_a_retry_at_once(stage: Stage, policy: Any) -> None:
-    stage.send("A")
+def test_a_handler_may_ask_for_a_retry_at_once(harness: Harness, policy: Any) -> None:
+    harness.send("A")
     counts = []
 
     def handle(message: Message, context: Context) -> Outcome:
         counts.append(message.receive_count)
         return Outcome.SUCCESS if len(counts) == 3 else Outcome.FAILED_RETRY_NOW
 
-    stage.consumer(handle, renewal=policy, make_failed_messages_visible_immediately=False).run(until_empty=True)
+    harness.consumer(handle, renewal=policy, make_failed_messages_visible_immediately=False).run(until_empty=True)
     assert counts == [1, 2, 3]
 
 
 @pytest.mark.spec("RET-5", "HBN-3")
-def test_a_failed_message_comes_again_until_it_expires(stage: Stage) -> None:
-    stage.other.set_attributes(message_retention_period=60)
-    stage.send("A")
+def test_a_failed_message_comes_again_until_it_expires(harness: Harness) -> None:
+    harness.other.set_attributes(message_retention_period=60)
+    harness.send("A")
     begun = []
 
     def handle(message: Message, context: Context) -> Outcome:
-        begun.append((stage.clock.now() - stage.queue.began).total_seconds())
+        begun.append((harness.clock.now() - harness.queue.began).total_seconds())
         context.sleep(20)
         return Outcome.FAILED
 
-    with stage.running(stage.consumer(handle)):
-        stage.clock.advance(200)
+    with harness.running(harness.consumer(handle)):
+        harness.clock.advance(200)
     assert begun == [0, 30]
 
 
 @pytest.mark.spec("HBN-3")
 def test_what_a_handler_raises_is_logged_and_harms_nothing_else(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.send("good", "bad", "odd", "good as well")
+    harness.send("good", "bad", "odd", "good as well")
 
     def handle(message: Message, context: Context) -> Any:
         if message.body == "bad":
             raise ZeroDivisionError("by a handler")
         return True if message.body == "odd" else None
 
-    stage.consumer(handle, concurrency=2).run(until_empty=True)
-    assert sorted(body for _, body in stage.queue.deletes()) == ["good", "good as well"]
+    harness.consumer(handle, concurrency=2).run(until_empty=True)
+    assert sorted(body for _, body in harness.queue.deletes()) == ["good", "good as well"]
     assert "by a handler" in caplog.text
     assert "returns an Outcome or None, not True" in caplog.text
 
 
-def test_a_queue_that_allows_no_zero_gets_failed_messages_after_a_second(make: Callable[..., Stage]) -> None:
-    stage = make(profile="cmq")
-    stage.send("A")
-    with stage.running(stage.consumer(sleeper(0, Outcome.FAILED_RETRY_NOW), concurrency=1), until_empty=True):
-        stage.clock.advance(1)
-    assert stage.queue.changes()[0] == (0, 1)
+def test_a_queue_that_allows_no_zero_gets_failed_messages_after_a_second(make: Callable[..., Harness]) -> None:
+    harness = make(profile="cmq")
+    harness.send("A")
+    with harness.running(harness.consumer(sleeper(0, Outcome.FAILED_RETRY_NOW), concurrency=1), until_empty=True):
+        harness.clock.advance(1)
+    assert harness.queue.changes()[0] == (0, 1)
 
 
 # --- concurrency
@@ -148,11 +148,11 @@ def test_a_queue_that_allows_no_zero_gets_failed_messages_after_a_second(make: C
 @pytest.mark.spec("HBN-18", "HNS-20")
 @pytest.mark.parametrize(("concurrency", "largest"), [(3, 3), (25, 10)])
 def test_a_receive_asks_for_no_more_than_may_be_active(
-    make: Callable[..., Stage], concurrency: int, largest: int
+    make: Callable[..., Harness], concurrency: int, largest: int
 ) -> None:
-    stage = make(profile="sqs")
+    harness = make(profile="sqs")
     for _ in range(3):
-        stage.send(*"0123456789")
+        harness.send(*"0123456789")
     running, most = [], []
 
     def handle(message: Message, context: Context) -> None:
@@ -161,35 +161,35 @@ def test_a_receive_asks_for_no_more_than_may_be_active(
         context.sleep(1)
         running.remove(message)
 
-    with stage.running(stage.consumer(handle, concurrency=concurrency), until_empty=True):
-        stage.clock.advance(20)
-    asked = [call["max_messages"] for call in stage.queue.receives()]
+    with harness.running(harness.consumer(handle, concurrency=concurrency), until_empty=True):
+        harness.clock.advance(20)
+    asked = [call["max_messages"] for call in harness.queue.receives()]
     assert asked[0] == largest and max(asked) <= largest
     assert max(most) == concurrency
     assert len(most) == 30
 
 
 @pytest.mark.spec("HBN-18", "HBN-17")
-def test_a_full_consumer_waits_for_an_end_instead_of_asking(stage: Stage) -> None:
-    stage.send("A", "B")
-    with stage.running(stage.consumer(sleeper(10), concurrency=1)):
-        stage.clock.advance(9)
-        assert [call["wait_time"] for call in stage.queue.receives()] == [20]
-        stage.clock.advance(1)
-        assert [call["max_messages"] for call in stage.queue.receives()] == [1, 1]
+def test_a_full_consumer_waits_for_an_end_instead_of_asking(harness: Harness) -> None:
+    harness.send("A", "B")
+    with harness.running(harness.consumer(sleeper(10), concurrency=1)):
+        harness.clock.advance(9)
+        assert [call["wait_time"] for call in harness.queue.receives()] == [20]
+        harness.clock.advance(1)
+        assert [call["max_messages"] for call in harness.queue.receives()] == [1, 1]
 
 
-def test_a_receive_that_does_not_wait_is_repeated_with_pauses(stage: Stage) -> None:
-    with stage.running(stage.consumer(sleeper(0), wait_time=0)):
-        stage.clock.advance(2)
-        assert 5 <= len(stage.queue.receives()) <= 12
+def test_a_receive_that_does_not_wait_is_repeated_with_pauses(harness: Harness) -> None:
+    with harness.running(harness.consumer(sleeper(0), wait_time=0)):
+        harness.clock.advance(2)
+        assert 5 <= len(harness.queue.receives()) <= 12
 
 
 # --- groups
 
 
 @pytest.mark.spec("HBN-19", "FIF-3")
-def test_groups_go_in_parallel_and_their_messages_in_turn(fifo: Stage) -> None:
+def test_groups_go_in_parallel_and_their_messages_in_turn(fifo: Harness) -> None:
     fifo.send("a1", "b1", "a2", "b2", "a3")
     events: list[tuple[str, float, str]] = []
 
@@ -209,7 +209,7 @@ def test_groups_go_in_parallel_and_their_messages_in_turn(fifo: Stage) -> None:
 
 
 @pytest.mark.spec("HBN-19", "HBN-1")
-def test_messages_that_wait_for_their_group_are_kept_too(fifo: Stage) -> None:
+def test_messages_that_wait_for_their_group_are_kept_too(fifo: Harness) -> None:
     fifo.send("a1", "a2")
     with fifo.running(fifo.consumer(sleeper(40)), until_empty=True):
         fifo.clock.advance(100)
@@ -220,7 +220,7 @@ def test_messages_that_wait_for_their_group_are_kept_too(fifo: Stage) -> None:
 
 @pytest.mark.spec("HBN-19", "FIF-1")
 @pytest.mark.parametrize(("at_once", "again"), [(False, 30), (True, 5)])
-def test_after_a_failure_the_rest_of_the_group_is_skipped(fifo: Stage, at_once: bool, again: float) -> None:
+def test_after_a_failure_the_rest_of_the_group_is_skipped(fifo: Harness, at_once: bool, again: float) -> None:
     fifo.send("a1", "a2", "a3", "b1", "b2")
     handled: list[tuple[float, str]] = []
 
@@ -244,28 +244,28 @@ def test_after_a_failure_the_rest_of_the_group_is_skipped(fifo: Stage, at_once: 
 
 
 @pytest.mark.spec("HBN-19", "FIF-9")
-def test_a_group_is_handed_back_in_its_order_whatever_the_batches(make: Callable[..., Stage]) -> None:
-    stage = make(fifo=True, profile="sqs")
+def test_a_group_is_handed_back_in_its_order_whatever_the_batches(make: Callable[..., Harness]) -> None:
+    harness = make(fifo=True, profile="sqs")
     bodies = [f"{group}{number}" for group, count in (("a", 8), ("b", 2), ("c", 5)) for number in range(count)]
-    stage.send(*bodies[:10])
-    stage.send(*bodies[10:])
+    harness.send(*bodies[:10])
+    harness.send(*bodies[10:])
     waiting = [body for body in bodies if body[1] != "0"]
     orders: list[str] = []
-    consumer = stage.consumer(sleeper(5, Outcome.FAILED_RETRY_NOW), concurrency=15)
+    consumer = harness.consumer(sleeper(5, Outcome.FAILED_RETRY_NOW), concurrency=15)
 
     def look(verb: str, asked: list[str]) -> None:
         if verb == "change":
             orders.extend(asked)
-            assert stage.other.receive(10, visibility_timeout=0) == []  # while the first of each is hidden
+            assert harness.other.receive(10, visibility_timeout=0) == []  # while the first of each is hidden
 
-    stage.queue.before = look
-    with stage.running(consumer):
+    harness.queue.before = look
+    with harness.running(consumer):
         consumer.stop()
-        stage.clock.advance(0)
+        harness.clock.advance(0)
         assert orders == waiting[2:] + waiting[:2]  # ten and two
-        stage.queue.before = lambda verb, asked: None
-        stage.clock.advance(5)
-    again = [message.body for message in stage.other.receive(10) + stage.other.receive(10)]
+        harness.queue.before = lambda verb, asked: None
+        harness.clock.advance(5)
+    again = [message.body for message in harness.other.receive(10) + harness.other.receive(10)]
     assert [[body for body in again if body[0] == group] for group in "abc"] == [
         bodies[:8],
         bodies[8:10],
@@ -274,7 +274,7 @@ def test_a_group_is_handed_back_in_its_order_whatever_the_batches(make: Callable
 
 
 @pytest.mark.spec("HBN-19", "HBN-20")
-def test_a_group_is_not_continued_behind_a_message_that_was_lost(fifo: Stage) -> None:
+def test_a_group_is_not_continued_behind_a_message_that_was_lost(fifo: Harness) -> None:
     fifo.send("a1", "a2")
     handled = []
 
@@ -297,79 +297,79 @@ def test_a_group_is_not_continued_behind_a_message_that_was_lost(fifo: Stage) ->
 @pytest.mark.spec("HBN-20", "HNS-13", "RCP-6")
 @pytest.mark.parametrize("policy", [HeartbeatRenewal(30, 5, 1), ComputedRenewal(30)])
 def test_a_lost_receipt_is_told_to_the_handler_and_ends_its_renewal(
-    stage: Stage, policy: Any, caplog: pytest.LogCaptureFixture
+    harness: Harness, policy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.send("A")
+    harness.send("A")
     told = []
 
     def handle(message: Message, context: Context) -> None:
-        stage.other.change_visibility(message.receipt_handle, 0)  # as a purge of hands elsewhere would
-        [again] = stage.other.receive(visibility_timeout=500)
+        harness.other.change_visibility(message.receipt_handle, 0)  # as a purge of hands elsewhere would
+        [again] = harness.other.receive(visibility_timeout=500)
         assert not context.lost
         assert context.sleep(1_000) is False
-        told.append((stage.clock.now() - stage.queue.began).total_seconds())
+        told.append((harness.clock.now() - harness.queue.began).total_seconds())
         assert context.lost and context.lost.is_set()
         context.raise_if_lost()
 
-    with stage.running(stage.consumer(handle, concurrency=1, renewal=policy)):
-        stage.clock.advance(100)
+    with harness.running(harness.consumer(handle, concurrency=1, renewal=policy)):
+        harness.clock.advance(100)
     assert told == [20 if isinstance(policy, ComputedRenewal) else 25]
-    assert len(stage.queue.changes()) == 1
-    assert stage.other.counts().in_flight == 1  # with the other one
+    assert len(harness.queue.changes()) == 1
+    assert harness.other.counts().in_flight == 1  # with the other one
     assert "was lost while" in caplog.text and "the handler failed" not in caplog.text
 
 
 @pytest.mark.spec("HBN-20")
-def test_nothing_is_lost_before_it_is(stage: Stage) -> None:
-    stage.send("A")
+def test_nothing_is_lost_before_it_is(harness: Harness) -> None:
+    harness.send("A")
     results = []
-    stage.consumer(lambda _, context: results.append(context.raise_if_lost())).run(until_empty=True)
+    harness.consumer(lambda _, context: results.append(context.raise_if_lost())).run(until_empty=True)
     assert results == [None]
-    context = Context(Message.__new__(Message), stage.queue, lambda: None)
+    context = Context(Message.__new__(Message), harness.queue, lambda: None)
     context.lost.set()
     with pytest.raises(LeaseLost):
         context.raise_if_lost()
 
 
 @pytest.mark.spec("HBN-20", "RCP-11")
-def test_a_message_that_its_handler_deleted_is_not_lost(stage: Stage) -> None:
-    stage.send("A")
+def test_a_message_that_its_handler_deleted_is_not_lost(harness: Harness) -> None:
+    harness.send("A")
     lost = []
 
     def handle(message: Message, context: Context) -> None:
-        stage.other.delete(message.receipt_handle)
+        harness.other.delete(message.receipt_handle)
         lost.append(not context.sleep(60))
 
-    with stage.running(stage.consumer(handle, concurrency=1)) as running:
-        stage.clock.advance(61)
+    with harness.running(harness.consumer(handle, concurrency=1)) as running:
+        harness.clock.advance(61)
     assert lost == [False]
-    assert stage.queue.changes() == [(25, 30)]  # and then it is known
+    assert harness.queue.changes() == [(25, 30)]  # and then it is known
     assert running.error is None
 
 
 @pytest.mark.spec("HBN-20")
-def test_a_queue_deleted_under_a_running_consumer(stage: Stage) -> None:
-    stage.send("A")
+def test_a_queue_deleted_under_a_running_consumer(harness: Harness) -> None:
+    harness.send("A")
     lost = []
 
     def handle(message: Message, context: Context) -> None:
         lost.append(not context.sleep(100))
 
-    consumer = stage.consumer(handle, concurrency=1)  # full: only the heartbeat can notice
-    with stage.running(consumer) as running:
-        stage.clock.advance(1)
-        stage.lq.delete_queue("orders")
-        stage.clock.advance(24)
+    consumer = harness.consumer(handle, concurrency=1)  # full: only the heartbeat can notice
+    with harness.running(consumer) as running:
+        harness.clock.advance(1)
+        harness.lq.delete_queue("orders")
+        harness.clock.advance(24)
         assert isinstance(running.join(), QueueDoesNotExist)
     assert lost == [True]
 
 
 @pytest.mark.spec("HBN-20")
-def test_a_queue_deleted_under_a_consumer_that_asks(stage: Stage) -> None:
-    with stage.running(stage.consumer(sleeper(0))) as running:
-        stage.clock.advance(1)
-        stage.lq.delete_queue("orders")
-        stage.clock.advance(1)
+def test_a_queue_deleted_under_a_consumer_that_asks(harness: Harness) -> None:
+    with harness.running(harness.consumer(sleeper(0))) as running:
+        harness.clock.advance(1)
+        harness.lq.delete_queue("orders")
+        harness.clock.advance(1)
         assert isinstance(running.join(), QueueDoesNotExist)
 
 
@@ -377,7 +377,7 @@ def test_a_queue_deleted_under_a_consumer_that_asks(stage: Stage) -> None:
 
 
 @pytest.mark.spec("HBN-1", "HBN-19")
-def test_a_stop_finishes_what_runs_and_hands_back_what_waits(fifo: Stage) -> None:
+def test_a_stop_finishes_what_runs_and_hands_back_what_waits(fifo: Harness) -> None:
     fifo.send("a1", "a2", "a3")
     consumer = fifo.consumer(sleeper(10))
     with fifo.running(consumer) as running:
@@ -393,59 +393,59 @@ def test_a_stop_finishes_what_runs_and_hands_back_what_waits(fifo: Stage) -> Non
 
 
 @pytest.mark.spec("HBN-1")
-def test_a_stop_hands_back_what_does_not_end_in_time(stage: Stage) -> None:
-    stage.send("A")
+def test_a_stop_hands_back_what_does_not_end_in_time(harness: Harness) -> None:
+    harness.send("A")
     lost = []
 
     def handle(message: Message, context: Context) -> None:
         lost.append(not context.sleep(1_000))
 
-    consumer = stage.consumer(handle)
-    with stage.running(consumer) as running:
-        stage.clock.advance(5)
+    consumer = harness.consumer(handle)
+    with harness.running(consumer) as running:
+        harness.clock.advance(5)
         consumer.stop(timeout=30)
-        stage.clock.advance(30)
+        harness.clock.advance(30)
         assert running.join() is None
-    stage.clock.advance(0)
+    harness.clock.advance(0)
     assert lost == [True]
-    assert stage.queue.changes() == [(25, 30), (35, 0)]  # kept until then
-    assert stage.queue.deletes() == []
-    assert stage.visible() == ["A"]
+    assert harness.queue.changes() == [(25, 30), (35, 0)]  # kept until then
+    assert harness.queue.deletes() == []
+    assert harness.visible() == ["A"]
 
 
-def test_a_second_stop_may_shorten_the_first(stage: Stage) -> None:
-    stage.send("A")
-    consumer = stage.consumer(sleeper(1_000))
-    with stage.running(consumer) as running:
+def test_a_second_stop_may_shorten_the_first(harness: Harness) -> None:
+    harness.send("A")
+    consumer = harness.consumer(sleeper(1_000))
+    with harness.running(consumer) as running:
         consumer.stop(timeout=500)
-        stage.clock.advance(5)
+        harness.clock.advance(5)
         consumer.stop(timeout=0)
         assert running.join() is None
-    assert stage.queue.changes() == [(5, 0)]
+    assert harness.queue.changes() == [(5, 0)]
 
 
-def test_a_stop_ends_a_wait_for_messages_and_one_before_the_start_counts(stage: Stage) -> None:
-    consumer = stage.consumer(sleeper(0))
-    with stage.running(consumer) as running:
-        stage.clock.advance(1)
+def test_a_stop_ends_a_wait_for_messages_and_one_before_the_start_counts(harness: Harness) -> None:
+    consumer = harness.consumer(sleeper(0))
+    with harness.running(consumer) as running:
+        harness.clock.advance(1)
         consumer.stop()
         assert running.join() is None  # no time passed
     consumer.stop()
     consumer.run()
-    assert len(stage.queue.receives()) == 1
-    stage.send("A")
+    assert len(harness.queue.receives()) == 1
+    harness.send("A")
     consumer.run(until_empty=True)  # and it may run again
-    assert stage.queue.deletes() == [(1, "A")]
+    assert harness.queue.deletes() == [(1, "A")]
 
 
-def test_a_consumer_runs_once_at_a_time(stage: Stage) -> None:
-    consumer = stage.consumer(sleeper(0))
-    with stage.running(consumer), pytest.raises(RuntimeError, match="running already"):
+def test_a_consumer_runs_once_at_a_time(harness: Harness) -> None:
+    consumer = harness.consumer(sleeper(0))
+    with harness.running(consumer), pytest.raises(RuntimeError, match="already running"):
         consumer.run()
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_a_handler_that_ends_the_process_ends_the_consumer_in_order(fifo: Stage, error: BaseException) -> None:
+def test_a_handler_that_ends_the_process_ends_the_consumer_in_order(fifo: Harness, error: BaseException) -> None:
     fifo.send("a1", "a2", "b1")
 
     def handle(message: Message, context: Context) -> None:
@@ -460,72 +460,74 @@ def test_a_handler_that_ends_the_process_ends_the_consumer_in_order(fifo: Stage,
     assert fifo.visible() == ["a1", "a2"]
 
 
-def test_an_interrupt_of_the_runner_ends_it_in_order(stage: Stage) -> None:
-    stage.send("A")
+def test_an_interrupt_of_the_runner_ends_it_in_order(harness: Harness) -> None:
+    harness.send("A")
     stop = KeyboardInterrupt()
 
     def interrupt(verb: str, bodies: list[str]) -> None:
-        if verb == "receive" and len(stage.queue.receives()) == 2:
+        if verb == "receive" and len(harness.queue.receives()) == 2:
             raise stop
 
-    stage.queue.before = interrupt
-    with stage.running(stage.consumer(sleeper(5), concurrency=2)) as running:
-        stage.clock.advance(5)
+    harness.queue.before = interrupt
+    with harness.running(harness.consumer(sleeper(5), concurrency=2)) as running:
+        harness.clock.advance(5)
         assert running.join() is stop
-    assert stage.queue.deletes() == [(5, "A")]
+    assert harness.queue.deletes() == [(5, "A")]
 
 
 # --- storage and options
 
 
-def test_storage_that_fails_now_and_then_is_asked_again(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.send("A")
+def test_storage_that_fails_now_and_then_is_asked_again(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.send("A")
     errors = [QueueClientError("no network"), RequestThrottled("busy"), OverLimit("full")]
 
     def fail(verb: str, bodies: list[str]) -> None:
         if verb == "receive" and errors:
             raise errors.pop()
 
-    stage.queue.before = fail
-    with stage.running(stage.consumer(sleeper(0)), until_empty=True) as running:
-        stage.clock.advance(10)
+    harness.queue.before = fail
+    with harness.running(harness.consumer(sleeper(0)), until_empty=True) as running:
+        harness.clock.advance(10)
         assert running.join() is None
-    assert [body for _, body in stage.queue.deletes()] == ["A"]
+    assert [body for _, body in harness.queue.deletes()] == ["A"]
     assert "no network" in caplog.text and "busy" in caplog.text
 
 
-def test_storage_that_keeps_failing_ends_the_consumer(stage: Stage) -> None:
+def test_storage_that_keeps_failing_ends_the_consumer(harness: Harness) -> None:
     error = QueueClientError("no network")
 
     def fail(verb: str, bodies: list[str]) -> None:
         raise error
 
-    stage.queue.before = fail
-    with stage.running(stage.consumer(sleeper(0))) as running:
-        stage.clock.advance(60)
+    harness.queue.before = fail
+    with harness.running(harness.consumer(sleeper(0))) as running:
+        harness.clock.advance(60)
         assert running.join() is error
-    assert len(stage.queue.receives()) == 6
+    assert len(harness.queue.receives()) == 6
 
 
-def test_a_delete_that_fails_is_repeated(stage: Stage) -> None:
-    stage.send("A")
+def test_a_delete_that_fails_is_repeated(harness: Harness) -> None:
+    harness.send("A")
     errors = [RequestThrottled("busy"), QueueClientError("lost", outcome_unknown=True)]
 
     def fail(verb: str, bodies: list[str]) -> None:
         if verb == "delete" and errors:
             raise errors.pop()
 
-    stage.queue.before = fail
-    with stage.running(stage.consumer(sleeper(0)), until_empty=True):
-        stage.clock.advance(5)
-    assert stage.queue.deletes() == [(0, "A"), (0.5, "A"), (1.5, "A")]
-    assert stage.other.counts().in_flight == 0
+    harness.queue.before = fail
+    with harness.running(harness.consumer(sleeper(0)), until_empty=True):
+        harness.clock.advance(5)
+    assert harness.queue.deletes() == [(0, "A"), (0.5, "A"), (1.5, "A")]
+    assert harness.other.counts().in_flight == 0
 
 
 @pytest.mark.spec("HBN-17", "HBN-11")
-def test_every_option_out_of_range_is_named(stage: Stage) -> None:
+def test_every_option_out_of_range_is_named(harness: Harness) -> None:
     with pytest.raises(InvalidOptions) as refused:
-        Consumer(stage.queue, "handler", 0, "policy", "yes", 21)  # type: ignore[arg-type]
+        Consumer(harness.queue, "handler", 0, "policy", "yes", 21)  # type: ignore[arg-type]
     assert [problem.partition(":")[0] for problem in refused.value.problems] == [
         "handler",
         "concurrency",
@@ -537,21 +539,21 @@ def test_every_option_out_of_range_is_named(stage: Stage) -> None:
 
 
 @pytest.mark.spec("HBN-17", "HNS-11")
-def test_options_are_judged_by_the_queue_as_well(make: Callable[..., Stage]) -> None:
-    stage = make(profile="sqs")
+def test_options_are_judged_by_the_queue_as_well(make: Callable[..., Harness]) -> None:
+    harness = make(profile="sqs")
     for policy in (HeartbeatRenewal(30.5), ComputedRenewal(0.5)):
         with pytest.raises(InvalidOptions, match="renewal: .*VisibilityTimeout"):
-            stage.consumer(sleeper(0), renewal=policy)
+            harness.consumer(sleeper(0), renewal=policy)
     for concurrency in (True, 1.5, -1):
         with pytest.raises(InvalidOptions, match="concurrency: must be a whole number of at least 1"):
-            stage.consumer(sleeper(0), concurrency=concurrency)
+            harness.consumer(sleeper(0), concurrency=concurrency)
     with pytest.raises((TypeError, ValueError)):
-        stage.consumer(sleeper(0)).stop(timeout="soon")  # type: ignore[arg-type]
+        harness.consumer(sleeper(0)).stop(timeout="soon")  # type: ignore[arg-type]
 
 
 @pytest.mark.spec("HBN-17")
-def test_the_default_options(stage: Stage) -> None:
-    stage.send(*(str(number) for number in range(12)))
+def test_the_default_options(harness: Harness) -> None:
+    harness.send(*(str(number) for number in range(12)))
     most: list[int] = []
     running = threading.Semaphore(10)
 
@@ -561,28 +563,28 @@ def test_the_default_options(stage: Stage) -> None:
         context.sleep(1)
         running.release()
 
-    with stage.running(stage.consumer(handle)):
-        stage.clock.advance(0.5)
+    with harness.running(harness.consumer(handle)):
+        harness.clock.advance(0.5)
         assert len(most) == 10
-        stage.clock.advance(2)
+        harness.clock.advance(2)
     assert len(most) == 12
-    first = stage.queue.receives()[0]
+    first = harness.queue.receives()[0]
     assert (first["max_messages"], first["visibility_timeout"], first["wait_time"]) == (10, 30, 20)
 
 
 def test_a_fault_of_the_framework_ends_the_consumer_instead_of_hanging_it(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.send("A")
+    harness.send("A")
     fault = TypeError("a fault of this package")
 
     def fail(self: object, job: object) -> bool:
         raise fault
 
     monkeypatch.setattr("lakequeue.consumer.workers.WorkerPool._delete", fail)
-    with stage.running(stage.consumer(sleeper(0)), until_empty=True) as running:
+    with harness.running(harness.consumer(sleeper(0)), until_empty=True) as running:
         assert running.join() is fault
     monkeypatch.setattr("lakequeue.renewal.heartbeat.HeartbeatScheduler.beat", lambda self: fail(self, None))
-    with stage.running(stage.consumer(sleeper(0))) as running:
+    with harness.running(harness.consumer(sleeper(0))) as running:
         assert running.join() is fault
     assert "the heartbeat ended" in caplog.text

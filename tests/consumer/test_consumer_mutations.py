@@ -5,32 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from consumer.stage import Stage, sleeper
+from consumer import test_consumer as consuming
+from consumer.harness import Harness, sleeper
 from lakequeue import Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from mutations import Case, Mutation, Patch, each_case, replace
 
-Make = Callable[..., Stage]
+Make = Callable[..., Harness]
 
 
 # --- scenarios
 
 
 def _ends(make: Make, handler: Any, changes: list[tuple[float, float]], visible_at: float | None) -> None:
-    stage = make()
-    stage.send("A")
-    consumer = stage.consumer(handler, concurrency=2)
-    with stage.running(consumer):
-        stage.clock.advance(29)
+    harness = make()
+    harness.send("A")
+    consumer = harness.consumer(handler, concurrency=2)
+    with harness.running(consumer):
+        harness.clock.advance(29)
         consumer.stop(timeout=0)
-        stage.clock.advance(0.999)
-        assert stage.visible() == []
-        stage.clock.advance(0.001)
-        assert bool(stage.visible()) is (visible_at == 30)
-        stage.clock.advance(200)
-    assert stage.queue.changes() == changes
+        harness.clock.advance(0.999)
+        assert harness.visible() == []
+        harness.clock.advance(0.001)
+        assert bool(harness.visible()) is (visible_at == 30)
+        harness.clock.advance(200)
+    assert harness.queue.changes() == changes
 
 
 def a_heartbeat_ends_with_a_delete(make: Make) -> None:
@@ -50,87 +51,55 @@ def a_heartbeat_ends_with_an_exception(make: Make) -> None:
 
 
 def a_heartbeat_ends_with_its_consumer(make: Make) -> None:
-    stage = make()
-    stage.send("A")
-    consumer = stage.consumer(sleeper(1_000))
-    with stage.running(consumer) as running:
-        stage.clock.advance(5)
+    harness = make()
+    harness.send("A")
+    consumer = harness.consumer(sleeper(1_000))
+    with harness.running(consumer) as running:
+        harness.clock.advance(5)
         consumer.stop(timeout=0)
         assert running.join() is None
-        stage.clock.advance(100)
-    assert stage.queue.changes() == [(5, 0)]
-
-
-def a_message_is_kept_while_its_handler_runs(make: Make) -> None:
-    stage = make()
-    stage.send("A")
-    with stage.running(stage.consumer(sleeper(45), concurrency=1)):
-        stage.clock.advance(40)
-        assert stage.visible() == []
-
-
-def a_group_goes_one_by_one(make: Make) -> None:
-    stage = make(fifo=True)
-    stage.send("a1", "a2")
-    running: list[str] = []
-
-    def handle(message: Message, context: Context) -> None:
-        running.append(message.body)
-        context.sleep(1)
-
-    with stage.running(stage.consumer(handle)):
-        stage.clock.advance(0.5)
-        assert running == ["a1"]
-        stage.clock.advance(1)
-        assert running == ["a1", "a2"]
-
-
-def nothing_of_a_group_passes_a_failure(make: Make) -> None:
-    stage = make(fifo=True)
-    stage.send("a1", "a2")
-    with stage.running(stage.consumer(sleeper(1, Outcome.FAILED))):
-        stage.clock.advance(10)
-    assert stage.queue.deletes() == []
+        harness.clock.advance(100)
+    assert harness.queue.changes() == [(5, 0)]
 
 
 def a_lost_receipt_is_told(make: Make) -> None:
-    stage = make()
-    stage.send("A")
+    harness = make()
+    harness.send("A")
     lost = []
 
     def handle(message: Message, context: Context) -> None:
-        stage.other.change_visibility(message.receipt_handle, 0)
-        stage.other.receive(visibility_timeout=1_000)
+        harness.other.change_visibility(message.receipt_handle, 0)
+        harness.other.receive(visibility_timeout=1_000)
         lost.append(not context.sleep(100))
 
-    with stage.running(stage.consumer(handle, concurrency=1)):
-        stage.clock.advance(200)
+    with harness.running(harness.consumer(handle, concurrency=1)):
+        harness.clock.advance(200)
     assert lost == [True]
 
 
-def what_was_not_begun_is_handed_back(make: Make) -> None:
-    stage = make(fifo=True)
-    stage.send("a1", "a2")
-    consumer = stage.consumer(sleeper(5))
-    with stage.running(consumer):
-        consumer.stop()
-        stage.clock.advance(5)
-    assert stage.visible() == ["a2"]
+def shown_by(test: Callable[..., None], *arguments: Any, **attributes: Any) -> Callable[[Make], None]:
+    """A test of the consumer as a scenario, on a queue with these attributes."""
+
+    def scenario(make: Make) -> None:
+        test(make(**attributes), *arguments)
+
+    scenario.__name__ = test.__name__.removeprefix("test_")
+    return scenario
 
 
 def the_last_extension_is_not_refused(make: Make) -> None:
-    stage = make()
-    stage.send("A")
+    harness = make()
+    harness.send("A")
     lost = []
 
     def handle(message: Message, context: Context) -> None:
         lost.append(not context.sleep(43_000))
 
     policy = HeartbeatRenewal(visibility_timeout=20_000)
-    with stage.running(stage.consumer(handle, concurrency=1, renewal=policy)):
-        stage.clock.advance(43_100)
+    with harness.running(harness.consumer(handle, concurrency=1, renewal=policy)):
+        harness.clock.advance(43_100)
     assert lost == [False]
-    assert stage.queue.deletes() == [(43_000, "A")]
+    assert harness.queue.deletes() == [(43_000, "A")]
 
 
 # --- mutations
@@ -180,15 +149,21 @@ MUTATIONS = [
     Mutation(
         "never beats",
         replace(HeartbeatRenewal, "next_check", lambda self, hold, since: None),
-        {a_message_is_kept_while_its_handler_runs: "HBN-1"},
+        {shown_by(consuming.test_messages_that_wait_for_their_group_are_kept_too, fifo=True): "HBN-1"},
     ),
     Mutation(
         "knows no groups",
         replace(WorkerPool, "_by_lane", lambda self, jobs: {job.handle: [job] for job in jobs}),
-        {a_group_goes_one_by_one: "HBN-19"},
+        {shown_by(consuming.test_groups_go_in_parallel_and_their_messages_in_turn, fifo=True): "HBN-19"},
     ),
     Mutation(
-        "returns only the failure", returns_only_the_failure, {nothing_of_a_group_passes_a_failure: "HBN-19"}
+        "returns only the failure",
+        returns_only_the_failure,
+        {
+            shown_by(
+                consuming.test_after_a_failure_the_rest_of_the_group_is_skipped, False, 30, fifo=True
+            ): "HBN-19"
+        },
     ),
     Mutation(
         "keeps losses to itself",
@@ -198,7 +173,7 @@ MUTATIONS = [
     Mutation(
         "hands nothing back",
         replace(WorkerPool, "_release", lambda self, jobs: None),
-        {what_was_not_begun_is_handed_back: "HBN-19"},
+        {shown_by(consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, fifo=True): "HBN-19"},
     ),
     Mutation(
         "knows no twelve hours",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consumer.stage import Stage, sleeper
+from consumer.harness import Harness, sleeper
 from lakequeue import (
     ComputedRenewal,
     Context,
@@ -28,72 +28,72 @@ def _seconds(duration: float) -> timedelta:
     return timedelta(seconds=duration)
 
 
-def run_one(stage: Stage, seconds: float, handler: Any, **options: Any) -> list[Message]:
+def run_one(harness: Harness, seconds: float, handler: Any, **options: Any) -> list[Message]:
     """Consumes one message for so long, while another consumer asks for it every second; what that got."""
-    stage.send("A")
+    harness.send("A")
     taken = []
-    with stage.running(stage.consumer(handler, concurrency=1, **options)):
+    with harness.running(harness.consumer(handler, concurrency=1, **options)):
         for _ in range(int(seconds)):
-            stage.clock.advance(1)
-            taken += stage.other.receive(visibility_timeout=43_200)
+            harness.clock.advance(1)
+            taken += harness.other.receive(visibility_timeout=43_200)
     return taken
 
 
 @pytest.mark.spec("HBN-1", "HBN-2", "HBN-9", "HBN-21", "DEL-6", "PRF-5", "PRF-8", "EXM-6", "HNS-21")
-def test_the_handler_of_45_seconds(stage: Stage) -> None:
-    assert not run_one(stage, 100, sleeper(45))
-    assert stage.queue.changes() == [(25, 30)]
-    assert stage.queue.deletes() == [(45, "A")]
-    assert stage.other.counts().in_flight == 0
+def test_the_handler_of_45_seconds(harness: Harness) -> None:
+    assert not run_one(harness, 100, sleeper(45))
+    assert harness.queue.changes() == [(25, 30)]
+    assert harness.queue.deletes() == [(45, "A")]
+    assert harness.other.counts().in_flight == 0
 
 
 @pytest.mark.spec("HBN-7", "HBN-10")
 @pytest.mark.parametrize(("handler", "at"), [(90, [25, 50, 75]), (20, []), (25, []), (50, [25])])
-def test_handlers_of_other_lengths(stage: Stage, handler: float, at: list[float]) -> None:
-    stage.send("A")
-    with stage.running(stage.consumer(sleeper(handler), concurrency=1)):
-        stage.clock.advance(200)
-    assert stage.queue.changes() == [(when, 30) for when in at]
-    assert stage.queue.deletes() == [(handler, "A")]
+def test_handlers_of_other_lengths(harness: Harness, handler: float, at: list[float]) -> None:
+    harness.send("A")
+    with harness.running(harness.consumer(sleeper(handler), concurrency=1)):
+        harness.clock.advance(200)
+    assert harness.queue.changes() == [(when, 30) for when in at]
+    assert harness.queue.deletes() == [(handler, "A")]
 
 
 @pytest.mark.spec("HNS-7", "HNS-15", "EXM-7", "HNS-21")
-def test_the_worked_sequence_of_computed_renewal(make: Callable[..., Stage]) -> None:
-    stage = make(visibility_timeout=30)
-    stage.send("A")
+def test_the_worked_sequence_of_computed_renewal(make: Callable[..., Harness]) -> None:
+    harness = make(visibility_timeout=30)
+    harness.send("A")
     handled = []
 
     def handle(message: Message, context: Context) -> None:
         handled.append(message.receive_count)
         context.sleep(1_000)
 
-    with stage.running(stage.consumer(handle, concurrency=1, renewal=ComputedRenewal())):
-        stage.clock.advance(329.999)
-        assert stage.visible() == []
-        stage.clock.advance(0.001)
-        assert stage.visible() == ["A"]  # renewal has stopped, and it still runs
-        assert stage.queue.changes() == [(at, 40) for at in range(20, 300, 30)]
-        stage.clock.advance(670)
-        assert stage.queue.deletes() == [(1_000, "A")]  # nobody else took it
-    assert len(stage.queue.changes()) == 10
+    with harness.running(harness.consumer(handle, concurrency=1, renewal=ComputedRenewal())):
+        harness.clock.advance(329.999)
+        assert harness.visible() == []
+        harness.clock.advance(0.001)
+        assert harness.visible() == ["A"]  # renewal has stopped, and it still runs
+        assert harness.queue.changes() == [(at, 40) for at in range(20, 300, 30)]
+        harness.clock.advance(670)
+        assert harness.queue.deletes() == [(1_000, "A")]  # nobody else took it
+    assert len(harness.queue.changes()) == 10
     assert handled == [1]
 
 
 @pytest.mark.spec("HNS-1", "HNS-15")
-def test_computed_renewal_ends_when_the_handler_does(make: Callable[..., Stage]) -> None:
-    stage = make(visibility_timeout=30)
-    assert not run_one(stage, 130, sleeper(100), renewal=ComputedRenewal())
-    assert stage.queue.changes() == [(20, 40), (50, 40), (80, 40)]
-    assert stage.queue.deletes() == [(100, "A")]
+def test_computed_renewal_ends_when_the_handler_does(make: Callable[..., Harness]) -> None:
+    harness = make(visibility_timeout=30)
+    assert not run_one(harness, 130, sleeper(100), renewal=ComputedRenewal())
+    assert harness.queue.changes() == [(20, 40), (50, 40), (80, 40)]
+    assert harness.queue.deletes() == [(100, "A")]
 
 
 @pytest.mark.spec("HNS-10", "PRF-6")
-def test_computed_renewal_goes_by_the_queues_timeout(stage: Stage) -> None:
-    stage.send("A")
-    with stage.running(stage.consumer(sleeper(115), concurrency=1, renewal=ComputedRenewal())):
-        stage.clock.advance(120)
-    assert stage.queue.changes() == [(110, 130)]
-    assert {asked["visibility_timeout"] for asked in stage.queue.receives()} == {None}
+def test_computed_renewal_goes_by_the_queues_timeout(harness: Harness) -> None:
+    harness.send("A")
+    with harness.running(harness.consumer(sleeper(115), concurrency=1, renewal=ComputedRenewal())):
+        harness.clock.advance(120)
+    assert harness.queue.changes() == [(110, 130)]
+    assert {asked["visibility_timeout"] for asked in harness.queue.receives()} == {None}
 
 
 @pytest.mark.spec("HNS-11", "HBN-5", "PRF-6")
@@ -101,14 +101,14 @@ def test_computed_renewal_goes_by_the_queues_timeout(stage: Stage) -> None:
     ("policy", "first"), [(ComputedRenewal(30), (20, 40)), (HeartbeatRenewal(visibility_timeout=30), (25, 30))]
 )
 def test_a_policys_own_timeout_goes_with_every_receive(
-    stage: Stage, policy: Any, first: tuple[float, float]
+    harness: Harness, policy: Any, first: tuple[float, float]
 ) -> None:
-    stage.send("A", "B")
-    with stage.running(stage.consumer(sleeper(28), concurrency=1, renewal=policy)):
-        stage.clock.advance(40)
-    assert len(stage.queue.receives()) == 2
-    assert {asked["visibility_timeout"] for asked in stage.queue.receives()} == {30}
-    assert stage.queue.changes()[0] == first
+    harness.send("A", "B")
+    with harness.running(harness.consumer(sleeper(28), concurrency=1, renewal=policy)):
+        harness.clock.advance(40)
+    assert len(harness.queue.receives()) == 2
+    assert {asked["visibility_timeout"] for asked in harness.queue.receives()} == {30}
+    assert harness.queue.changes()[0] == first
 
 
 @pytest.mark.spec("PRF-6", "PRF-9", "HBN-16", "HNS-9")
@@ -123,21 +123,21 @@ def test_a_policys_own_timeout_goes_with_every_receive(
     ],
 )
 def test_without_extension_another_consumer_gets_the_message_at_its_timeout(
-    stage: Stage, policy: Any, again: float
+    harness: Harness, policy: Any, again: float
 ) -> None:
-    stage.send("A")
-    with stage.running(stage.consumer(sleeper(150), concurrency=1, renewal=policy)):
-        stage.clock.advance(again - 0.001)
-        assert stage.other.receive() == []
-        stage.clock.advance(0.001)
-        assert [message.receive_count for message in stage.other.receive()] == [2]
-        assert stage.queue.changes() == []
+    harness.send("A")
+    with harness.running(harness.consumer(sleeper(150), concurrency=1, renewal=policy)):
+        harness.clock.advance(again - 0.001)
+        assert harness.other.receive() == []
+        harness.clock.advance(0.001)
+        assert [message.receive_count for message in harness.other.receive()] == [2]
+        assert harness.queue.changes() == []
 
 
 @pytest.mark.spec("HNS-6", "EXM-7")
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_scheduler_that_was_held_up_renews_late(make: Callable[..., Stage], taken: bool) -> None:
-    stage = make(visibility_timeout=30)
+def test_a_scheduler_that_was_held_up_renews_late(make: Callable[..., Harness], taken: bool) -> None:
+    harness = make(visibility_timeout=30)
     lost = {}
 
     def handle(message: Message, context: Context) -> None:
@@ -145,68 +145,68 @@ def test_a_scheduler_that_was_held_up_renews_late(make: Callable[..., Stage], ta
         context.sleep(100)
 
     def stall(verb: str, bodies: list[str]) -> None:
-        if verb == "change" and bodies == ["A"] and stage.queue.changes("A")[-1][0] == 20:
-            stage.clock.wait(stage.queue.began + _seconds(42), threading.Event())
+        if verb == "change" and bodies == ["A"] and harness.queue.changes("A")[-1][0] == 20:
+            harness.clock.wait(harness.queue.began + _seconds(42), threading.Event())
 
-    stage.queue.before = stall
-    stage.send("A")
-    with stage.running(stage.consumer(handle, concurrency=2, renewal=ComputedRenewal())):
-        stage.clock.advance(10)
-        stage.send("B")  # its timeout ends at 40, and its renewal is due at 30
-        stage.clock.advance(31)
+    harness.queue.before = stall
+    harness.send("A")
+    with harness.running(harness.consumer(handle, concurrency=2, renewal=ComputedRenewal())):
+        harness.clock.advance(10)
+        harness.send("B")  # its timeout ends at 40, and its renewal is due at 30
+        harness.clock.advance(31)
         if taken:
-            assert "B" in [message.body for message in stage.other.receive(10)]
-        stage.clock.advance(1.5)
-        assert stage.queue.changes("B") == [(42, 32)]
+            assert "B" in [message.body for message in harness.other.receive(10)]
+        harness.clock.advance(1.5)
+        assert harness.queue.changes("B") == [(42, 32)]
         assert lost["B"].is_set() is taken
-        assert stage.visible() == []
+        assert harness.visible() == []
 
 
 @pytest.mark.spec("HNS-12", "HNS-13", "HBN-20")
-def test_a_throttled_renewal_is_repeated(make: Callable[..., Stage], caplog: pytest.LogCaptureFixture) -> None:
-    stage = make(visibility_timeout=30)
+def test_a_throttled_renewal_is_repeated(make: Callable[..., Harness], caplog: pytest.LogCaptureFixture) -> None:
+    harness = make(visibility_timeout=30)
     failing = [RequestThrottled("too many"), RequestThrottled("too many")]
 
     def throttle(verb: str, bodies: list[str]) -> None:
         if verb == "change" and failing:
             raise failing.pop()
 
-    stage.queue.before = throttle
-    stage.send("A")
-    with stage.running(stage.consumer(sleeper(45), concurrency=1, renewal=ComputedRenewal())):
-        stage.clock.advance(50)
-    assert stage.queue.changes() == [(20, 40), (25, 35), (27.5, 32)]
-    assert stage.queue.deletes() == [(45, "A")]
+    harness.queue.before = throttle
+    harness.send("A")
+    with harness.running(harness.consumer(sleeper(45), concurrency=1, renewal=ComputedRenewal())):
+        harness.clock.advance(50)
+    assert harness.queue.changes() == [(20, 40), (25, 35), (27.5, 32)]
+    assert harness.queue.deletes() == [(45, "A")]
     assert "too many" in caplog.text
 
 
 @pytest.mark.spec("HNS-12", "HNS-13", "HNS-14")
 def test_renewal_that_keeps_failing_stops_and_the_handler_goes_on(
-    make: Callable[..., Stage], caplog: pytest.LogCaptureFixture
+    make: Callable[..., Harness], caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = make(visibility_timeout=30)
+    harness = make(visibility_timeout=30)
 
     def fail(verb: str, bodies: list[str]) -> None:
         if verb == "change":
             raise QueueClientError("no network")
 
-    stage.queue.before = fail
-    stage.send("A")
+    harness.queue.before = fail
+    harness.send("A")
     handler = sleeper(45, Outcome.FAILED)
-    with stage.running(stage.consumer(handler, concurrency=1, renewal=ComputedRenewal())):
-        stage.clock.advance(44)
-        assert stage.visible() == ["A"]
-        [taken] = stage.other.receive()
-        stage.clock.advance(2)
-    assert all(at < 31 and timeout > 0 for at, timeout in stage.queue.changes())  # and it is not handed back
-    assert stage.other.counts().in_flight == 1
+    with harness.running(harness.consumer(handler, concurrency=1, renewal=ComputedRenewal())):
+        harness.clock.advance(44)
+        assert harness.visible() == ["A"]
+        [taken] = harness.other.receive()
+        harness.clock.advance(2)
+    assert all(at < 31 and timeout > 0 for at, timeout in harness.queue.changes())  # and it is not handed back
+    assert harness.other.counts().in_flight == 1
     assert taken.receive_count == 2
     assert "no network" in caplog.text
 
 
 @pytest.mark.spec("HBN-22")
-def test_no_receipt_is_extended_beyond_twelve_hours(stage: Stage) -> None:
-    stage.send("A")
+def test_no_receipt_is_extended_beyond_twelve_hours(harness: Harness) -> None:
+    harness.send("A")
     contexts = []
 
     def handle(message: Message, context: Context) -> None:
@@ -214,99 +214,99 @@ def test_no_receipt_is_extended_beyond_twelve_hours(stage: Stage) -> None:
         context.sleep(43_300)
 
     policy = HeartbeatRenewal(visibility_timeout=20_000)
-    with stage.running(stage.consumer(handle, concurrency=1, renewal=policy)):
-        stage.clock.advance(39_989)
+    with harness.running(harness.consumer(handle, concurrency=1, renewal=policy)):
+        harness.clock.advance(39_989)
         assert not contexts[0].visibility_exhausted
-        stage.clock.advance(1)
+        harness.clock.advance(1)
         assert contexts[0].visibility_exhausted
-        stage.clock.advance(3_209)
-        assert stage.visible() == []
-        stage.clock.advance(1)
-        assert stage.visible() == ["A"]
+        harness.clock.advance(3_209)
+        assert harness.visible() == []
+        harness.clock.advance(1)
+        assert harness.visible() == ["A"]
         assert not contexts[0].lost
-    assert stage.queue.changes("A")[:2] == [(19_995, 20_000), (39_990, 3_210)]
+    assert harness.queue.changes("A")[:2] == [(19_995, 20_000), (39_990, 3_210)]
 
 
 @pytest.mark.spec("HNS-18")
-def test_computed_renewal_is_cut_at_twelve_hours(make: Callable[..., Stage]) -> None:
-    stage = make(visibility_timeout=43_200)
-    stage.send("A")
+def test_computed_renewal_is_cut_at_twelve_hours(make: Callable[..., Harness]) -> None:
+    harness = make(visibility_timeout=43_200)
+    harness.send("A")
     policy = ComputedRenewal(max_auto_renewal_duration=43_200)
-    with stage.running(stage.consumer(sleeper(43_300), concurrency=1, renewal=policy)) as running:
-        stage.clock.advance(43_250)
-        assert stage.queue.changes() == [(43_190, 10)]
+    with harness.running(harness.consumer(sleeper(43_300), concurrency=1, renewal=policy)) as running:
+        harness.clock.advance(43_250)
+        assert harness.queue.changes() == [(43_190, 10)]
     assert running.error is None
 
 
 @pytest.mark.spec("HBN-22")
-def test_a_commit_that_comes_after_the_computed_end_is_tried_with_a_second_less(stage: Stage) -> None:
+def test_a_commit_that_comes_after_the_computed_end_is_tried_with_a_second_less(harness: Harness) -> None:
     """The twelve hours are judged when the change is committed, which is later than when it was decided."""
 
     def late(verb: str, bodies: list[str]) -> None:
-        if verb == "change" and stage.queue.changes()[-1] == (39_990, 3_210):
-            stage.clock.wait(stage.clock.now() + _seconds(0.01), threading.Event())
+        if verb == "change" and harness.queue.changes()[-1] == (39_990, 3_210):
+            harness.clock.wait(harness.clock.now() + _seconds(0.01), threading.Event())
 
-    stage.queue.before = late
-    stage.send("A")
+    harness.queue.before = late
+    harness.send("A")
     policy = HeartbeatRenewal(visibility_timeout=20_000)
     lost = []
-    with stage.running(
-        stage.consumer(lambda _, context: lost.append(not context.sleep(43_000)), concurrency=1, renewal=policy)
+    with harness.running(
+        harness.consumer(lambda _, context: lost.append(not context.sleep(43_000)), concurrency=1, renewal=policy)
     ):
-        stage.clock.advance(43_100)
-    assert [timeout for _, timeout in stage.queue.changes()] == [20_000, 3_210, 3_209]
+        harness.clock.advance(43_100)
+    assert [timeout for _, timeout in harness.queue.changes()] == [20_000, 3_210, 3_209]
     assert lost == [False]
 
 
 @pytest.mark.spec("HBN-11", "HBN-12", "BAT-3")
 @pytest.mark.parametrize(("profile", "sizes"), [("sqs", [10, 10, 5]), ("lake", [25])])
 def test_extensions_that_are_due_together_go_in_batches(
-    make: Callable[..., Stage], profile: str, sizes: list[int]
+    make: Callable[..., Harness], profile: str, sizes: list[int]
 ) -> None:
-    stage = make(profile=profile)
+    harness = make(profile=profile)
     bodies = [str(number) for number in range(25)]
-    stage.send(*bodies[:10])
-    stage.send(*bodies[10:20])
-    stage.send(*bodies[20:])
-    with stage.running(stage.consumer(sleeper(45), concurrency=26)):
-        stage.clock.advance(10)
-        stage.send("late")
-        stage.clock.advance(24)
-        batches = [(call.at, len(call.asked)) for call in stage.queue.calls if call.verb == "change"]
+    harness.send(*bodies[:10])
+    harness.send(*bodies[10:20])
+    harness.send(*bodies[20:])
+    with harness.running(harness.consumer(sleeper(45), concurrency=26)):
+        harness.clock.advance(10)
+        harness.send("late")
+        harness.clock.advance(24)
+        batches = [(call.at, len(call.asked)) for call in harness.queue.calls if call.verb == "change"]
         assert batches == [(25, size) for size in sizes]
-        stage.clock.advance(1)
-        assert stage.queue.changes("late") == [(35, 30)]
-        assert {body for body, _ in stage.queue.calls[-1].asked} == {"late"}
+        harness.clock.advance(1)
+        assert harness.queue.changes("late") == [(35, 30)]
+        assert {body for body, _ in harness.queue.calls[-1].asked} == {"late"}
 
 
 @pytest.mark.spec("HBN-11")
-def test_many_batches_go_at_once(make: Callable[..., Stage]) -> None:
-    stage = make(profile="sqs")
+def test_many_batches_go_at_once(make: Callable[..., Harness]) -> None:
+    harness = make(profile="sqs")
     for ten in range(6):
-        stage.send(*(f"{ten}{number}" for number in range(10)))
-    with stage.running(stage.consumer(sleeper(27), concurrency=60)):
-        stage.clock.advance(26)
-        assert sorted(stage.queue.changes()) == [(25, 30)] * 60
-        assert [len(call.asked) for call in stage.queue.calls if call.verb == "change"] == [10] * 6
-        stage.clock.advance(30)
-    assert len(stage.queue.deletes()) == 60
+        harness.send(*(f"{ten}{number}" for number in range(10)))
+    with harness.running(harness.consumer(sleeper(27), concurrency=60)):
+        harness.clock.advance(26)
+        assert sorted(harness.queue.changes()) == [(25, 30)] * 60
+        assert [len(call.asked) for call in harness.queue.calls if call.verb == "change"] == [10] * 6
+        harness.clock.advance(30)
+    assert len(harness.queue.deletes()) == 60
 
 
 @pytest.mark.spec("HNS-12", "HBN-6")
-def test_a_clock_that_is_behind_the_queues_extends_by_its_own(stage: Stage) -> None:
-    ahead = LakeQueue(stage.lq.root, clock=ManualClock(stage.clock.now() + _seconds(5))).queue("orders")
+def test_a_clock_that_is_behind_the_queues_extends_by_its_own(harness: Harness) -> None:
+    ahead = LakeQueue(harness.lq.root, clock=ManualClock(harness.clock.now() + _seconds(5))).queue("orders")
     ahead.send("from the future")
     ahead.delete(ahead.receive()[0].receipt_handle)  # from now on the queue's time is that of its clock
-    stage.send("A")
-    with stage.running(stage.consumer(sleeper(40), concurrency=1)):
-        stage.clock.advance(41)
-    assert stage.queue.changes() == [(25, 30)]  # others, whose clocks are right, would take it at 30 of this one
+    harness.send("A")
+    with harness.running(harness.consumer(sleeper(40), concurrency=1)):
+        harness.clock.advance(41)
+    assert harness.queue.changes() == [(25, 30)]  # others, whose clocks are right, would take it at 30 of this one
 
 
 @pytest.mark.spec("HBN-8")
-def test_the_heartbeats_interval_may_be_a_fraction(stage: Stage) -> None:
-    stage.send("A")
+def test_the_heartbeats_interval_may_be_a_fraction(harness: Harness) -> None:
+    harness.send("A")
     policy = HeartbeatRenewal(visibility_timeout=2, extension_threshold=0.9, heartbeat_interval=0.5)
-    with stage.running(stage.consumer(sleeper(4), concurrency=1, renewal=policy)):
-        stage.clock.advance(5)
-    assert stage.queue.changes() == [(1.5, 2), (3, 2)]
+    with harness.running(harness.consumer(sleeper(4), concurrency=1, renewal=policy)):
+        harness.clock.advance(5)
+    assert harness.queue.changes() == [(1.5, 2), (3, 2)]

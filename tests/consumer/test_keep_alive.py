@@ -23,15 +23,12 @@ from lakequeue import (
     RequestThrottled,
     SendEntry,
 )
+from lakequeue.operations import lease as lease_operations
+from lakequeue.operations import queues
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -132,10 +129,10 @@ def test_a_lease_whose_end_failed_is_kept(
     with lease.keep_alive(HeartbeatRenewal()):
         with monkeypatch.context() as patch:
 
-            def fail(self: Lease, command: Any) -> Any:
+            def fail(*_: Any) -> Any:
                 raise error
 
-            patch.setattr(Lease, "_command", fail)
+            patch.setattr(lease_operations, "settle", fail)
             with pytest.raises(type(error)):
                 lease.delete()
         clock.advance(26)
@@ -175,7 +172,7 @@ def test_a_lost_lease_is_told_at_the_end_of_the_block(
 @pytest.mark.spec("HBN-20")
 def test_a_deleted_queue_is_told_at_the_end_of_the_block(queue: Queue, clock: ManualClock) -> None:
     with pytest.raises(QueueDoesNotExist), leased(queue).keep_alive(HeartbeatRenewal()):
-        queue.owner.delete_queue("orders")
+        queues.delete(queue.runtime.root, "orders")
         clock.advance(30)
 
 
@@ -184,14 +181,14 @@ def test_a_throttled_extension_of_a_lease_is_repeated(
     queue: Queue, clock: ManualClock, extensions: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = leased(queue)
-    command, errors = Lease._command, [RequestThrottled("busy"), QueueClientError("no network")]
+    settle, errors = lease_operations.settle, [RequestThrottled("busy"), QueueClientError("no network")]
 
-    def fail(self: Lease, wanted: Any) -> Any:
+    def fail(*arguments: Any) -> Any:
         if errors:
             raise errors.pop()
-        return command(self, wanted)
+        return settle(*arguments)
 
-    monkeypatch.setattr(Lease, "_command", fail)
+    monkeypatch.setattr(lease_operations, "settle", fail)
     with lease.keep_alive(HeartbeatRenewal()):
         clock.advance(40)
     assert extensions == [(25, 30), (26, 30), (27, 30)]
@@ -248,7 +245,7 @@ class Busy:
 def test_heartbeats_arrive_while_every_core_is_busy(
     spark: SparkSession, queue: Queue, clock: ManualClock, extensions: list[Any], tmp_path: Path
 ) -> None:
-    lease = leased(LakeQueue(queue.owner.root, spark=spark, clock=clock).queue("orders"))
+    lease = leased(LakeQueue(queue.runtime.root.path, spark=spark, clock=clock).queue("orders"))
     busy, done = Busy(spark, tmp_path), []
 
     def work() -> None:
@@ -273,7 +270,7 @@ def test_heartbeats_arrive_while_every_core_is_busy(
 @pytest.mark.spark
 @pytest.mark.spec("HBN-20", "HNS-13")
 def test_a_lost_lease_stops_its_job(spark: SparkSession, queue: Queue, clock: ManualClock, tmp_path: Path) -> None:
-    lease = leased(LakeQueue(queue.owner.root, spark=spark, clock=clock).queue("orders"))
+    lease = leased(LakeQueue(queue.runtime.root.path, spark=spark, clock=clock).queue("orders"))
     busy, ended = Busy(spark, tmp_path), []
 
     def work() -> None:

@@ -11,37 +11,37 @@ import pytest
 
 from lakequeue.shard import ChangeVisibility, ClaimResult, Delete, Purge, Rewind, SetAttributes
 
+from .command_sequences import Comparison, wire
 from .model import SECOND, Settings
-from .stories import Play, wire
 
 
 class Shard:
-    """One shard of a FIFO queue; `ending` says what happens after each command (see `Play.flush`)."""
+    """One shard of a FIFO queue; `ending` says what happens after each command (see `Comparison.flush`)."""
 
     def __init__(
         self, ending: str, retention: int = 600, delay: int = 0, rewind: int = 0, **settings: Any
     ) -> None:
         times = {"retention": retention * SECOND, "delay": delay * SECOND, "rewind_range": rewind * SECOND}
         self.settings = Settings(fifo=True, strict=True, **times, **settings)
-        self.play = Play(self.settings, print)
-        self.start = self.play.clock
+        self.comparison = Comparison(self.settings, print)
+        self.start = self.comparison.clock
         self.ending = ending
         self.names: list[str] = []
         self.leases: dict[str, str] = {}
 
     def at(self, seconds: float) -> None:
-        self.play.clock = self.start + int(seconds * SECOND)
+        self.comparison.clock = self.start + int(seconds * SECOND)
 
     def send(self, groups: str) -> None:
         """One message for each letter."""
         for group in groups:
             self.names.append(f"{group}{sum(name[0] == group for name in self.names) + 1}")
-            self.play.append(0, group)
+            self.comparison.append(0, group)
 
     def receive(self, count: int = 10, vt: int | None = None, attempt: str | None = None) -> str:
         """Names of the messages in the order of delivery."""
-        self.play.ask(count, None if vt is None else vt * SECOND, "default", attempt)
-        [result] = self.play.flush(self.ending)
+        self.comparison.ask(count, None if vt is None else vt * SECOND, "default", attempt)
+        [result] = self.comparison.flush(self.ending)
         assert isinstance(result.value, ClaimResult), result.error
         order = [self.names[offset] for first, last in result.value.order for offset in range(first, last + 1)]
         self.leases |= dict.fromkeys(order, result.value.lease_id)
@@ -49,7 +49,7 @@ class Shard:
 
     def counts(self) -> list[int]:
         """How often each message was received, the gone ones left out."""
-        return [run.receive_count for run in self.play.machine.runs for _ in range(run.size)]
+        return [run.receive_count for run in self.comparison.machine.runs for _ in range(run.size)]
 
     def delete(self, name: str, lease: str | None = None) -> str | None:
         """The code of the error, if one was raised."""
@@ -66,18 +66,18 @@ class Shard:
     def rewind(self, seconds: float) -> Any:
         """To so many seconds after the start: how many messages came back, or the code of the error."""
         to = self.start + int(seconds * SECOND)
-        self.play.add(Rewind(to), "rewind", to)
-        [result] = self.play.flush(self.ending)
+        self.comparison.add(Rewind(to), "rewind", to)
+        [result] = self.comparison.flush(self.ending)
         return result.value if result.error is None else result.error.code
 
     def set_delay(self, seconds: int) -> str | None:
-        old = self.play.model.settings
+        old = self.comparison.model.settings
         new = Settings(**(vars(old) | {"delay": seconds * SECOND, "version": old.version + 1}))
         return self.run(SetAttributes(wire(new), new.version), "set_attributes", new)
 
     def run(self, command: Any, name: str, *arguments: Any) -> str | None:
-        self.play.add(command, name, *arguments)
-        [result] = self.play.flush(self.ending)
+        self.comparison.add(command, name, *arguments)
+        [result] = self.comparison.flush(self.ending)
         return None if result.error is None else result.error.code
 
 
@@ -466,7 +466,7 @@ def test_a_rewound_group_comes_in_the_order_of_sending(ending: str) -> None:
 @pytest.mark.spec("RWD-20", "DLY-10")
 def test_a_longer_delay_hides_what_is_rewound_whatever_its_receipt_was(ending: str) -> None:
     shard = Shard(ending, rewind=600)
-    shard.play.looks = False  # a look would put the end of the old receipt out of mind
+    shard.comparison.looks = False  # a look would put the end of the old receipt out of mind
     shard.send("A")
     assert shard.receive(vt=10) == "A1"
     shard.set_delay(45)
@@ -475,7 +475,7 @@ def test_a_longer_delay_hides_what_is_rewound_whatever_its_receipt_was(ending: s
     assert shard.rewind(0) == 1
     shard.at(10)
     assert shard.receive() == ""
-    shard.play.looks = True
+    shard.comparison.looks = True
     shard.at(44.999)
     assert shard.receive() == ""
     shard.at(45)
@@ -507,7 +507,7 @@ def test_what_is_deleted_after_the_range_is_gone_at_once(ending: str) -> None:
     shard.at(60.000001)
     assert shard.receive() == "A1 A2"
     shard.delete("A1")
-    assert shard.play.machine.history == []
+    assert shard.comparison.machine.history == []
     shard.delete("A2")
     assert shard.rewind(30) == 1
     assert shard.receive() == "A2"

@@ -11,13 +11,22 @@ import pytest
 from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
 
+from .command_sequences import (
+    CAPS,
+    DELAYED_CAPS,
+    DELAYS,
+    RETENTIONS,
+    REWINDS,
+    random_commands,
+    run_commands,
+    small_steps,
+)
 from .model import Settings
-from .stories import CAPS, DELAYED_CAPS, DELAYS, RETENTIONS, REWINDS, play, small_steps, story
 
 EXAMPLES = int(os.environ.get("LAKEQUEUE_MODEL_EXAMPLES", "2000"))
 SECONDS = float(os.environ.get("LAKEQUEUE_MODEL_SECONDS", "60"))
 
-STORIES = st.lists(st.binary(min_size=5, max_size=5), min_size=20, max_size=60)
+SEQUENCES = st.lists(st.binary(min_size=5, max_size=5), min_size=20, max_size=60)
 STANDARD = st.builds(
     Settings,
     strict=st.booleans(),
@@ -39,8 +48,8 @@ FIFO = st.builds(
 GROUPS = st.integers(1, 5)
 
 
-def stories(examples: int) -> hypothesis.settings:
-    """The same stories every time, unless LAKEQUEUE_MODEL_EXAMPLES asks for new ones."""
+def sequences(examples: int) -> hypothesis.settings:
+    """The same sequences every time, unless LAKEQUEUE_MODEL_EXAMPLES asks for others."""
     return hypothesis.settings(
         max_examples=examples,
         deadline=None,
@@ -54,54 +63,57 @@ def stories(examples: int) -> hypothesis.settings:
     *("STA-1", "STA-2", "STA-3", "STA-4", "STA-5", "STA-6", "STA-7", "STA-8", "STA-13", "STA-14"),
     *("RCP-6", "RCP-7", "RCP-8", "RCP-10", "RCP-11", "RCP-12", "RCV-15", "INF-11", "ERR-8"),
 )
-@stories(EXAMPLES)
-@given(STORIES, STANDARD)
-def test_machine_and_model_agree_on_any_story(steps: list[bytes], settings: Settings) -> None:
-    play(steps, settings, tell=note)
+@sequences(EXAMPLES)
+@given(SEQUENCES, STANDARD)
+def test_machine_and_model_agree_on_any_commands(steps: list[bytes], settings: Settings) -> None:
+    run_commands(steps, settings, tell=note)
 
 
 @pytest.mark.spec(
     *("FIF-1", "FIF-3", "FIF-5", "FIF-9", "FIF-14", "FIF-19", "RET-10", "DLY-10", "INF-4", "RCP-7"),
     *("ATT-1", "ATT-3", "ATT-4", "ATT-5", "ATT-6", "ATT-8", "STA-13"),
 )
-@stories(EXAMPLES // 4)
-@given(STORIES, FIFO, GROUPS)
-def test_machine_and_model_agree_on_any_fifo_story(steps: list[bytes], settings: Settings, groups: int) -> None:
-    play(steps, settings, groups, note)
+@sequences(EXAMPLES // 4)
+@given(SEQUENCES, FIFO, GROUPS)
+def test_machine_and_model_agree_on_any_fifo_commands(steps: list[bytes], settings: Settings, groups: int) -> None:
+    run_commands(steps, settings, groups, note)
 
 
-@stories(EXAMPLES // 4)
-@given(STORIES, STANDARD)
+@sequences(EXAMPLES // 4)
+@given(SEQUENCES, STANDARD)
 def test_indexes_built_anew_at_any_time_tell_the_same(steps: list[bytes], settings: Settings) -> None:
     with small_steps():
-        play(steps, settings, tell=note)
+        run_commands(steps, settings, tell=note)
 
 
-@stories(EXAMPLES // 8)
-@given(STORIES, FIFO, GROUPS)
+@sequences(EXAMPLES // 8)
+@given(SEQUENCES, FIFO, GROUPS)
 def test_fifo_indexes_built_anew_at_any_time_tell_the_same(
     steps: list[bytes], settings: Settings, groups: int
 ) -> None:
     with small_steps():
-        play(steps, settings, groups, note)
+        run_commands(steps, settings, groups, note)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + 600)
 @pytest.mark.parametrize("kind", ["fifo", "standard"])
-def test_new_stories_for_a_while(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Stories that nobody told before, for LAKEQUEUE_MODEL_SECONDS."""
+def test_new_commands_for_a_while(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """New random commands, for LAKEQUEUE_MODEL_SECONDS."""
     start, told = int.from_bytes(os.urandom(6), "big"), 0
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        steps, call = nullcontext, f"play(*story({start + told}, {kind == 'fifo'}, {40 + told % 60}))"
+        steps, call = (
+            nullcontext,
+            f"run_commands(*random_commands({start + told}, {kind == 'fifo'}, {40 + told % 60}))",
+        )
         if told % 2:
             steps, call = small_steps, f"with small_steps(): {call}"
         try:
             with steps():
-                play(*story(start + told, kind == "fifo", 40 + told % 60))
+                run_commands(*random_commands(start + told, kind == "fifo", 40 + told % 60))
         except Exception as error:
             raise AssertionError(call) from error
         told += 1
     with capsys.disabled():
-        print(f"{told} {kind} stories from seed {start} on")
+        print(f"{told} {kind} sequences from seed {start} on")

@@ -30,29 +30,29 @@ from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.state import ShardState
 from mutations import Case, Mutation, Patch, each_case, replace
 
-from .stories import play, story
+from .command_sequences import random_commands, run_commands
 
-STORIES = 400
+SEQUENCES = 400
 
 
 def _agree(fifo: bool) -> None:
-    for seed in range(STORIES):
-        play(*story(seed, fifo))
+    for seed in range(SEQUENCES):
+        run_commands(*random_commands(seed, fifo))
 
 
-def standard_stories_agree() -> None:
+def standard_queues_agree() -> None:
     _agree(fifo=False)
 
 
-def fifo_stories_agree() -> None:
+def fifo_queues_agree() -> None:
     _agree(fifo=True)
 
 
-STANDARD = {standard_stories_agree: "DEL-8 RCP-6 RCP-7 RCV-3 DLY-1 RET-1 INF-11 VIS-9 PUR-2 STA-13"}
-MOVES = {standard_stories_agree: "DLQ-2 DLQ-4 RET-7 STA-13"}
-HELD = {standard_stories_agree: "INF-8 INF-9 STA-13"}
-REWINDS = {standard_stories_agree: "RWD-4 RWD-5 RWD-6 RWD-8 RWD-11 RWD-19 RWD-20 RWD-21 RWD-23 RWD-25"}
-FIFO = {fifo_stories_agree: "FIF-4 FIF-9 FIF-14 RET-10 INF-4 RCP-7 DLY-10 ATT-3 ATT-4 ATT-5 ATT-6 RWD-22"}
+STANDARD = {standard_queues_agree: "DEL-8 RCP-6 RCP-7 RCV-3 DLY-1 RET-1 INF-11 VIS-9 PUR-2 STA-13"}
+MOVES = {standard_queues_agree: "DLQ-2 DLQ-4 RET-7 STA-13"}
+HELD = {standard_queues_agree: "INF-8 INF-9 STA-13"}
+REWINDS = {standard_queues_agree: "RWD-4 RWD-5 RWD-6 RWD-8 RWD-11 RWD-19 RWD-20 RWD-21 RWD-23 RWD-25"}
+FIFO = {fifo_queues_agree: "FIF-4 FIF-9 FIF-14 RET-10 INF-4 RCP-7 DLY-10 ATT-3 ATT-4 ATT-5 ATT-6 RWD-22"}
 
 
 def visibility_timeout_ignored(patch: Patch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.object_store import Counted, environment, serve
 from benchmarks.shards import REQUESTS
 
-from concurrency.rig import apart
+from concurrency.harness import apart
 from lakequeue import LakeQueue, SystemClock
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.engines.turns import ASK_AFTER, Turns

@@ -55,7 +55,7 @@ def sqs(url: str, **more: Any) -> Any:
 def serving(root: Path, clock: Clock | None = None) -> Iterator[Running]:
     """Runs a server in a thread."""
     lake = LakeQueue(str(root), clock=clock or SystemClock())
-    lake.prepare()
+    lake.runtime.prepare()
     server = Server(Application(lake), "127.0.0.1", 0)
     url = server.bind()
     thread = threading.Thread(target=server.run, name="server", daemon=True)

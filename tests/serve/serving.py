@@ -113,7 +113,7 @@ class Running:
 @contextmanager
 def running(lake: LakeQueue) -> Iterator[Running]:
     """Serves a root in a thread of this process."""
-    lake.prepare()
+    lake.runtime.prepare()
     application = Application(lake)
     server = Server(application, "127.0.0.1", 0)
     url = server.bind()

@@ -19,7 +19,7 @@ from lakequeue.serve.connection import Connection
 from lakequeue.serve.errors import MAX_MESSAGE_LENGTH
 from lakequeue.serve.logs import JsonLines
 from lakequeue.serve.middleware import MAX_HEAD_BYTES, MAX_HEADERS
-from serve.entrance import FORM, JSON, Told, entrance, everything, post, told_raw, wait_until
+from serve.threaded_server import FORM, JSON, Told, everything, post, threaded_server, told_raw, wait_until
 
 URL = "http://localhost/000000000000/orders"
 LARGEST = 1_000_000
@@ -28,7 +28,7 @@ LARGEST = 1_000_000
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with entrance(tmp_path_factory.mktemp("bad") / "root", max_body_bytes=LARGEST) as running:
+    with threaded_server(tmp_path_factory.mktemp("bad") / "root", max_body_bytes=LARGEST) as running:
         running.application.actions.lake.create_queue("orders", Profile="sqs")
         yield running
 
@@ -71,45 +71,27 @@ def depth(levels: int, inside: str = "1") -> bytes:
 # --- bodies
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        *(
-            b"{",
-            b"nothing",
-            b"{'QueueUrl': 1}",
-            b'{"a": NaN}',
-            b'{"a": -Infinity}',
-            b'{"a": 1}}',
-            b'{"a" 1}',
-            b"\x00",
-        ),
-        *(
-            b'"' + b"\xff" * 10 + b'"',
-            b'{"MessageBody": "\xed\xa0\x80"}',
-            "{}".encode("utf-16"),
-            b"\xef\xbb\xbf{}",
-        ),
-        *(b"[" * 100_000, depth(100_000), b'{"a": ' + b"9" * 10_000 + b"}", b'{"\xc3": 1}'),
-    ],
-    ids=range(16),
-)
+NOT_JSON = [
+    *(b"{", b"nothing", b"{'QueueUrl': 1}", b'{"a": NaN}', b'{"a": -Infinity}', b'{"a": 1}}', b'{"a" 1}', b"\x00"),
+    *(b'"' + b"\xff" * 10 + b'"', b'{"MessageBody": "\xed\xa0\x80"}', "{}".encode("utf-16"), b"\xef\xbb\xbf{}"),
+    *(b"[" * 100_000, depth(100_000), b'{"a": ' + b"9" * 10_000 + b"}", b'{"\xc3": 1}'),
+]
+NO_FORM = [b"Action", b"Action=%FF", b"\xff\xfe=1", b"Action=a&Action=b", b"&&", b"%00%"]
+MANY_FIELDS = b"&".join(b"a%d=1" % n for n in range(3_000))
+
+
+@pytest.mark.parametrize("body", NOT_JSON, ids=range(len(NOT_JSON)))
 def test_what_is_not_json(server, body):
     assert in_json(server, body) == Told(400, "SerializationException", "The body is not JSON in UTF-8.")
 
 
-@pytest.mark.parametrize("body", [b"[]", b"1", b"null", b'"x"', b"true"])
-def test_json_that_is_no_object(server, body):
-    assert in_json(server, body).code == "SerializationException"
-
-
-@pytest.mark.parametrize("body", [b"Action", b"Action=%FF", b"\xff\xfe=1", b"Action=a&Action=b", b"&&", b"%00%"])
-def test_what_is_no_form(server, body):
-    assert in_query(server, body).code == "SerializationException"
-
-
-def test_a_form_with_too_many_fields(server):
-    assert in_query(server, b"&".join(b"a%d=1" % n for n in range(3_000))).code == "SerializationException"
+@pytest.mark.parametrize(
+    ("ask", "bodies"),
+    [(in_json, [b"[]", b"1", b"null", b'"x"', b"true"]), (in_query, [*NO_FORM, MANY_FIELDS])],
+    ids=["JSON that is no object", "no form"],
+)
+def test_bodies_of_another_shape(server, ask, bodies):
+    assert {ask(server, body).code for body in bodies} == {"SerializationException"}
 
 
 @pytest.mark.parametrize(
@@ -120,29 +102,26 @@ def test_a_content_type_that_is_neither(server, kind):
     assert (error.status, error.code) == (415, "UnsupportedMediaType")
 
 
-def test_json_without_its_header_and_a_form_with_it(server):
-    answer = server.exchange(post(b"{}", "", JSON))
-    assert told_raw(answer).code == "MissingAction"
-    assert (
-        told_raw(server.exchange(post(b"Action=ListQueues", "ListQueues", FORM))).code == "SerializationException"
-    )
+@pytest.mark.parametrize(
+    ("code", "request_"),
+    [
+        ("MissingAction", post(b"{}", "", JSON)),
+        ("SerializationException", post(b"Action=ListQueues", "ListQueues", FORM)),
+        ("UnknownOperationException", post(b"{}", "", JSON, "X-Amz-Target: DynamoDB_20120810.ListTables")),
+        ("NoSuchVersion", post(b"Action=ListQueues&Version=2009-02-01", "", FORM)),
+        ("MissingAction", post(b"Version=2012-11-05", "", FORM)),
+        ("MissingAction", post(b"", "", FORM)),
+    ],
+    ids=range(6),
+)
+def test_headers_and_fields_that_name_no_action(server, code, request_):
+    assert told_raw(server.exchange(request_)).code == code
 
 
 @pytest.mark.parametrize("action", ["Nothing", "sendmessage", "Send Message", "<b>", "a" * 5_000])
 def test_an_action_that_there_is_not(server, action):
     assert in_json(server, b"{}", action).code == "InvalidAction"
     assert in_query(server, {"Action": action}).code == "InvalidAction"
-
-
-def test_a_target_of_another_service(server):
-    head = "X-Amz-Target: DynamoDB_20120810.ListTables"
-    assert told_raw(server.exchange(post(b"{}", "", JSON, head))).code == "UnknownOperationException"
-
-
-def test_another_version_and_no_action(server):
-    assert in_query(server, {"Action": "ListQueues", "Version": "2009-02-01"}).code == "NoSuchVersion"
-    assert in_query(server, {"Version": "2012-11-05"}).code == "MissingAction"
-    assert in_query(server, b"").code == "MissingAction"
 
 
 # --- members
@@ -553,7 +532,7 @@ def test_a_client_that_hangs_up_at_once(server):
 
 
 def test_connections_above_the_limit_are_closed(tmp_path):
-    with entrance(tmp_path / "root", connections=2) as running:
+    with threaded_server(tmp_path / "root", connections=2) as running:
         with running.connected() as first, running.connected() as second:
             wait_until(lambda: len(running.server.server_state.connections) == 2)
             with running.connected() as third:

@@ -23,7 +23,18 @@ from lakequeue.serve import limits
 from lakequeue.serve.keys import Key, Keys, Rule
 from lakequeue.serve.limits import MAX_BODY_BYTES, MAX_OTHER_BODY_BYTES, UNCOUNTED_BYTES, Bodies
 from lakequeue.serve.middleware import RequestChecks
-from serve.entrance import FORM, JSON, Entrance, Told, entrance, everything, post, told, told_raw, wait_until
+from serve.threaded_server import (
+    FORM,
+    JSON,
+    ThreadedServer,
+    Told,
+    everything,
+    post,
+    threaded_server,
+    told,
+    told_raw,
+    wait_until,
+)
 
 ONE, OTHER, READER = "AKIDONE", "AKIDOTHER", "AKIDREADER"
 KEYS = Keys(
@@ -38,14 +49,14 @@ URL = "http://localhost/000000000000/orders"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entrance]:
-    with entrance(tmp_path_factory.mktemp("bodies") / "root", access=KEYS) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedServer]:
+    with threaded_server(tmp_path_factory.mktemp("bodies") / "root", access=KEYS) as running:
         running.application.actions.lake.create_queue("orders", Profile="sqs")
         yield running
 
 
 def signed(
-    server: Entrance, key: str, body: bytes, action: str, kind: str = JSON, secret: str | None = None
+    server: ThreadedServer, key: str, body: bytes, action: str, kind: str = JSON, secret: str | None = None
 ) -> dict[str, str]:
     """The headers of a request."""
     headers = {"Content-Type": kind} | ({"X-Amz-Target": f"AmazonSQS.{action}"} if action else {})
@@ -55,7 +66,7 @@ def signed(
 
 
 def ask(
-    server: Entrance, key: str, body: object, action: str, kind: str = JSON, secret: str | None = None
+    server: ThreadedServer, key: str, body: object, action: str, kind: str = JSON, secret: str | None = None
 ) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = signed(server, key, content, action, kind, secret)
@@ -83,7 +94,7 @@ def head(headers: dict[str, str], length: int) -> bytes:
         ({}, "InvalidClientTokenId"),
     ],
 )
-def test_a_stranger_is_refused_before_the_body(server: Entrance, change: dict[str, str | None], code: str):
+def test_a_stranger_is_refused_before_the_body(server: ThreadedServer, change: dict[str, str | None], code: str):
     key = ONE if change else "AKIDNOBODY"
     headers = signed(server, key, b"", "SendMessage", secret="guessed") | change
     with server.connected() as connection:
@@ -92,7 +103,7 @@ def test_a_stranger_is_refused_before_the_body(server: Entrance, change: dict[st
     assert told_raw(answer).code == code and b"\r\nconnection: close\r\n" in answer
 
 
-def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Entrance, monkeypatch):
+def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: ThreadedServer, monkeypatch):
     """However large and many they are; nobody has to wait for them to be sent."""
     monkeypatch.setattr(limits, "MAX_TOTAL_BODY_BYTES", 2 * MAX_BODY_BYTES)
     size = MAX_BODY_BYTES - 1_000
@@ -105,7 +116,7 @@ def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Entrance, 
         connection.close()
 
 
-def test_who_names_a_key_without_its_secret_takes_from_that_key_alone(server: Entrance, monkeypatch):
+def test_who_names_a_key_without_its_secret_takes_from_that_key_alone(server: ThreadedServer, monkeypatch):
     monkeypatch.setattr(limits, "MAX_UNVERIFIED_KEY_BYTES", 2_500_000)
     headers = signed(server, ONE, b"", "SendMessage", secret="guessed")
     with server.connected() as forged:
@@ -123,7 +134,7 @@ def test_who_names_a_key_without_its_secret_takes_from_that_key_alone(server: En
     assert not any(counted.values())
 
 
-def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: Entrance):
+def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: ThreadedServer):
     for action in ("SendMessage", "PurgeQueue", "CreateQueue"):
         error = refused(ask(server, READER, b"[" * 100_000, action))
         assert (error.status, error.code) == (403, "AccessDeniedException")
@@ -134,7 +145,7 @@ def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: Entrance):
     assert refused(ask(server, READER, b"[", "SendMessage", secret="guessed")).code == "SignatureDoesNotMatch"
 
 
-def test_only_requests_that_send_may_be_large(server: Entrance):
+def test_only_requests_that_send_may_be_large(server: ThreadedServer):
     error = refused(ask(server, ONE, b" " * (MAX_OTHER_BODY_BYTES + 1), "ReceiveMessage"))
     assert (error.status, error.code) == (413, "RequestEntityTooLarge")
     assert error.message == f"This request may have {MAX_OTHER_BODY_BYTES} bytes at most."
@@ -144,7 +155,7 @@ def test_only_requests_that_send_may_be_large(server: Entrance):
 
 
 @pytest.mark.parametrize("text", ["\U0001f600" * 2**18, '"' * 2**20, "\u00e9" * 2**19, "\u4e2d" * (2**20 // 3)])
-def test_the_largest_batch_fits_whatever_it_holds(server: Entrance, text: str):
+def test_the_largest_batch_fits_whatever_it_holds(server: ThreadedServer, text: str):
     part = len(text) // 8
     entries = [{"Id": str(n), "MessageBody": text[n * part : (n + 1) * part]} for n in range(8)]
     answer = ask(server, ONE, {"QueueUrl": URL, "Entries": entries}, "SendMessageBatch")
@@ -196,14 +207,14 @@ def test_the_bodies_of_all_requests_together_have_a_limit(monkeypatch):
 
 
 def test_a_body_of_exactly_the_limit_is_taken(tmp_path):
-    with entrance(tmp_path / "root", max_body_bytes=1_000) as running:
+    with threaded_server(tmp_path / "root", max_body_bytes=1_000) as running:
         for size, status in ((1_000, b"200"), (1_001, b"413")):
             answer = running.exchange(post(b"{}" + b" " * (size - 2), "ListQueues"))
             assert answer[9:12] == status
 
 
 def test_the_limit_may_be_higher_for_requests_that_send(tmp_path):
-    with entrance(tmp_path / "root", max_body_bytes=2 * MAX_BODY_BYTES) as running:
+    with threaded_server(tmp_path / "root", max_body_bytes=2 * MAX_BODY_BYTES) as running:
         given = json.dumps({"QueueUrl": URL, "MessageBody": "x"}).encode()
         for spaces, status in ((MAX_BODY_BYTES, b"400"), (2 * MAX_BODY_BYTES, b"413")):
             answer = running.exchange(post(given + b" " * spaces, "SendMessage"))

@@ -121,51 +121,6 @@ def test_a_task_takes_dead_letters_back_to_their_source(pair: Pair, clock: Manua
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_task_goes_to_another_queue_and_at_a_speed(pair: Pair, clock: ManualClock) -> None:
-    pair.bury(5)
-    other = pair.client.create_queue(QueueName=f"other{next(_numbers)}")["QueueUrl"]
-    other_arn = arn_of(pair.client, other)
-    handle = pair.client.start_message_move_task(
-        SourceArn=pair.dead_arn, DestinationArn=other_arn, MaxNumberOfMessagesPerSecond=2
-    )["TaskHandle"]
-    wait_until(lambda: pair.tasks()[0]["ApproximateNumberOfMessagesMoved"] == 2)
-    [task] = pair.tasks()
-    del task["StartedTimestamp"]
-    assert task == {
-        "TaskHandle": handle,
-        "Status": "RUNNING",
-        "SourceArn": pair.dead_arn,
-        "DestinationArn": other_arn,
-        "MaxNumberOfMessagesPerSecond": 2,
-        "ApproximateNumberOfMessagesMoved": 2,
-        "ApproximateNumberOfMessagesToMove": 5,
-    }
-    with pytest.raises(pair.client.exceptions.ClientError, match="already a task running"):
-        pair.client.start_message_move_task(SourceArn=pair.dead_arn)
-    for moved in (4, 5):
-        clock.advance(1)
-        wait_until(lambda moved=moved: pair.waiting(other) == moved)
-    wait_until(lambda: pair.status() == "COMPLETED")
-    assert (pair.waiting(pair.source), pair.waiting(pair.dead)) == (0, 0)
-
-
-@pytest.mark.spec("DLQ-8")
-def test_a_task_is_cancelled_before_its_next_step(pair: Pair, clock: ManualClock) -> None:
-    pair.bury(5)
-    handle = pair.client.start_message_move_task(SourceArn=pair.dead_arn, MaxNumberOfMessagesPerSecond=1)[
-        "TaskHandle"
-    ]
-    wait_until(lambda: pair.tasks()[0]["ApproximateNumberOfMessagesMoved"] == 1)
-    answer = pair.client.cancel_message_move_task(TaskHandle=handle)
-    assert answer["ApproximateNumberOfMessagesMoved"] == 1
-    assert pair.status() == "CANCELLING"
-    clock.advance(1)
-    wait_until(lambda: pair.status() == "CANCELLED")
-    assert pair.waiting(pair.dead) + pair.waiting(pair.source) == 5 and pair.waiting(pair.dead) >= 3
-    assert "TaskHandle" not in pair.tasks()[0]
-
-
-@pytest.mark.spec("DLQ-8")
 def test_tasks_are_listed_newest_first_one_unless_more_are_asked_for(pair: Pair, clock: ManualClock) -> None:
     for _ in range(2):
         pair.client.start_message_move_task(SourceArn=pair.dead_arn)

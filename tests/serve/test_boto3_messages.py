@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from botocore.exceptions import ReadTimeoutError
 
 from lakequeue.model.messages import md5_of_attributes
 from lakequeue.testing import ManualClock
@@ -228,33 +226,6 @@ def test_delays_are_those_of_the_queue_or_of_the_message(timed: Running, clock: 
     assert bodies(client, url, MaxNumberOfMessages=10) == ["own"]
 
 
-@pytest.mark.spec("RET-1")
-def test_messages_expire(timed: Running, clock: ManualClock) -> None:
-    client = sqs(timed.url)
-    url = client.create_queue(QueueName="expiring", Attributes={"MessageRetentionPeriod": "60"})["QueueUrl"]
-    client.send_message(QueueUrl=url, MessageBody="x")
-    clock.advance(59)
-    assert receive(client, url, VisibilityTimeout=0)
-    clock.advance(1)
-    assert not receive(client, url)
-
-
-@pytest.mark.spec("LPL-1", "LPL-3", "LPL-5")
-@pytest.mark.parametrize("by", ["request", "queue"])
-def test_a_long_poll_ends_with_the_message(client: Any, create: Create, by: str) -> None:
-    url = create(ReceiveMessageWaitTimeSeconds="20" if by == "queue" else "0")
-    wait: dict[str, Any] = {} if by == "queue" else {"WaitTimeSeconds": 20}
-    found: list[str] = []
-    began = time.monotonic()
-    polling = threading.Thread(target=lambda: found.extend(bodies(client, url, **wait)))
-    polling.start()
-    client.send_message(QueueUrl=url, MessageBody="x")
-    polling.join(30)
-    assert found == ["x"]
-    assert time.monotonic() - began < 15  # it did not sit out its 20 s
-    assert not receive(client, url, WaitTimeSeconds=0)
-
-
 @pytest.mark.spec("SND-4", "SND-7", "SEQ-1", "SEQ-2", "SEQ-4", "FIF-1", "FIF-4", "DDP-1", "DDP-8", "DDP-12")
 def test_a_fifo_queue_keeps_order_and_knows_repeated_sends(timed: Running, clock: ManualClock) -> None:
     client = sqs(timed.url)
@@ -285,23 +256,6 @@ def test_a_fifo_queue_keeps_order_and_knows_repeated_sends(timed: Running, clock
     assert send("a1", "d", "a1")["MessageId"] != sent[0]["MessageId"]
 
 
-@pytest.mark.spec("DDP-4", "DDP-6", "BAT-6", "BAT-8")
-def test_a_fifo_batch_derives_ids_from_the_bodies(client: Any, create: Create) -> None:
-    url = create(FifoQueue="true", ContentBasedDeduplication="true")
-    entries = [
-        {"Id": str(number), "MessageBody": body, "MessageGroupId": "g"} for number, body in enumerate("abca")
-    ]
-    entries.append({"Id": "own", "MessageBody": "a", "MessageGroupId": "g", "MessageDeduplicationId": "own"})
-    result = client.send_message_batch(QueueUrl=url, Entries=entries)
-    by_id = {entry["Id"]: entry for entry in result["Successful"]}
-    assert by_id["0"]["MessageId"] == by_id["3"]["MessageId"]
-    assert by_id["0"]["SequenceNumber"] < by_id["1"]["SequenceNumber"] < by_id["2"]["SequenceNumber"]
-    messages = receive(client, url, MaxNumberOfMessages=10, AttributeNames=["MessageDeduplicationId"])
-    assert [message["Body"] for message in messages] == ["a", "b", "c", "a"]
-    ids = [message["Attributes"]["MessageDeduplicationId"] for message in messages]
-    assert ids == [*(hashlib.sha256(body).hexdigest() for body in (b"a", b"b", b"c")), "own"]
-
-
 @pytest.mark.spec("ATT-1", "ATT-3", "ATT-6", "ATT-10", "ATT-11")
 def test_a_receive_with_an_attempt_id_may_be_repeated(timed: Running, clock: ManualClock) -> None:
     client = sqs(timed.url)
@@ -318,44 +272,3 @@ def test_a_receive_with_an_attempt_id_may_be_repeated(timed: Running, clock: Man
     later = receive(client, url, MaxNumberOfMessages=10, ReceiveRequestAttemptId="a")
     assert [message["Body"] for message in later] == ["1", "2"]
     assert later[0]["ReceiptHandle"] != first[0]["ReceiptHandle"]
-
-
-@pytest.mark.spec("RCV-15", "DEL-2")
-def test_sixteen_threads_send_and_receive_and_nothing_is_doubled(
-    server: Running, client: Any, create: Create
-) -> None:
-    """One client, as boto3 allows; the threads meet in the group commit."""
-    threads, each = 16, 13
-    url = create(VisibilityTimeout="600")
-    sent: list[str] = []
-    received: list[str] = []
-
-    def send(thread: int) -> None:
-        for number in range(each):
-            sent.append(client.send_message(QueueUrl=url, MessageBody=f"{thread}:{number}")["MessageId"])
-
-    def consume() -> None:
-        while len(received) < threads * each:
-            messages = receive(client, url, MaxNumberOfMessages=3, WaitTimeSeconds=1)
-            received.extend(message["MessageId"] for message in messages)
-            for message in messages:
-                client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-
-    work = [threading.Thread(target=send, args=(thread,)) for thread in range(threads)]
-    work += [threading.Thread(target=consume) for _ in range(threads)]
-    for thread in work:
-        thread.start()
-    for thread in work:
-        thread.join(120)
-    assert len(sent) == threads * each and sorted(received) == sorted(sent)
-    counts = server.lake.queue(url.rpartition("/")[2]).counts()
-    assert (counts.visible, counts.in_flight) == (0, 0)
-
-
-@pytest.mark.spec("LPL-1", "LPL-5")
-def test_a_poll_whose_client_hangs_up_takes_no_message(server: Running, client: Any, create: Create) -> None:
-    url = create(VisibilityTimeout="600")
-    with pytest.raises(ReadTimeoutError):
-        receive(sqs(server.url, read_timeout=0.5), url, WaitTimeSeconds=20)
-    client.send_message(QueueUrl=url, MessageBody="x")
-    assert bodies(client, url, WaitTimeSeconds=10) == ["x"]

@@ -19,8 +19,8 @@ from lakequeue import LakeQueue
 from lakequeue.conditions import sandbox
 from lakequeue.serve.cancellation import MAX_PER_CALLER
 from lakequeue.serve.keys import Key, Keys, Rule
-from serve.entrance import PATIENCE, Entrance, entrance, wait_until
 from serve.running import server_process
+from serve.threaded_server import PATIENCE, ThreadedServer, threaded_server, wait_until
 
 DEEP = "[" * 20_000 + '"INT"' + "]" * 20_000
 READER, OTHER = "AKIDREADER", "AKIDOTHER"
@@ -34,14 +34,14 @@ SECRETS = {READER: "reader-secret", OTHER: "other-secret"}
 
 
 @contextmanager
-def served(root: Path) -> Iterator[Entrance]:
+def served(root: Path) -> Iterator[ThreadedServer]:
     """A server with a queue on which a condition may be slow."""
-    with entrance(root, access=KEYS) as running:
+    with threaded_server(root, access=KEYS) as running:
         running.application.actions.lake.create_queue("orders").send(SLOW_BODY)
         yield running
 
 
-def messages(running: Entrance, key: str, **filters: str) -> httpx.Response:
+def messages(running: ThreadedServer, key: str, **filters: str) -> httpx.Response:
     url = f"{running.url}/console/api/queues/orders/messages"
     return httpx.get(url, params=filters, auth=(key, SECRETS[key]), timeout=PATIENCE, trust_env=False)
 
@@ -116,7 +116,7 @@ def test_a_condition_ends_when_the_server_stops(tmp_path: Path, monkeypatch):
     assert not sandbox.shared._busy
 
 
-def slow_request(running: Entrance) -> socket.socket:
+def slow_request(running: ThreadedServer) -> socket.socket:
     authorization = base64.b64encode(f"{READER}:{SECRETS[READER]}".encode()).decode()
     connection = running.connected()
     connection.sendall(

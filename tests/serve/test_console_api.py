@@ -81,7 +81,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def lake(tmp_path: Path, clock: ManualClock) -> LakeQueue:
     lake = LakeQueue(str(tmp_path / "root"), clock=clock)
-    lake.prepare()
+    lake.runtime.prepare()
     return lake
 
 

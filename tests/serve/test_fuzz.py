@@ -30,7 +30,7 @@ from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.sqs import query_protocol
 from lakequeue.serve.sqs.model import operations
-from serve.entrance import FORM, JSON, entrance, post, told, wait_until
+from serve.threaded_server import FORM, JSON, post, threaded_server, told, wait_until
 
 BASE = "http://localhost:9324"
 NAMES = ["orders", "orders", "orders.fifo", "orders.fifo", "dead", "new"]
@@ -315,7 +315,7 @@ def made(lake: LakeQueue) -> None:
 def fuzzed(root: Path) -> Iterator[Fuzzed]:
     clock = Forward()
     lake = LakeQueue(str(root), clock=clock)
-    lake.prepare()
+    lake.runtime.prepare()
     application = Application(lake)
     made(lake)
     application.endpoint.stop()  # nobody waits for messages
@@ -436,7 +436,7 @@ def raw_requests(draw: st.DrawFn) -> list[bytes]:
 def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(Connection, "head_seconds", 0.02)
     monkeypatch.setattr(limits, "BODY_TIMEOUT", 0.02)
-    with entrance(tmp_path / "root") as running:
+    with threaded_server(tmp_path / "root") as running:
         running.application.endpoint.stop()
         running.server.config.timeout_keep_alive = 0.02
         made(running.application.actions.lake)

@@ -26,8 +26,8 @@ from botocore.config import Config
 
 from hostile import BODIES, CRASHING, WASTEFUL
 from lakequeue import LakeQueue
-from serve.entrance import PATIENCE
 from serve.serving import free_port, wait_until
+from serve.threaded_server import PATIENCE
 
 LONG_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
 KEYS = {

@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.keys import _UNKNOWN_KEY_SECRET, Key, Keys, Rule
-from serve.entrance import FORM, JSON, Entrance, entrance, told
+from serve.threaded_server import FORM, JSON, ThreadedServer, threaded_server, told
 
 ADMIN, ORDERS, SENDER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER"
 FILE = {
@@ -135,13 +135,13 @@ def test_what_the_console_does_beside_sqs_may_be_allowed(tmp_path):
 def guarded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
     access = Keys.read(written(folder / "keys.json", FILE))
-    with entrance(folder / "root", access=access) as running:
+    with threaded_server(folder / "root", access=access) as running:
         client(running, ADMIN).create_queue(QueueName="orders")
         client(running, ADMIN).create_queue(QueueName="other")
         yield running
 
 
-def client(running: Entrance, id: str, secret: str | None = None):
+def client(running: ThreadedServer, id: str, secret: str | None = None):
     return boto3.client(
         "sqs",
         region_name="eu-west-1",

@@ -29,7 +29,7 @@ SEND = "import sys; from lakequeue import LakeQueue; LakeQueue(sys.argv[1]).queu
 
 
 @attrs.frozen
-class Stage:
+class Harness:
     """A server on a clock that stands still, a queue ``orders``, and clients that wait."""
 
     lake: LakeQueue
@@ -78,7 +78,7 @@ def bodies(answer: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def harness(tmp_path: Path) -> Iterator[Harness]:
     lake = LakeQueue(str(tmp_path / "queues"), clock=ManualClock())
     with (
         ThreadPoolExecutor(16) as pool,
@@ -86,70 +86,70 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         client_of(server.url) as client,
     ):
         client("CreateQueue", QueueName="orders")
-        yield Stage(lake, server.application, client, pool)
+        yield Harness(lake, server.application, client, pool)
 
 
 @pytest.mark.spec("LPL-1", "LPL-4", "LPL-5")
-def test_a_message_ends_a_long_poll(stage: Stage) -> None:
-    polled = stage.poll(MaxNumberOfMessages=10)
-    stage.client("SendMessage", QueueUrl=stage.url, MessageBody="A")
+def test_a_message_ends_a_long_poll(harness: Harness) -> None:
+    polled = harness.poll(MaxNumberOfMessages=10)
+    harness.client("SendMessage", QueueUrl=harness.url, MessageBody="A")
     assert polled.result(PATIENCE) == ["A"]
 
 
 @pytest.mark.spec("LPL-6")
-def test_a_message_through_another_process_ends_it_soon(stage: Stage) -> None:
-    polled = stage.poll()
-    subprocess.run([sys.executable, "-c", SEND, stage.lake.root], check=True)
+def test_a_message_through_another_process_ends_it_soon(harness: Harness) -> None:
+    polled = harness.poll()
+    subprocess.run([sys.executable, "-c", SEND, harness.lake.root], check=True)
     assert not polled.done()
-    stage.lake.clock.advance(0.5)
+    harness.lake.clock.advance(0.5)
     assert polled.result(PATIENCE) == ["A"]
 
 
 @pytest.mark.spec("LPL-1")
-def test_its_time_ends_it_with_nothing(stage: Stage) -> None:
-    polled = stage.poll()
-    stage.lake.clock.advance(19.9)
-    assert not polled.done() and stage.waiting == 1
-    stage.lake.clock.advance(0.1)
+def test_its_time_ends_it_with_nothing(harness: Harness) -> None:
+    polled = harness.poll()
+    harness.lake.clock.advance(19.9)
+    assert not polled.done() and harness.waiting == 1
+    harness.lake.clock.advance(0.1)
     assert polled.result(PATIENCE) == []
-    wait_until(lambda: stage.waiting == 0, "the end of the poll")
+    wait_until(lambda: harness.waiting == 0, "the end of the poll")
 
 
-def test_a_client_that_hangs_up_takes_no_message_with_it(stage: Stage) -> None:
-    with stage.hanging_up(WaitTimeSeconds=20):
-        assert stage.waiting == 1
-    wait_until(lambda: stage.waiting == 0, "the end of the poll")
-    stage.client("SendMessage", QueueUrl=stage.url, MessageBody="A")
-    answer = stage.client("ReceiveMessage", QueueUrl=stage.url, AttributeNames=["All"])
+def test_a_client_that_hangs_up_takes_no_message_with_it(harness: Harness) -> None:
+    with harness.hanging_up(WaitTimeSeconds=20):
+        assert harness.waiting == 1
+    wait_until(lambda: harness.waiting == 0, "the end of the poll")
+    harness.client("SendMessage", QueueUrl=harness.url, MessageBody="A")
+    answer = harness.client("ReceiveMessage", QueueUrl=harness.url, AttributeNames=["All"])
     assert answer["Messages"][0]["Attributes"]["ApproximateReceiveCount"] == "1"
 
 
-def hung_up_while_claiming(stage: Stage, queue: Queue, **given: Any) -> None:
+def hung_up_while_claiming(harness: Harness, queue: Queue, **given: Any) -> None:
     """A receive whose client is gone when the claim comes to its end."""
-    ledger = queue.shards[0]._ledger_lock
+    ledger = queue.runtime.shards[0]._ledger_lock
     with ledger:
-        with stage.hanging_up(**given):
+        with harness.hanging_up(**given):
             pass
-        wait_until(stage.noticed, "the server to notice")
-    wait_until(lambda: not stage.application.endpoint._receiving, "the end of the receive")
+        wait_until(harness.noticed, "the server to notice")
+    wait_until(lambda: not harness.application.endpoint._receiving, "the end of the receive")
 
 
-def test_what_was_claimed_for_a_client_that_hung_up_is_handed_back(stage: Stage) -> None:
-    queue = stage.lake.queue("orders")
+def test_what_was_claimed_for_a_client_that_hung_up_is_handed_back(harness: Harness) -> None:
+    queue = harness.lake.queue("orders")
     for body in "ABC":
         queue.send(body)
-    hung_up_while_claiming(stage, queue, MaxNumberOfMessages=3)
+    hung_up_while_claiming(harness, queue, MaxNumberOfMessages=3)
     wait_until(lambda: queue.counts().visible == 3, "the messages")
     messages = queue.receive(3)
     assert sorted(message.body for message in messages) == ["A", "B", "C"]
     assert [message.receive_count for message in messages] == [2, 2, 2], "they were not claimed before"
 
 
-def test_groups_keep_their_order_when_messages_are_handed_back(stage: Stage) -> None:
-    queue = stage.lake.create_queue("steps.fifo", fifo=True, profile="sqs")
+def test_groups_keep_their_order_when_messages_are_handed_back(harness: Harness) -> None:
+    queue = harness.lake.create_queue("steps.fifo", fifo=True, profile="sqs")
     for number, body in enumerate("ABCDE"):
         queue.send(body, group_id="xy"[number % 2], dedup_id=body)
-    hung_up_while_claiming(stage, queue, QueueUrl=stage.client.queue_url("steps.fifo"), MaxNumberOfMessages=3)
+    hung_up_while_claiming(harness, queue, QueueUrl=harness.client.queue_url("steps.fifo"), MaxNumberOfMessages=3)
     wait_until(lambda: queue.counts().in_flight == 0, "the messages")
     received = queue.receive(10)
     assert {group: "".join(m.body for m in received if m.group_id == group) for group in "xy"} == {
@@ -160,13 +160,13 @@ def test_groups_keep_their_order_when_messages_are_handed_back(stage: Stage) -> 
 
 
 @pytest.mark.spec("ATT-1")
-def test_what_an_attempt_id_can_fetch_again_is_not_handed_back(stage: Stage) -> None:
-    queue = stage.lake.create_queue("steps.fifo", fifo=True, profile="sqs")
+def test_what_an_attempt_id_can_fetch_again_is_not_handed_back(harness: Harness) -> None:
+    queue = harness.lake.create_queue("steps.fifo", fifo=True, profile="sqs")
     queue.send("A", group_id="x", dedup_id="A")
-    url = stage.client.queue_url("steps.fifo")
-    hung_up_while_claiming(stage, queue, QueueUrl=url, ReceiveRequestAttemptId="again")
+    url = harness.client.queue_url("steps.fifo")
+    hung_up_while_claiming(harness, queue, QueueUrl=url, ReceiveRequestAttemptId="again")
     assert queue.counts().in_flight == 1 and queue.receive() == []
-    assert bodies(stage.client("ReceiveMessage", QueueUrl=url, ReceiveRequestAttemptId="again")) == ["A"]
+    assert bodies(harness.client("ReceiveMessage", QueueUrl=url, ReceiveRequestAttemptId="again")) == ["A"]
 
 
 def test_a_server_that_stops_answers_the_long_polls(tmp_path: Path) -> None:
@@ -174,17 +174,17 @@ def test_a_server_that_stops_answers_the_long_polls(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         with running(lake) as server, client_of(server.url) as client:
             client("CreateQueue", QueueName="orders")
-            stage = Stage(lake, server.application, client, pool)
-            polled = [stage.poll() for _ in range(3)]
+            harness = Harness(lake, server.application, client, pool)
+            polled = [harness.poll() for _ in range(3)]
         assert [poll.result(PATIENCE) for poll in polled] == [[], [], []]
 
 
-def test_many_messages_reach_many_receivers(stage: Stage) -> None:
-    polled = [stage.poll() for _ in range(8)]
+def test_many_messages_reach_many_receivers(harness: Harness) -> None:
+    polled = [harness.poll() for _ in range(8)]
     for number in range(4):
-        stage.client("SendMessage", QueueUrl=stage.url, MessageBody=str(number))
+        harness.client("SendMessage", QueueUrl=harness.url, MessageBody=str(number))
     entries = [{"Id": str(number), "MessageBody": str(number)} for number in range(4, 8)]
-    stage.client("SendMessageBatch", QueueUrl=stage.url, Entries=entries)
+    harness.client("SendMessageBatch", QueueUrl=harness.url, Entries=entries)
     assert sorted(body for poll in polled for body in poll.result(PATIENCE)) == list("01234567")
 
 

@@ -14,11 +14,12 @@ from serving import Process, client_of, wait_until
 
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.errors import InvalidParameterValue, QueueClientError, ResourceNotFoundException
+from lakequeue.operations import attributes
 from lakequeue.serve.sqs.move_tasks import MAX_RATE, MAX_TASKS, STALE_MILLIS, MoveTasks
 from lakequeue.testing import ManualClock
 
 
-class Stage:
+class Harness:
     """A queue with dead letters, and the servers that move them."""
 
     def __init__(self, lake: LakeQueue, letters: int = 0) -> None:
@@ -55,7 +56,7 @@ class Stage:
 
     def written(self) -> dict[str, Any]:
         """The newest task as it stands in the catalog."""
-        first: dict[str, Any] = json.loads(self.dead.move_tasks or "")[0]
+        first: dict[str, Any] = json.loads(attributes.move_tasks(self.dead.runtime) or "")[0]
         return first
 
     def edited(self, **changes: Any) -> None:
@@ -65,7 +66,7 @@ class Stage:
             first, *others = json.loads(text or "[]")
             return json.dumps([first | changes, *others])
 
-        self.dead.update_move_tasks(update)
+        attributes.update_move_tasks(self.dead.runtime, update)
 
 
 @pytest.fixture
@@ -79,10 +80,10 @@ def lake(tmp_path: Path, clock: ManualClock) -> LakeQueue:
 
 
 @pytest.fixture
-def stage(lake: LakeQueue) -> Iterator[Stage]:
-    stage = Stage(lake, letters=5)
-    yield stage
-    for server in stage.servers:
+def harness(lake: LakeQueue) -> Iterator[Harness]:
+    harness = Harness(lake, letters=5)
+    yield harness
+    for server in harness.servers:
         server.stop()
 
 
@@ -91,206 +92,206 @@ def sizes(*queues: Queue) -> list[int]:
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_task_moves_all_back_and_tells_how_many(stage: Stage, clock: ManualClock) -> None:
-    handle = stage.server().start(stage.dead.arn, None, None)
+def test_a_task_moves_all_back_and_tells_how_many(harness: Harness, clock: ManualClock) -> None:
+    handle = harness.server().start(harness.dead.arn, None, None)
     assert handle
-    assert stage.ends() == {
+    assert harness.ends() == {
         "Status": "COMPLETED",
-        "SourceArn": stage.dead.arn,
+        "SourceArn": harness.dead.arn,
         "ApproximateNumberOfMessagesMoved": 5,
         "ApproximateNumberOfMessagesToMove": 5,
         "StartedTimestamp": int(clock.now().timestamp() * 1_000),
     }
-    assert sizes(stage.dead, stage.orders) == [0, 5]
+    assert sizes(harness.dead, harness.orders) == [0, 5]
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_task_moves_all_to_its_destination(stage: Stage) -> None:
-    other = stage.lake.create_queue("other")
-    stage.server().start(stage.dead.arn, other.arn, 500)
-    assert stage.ends()["DestinationArn"] == other.arn
-    assert sizes(stage.dead, stage.orders, other) == [0, 0, 5]
+def test_a_task_moves_all_to_its_destination(harness: Harness) -> None:
+    other = harness.lake.create_queue("other")
+    harness.server().start(harness.dead.arn, other.arn, 500)
+    assert harness.ends()["DestinationArn"] == other.arn
+    assert sizes(harness.dead, harness.orders, other) == [0, 0, 5]
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_speed_is_held_second_by_second(stage: Stage, clock: ManualClock) -> None:
-    stage.server().start(stage.dead.arn, None, 2)
+def test_a_speed_is_held_second_by_second(harness: Harness, clock: ManualClock) -> None:
+    harness.server().start(harness.dead.arn, None, 2)
     for moved in 2, 4:
-        stage.rests_after(moved)
-        assert sizes(stage.dead, stage.orders) == [5 - moved, moved]
-        assert stage.task()["Status"] == "RUNNING"
+        harness.rests_after(moved)
+        assert sizes(harness.dead, harness.orders) == [5 - moved, moved]
+        assert harness.task()["Status"] == "RUNNING"
         clock.advance(0.999)
-        assert sizes(stage.dead) == [5 - moved]
+        assert sizes(harness.dead) == [5 - moved]
         clock.advance(0.001)
-    assert stage.ends()["ApproximateNumberOfMessagesMoved"] == 5
+    assert harness.ends()["ApproximateNumberOfMessagesMoved"] == 5
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_cancelled_task_moves_nothing_more(stage: Stage, clock: ManualClock) -> None:
-    handle = stage.server().start(stage.dead.arn, None, 2)
-    stage.rests_after(2)
-    assert stage.server().cancel(handle) == 2, "any server cancels it"
-    assert stage.task()["Status"] == "CANCELLING"
+def test_a_cancelled_task_moves_nothing_more(harness: Harness, clock: ManualClock) -> None:
+    handle = harness.server().start(harness.dead.arn, None, 2)
+    harness.rests_after(2)
+    assert harness.server().cancel(handle) == 2, "any server cancels it"
+    assert harness.task()["Status"] == "CANCELLING"
     with pytest.raises(InvalidParameterValue, match="already a task running"):
-        stage.server().start(stage.dead.arn, None, None)
+        harness.server().start(harness.dead.arn, None, None)
     clock.advance(1)
-    assert stage.ends()["Status"] == "CANCELLED"
-    assert sizes(stage.dead, stage.orders) == [3, 2]
+    assert harness.ends()["Status"] == "CANCELLED"
+    assert sizes(harness.dead, harness.orders) == [3, 2]
     with pytest.raises(ResourceNotFoundException):
-        stage.server().cancel(handle)
+        harness.server().cancel(handle)
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_queue_has_one_active_task(stage: Stage, clock: ManualClock) -> None:
-    stage.server().start(stage.dead.arn, None, 1)
-    stage.rests_after(1)
-    for server in stage.server(), stage.servers[0]:
+def test_a_queue_has_one_active_task(harness: Harness, clock: ManualClock) -> None:
+    harness.server().start(harness.dead.arn, None, 1)
+    harness.rests_after(1)
+    for server in harness.server(), harness.servers[0]:
         with pytest.raises(InvalidParameterValue, match="already a task running"):
-            server.start(stage.dead.arn, None, None)
-    assert len(stage.server().listed(stage.dead.arn, MAX_TASKS)) == 1
+            server.start(harness.dead.arn, None, None)
+    assert len(harness.server().listed(harness.dead.arn, MAX_TASKS)) == 1
 
 
 @pytest.mark.spec("DLQ-8")
-def test_the_latest_tasks_are_listed_newest_first(stage: Stage, clock: ManualClock) -> None:
+def test_the_latest_tasks_are_listed_newest_first(harness: Harness, clock: ManualClock) -> None:
     for _ in range(MAX_TASKS + 2):
-        stage.server().start(stage.dead.arn, None, None)
-        stage.ends()
+        harness.server().start(harness.dead.arn, None, None)
+        harness.ends()
         clock.advance(1)
-    listed = stage.server().listed(stage.dead.arn, MAX_TASKS)
+    listed = harness.server().listed(harness.dead.arn, MAX_TASKS)
     started = [task["StartedTimestamp"] for task in listed]
     assert len(listed) == MAX_TASKS and started == sorted(started, reverse=True)
-    assert stage.server().listed(stage.dead.arn, 1) == listed[:1]
+    assert harness.server().listed(harness.dead.arn, 1) == listed[:1]
 
 
 @pytest.mark.spec("DLQ-8")
-def test_wrong_tasks_are_refused_and_leave_no_trace(stage: Stage) -> None:
-    other, fifo = stage.lake.create_queue("other"), stage.lake.create_queue("x.fifo", fifo=True)
+def test_wrong_tasks_are_refused_and_leave_no_trace(harness: Harness) -> None:
+    other, fifo = harness.lake.create_queue("other"), harness.lake.create_queue("x.fifo", fifo=True)
     missing = other.arn + "2"
-    start = stage.server().start
+    start = harness.server().start
     for source, destination, rate, error in (
         (other.arn, None, None, "SourceArn"),
-        (stage.dead.arn, fifo.arn, None, "DestinationArn"),
-        (stage.dead.arn, stage.dead.arn, None, "DestinationArn"),
-        (stage.dead.arn, None, 0, "MaxNumberOfMessagesPerSecond"),
-        (stage.dead.arn, None, MAX_RATE + 1, "MaxNumberOfMessagesPerSecond"),
+        (harness.dead.arn, fifo.arn, None, "DestinationArn"),
+        (harness.dead.arn, harness.dead.arn, None, "DestinationArn"),
+        (harness.dead.arn, None, 0, "MaxNumberOfMessagesPerSecond"),
+        (harness.dead.arn, None, MAX_RATE + 1, "MaxNumberOfMessagesPerSecond"),
     ):
         with pytest.raises(InvalidParameterValue, match=error):
             start(source, destination, rate)
-    for source, destination in (missing, None), (stage.dead.arn, missing), ("dead", None):
+    for source, destination in (missing, None), (harness.dead.arn, missing), ("dead", None):
         with pytest.raises(ResourceNotFoundException):
             start(source, destination, None)
-    for handle in "", "é", "e30=", "bnVsbA==", stage.dead.arn:
+    for handle in "", "é", "e30=", "bnVsbA==", harness.dead.arn:
         with pytest.raises(InvalidParameterValue, match="TaskHandle"):
-            stage.server().cancel(handle)
+            harness.server().cancel(handle)
     for most in 0, MAX_TASKS + 1:
         with pytest.raises(InvalidParameterValue, match="MaxResults"):
-            stage.server().listed(stage.dead.arn, most)
-    assert stage.dead.move_tasks is None and sizes(stage.dead) == [5]
+            harness.server().listed(harness.dead.arn, most)
+    assert attributes.move_tasks(harness.dead.runtime) is None and sizes(harness.dead) == [5]
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_destination_that_goes_away_fails_the_task_with_the_reason(stage: Stage, clock: ManualClock) -> None:
-    other = stage.lake.create_queue("other")
-    stage.server().start(stage.dead.arn, other.arn, 2)
-    stage.rests_after(2)
-    stage.lake.delete_queue("other")
+def test_a_destination_that_goes_away_fails_the_task_with_the_reason(harness: Harness, clock: ManualClock) -> None:
+    other = harness.lake.create_queue("other")
+    harness.server().start(harness.dead.arn, other.arn, 2)
+    harness.rests_after(2)
+    harness.lake.delete_queue("other")
     clock.advance(1)
-    task = stage.ends()
+    task = harness.ends()
     assert task["Status"] == "FAILED" and "TaskHandle" not in task
     assert task["FailureReason"].startswith("The resource that you specified for the DestinationArn parameter")
-    assert sizes(stage.dead) == [3], "messages went with the destination"
+    assert sizes(harness.dead) == [3], "messages went with the destination"
 
 
 def test_storage_that_fails_ends_a_task_without_telling_more(
-    lake: LakeQueue, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    lake: LakeQueue, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object, **__: object) -> int:
         raise QueueClientError("/secret/place is full")
 
     monkeypatch.setattr(Queue, "redrive", failing)
-    stage.server().start(stage.dead.arn, None, None)
-    assert stage.ends()["FailureReason"] == "The storage failed."
+    harness.server().start(harness.dead.arn, None, None)
+    assert harness.ends()["FailureReason"] == "The storage failed."
 
 
 @pytest.mark.spec("DLQ-8")
-def test_another_server_goes_on_at_once_after_a_stop(stage: Stage, clock: ManualClock) -> None:
-    first = stage.server()
-    first.start(stage.dead.arn, None, 2)
-    stage.rests_after(2)
+def test_another_server_goes_on_at_once_after_a_stop(harness: Harness, clock: ManualClock) -> None:
+    first = harness.server()
+    first.start(harness.dead.arn, None, 2)
+    harness.rests_after(2)
     first.stop()
-    assert stage.task()["Status"] == "RUNNING" and sizes(stage.dead) == [3]
-    stage.server().adopt()
-    stage.rests_after(4)
+    assert harness.task()["Status"] == "RUNNING" and sizes(harness.dead) == [3]
+    harness.server().adopt()
+    harness.rests_after(4)
     clock.advance(1)
-    task = stage.ends()
+    task = harness.ends()
     assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 5)
-    assert sizes(stage.dead, stage.orders) == [0, 5]
+    assert sizes(harness.dead, harness.orders) == [0, 5]
 
 
-def test_a_task_begun_while_its_server_stops_is_left_to_others(stage: Stage) -> None:
-    first = stage.server()
+def test_a_task_begun_while_its_server_stops_is_left_to_others(harness: Harness) -> None:
+    first = harness.server()
     first.stop()
-    first.start(stage.dead.arn, None, None)
-    assert sizes(stage.dead) == [5] and stage.task()["Status"] == "RUNNING"
-    stage.server().adopt()
-    assert stage.ends()["ApproximateNumberOfMessagesMoved"] == 5
+    first.start(harness.dead.arn, None, None)
+    assert sizes(harness.dead) == [5] and harness.task()["Status"] == "RUNNING"
+    harness.server().adopt()
+    assert harness.ends()["ApproximateNumberOfMessagesMoved"] == 5
 
 
 @pytest.mark.spec("DLQ-8")
-def test_the_task_of_a_silent_server_is_taken_up_by_one_other(stage: Stage, clock: ManualClock) -> None:
-    stage.server().stop()
-    stage.servers[0].start(stage.dead.arn, None, 2)
+def test_the_task_of_a_silent_server_is_taken_up_by_one_other(harness: Harness, clock: ManualClock) -> None:
+    harness.server().stop()
+    harness.servers[0].start(harness.dead.arn, None, 2)
     now = int(clock.now().timestamp() * 1_000)
-    stage.edited(server="dead", written=now)
-    second, third = stage.server(), stage.server()
+    harness.edited(server="dead", written=now)
+    second, third = harness.server(), harness.server()
     clock.advance(STALE_MILLIS / 1_000)
     second.adopt()
-    assert stage.written()["server"] == "dead", "it is not silent for long enough"
+    assert harness.written()["server"] == "dead", "it is not silent for long enough"
     clock.advance(0.001)
     for server in second, third:
         server.adopt()
-    stage.rests_after(2)
+    harness.rests_after(2)
     assert clock.waiting == 1, "both carry it out"
 
 
-def test_a_server_that_was_silent_leaves_its_task_to_the_next(stage: Stage, clock: ManualClock) -> None:
-    stage.server().start(stage.dead.arn, None, 2)
-    stage.rests_after(2)
-    stage.edited(server="another")
+def test_a_server_that_was_silent_leaves_its_task_to_the_next(harness: Harness, clock: ManualClock) -> None:
+    harness.server().start(harness.dead.arn, None, 2)
+    harness.rests_after(2)
+    harness.edited(server="another")
     clock.advance(1)
-    assert sizes(stage.dead) == [3] and stage.task()["Status"] == "RUNNING"
-    stage.servers[0].stop()
-    assert stage.written()["written"] > 0
+    assert sizes(harness.dead) == [3] and harness.task()["Status"] == "RUNNING"
+    harness.servers[0].stop()
+    assert harness.written()["written"] > 0
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_task_cancelled_after_its_server_died_ends_without_a_move(stage: Stage, clock: ManualClock) -> None:
-    stage.server().stop()
-    handle = stage.servers[0].start(stage.dead.arn, None, None)
-    stage.server().cancel(handle)
+def test_a_task_cancelled_after_its_server_died_ends_without_a_move(harness: Harness, clock: ManualClock) -> None:
+    harness.server().stop()
+    handle = harness.servers[0].start(harness.dead.arn, None, None)
+    harness.server().cancel(handle)
     clock.advance(STALE_MILLIS / 1_000 + 1)
-    stage.server().adopt()
-    assert stage.ends()["Status"] == "CANCELLED"
-    assert sizes(stage.dead, stage.orders) == [5, 0]
+    harness.server().adopt()
+    assert harness.ends()["Status"] == "CANCELLED"
+    assert sizes(harness.dead, harness.orders) == [5, 0]
 
 
 def test_tasks_that_cannot_be_read_keep_no_others_waiting(lake: LakeQueue) -> None:
     before = lake.create_queue("before")
-    stage = Stage(lake, letters=5)
+    harness = Harness(lake, letters=5)
     for broken in before, lake.create_queue("behind"):
-        broken.update_move_tasks(lambda text: json.dumps([{"of": "a newer version"}]))
-    stage.server().stop()
-    stage.servers[0].start(stage.dead.arn, None, None)
-    second = stage.server()
+        attributes.update_move_tasks(broken.runtime, lambda text: json.dumps([{"of": "a newer version"}]))
+    harness.server().stop()
+    harness.servers[0].start(harness.dead.arn, None, None)
+    second = harness.server()
     second.adopt()
-    assert stage.ends()["Status"] == "COMPLETED"
+    assert harness.ends()["Status"] == "COMPLETED"
     second.stop()
 
 
 @pytest.mark.spec("DLQ-8", "DLT-4")
 def test_a_task_survives_its_server(tmp_path: Path) -> None:
     root, letters = tmp_path / "queues", 12
-    real = Stage(LakeQueue(str(root)), letters)
+    real = Harness(LakeQueue(str(root)), letters)
     with Process(root) as server, client_of(server.url) as client:
         client("StartMessageMoveTask", SourceArn=real.dead.arn, MaxNumberOfMessagesPerSecond=4)
         wait_until(lambda: real.task().get("ApproximateNumberOfMessagesMoved", 0) >= 4, "the first messages")

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lakequeue import LakeQueue
+from lakequeue.runtime.root import Root
 from lakequeue.serve import metrics as metrics_module
 from lakequeue.serve.app import Application
 from lakequeue.serve.health import Health
@@ -83,11 +84,12 @@ class Slow(LakeQueue):
         super().__init__(str(root))
         self.gate = threading.Event()
         self.looks = 0
+        self.runtime.check = self.slow_check  # type: ignore[method-assign]
 
-    def check(self) -> None:
+    def slow_check(self) -> None:
         self.looks += 1
         self.gate.wait()
-        super().check()
+        Root.check(self.runtime)
 
 
 def ask(lake: Slow, answer: Callable[[Request], Awaitable[Response]], when_closed: Callable[[str], bool]) -> None:
@@ -103,7 +105,7 @@ def ask(lake: Slow, answer: Callable[[Request], Awaitable[Response]], when_close
             while when_closed((await http.get("/")).text):
                 pass
 
-    lake.prepare()
+    lake.runtime.prepare()
     try:
         asyncio.run(asyncio.wait_for(asking(), PATIENCE))
     finally:

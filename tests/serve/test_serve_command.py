@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from lakequeue.cli import app
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.server import Certificate, is_loopback, listen
-from serve.entrance import JSON, PATIENCE, entrance, everything, told
+from serve.threaded_server import JSON, PATIENCE, everything, threaded_server, told
 
 PROGRAM = "from lakequeue.cli import main; main()"
 LISTING = {"x-amz-target": "AmazonSQS.ListQueues", "content-type": JSON}
@@ -177,7 +177,7 @@ def test_the_port_that_was_taken_is_printed(root, keys):
 def test_requests_over_tls(root, certificate, authority):
     trusted = ssl.create_default_context()
     authority.configure_trust(trusted)
-    with entrance(root, certificate=certificate) as running:
+    with threaded_server(root, certificate=certificate) as running:
         assert running.url.startswith("https://")
         with httpx.Client(verify=trusted, trust_env=False, timeout=PATIENCE) as client:
             url = f"https://localhost:{running.port}"

@@ -49,49 +49,6 @@ def test_a_long_poll_of_one_ends_with_a_send_to_the_other(client: Any, other: An
     assert "Messages" not in other.receive_message(QueueUrl=url, VisibilityTimeout=0)
 
 
-@pytest.mark.spec("RCV-15")
-def test_consumers_of_both_share_the_messages(server: Running, client: Any, other: Any) -> None:
-    url = client.create_queue(QueueName="divided", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
-    sent = [
-        entry["MessageId"]
-        for who in (client, other)
-        for _ in range(5)
-        for entry in who.send_message_batch(
-            QueueUrl=url, Entries=[{"Id": str(number), "MessageBody": "x"} for number in range(10)]
-        )["Successful"]
-    ]
-    received: list[str] = []
-
-    def consume(who: Any) -> None:
-        while messages := who.receive_message(QueueUrl=url, MaxNumberOfMessages=3).get("Messages"):
-            received.extend(message["MessageId"] for message in messages)
-            entries = [
-                {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"]}
-                for number, message in enumerate(messages)
-            ]
-            assert "Failed" not in who.delete_message_batch(QueueUrl=url, Entries=entries)
-
-    consumers = [threading.Thread(target=consume, args=(who,)) for who in 4 * [client, other]]
-    for thread in consumers:
-        thread.start()
-    for thread in consumers:
-        thread.join(120)
-    assert sorted(received) == sorted(sent) and len(sent) == 100
-    counts = server.lake.queue("divided").counts()
-    assert (counts.visible, counts.in_flight) == (0, 0)
-
-
-@pytest.mark.spec("DDP-10", "ATT-3")
-def test_deduplication_and_attempt_ids_hold_across_both(client: Any, other: Any) -> None:
-    url = client.create_queue(QueueName="both.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
-    send = {"QueueUrl": url, "MessageBody": "x", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
-    first, second = client.send_message(**send), other.send_message(**send)
-    assert [first[name] == second[name] for name in ("MessageId", "SequenceNumber")] == [True, True]
-    receive = {"QueueUrl": url, "ReceiveRequestAttemptId": "a", "VisibilityTimeout": 600}
-    [one], [same] = (who.receive_message(**receive)["Messages"] for who in (client, other))
-    assert one["ReceiptHandle"] == same["ReceiptHandle"]
-
-
 @pytest.mark.spec("DLQ-8")
 def test_a_task_that_one_carries_out_is_listed_and_cancelled_by_the_other(client: Any, other: Any) -> None:
     dead = client.create_queue(QueueName="dead")["QueueUrl"]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.rig import apart, check_log
+from concurrency.harness import apart, check_log
 from concurrency.stopping import older
 from lakequeue import LakeQueue, Queue, QueueClientError, SystemClock
+from lakequeue.operations import send_dataframe
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, manifests
 
@@ -37,7 +38,7 @@ def rows_of(spark: SparkSession, queue: Queue) -> DataFrame:
 
 def cut_off_after(patch: pytest.MonkeyPatch, commits: int) -> None:
     """Has every commit of a bulk send but the first ones fail."""
-    done, add = 0, commit_files._Part.commit
+    done, add = 0, commit_files._ShardCommit.commit
 
     def failing(*args: Any, **more: Any) -> int:
         nonlocal done
@@ -46,7 +47,7 @@ def cut_off_after(patch: pytest.MonkeyPatch, commits: int) -> None:
             raise OSError("cut off")
         return add(*args, **more)
 
-    patch.setattr(commit_files._Part, "commit", failing)
+    patch.setattr(commit_files._ShardCommit, "commit", failing)
 
 
 def cut_off(spark: SparkSession, queue: Queue, send: Callable[[], object], commits: int) -> QueueClientError:
@@ -71,17 +72,17 @@ def test_a_repeated_send_adds_what_its_first_attempt_left_out(
     df = rows_of(spark, queue)
     cut_off(spark, queue, lambda: queue.send_dataframe(df, "load"), commits)
     left = ROWS - len(bodies(queue))
-    other = apart(queue.owner.root, SystemClock(), 1)[0].queue(queue.name)
-    assert other.bulk_send(spark, df, manifests.SendKey.of_send("load"), None) == left
+    other = apart(queue.runtime.root.path, SystemClock(), 1)[0].queue(queue.name)
+    assert send_dataframe.bulk_send(other.runtime, spark, df, manifests.SendKey.of_send("load"), None) == left
     assert queue.send_dataframe(df, "load") == 0
     assert bodies(queue) == [*range(ROWS)]
 
 
 def test_a_repeated_batch_of_a_stream_adds_what_is_missing(spark: SparkSession, queue: Queue) -> None:
     df, name = rows_of(spark, queue), manifests.SendKey.of_batch("s", 0)
-    cut_off(spark, queue, lambda: queue.bulk_send(spark, df, name, None), 1)
+    cut_off(spark, queue, lambda: send_dataframe.bulk_send(queue.runtime, spark, df, name, None), 1)
     left = ROWS - len(bodies(queue))
-    assert [queue.bulk_send(spark, df, name, None) for _ in range(2)] == [left, 0]
+    assert [send_dataframe.bulk_send(queue.runtime, spark, df, name, None) for _ in range(2)] == [left, 0]
     assert bodies(queue) == [*range(ROWS)]
 
 
@@ -99,7 +100,7 @@ def test_the_compactor_completes_what_reached_some_shards(spark: SparkSession, q
     begun = bodies(queue)
     assert not queue.compact().failures
     assert bodies(queue) == begun  # its process may be at it
-    older(queue.owner.root, hours * 3600)
+    older(queue.runtime.root.path, hours * 3600)
     for _ in range(2):
         assert not queue.compact().failures
     assert bodies(queue) == [*range(ROWS)]
@@ -111,9 +112,9 @@ def test_files_of_a_send_that_reached_some_shards_are_kept_however_old(
 ) -> None:
     df = rows_of(spark, queue)
     cut_off(spark, queue, lambda: queue.send_dataframe(df, "load"), 1)
-    older(queue.owner.root, 30 * 3600)
+    older(queue.runtime.root.path, 30 * 3600)
     with monkeypatch.context() as patch:
-        patch.setattr(Queue, "complete_bulk_sends", lambda queue: None)
+        patch.setattr(send_dataframe, "complete_bulk_sends", lambda queue: None)
         assert not queue.compact().failures
     queue.send_dataframe(df, "load")
     assert bodies(queue) == [*range(ROWS)]
@@ -121,9 +122,9 @@ def test_files_of_a_send_that_reached_some_shards_are_kept_however_old(
 
 def test_files_of_a_send_that_reached_no_shard_go_when_they_are_old(spark: SparkSession, queue: Queue) -> None:
     cut_off(spark, queue, lambda: queue.send_dataframe(rows_of(spark, queue), "load"), 0)
-    folder = Path(layout.tables_path(queue.owner.root, queue.key))
+    folder = Path(layout.tables_path(queue.runtime.root.path, queue.key))
     assert [*folder.glob("*/messages/bulk/*/*/*.parquet")]
-    older(queue.owner.root, 30 * 3600)
+    older(queue.runtime.root.path, 30 * 3600)
     assert not queue.compact().failures
     assert not [*folder.glob("*/messages/bulk/*/*/*.parquet")] and not [*folder.glob("manifests/*")]
     assert bodies(queue) == []
@@ -147,7 +148,7 @@ def test_the_check_of_what_was_reached_can_fail(
 def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
     spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = commit_files._Part.commit
+    add = commit_files._ShardCommit.commit
     now = time.time
 
     def slow(*args: Any, **more: Any) -> int:
@@ -158,7 +159,7 @@ def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
             assert not queue.compact().failures
         return rows
 
-    monkeypatch.setattr(commit_files._Part, "commit", slow)
+    monkeypatch.setattr(commit_files._ShardCommit, "commit", slow)
     queue.send_dataframe(rows_of(spark, queue))
     assert bodies(queue) == [*range(ROWS)]
 

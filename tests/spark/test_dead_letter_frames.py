@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
-from lakequeue.operations.move import Mover
+from lakequeue.operations import move
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, clock: ManualClock, spark: SparkSession) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=clock, spark=spark)
 
 
 def stored(queue: Queue) -> list[str]:
@@ -110,18 +99,18 @@ def test_the_views_agree_with_the_counts_at_each_step_of_a_move(
     queue.send_batch([SendEntry(body) for body in "ab"])
     queue.receive(10, visibility_timeout=0)
     clock.advance(60)
-    bring = Mover._bring
+    bring = move._bring
 
     def die(*_: Any) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Mover, "_bring", die)
+        patch.setattr(move, "_bring", die)
         queue.receive()
     assert states() == {("orders", "a"): "Inactive", ("orders", "b"): "Inactive"}
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Mover, "_bring", lambda *arguments: bring(*arguments) and die())
+        patch.setattr(move, "_bring", lambda *arguments: bring(*arguments) and die())
         queue.receive()
     both = {("dead", "a"): "Active", ("dead", "b"): "Active"}
     assert states() == {("orders", "a"): "Inactive", ("orders", "b"): "Inactive"} | both

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from concurrency.rig import apart, application_id, check_log, shard_of, small_segments
+from concurrency.harness import apart, application_id, check_log, shard_of, small_segments
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import commit_files, dedup, manifests
+from lakequeue.storage.bulk import commit_files, dedup, manifests, staged_files, write_files
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
 
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), spark=spark, clock=clock)
 
 
 @pytest.fixture
@@ -53,8 +43,8 @@ def stored(queue: Queue) -> list[dict[str, Any]]:
     """Rows of the logs by shard and offset, after a look at whether the logs are sound."""
     check_log(queue)
     rows = []
-    for shard in range(len(queue.shards)):
-        table = DeltaTable(layout.messages_path(queue.owner.root, queue.key, shard)).to_pyarrow_table()
+    for shard in range(len(queue.runtime.shards)):
+        table = DeltaTable(layout.messages_path(queue.runtime.root.path, queue.key, shard)).to_pyarrow_table()
         rows += [row | {"shard": shard} for row in table.to_pylist()]
     return sorted(rows, key=lambda row: (row["shard"], row["base_offset"] + row["position"]))
 
@@ -71,13 +61,13 @@ def by_group(queue: Queue) -> dict[str, list[str]]:
 
 
 def table_files(queue: Queue) -> set[str]:
-    root = layout.messages_path(queue.owner.root, queue.key, 0)
+    root = layout.messages_path(queue.runtime.root.path, queue.key, 0)
     return {str(Path(path).relative_to(root)) for path in DeltaTable(root).file_uris()}
 
 
-def staged_files(queue: Queue) -> dict[str, int]:
+def files_of_manifest(queue: Queue) -> dict[str, int]:
     """Files of the only manifest, with their rows."""
-    (manifest,) = manifests.manifests(layout.tables_path(queue.owner.root, queue.key))
+    (manifest,) = manifests.manifests(layout.tables_path(queue.runtime.root.path, queue.key))
     return {file.path: file.rows for file in manifest.of(0)}
 
 
@@ -163,7 +153,7 @@ def test_rows_that_break_rules_are_counted_and_nothing_is_sent(spark: SparkSessi
     ):
         assert part in str(caught.value)
     assert stored(queue) == []
-    assert not list(Path(layout.messages_path(queue.owner.root, queue.key, 0)).rglob("*.parquet"))
+    assert not list(Path(layout.messages_path(queue.runtime.root.path, queue.key, 0)).rglob("*.parquet"))
     assert queue.send_dataframe(df.where("at < 3"), order_by="at") == 2
     assert bodies(queue) == ["fine", "fine too"]
 
@@ -236,8 +226,8 @@ def test_ids_in_merged_segments_are_found(
 @pytest.mark.spec("DDP-16")
 def test_messages_that_were_moved_here_hold_no_id(spark: SparkSession, queue: Queue) -> None:
     queue.send("small", group_id="g", dedup_id="s")
-    table = queue.owner.engine.open(layout.messages_path(queue.owner.root, queue.key, 0))
-    now = queue.owner.clock.now()
+    table = queue.runtime.root.engine.open(layout.messages_path(queue.runtime.root.path, queue.key, 0))
+    now = queue.runtime.root.clock.now()
     row = table.read(table.files())[0].to_pylist()[0] | {
         "base_offset": 1, "opened_at": now, "message_id": "moved", "dedup_id": "m",
         "source_queue": "q",
@@ -300,7 +290,7 @@ def test_only_files_with_duplicates_are_written_anew(spark: SparkSession, queue:
     before = table_files(queue)
     df = wide(spark).selectExpr("*", "map('k', body) AS message_attributes")
     assert queue.send_dataframe(df, send_id="load") == 199
-    staged, added = staged_files(queue), table_files(queue) - before
+    staged, added = files_of_manifest(queue), table_files(queue) - before
     assert len(staged) == len(added) == 2 and sum(staged.values()) == 200
     assert len(staged.keys() & added) == 1
     sent = [row["body"] for row in stored(queue) if row["send_id"] == "load"]
@@ -327,7 +317,7 @@ def test_a_file_without_a_message_left_is_left_out(spark: SparkSession, queue: Q
     files = table_files(queue) - before
     assert len(files) == 3
     assert queue.send_dataframe(wide(spark)) == 0
-    waits = Path(layout.messages_path(queue.owner.root, queue.key, 0), "bulk").rglob("*.parquet")
+    waits = Path(layout.messages_path(queue.runtime.root.path, queue.key, 0), "bulk").rglob("*.parquet")
     assert len(list(waits)) == len(before) + 2 + 2 + 1  # the send of the rest: two staged, one written anew
     assert queue.send_dataframe(wide(spark), send_id="nothing") == 0
     assert application_id(queue, layout.SEND_ID) == end + 10
@@ -372,7 +362,7 @@ def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
     tmp_path: Path, spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = apart(tmp_path / "root", clock, 1)[0].queue("orders.fifo")
-    holding, rewritten = ShardService.holding_sends, manifests.rewritten
+    holding, rewritten = ShardService.holding_sends, staged_files.rewrite
     turns: list[str] = []
     held = threading.Event()
     written: list[bool] = []
@@ -392,7 +382,7 @@ def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
         return rewritten(*args)
 
     monkeypatch.setattr(ShardService, "holding_sends", hold)
-    monkeypatch.setattr(manifests, "rewritten", spied)
+    monkeypatch.setattr(staged_files, "rewrite", spied)
     assert queue.send_dataframe(wide(spark)) == 200 - len(turns)
     assert len(turns) == commit_files.PATIENCE + 1
     assert written == [False] * commit_files.PATIENCE + [True]
@@ -449,7 +439,7 @@ def test_a_lease_shows_ids_and_sequence_numbers_and_blocks_its_groups(spark: Spa
 def test_the_window_begins_with_the_commit_however_long_the_writing_took(
     spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = commit_files.frames.stage
+    stage = write_files.stage
 
     def slow(*args: Any, **more: Any) -> manifests.Manifest:
         manifest = stage(*args, **more)
@@ -457,7 +447,7 @@ def test_the_window_begins_with_the_commit_however_long_the_writing_took(
         return manifest
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit_files.frames, "stage", slow)
+        patch.setattr(write_files, "stage", slow)
         assert queue.send_dataframe(frame(spark, ("a", "1", "first"))) == 1
     clock.advance(299)
     queue.send("again", group_id="a", dedup_id="1")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.rig import log_versions, shard_of
+from concurrency.harness import log_versions, shard_of
 from lakequeue import LakeQueue, Queue
 from lakequeue.shard import SETTLED, Run
 from lakequeue.storage import layout
@@ -25,18 +25,13 @@ MESSAGES = int(os.environ.get("LAKEQUEUE_REWIND_MESSAGES", "10000000"))
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queue(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> Queue:
     return LakeQueue(str(tmp_path / "root"), spark=spark, clock=clock).create_queue("orders", rewind_range=86_400)
 
 
 def consume(queue: Queue, clock: ManualClock, messages: int) -> datetime:
     """Sends two halves, leases and deletes all in three parts; the instant of the second half."""
-    spark = queue.owner.require_spark("the test")
+    spark = queue.runtime.root.require_spark("the test")
     for first in (0, messages // 2):
         clock.advance(60)
         half = spark.range(first, first + messages // 2).selectExpr("concat('message ', id) AS body")
@@ -54,7 +49,7 @@ def consume(queue: Queue, clock: ManualClock, messages: int) -> datetime:
 
 def written(queue: Queue) -> list[dict[str, Any]]:
     """Rows that the last commit to the ledger put into files."""
-    log = Path(layout.receipts_path(queue.owner.root, queue.key, 0)) / "_delta_log"
+    log = Path(layout.receipts_path(queue.runtime.root.path, queue.key, 0)) / "_delta_log"
     actions = [json.loads(line) for line in max(log.glob("*.json")).read_text().splitlines()]
     return [json.loads(action["add"]["stats"])["numRecords"] for action in actions if "add" in action]
 

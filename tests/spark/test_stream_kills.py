@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from concurrency.rig import check_log, log_rows
+from concurrency.harness import check_log, log_rows
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.spark import stream_from_queue, stream_to_queue
 from lakequeue.testing import ManualClock
@@ -51,7 +51,7 @@ def drop(folder: Path) -> None:
 
 
 def killed(direction: str, queue: Queue, folder: Path, checkpoint: str, moment: str, batch: int) -> None:
-    command = [direction, queue.owner.root, str(folder), checkpoint, moment, str(batch)]
+    command = [direction, queue.runtime.root.path, str(folder), checkpoint, moment, str(batch)]
     done = subprocess.run(
         [sys.executable, str(WORKER), *command], capture_output=True, text=True, timeout=200, check=False
     )
@@ -59,7 +59,7 @@ def killed(direction: str, queue: Queue, folder: Path, checkpoint: str, moment: 
 
 
 def finish(queue: Queue, folder: Path, checkpoint: str) -> None:
-    text = queue.owner.require_spark("test").readStream.format("text").option("maxFilesPerTrigger", 1)
+    text = queue.runtime.root.require_spark("test").readStream.format("text").option("maxFilesPerTrigger", 1)
     rows = text.load(str(folder)).withColumnRenamed("value", "body")
     stream_to_queue(rows, queue, checkpoint, trigger="availableNow").awaitTermination()
 
@@ -107,8 +107,8 @@ def test_a_consumer_that_is_killed(
 ) -> None:
     queue.send_batch([SendEntry(body) for body in "abcdef"])
     killed("from", queue, folder, checkpoint, moment, 1)
-    clock = ManualClock(queue.owner.clock.now() + timedelta(seconds=61))
-    later = LakeQueue(queue.owner.root, spark=spark, clock=clock).queue("orders")
+    clock = ManualClock(queue.runtime.root.clock.now() + timedelta(seconds=61))
+    later = LakeQueue(queue.runtime.root.path, spark=spark, clock=clock).queue("orders")
     stream_from_queue(later, write(str(folder)), checkpoint, "availableNow").awaitTermination()
     handled = "".join(path.read_text() for path in folder.iterdir()).split()
     assert set(handled) == set("abcdef") and len(handled) == 6 + again

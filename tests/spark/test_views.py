@@ -20,11 +20,6 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
     return LakeQueue(str(tmp_path / "it's a `root`"), clock=clock, region="o'hara\\")
 

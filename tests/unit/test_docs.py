@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 
+import lakequeue
 from lakequeue import errors
 from lakequeue.cli import app
 from lakequeue.conditions import evaluator, predicate, sandbox
@@ -122,6 +123,12 @@ def test_every_error_has_a_row():
     assert told == {code: (error.status, error.legacy_code) for code, error in errors.SERVICE_ERRORS.items()}
 
 
+def test_every_public_name_is_on_the_page_of_the_api():
+    page = (REFERENCE / "api.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^::: lakequeue\.(\w+)$", page, re.MULTILINE))
+    assert set(lakequeue.__all__) == told | errors.SERVICE_ERRORS.keys() | {"__version__"}
+
+
 @pytest.mark.parametrize("view", ["queues", "messages", "receipts", "stats"])
 def test_the_page_names_the_columns_of_a_view(view: str):
     schema: Mapping[str, str] = getattr(sql_views, view.upper())
@@ -160,6 +167,12 @@ def test_links_between_the_pages_lead_somewhere():
                 leads_to = page.parent / path if path else page
                 assert leads_to.exists(), f"{page.name}: {target}"
                 assert not heading or heading in headings(leads_to), f"{page.name}: {target}"
+
+
+def test_files_that_the_pages_name_exist():
+    for page in PAGES:
+        for path in re.findall(r"`((?:src|tests|jobs|conf|docs)/[\w/.]+)`", page.read_text(encoding="utf-8")):
+            assert (HERE / path).exists(), f"{page.name}: {path}"
 
 
 def test_every_page_is_in_the_navigation():

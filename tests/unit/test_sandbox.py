@@ -155,8 +155,8 @@ def test_workers_of_a_server_stand_back(workers: Sandbox):
 
 PROGRAM = """
 import os, pathlib, sys
-from lakequeue import sandbox
-from lakequeue.predicate import Predicate
+from lakequeue.conditions import sandbox
+from lakequeue.conditions.predicate import Predicate
 from unit.test_sandbox import SCHEMA, rows
 from hostile import SLOW, SLOW_BODY
 """
@@ -172,7 +172,7 @@ def test_what_lies_in_the_working_directory_is_not_imported(tmp_path: Path):
     (tmp_path / "duckdb.py").write_text("open('taken', 'w')")
     script = """
 import pyarrow as pa
-from lakequeue.predicate import Predicate
+from lakequeue.conditions.predicate import Predicate
 assert Predicate("true", pa.schema([("body", pa.string())])).columns == frozenset()
 """
     with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path) as process:

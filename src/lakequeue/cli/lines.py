@@ -42,9 +42,9 @@ def send_lines(
     rules = profile(queue.attributes()["Profile"])
     attributes = normalize_attributes(options["attributes"])
     extra = sum(len(name.encode()) + len(type_) + len(value) for name, (type_, value) in attributes.items())
-    most, most_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
+    max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
     for arrived, read in _arrivals(stream):
-        for batch in _batches(arrived, most, most_bytes, extra):
+        for batch in _batches(arrived, max_entries, max_bytes, extra):
             entries = [SendEntry(body, str(number), **options) for number, body in batch]
             sent(_send(queue, entries), read)
             read = 0
@@ -75,7 +75,7 @@ def _line(number: int, line: bytes) -> Line:
         usage(f"line {number} is not UTF-8")
 
 
-def _batches(lines: Sequence[Line], most: int, most_bytes: int, extra: int) -> Iterator[list[Line]]:
+def _batches(lines: Sequence[Line], max_entries: int, max_bytes: int, extra: int) -> Iterator[list[Line]]:
     """Batches within the limits of a call; a line that exceeds them is a batch of its own."""
     batch: list[Line] = []
     size = 0
@@ -83,7 +83,7 @@ def _batches(lines: Sequence[Line], most: int, most_bytes: int, extra: int) -> I
         if not body:
             continue
         own = len(body.encode()) + extra
-        if batch and (len(batch) == most or size + own > most_bytes):
+        if batch and (len(batch) == max_entries or size + own > max_bytes):
             yield batch
             batch, size = [], 0
         batch.append((number, body))

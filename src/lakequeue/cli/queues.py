@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakequeue.cli import render
+from lakequeue.cli import documents, render
 from lakequeue.cli.options import (
     Attributes,
     DeadLetterQueue,
@@ -32,7 +32,8 @@ def create(
     ctx: typer.Context,
     queue: Name,
     profile: Annotated[
-        str | None, typer.Option(metavar="NAME", help="lake (the default), sqs, sqs-2018 or cmq.")
+        str | None,
+        typer.Option(metavar="NAME", help="Rules and defaults: lake (the default), sqs, sqs-2018 or cmq."),
     ] = None,
     fifo: Annotated[bool, typer.Option("--fifo", help="Make it a FIFO queue; its name ends in .fifo.")] = False,
     content_based_deduplication: Annotated[
@@ -45,7 +46,9 @@ def create(
         str | None,
         typer.Option(metavar="SCOPE", help="FIFO: scope of deduplication ids, queue or message_group."),
     ] = None,
-    shards: Annotated[int | None, typer.Option(metavar="N", help="Independent parts of the queue.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of independent parts of the queue.")
+    ] = None,
     visibility_timeout: VisibilityTimeout = None,
     retention: Retention = None,
     delay: Delay = None,
@@ -74,7 +77,7 @@ def create(
         shards=shards,
     )
     created = session.lake().create_queue(queue, tags=parse_pairs(tag, "--tag"), **arguments)
-    session.answer(render.queue_document(created), f"queue {created.name} is ready")
+    session.answer(documents.queue(created), f"queue {created.name} is ready")
 
 
 def list_(
@@ -87,7 +90,7 @@ def list_(
     session: Session = ctx.obj
     found = list(listed(session.lake(), prefix, limit, after))
     session.answer(
-        [render.queue_document(queue) for queue in found],
+        [documents.queue(queue) for queue in found],
         render.table(["queue", "created"], [[queue.name, queue.created_at] for queue in found]),
     )
 
@@ -99,7 +102,7 @@ def show(ctx: typer.Context, queue: Name) -> None:
     attributes, tags = shown.attributes(), shown.tags()
     rows = [*attributes.items(), *((f"tag {key}", value) for key, value in tags.items())]
     session.answer(
-        render.queue_document(shown) | {"attributes": attributes, "tags": tags},
+        documents.queue(shown) | {"attributes": attributes, "tags": tags},
         render.table(["attribute", "value"], rows, title=shown.name),
     )
 

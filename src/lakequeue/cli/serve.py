@@ -69,7 +69,7 @@ def serve(
     application = Application(lake, access, max_body, allowed_host or ())
     server = Server(application, host, port, certificate, max_connections)
     url = server.bind()
-    lake.prepare()
+    lake.runtime.prepare()
     sandbox.shared.nice = 10  # requests without a condition have priority
     logs.configure(lake.clock, access_log, session.verbose)
     session.note(f"serving {session.root} at {url}")

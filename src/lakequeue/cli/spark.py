@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 AsOf = Annotated[
     str | None,
     typer.Option(
-        metavar="INSTANT", help="State at an earlier instant, such as 2026-01-31T08:00Z; at most minutes back."
+        metavar="INSTANT", help="Show an earlier state, at most some minutes ago, such as 2026-01-31T08:00Z."
     ),
 ]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakequeue.cli import output, render
+from lakequeue.cli import documents, output, render
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Session, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from lakequeue import LakeQueue, Queue
-    from lakequeue.operations.browse import Standing
+    from lakequeue.operations.depth import Depth
 
 _COLUMNS = {
     "queue": "queue",
@@ -35,7 +35,9 @@ _COLUMNS = {
 
 def watch(
     ctx: typer.Context,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...", help="All if none is given.")] = None,
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="All queues if none is given.")
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Interval between two updates.")] = 2,
     count: Annotated[
@@ -69,12 +71,12 @@ class _Watcher:
         self._lake = lake
         self._names = names
         self._prefix = prefix
-        self._before: dict[str, Standing] = {}
+        self._before: dict[str, Depth] = {}
 
     def read(self) -> dict[str, Any]:
         """Depth and rates of the current queues."""
         self.read_at: datetime = self._lake.clock.now()
-        now: dict[str, Standing] = {}
+        now: dict[str, Depth] = {}
         rows = []
         for queue in listed(self._lake, self._prefix):
             if self._names and queue.name not in self._names:
@@ -88,14 +90,14 @@ class _Watcher:
         self._before = now
         return {"at": self.read_at, "queues": rows}
 
-    def _row(self, queue: Queue, now: dict[str, Standing]) -> dict[str, Any]:
-        from lakequeue.operations.browse import standing
+    def _row(self, queue: Queue, now: dict[str, Depth]) -> dict[str, Any]:
+        from lakequeue.operations.depth import depth
 
-        stands = now[queue.key] = standing(queue)
+        current = now[queue.key] = depth(queue.runtime)
         before = self._before.get(queue.key)
-        sent, consumed = stands.rates_since(before) if before is not None else (None, None)
+        sent, consumed = current.rates_since(before) if before is not None else (None, None)
         rates = {"sent_per_second": _rounded(sent), "consumed_per_second": _rounded(consumed)}
-        return render.counts_document(queue.name, stands.counts) | rates | {"error": None}
+        return documents.counts(queue.name, current.counts) | rates | {"error": None}
 
 
 @contextmanager

@@ -162,6 +162,7 @@ class Evaluator:
         """The one expression that the text is, in DuckDB's own form."""
         try:
             statement, plain = (self._statement(query) for query in (_query(text), "SELECT (true)"))
+            expression: dict[str, Any]
             [expression] = statement["node"].pop("select_list")
             plain["node"].pop("select_list")
         except (KeyError, ValueError, RecursionError):
@@ -178,6 +179,7 @@ class Evaluator:
         parsed = json.loads(form)
         if parsed.get("error"):
             raise Refused(_first_line(f"{parsed['error_type'].capitalize()} Error: {parsed['error_message']}"))
+        statement: dict[str, Any]
         [statement] = parsed["statements"]
         return statement
 

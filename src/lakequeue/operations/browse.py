@@ -1,4 +1,4 @@
-"""Looking at the stored messages of a queue without touching them: in parts, so that there may be any number."""
+"""Browsing the stored messages of a queue without changing them, in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.model.arguments import check_whole
 from lakequeue.model.clock import to_micros
-from lakequeue.operations.results import PeekedMessage, QueueCounts, peeked_message
-from lakequeue.runtime.shard_service import Now, ShardService, ShardStanding
-from lakequeue.shard import Rewind, Run, ShardMachine
+from lakequeue.operations.results import PeekedMessage, peeked_message
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.shard_service import Now, ShardService
+from lakequeue.shard import Run, ShardMachine
 from lakequeue.storage import layout
 
 if TYPE_CHECKING:
     from lakequeue.conditions.predicate import Predicate
     from lakequeue.model.interrupts import Interrupt
-    from lakequeue.queue import Queue
 
 ROWS = 4096
 """Messages of a batch at most, at first."""
@@ -45,10 +46,10 @@ class Batch:
     now: int
     """Instant that their states are judged at."""
     runs: list[tuple[Run, str]]
-    """Parts of runs with their state, as ``ShardMachine`` tells them."""
+    """Parts of runs with their state, as ``ShardMachine`` answers them."""
     offsets: Integers
     rows: pa.Table
-    """What the log says of them, a row for each offset."""
+    """Their rows in the log, one for each offset."""
 
     @property
     def run_numbers(self) -> Integers:
@@ -67,7 +68,7 @@ class Batch:
 
 
 Parts = Callable[[ShardMachine, int, int, int], list[tuple[Run, str]]]
-"""What of a shard to go through: ``ShardMachine.peek`` or ``ShardMachine.peek_history``."""
+"""Which messages of a shard: ``ShardMachine.peek`` or ``ShardMachine.peek_history``."""
 
 
 def batches(
@@ -81,8 +82,7 @@ def batches(
     """Every message stored in a shard from an offset on, oldest first, in batches of bounded size.
 
     A batch has `rows` messages at most, or half of what came before it, but never more than `growth` times `rows`.
-    Each step judges states anew: who goes through slowly sees what happened meanwhile. Needs the caller's
-    ``Queue.service``.
+    Each batch judges states anew, so a slow reader sees later changes. To be called within ``OpenQueue.service``.
     """
     most, gone_through = growth * rows, 0
     while True:
@@ -97,77 +97,28 @@ def batches(
         rows = min(max(rows, gone_through // 2), most)
 
 
-@attrs.frozen
-class Standing:
-    """How a queue stands at an instant."""
-
-    at: int
-    """Microseconds since the epoch."""
-    counts: QueueCounts
-    sent: int
-    """Messages that were ever sent."""
-
-    @classmethod
-    def of(cls, shards: Iterable[ShardStanding], at: int) -> Standing:
-        """The whole of its shards."""
-        parts = list(shards)
-        oldest = min((part.oldest_sent_at for part in parts if part.oldest_sent_at is not None), default=None)
-        counts = QueueCounts(
-            sum(part.counts.visible for part in parts),
-            sum(part.counts.in_flight for part in parts),
-            sum(part.counts.delayed for part in parts),
-            sum(part.counts.rewindable for part in parts),
-            None if oldest is None else max(0, at - oldest) / 1_000_000,
-            sum(part.counts.held for part in parts),
-        )
-        return cls(at, counts, sum(part.sent for part in parts))
-
-    @property
-    def stored(self) -> int:
-        return self.counts.visible + self.counts.in_flight + self.counts.delayed + self.counts.held
-
-    def rates_since(self, before: Standing) -> tuple[float | None, float | None]:
-        """Messages sent and consumed per second since an earlier look; None if no time has passed.
-
-        Consumed is what was sent and is not stored any more: deleted, but also expired or purged. What a rewind
-        brings back counts against it, so it may be negative.
-        """
-        seconds = (self.at - before.at) / 1_000_000
-        if seconds <= 0:
-            return None, None
-        sent = self.sent - before.sent
-        return sent / seconds, (sent - (self.stored - before.stored)) / seconds
+def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
+    """The oldest messages of a queue, or the oldest for which a condition over ``SCHEMA`` is true."""
+    with queue.service("peek") as call:
+        check_whole("limit", limit)
+        condition = predicate(where, interrupt)
+        search = _search(queue.now, condition, limit)
+        found = _oldest((_found(search(shard), condition) for shard in queue.shards), limit)
+        call.messages = len(found)
+        return found
 
 
-def standing(queue: Queue) -> Standing:
-    """How a queue stands now; exact at one snapshot per shard."""
-    with queue.service():
-        now = queue.now_micros()
-        return Standing.of([shard.stands(now) for shard in queue.shards], now)
-
-
-def look(shards: Sequence[ShardService], now: Now, predicate: Predicate | None, limit: int) -> list[PeekedMessage]:
-    """The oldest messages of a queue for which a condition over ``SCHEMA`` is true, or simply the oldest."""
-    search = _search(now, predicate, limit)
-    return _oldest((_found(search(shard), predicate) for shard in shards), limit)
-
-
-def look_back(queue: Queue, since: datetime, predicate: Predicate | None, limit: int) -> list[PeekedMessage]:
+def peek_history(
+    queue: OpenQueue, since: datetime, condition: Predicate | None, limit: int
+) -> list[PeekedMessage]:
     """The same of the deleted messages that can be rewound, sent at an instant or later (RWD-4)."""
-    with queue.service():
-        search, instant = _search(queue.now_micros, predicate, limit), to_micros(since)
+    with queue.service("peek_history"):
+        search, instant = _search(queue.now, condition, limit), to_micros(since)
         found = []
         for shard in queue.shards:
             start = shard.log().first_sent_at_or_after(instant)
-            found.append(_found(search(shard, parts=ShardMachine.peek_history, start=start), predicate))
+            found.append(_found(search(shard, parts=ShardMachine.peek_history, start=start), condition))
         return _oldest(found, limit)
-
-
-def rewindable(queue: Queue, to: datetime) -> int:
-    """How many messages a rewind to an instant would bring back now; refused as ``Queue.rewind`` is."""
-    with queue.service():
-        command, now = Rewind(to_micros(to)), queue.now_micros
-        return sum(shard.look(lambda machine: machine.rewindable(command, now())) for shard in queue.shards)
 
 
 def predicate(where: str | None, interrupt: Interrupt | None = None) -> Predicate | None:

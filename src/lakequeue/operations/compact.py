@@ -1,7 +1,7 @@
 """The compactor: frees what retention, deletions and merges have left, and keeps tables and logs short.
 
-It changes no answer, uses the fences that everybody uses, and each of its steps may fail, be killed or run
-twice at once. What failed is logged, told in the summary, and tried again by the next pass.
+It changes no answer and commits under the same fences as every other operation. Each of its steps may fail, be
+killed or run twice at once; a failed step is logged, named in the summary, and tried again by the next pass.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import attrs
 
 from lakequeue.errors import QueueClientError, QueueDoesNotExist
-from lakequeue.operations.browse import standing
+from lakequeue.operations import move, send_dataframe
+from lakequeue.operations.depth import depth
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import Expire
 from lakequeue.storage import cleaning, layout, stats
@@ -22,10 +24,6 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import first_line
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
-
-if TYPE_CHECKING:
-    from lakequeue.client import LakeQueue
-    from lakequeue.queue import Queue
 
 DELETED_KEPT = 24 * 3600 * 1_000_000
 """Microseconds that the messages of a deleted queue stay: a lease may still read them."""
@@ -82,67 +80,72 @@ class CompactionSummary:
         self.segments_cut += merged.cut
 
 
-def compact_root(lq: LakeQueue, progress: Progress | None = None) -> list[CompactionSummary]:
+def compact_root(root: Root, progress: Progress | None = None) -> list[CompactionSummary]:
     """One pass over every queue of a root, whatever its region; see ``LakeQueue.compact``."""
-    rows = sorted(lq.rows(), key=lambda row: (row.region, row.name, row.created_at))
-    if not rows:
-        raise QueueClientError(f"{lq.root} holds no queues; there is nothing to compact")
-    tell = progress or (lambda done, total, name: None)
-    summaries, counted = [], []
-    for number, row in enumerate(rows):
-        tell(number, len(rows), row.name)
-        if row.deleted_at is None:
-            summary, stood = compact_queue(lq.open(row))
-            summaries.append(summary)
-            counted += stood
-        elif lq.micros() - row.deleted_at > DELETED_KEPT:
-            summaries.append(_remove(lq, row))
-    tell(len(rows), len(rows), "")
-    summaries.append(_compact_own_tables(lq, counted))
-    return summaries
+    with root.storage_errors():
+        rows = sorted(root.rows(), key=lambda row: (row.region, row.name, row.created_at))
+        if not rows:
+            raise QueueClientError(f"{root.path} holds no queues; there is nothing to compact")
+        tell = progress or (lambda done, total, name: None)
+        summaries, counted = [], []
+        for number, row in enumerate(rows):
+            tell(number, len(rows), row.name)
+            if row.deleted_at is None:
+                summary, counted_now = compact_queue(OpenQueue(root, row))
+                summaries.append(summary)
+                counted += counted_now
+            elif root.now() - row.deleted_at > DELETED_KEPT:
+                summaries.append(_remove(root, row))
+        tell(len(rows), len(rows), "")
+        summaries.append(_compact_own_tables(root, counted))
+        return summaries
 
 
-def compact_queue(queue: Queue) -> tuple[CompactionSummary, list[stats.StatsRow]]:
-    """One pass over a queue; with how it stands afterwards, unless that could not be told."""
+def compact(queue: OpenQueue) -> CompactionSummary:
+    """One pass over a queue; raises QueueDoesNotExist if it was deleted."""
+    with queue.service("compact"):
+        queue.reload()
+        return compact_queue(queue)[0]
+
+
+def compact_queue(queue: OpenQueue) -> tuple[CompactionSummary, list[stats.StatsRow]]:
+    """One pass over a queue; with its depth afterwards, unless that cannot be read."""
     summary = CompactionSummary(queue.name, queue.region)
     counted: list[stats.StatsRow] = []
     try:
-        with summary.step("compaction"), queue.service():
+        with summary.step("compaction"), queue.service("compact"):
             with summary.step("finishing a change of attributes"):
-                queue.finish()
+                queue.announce_attributes()
             with summary.step("finishing a move"):
-                queue.finish_moves()
+                move.finish_all(queue)
             with summary.step("completing bulk sends"):
-                queue.complete_bulk_sends()
+                send_dataframe.complete_bulk_sends(queue)
             for shard in queue.shards:
                 _compact_shard(queue, shard, summary)
             _sweep(queue, summary)
             with summary.step("counting"):
-                counted = [_stood(queue)]
+                counted = [_statistics(queue)]
     except QueueDoesNotExist:  # deleted meanwhile, or before but not to the end; that is done now
         pass
     return summary, counted
 
 
-def _compact_shard(queue: Queue, shard: ShardService, summary: CompactionSummary) -> None:
+def _compact_shard(queue: OpenQueue, shard: ShardService, summary: CompactionSummary) -> None:
     with summary.step(f"expiry of shard {shard.shard}"):
-        [result] = shard.command([Expire()], queue.now_micros)
-        if result.error is not None:
-            raise result.error
-        summary.expired += result.value
+        summary.expired += queue.command(shard, Expire())
     with summary.step(f"the log of shard {shard.shard}"):
-        summary.merged(shard.compact(queue.now_micros(), queue.fifo))
+        summary.merged(shard.compact(queue.now(), queue.fifo))
     with summary.step(f"the ledger of shard {shard.shard}"):
-        summary.ledgers_rewritten += shard.rewrite_ledger(queue.now_micros)
+        summary.ledgers_rewritten += shard.rewrite_ledger(queue.now)
 
 
-def _sweep(queue: Queue, summary: CompactionSummary) -> None:
+def _sweep(queue: OpenQueue, summary: CompactionSummary) -> None:
     waiting = None
     with summary.step("manifests of bulk sends"):
-        waiting = queue.sweep_manifests()
+        waiting = send_dataframe.sweep_manifests(queue)
     for shard in queue.shards:
         messages, receipts = (
-            queue.owner.engine.open(path(queue.owner.root, queue.key, shard.shard))
+            queue.root.engine.open(path(queue.root.path, queue.key, shard.shard))
             for path in (layout.messages_path, layout.receipts_path)
         )
         with summary.step(f"removing files of shard {shard.shard}"):
@@ -158,31 +161,31 @@ def _sweep(queue: Queue, summary: CompactionSummary) -> None:
             cleaning.remove_empty_folders(messages.path, FOLDERS_KEPT)
 
 
-def _stood(queue: Queue) -> stats.StatsRow:
-    stands = standing(queue)
+def _statistics(queue: OpenQueue) -> stats.StatsRow:
+    now = depth(queue)
     return stats.StatsRow(
         queue=queue.name,
         region=queue.region,
         key=queue.key,
-        sent=stands.sent,
-        **attrs.asdict(stands.counts),
+        sent=now.sent,
+        **attrs.asdict(now.counts),
     )
 
 
-def _remove(lq: LakeQueue, row: QueueRow) -> CompactionSummary:
+def _remove(root: Root, row: QueueRow) -> CompactionSummary:
     """Removes the row of a deleted queue, then its tables; those of a pass that is cut short are orphans then."""
     summary = CompactionSummary(row.name, row.region, deleted=True)
     with summary.step("removing a deleted queue"):
-        lq.forget(row)
-        summary.freed(cleaning.remove_tables(lq.root, row.key))
+        root.remove(row)
+        summary.freed(cleaning.remove_tables(root.path, row.key))
     return summary
 
 
-def _compact_own_tables(lq: LakeQueue, counted: list[stats.StatsRow]) -> CompactionSummary:
+def _compact_own_tables(root: Root, counted: list[stats.StatsRow]) -> CompactionSummary:
     summary = CompactionSummary(None)
     with summary.step("the table of statistics"):
-        stats.record(lq.engine, lq.root, counted, lq.micros())
-        summary.freed(stats.sweep(lq.engine, lq.root))
+        stats.record(root.engine, root.path, counted, root.now())
+        summary.freed(stats.sweep(root.engine, root.path))
     with summary.step("the table of queues"):
-        summary.freed(lq.sweep_catalog())
+        summary.freed(root.sweep_catalog())
     return summary

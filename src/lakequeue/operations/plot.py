@@ -1,4 +1,4 @@
-"""How a queue stood over time, as points and as a picture.
+"""The depth of a queue over time, as points and as a picture.
 
 Three sources, each reaching further back than the next: the ``stats`` table, to which the compactor adds a row per
 minute; the versions of the ledger that its log still keeps, some minutes, so that there is something to see before
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from lakequeue.errors import QueueClientError
 from lakequeue.model.clock import from_micros, to_micros
-from lakequeue.operations.browse import Standing, standing
+from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
-from lakequeue.runtime.shard_service import ShardService, ShardStanding
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.shard_service import ShardDepth, ShardService
 from lakequeue.shard import ShardMachine
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.ledger import Ledger
@@ -27,28 +28,25 @@ from lakequeue.storage.messages.read import ShardLog
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from lakequeue.queue import Queue
-
 MOST = 50
 """Versions of the ledger that are opened, and instants between them that are looked at."""
 
 
-def points(queue: Queue, since: datetime) -> list[Standing]:
-    """How a queue stood from an instant on, oldest first; the last point is the present.
+def points(queue: OpenQueue, since: datetime) -> list[Depth]:
+    """The depths of a queue from an instant on, oldest first; the last point is the present.
 
     Commits nothing and needs no JVM.
     """
-    with queue.service():
-        present = standing(queue)
+    with queue.service("depth_history"):
+        present = depth(queue)
         begin = to_micros(since)
         recent = [point for point in _from_versions(queue, begin, present.at) if point.at < present.at]
         before = recent[0].at if recent else present.at
-        lq = queue.owner
-        rows = stats.read(lq.engine, lq.root, queue.key, begin)
+        rows = stats.read(queue.root.engine, queue.root.path, queue.key, begin)
         return [*(_of_row(minute, row) for minute, row in rows if minute < before), *recent, present]
 
 
-def draw(name: str, shown: Sequence[Standing], path: Path) -> None:
+def draw(name: str, shown: Sequence[Depth], path: Path) -> None:
     """Draws points as a picture of the kind that the file's suffix names.
 
     Raises:
@@ -61,17 +59,17 @@ def draw(name: str, shown: Sequence[Standing], path: Path) -> None:
     except ImportError as error:
         raise QueueClientError("drawing needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")  # its canvas is Agg, no display is looked for
-    depth, age = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    messages, age = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     at = [from_micros(point.at) for point in shown]
     marker = {"linewidth": 1.5, "marker": "o" if len(shown) < 200 else "", "markersize": 3}
-    depth.fill_between(at, [point.counts.visible for point in shown], color="tab:blue", alpha=0.15, linewidth=0)
+    messages.fill_between(at, [point.counts.visible for point in shown], color="tab:blue", alpha=0.15, linewidth=0)
     for label, colour in (("visible", "tab:blue"), ("in flight", "tab:orange"), ("delayed", "tab:green")):
         values = [getattr(point.counts, label.replace(" ", "_")) for point in shown]
-        depth.plot(at, values, label=label, color=colour, **marker)
-    depth.set_ylabel("messages")
-    depth.yaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
-    depth.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    depth.set_title(f"Queue {name}, until {at[-1]:%Y-%m-%d %H:%M:%S} UTC", loc="left")
+        messages.plot(at, values, label=label, color=colour, **marker)
+    messages.set_ylabel("messages")
+    messages.yaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+    messages.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    messages.set_title(f"Queue {name}, until {at[-1]:%Y-%m-%d %H:%M:%S} UTC", loc="left")
     ages = [point.counts.oldest_age or 0 for point in shown]
     unit, seconds = next((unit for unit in _UNITS if max(ages) >= 2 * unit[1]), _UNITS[-1])
     age.plot(at, [value / seconds for value in ages], label="oldest message", color="tab:red", **marker)
@@ -82,7 +80,7 @@ def draw(name: str, shown: Sequence[Standing], path: Path) -> None:
     age.set_xlabel("time (UTC)")
     if at[0] == at[-1]:
         age.set_xlim(at[0] - _AROUND, at[0] + _AROUND)
-    for axes in (depth, age):
+    for axes in (messages, age):
         _furnish(axes)
     figure.savefig(path)
 
@@ -98,13 +96,13 @@ def _furnish(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _of_row(minute: int, row: stats.StatsRow) -> Standing:
+def _of_row(minute: int, row: stats.StatsRow) -> Depth:
     counts = QueueCounts(row.visible, row.in_flight, row.delayed, row.rewindable, row.oldest_age)
-    return Standing(minute, counts, row.sent)
+    return Depth(minute, counts, row.sent)
 
 
-def _from_versions(queue: Queue, since: int, now: int) -> list[Standing]:
-    """What those versions of the ledgers tell that their logs still keep, with the messages sent by then."""
+def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
+    """The depths by those versions of the ledgers that their logs still keep, with the messages sent by then."""
     shards = [_Past(queue, shard, since) for shard in queue.shards]
     begin = max([since, *(shard.begins[0] if shard.begins else now for shard in shards)])
     instants = {instant for shard in shards for instant in shard.begins if instant >= begin}
@@ -113,15 +111,15 @@ def _from_versions(queue: Queue, since: int, now: int) -> list[Standing]:
     for instant in sorted(instants):
         stood = [shard.at(instant) for shard in shards]
         if None not in stood:
-            found.append(Standing.of([each for each in stood if each is not None], instant))
+            found.append(Depth.of([each for each in stood if each is not None], instant))
     return found
 
 
 class _Past:
     """The versions of the ledger of one shard that can still be opened."""
 
-    def __init__(self, queue: Queue, shard: ShardService, since: int) -> None:
-        path, log = layout.receipts_path(queue.owner.root, queue.key, shard.shard), shard.log()
+    def __init__(self, queue: OpenQueue, shard: ShardService, since: int) -> None:
+        path, log = layout.receipts_path(queue.root.path, queue.key, shard.shard), shard.log()
         self._states: list[_State] = []
         for version in _some(past_versions.versions(path, first=1), since):  # the table is created empty
             with suppress(OSError):  # trimmed since, or one whose files are gone though its log is there
@@ -130,8 +128,8 @@ class _Past:
                     self._states.append(state)
         self.begins = [state.begin for state in self._states]
 
-    def at(self, instant: int) -> ShardStanding | None:
-        """How the shard stood at an instant; None where a version that cannot be opened was in force."""
+    def at(self, instant: int) -> ShardDepth | None:
+        """The depth of the shard at an instant; None where a version that cannot be opened was in force."""
         index = bisect_right(self.begins, instant) - 1
         if index < 0:
             return None
@@ -167,7 +165,7 @@ class _State:
         """Whether nothing was dropped from the log that was stored then."""
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
-    def at(self, instant: int) -> ShardStanding:
-        """How the shard stood at an instant while it was in force."""
+    def at(self, instant: int) -> ShardDepth:
+        """The depth of the shard at an instant while it was in force."""
         log = self._log.until(instant, self._head.head_offset)
-        return ShardStanding.of(ShardMachine(self._head, self._runs, log, self._history), instant)
+        return ShardDepth.of(ShardMachine(self._head, self._runs, log, self._history), instant)

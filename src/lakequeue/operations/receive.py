@@ -1,11 +1,13 @@
-"""Receiving from the shards of one queue: claims across shards, and the steps of a long poll."""
+"""Receiving messages: claims across shards, and long polls."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -13,21 +15,24 @@ import attrs
 
 from lakequeue.errors import LakeQueueError, OverLimit
 from lakequeue.model import receipt_handles
-from lakequeue.model.clock import from_micros
+from lakequeue.model.attributes import check_attempt_id, check_max_messages, check_wait
+from lakequeue.model.clock import Duration, from_micros
+from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
 from lakequeue.model.sequence_numbers import sequence_number
-from lakequeue.operations.move import Mover
+from lakequeue.operations import move
 from lakequeue.operations.results import received_message
+from lakequeue.operations.settle import visibility
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, settle
-from lakequeue.runtime.waiters import Place
+from lakequeue.runtime.waiters import Waiter
 from lakequeue.shard import Claim, ClaimResult
-from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import first_line
 
 POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
-"""Microseconds between two looks of the long polls of a queue for what other processes did (LPL-6)."""
-POLL_UNCALLED = 5_000_000
-"""Microseconds until a long poll looks that nobody calls: whoever should have may hang."""
+"""Intervals between polls for what other processes changed, in microseconds (LPL-6)."""
+POLL_UNWOKEN = 5_000_000
+"""Fallback poll interval when no wake-up arrives, in microseconds."""
 
 MOST_FAILURES = 32
 """Reads of one receive that may fail before what is left of a range is given up."""
@@ -41,168 +46,242 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Request:
-    """A receive with its arguments judged; durations in microseconds."""
+    """The arguments of a receive, as its caller gave them."""
+
+    max_messages: int | None = None
+    visibility_timeout: Duration | None = None
+    wait_time: Duration | None = None
+    attempt_id: str | None = None
+    attribute_names: Sequence[str] = ("All",)
+    interrupt: Interrupt | None = None
+
+
+@attrs.frozen
+class _Poll:
+    """A receive with its arguments checked; durations in microseconds."""
 
     max_messages: int
     visibility_timeout: int | None
     deadline: Callable[[], int]
-    """Answers when the wait ends, in microseconds; asked again after each look."""
+    """Answers when the wait ends, in microseconds; asked again after each poll."""
     refuse_late: bool
     """Whether a full queue refuses after the wait too, and not only without one (INF-7)."""
-    attempt_id: str | None = None
+    attempt_id: str | None
+    attribute_names: Sequence[str]
 
 
-class Receiver:
-    """Receives from all shards of a queue, beginning with the one that this process keeps to. Thread-safe."""
+def receive(queue: OpenQueue, request: Request) -> list[Message]:
+    """Receives messages, and waits in this thread for the first one."""
+    with queue.service("receive") as call, queue.root.clock.participant():
+        poll = _checked(queue, request)
+        wake = threading.Event()
+        woken = request.interrupt.waking(wake.set) if request.interrupt else nullcontext()
+        with _waiting(queue, poll, wake.set) as waiter, woken:
+            for step in _polls(queue, poll, waiter, wake.clear):
+                if isinstance(step, list):
+                    call.messages = len(step)
+                    return step
+                queue.root.clock.wait(step, wake)
+    raise AssertionError("a poll ends with a result")
 
-    def __init__(
-        self, row: QueueRow, shards: Sequence[ShardService], mover: Mover, now: Callable[[], int]
-    ) -> None:
-        self._row = row
-        self._shards = shards
-        self._mover = mover
-        self._now = now
-        self._fifo = row.attributes.get("FifoQueue") == "true"
 
-    def claim(
-        self,
-        max_messages: int,
-        visibility_timeout: int | None,
-        lease_id: str,
-        attempt_id: str | None = None,
-    ) -> tuple[Parts, OverLimit | None]:
-        """Claims under one lease; what each shard gave, and the refusal of one that is full.
+async def receive_async(queue: OpenQueue, request: Request) -> list[Message]:
+    """``receive`` for asyncio: no thread is held while it waits."""
+    loop = asyncio.get_running_loop()
+    with queue.service("receive") as call, queue.root.clock.participant():
+        poll = _checked(queue, request)
+        wake = asyncio.Event()
 
-        With an attempt id all messages come from one shard: that of the live attempt, if there is one.
-        """
-        parts: Parts = []
-        left, refusal = max_messages, None
-        for place, shard in enumerate(self._in_turn(attempt_id)):
-            try:
-                command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
-                result = self._mover.claim(shard, command)
-            except LakeQueueError:
-                if parts:  # claimed already: to raise would hide them from everybody
-                    break
-                raise
-            if isinstance(result.error, OverLimit):
-                refusal = result.error
-            elif result.error is not None:
-                if parts:
-                    break
-                raise result.error
-            elif result.value.spans:
-                if not parts and attempt_id is None:
-                    home = shard.shared.home
-                    if place or shard.shard == home.current:  # not the one that was looked at before the home
-                        home.found(shard.shard)
-                parts.append((shard, result.value))
-                left -= result.value.message_count
-                if left <= 0 or attempt_id is not None:
-                    break
-        return parts, refusal
+        def wake_up() -> None:
+            loop.call_soon_threadsafe(wake.set)
 
-    def _in_turn(self, attempt_id: str | None) -> Iterator[ShardService]:
-        shards = self._shards
-        if attempt_id is None or len(shards) == 1:
-            order, other = settle(shards), shards[0].shared.home.elsewhere()
-            if other is not None and shards[other].forgotten():
-                order = [other, *(shard for shard in order if shard != other)]
-            yield from (shards[shard] for shard in order)
+        woken = request.interrupt.waking(wake_up) if request.interrupt else nullcontext()
+        with _waiting(queue, poll, wake_up) as waiter, woken:
+            polls = _polls(queue, poll, waiter, lambda: None)
+            while True:
+                wake.clear()
+                step = await asyncio.to_thread(next, polls)
+                if isinstance(step, list):
+                    call.messages = len(step)
+                    return step
+                await queue.root.clock.wait_async(step, wake)
+
+
+def _checked(queue: OpenQueue, request: Request) -> _Poll:
+    return queue.validated(lambda: _poll(queue, request))[1]
+
+
+def _poll(queue: OpenQueue, request: Request) -> _Poll:
+    started, given = queue.now(), request.visibility_timeout
+    check_wait(queue.attributes, request.wait_time)
+
+    def deadline() -> int:
+        if request.interrupt is not None and request.interrupt.is_set():
+            return started
+        # a shard that answered knows the newest attributes; they may name another wait (QUE-25)
+        if any(shard.attributes_version > queue.row.attributes_version for shard in queue.shards):
+            queue.reload()
+        return started + check_wait(queue.attributes, request.wait_time)
+
+    return _Poll(
+        check_max_messages(queue.attributes, request.max_messages),
+        None if given is None else visibility(queue, given),
+        deadline,
+        queue.attributes.profile_rules.over_limit_on == "end_of_wait",
+        check_attempt_id(queue.attributes, request.attempt_id),
+        request.attribute_names,
+    )
+
+
+def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
+    """A place among the waiters of the queue, whose ``wake`` is called when it is to poll; None without a wait."""
+    waits = poll.deadline() > queue.now()
+    return queue.shards[0].shared.waiters.waiter(wake) if waits else nullcontext()
+
+
+def claim(
+    queue: OpenQueue,
+    max_messages: int,
+    visibility_timeout: int | None,
+    lease_id: str,
+    attempt_id: str | None = None,
+) -> tuple[Parts, OverLimit | None]:
+    """Claims under one lease; what each shard gave, and the refusal of one that is full.
+
+    The claim begins at the shard that this process keeps to. With an attempt id all messages come from one shard:
+    that of the live attempt, if there is one.
+    """
+    parts: Parts = []
+    left, refusal = max_messages, None
+    for place, shard in enumerate(_in_turn(queue, attempt_id)):
+        try:
+            command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
+            result = move.claim(queue, shard, command)
+        except LakeQueueError:
+            if parts:  # claimed already: to raise would hide them from everybody
+                break
+            raise
+        if isinstance(result.error, OverLimit):
+            refusal = result.error
+        elif result.error is not None:
+            if parts:
+                break
+            raise result.error
+        elif result.value.spans:
+            if not parts and attempt_id is None:
+                home = shard.shared.home
+                if place or shard.shard == home.current:  # not the one that was looked at before the home
+                    home.found(shard.shard)
+            parts.append((shard, result.value))
+            left -= result.value.message_count
+            if left <= 0 or attempt_id is not None:
+                break
+    return parts, refusal
+
+
+def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]:
+    shards = queue.shards
+    if attempt_id is None or len(shards) == 1:
+        order, other = settle(shards), shards[0].shared.home.elsewhere()
+        if other is not None and shards[other].forgotten():
+            order = [other, *(shard for shard in order if shard != other)]
+        yield from (shards[shard] for shard in order)
+        return
+    now = queue.now()
+    for shard in shards:
+        if shard.look(lambda machine: machine.attempt_lives(attempt_id, now)):
+            yield shard
             return
-        now = self._now()
-        for shard in shards:
-            if shard.look(lambda machine: machine.attempt_lives(attempt_id, now)):
-                yield shard
-                return
-        start = zlib.crc32(attempt_id.encode())  # so that retries at the same time begin with the same one
-        yield from (shards[(start + step) % len(shards)] for step in range(len(shards)))
+    start = zlib.crc32(attempt_id.encode())  # so that retries at the same time begin with the same one
+    yield from (shards[(start + step) % len(shards)] for step in range(len(shards)))
 
-    def polls(
-        self, request: Request, place: Place | None, clear: Callable[[], None], names: Sequence[str]
-    ) -> Iterator[list[Message] | datetime]:
-        """Looks for messages again and again: yields instants to wait for, at last the messages.
 
-        ``clear`` is called before each look, so that a change made after it wakes the waiter. A receive that does
-        not wait needs no place.
-        """
-        pause, started = POLL_SHORTEST, self._now()
-        while True:
-            clear()
-            if place is not None:
-                place.looks()
-            lease_id = receipt_handles.new_lease_id()
-            parts, refusal = self.claim(
-                request.max_messages, request.visibility_timeout, lease_id, request.attempt_id
-            )
-            messages = [message for shard, claimed in parts for message in self._messages(shard, claimed, names)]
-            now, deadline = self._now(), request.deadline()
-            if place is not None:
-                place.heard(max(shard.attributes_version for shard in self._shards))
-                place.found = bool(messages)
-            if messages or now >= deadline:
-                if refusal and not messages and (request.refuse_late or deadline <= started):
-                    raise refusal
-                yield messages
-                return
-            if place is not None and not place.first and request.attempt_id is None:
-                yield from_micros(min(deadline, now + POLL_UNCALLED))
+def _polls(
+    queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]
+) -> Iterator[list[Message] | datetime]:
+    """Polls until there are messages: yields instants to wait for, at last the messages.
+
+    ``clear`` is called before each poll, so that a change made after it wakes the waiter. A receive that does
+    not wait needs no waiter.
+    """
+    pause, started = POLL_SHORTEST, queue.now()
+    while True:
+        clear()
+        if waiter is not None:
+            waiter.polls()
+        lease_id = receipt_handles.new_lease_id()
+        parts, refusal = claim(queue, poll.max_messages, poll.visibility_timeout, lease_id, poll.attempt_id)
+        messages = [
+            message
+            for shard, claimed in parts
+            for message in _messages(queue, shard, claimed, poll.attribute_names)
+        ]
+        now, deadline = queue.now(), poll.deadline()
+        if waiter is not None:
+            waiter.announce(max(shard.attributes_version for shard in queue.shards))
+            waiter.found = bool(messages)
+        if messages or now >= deadline:
+            if refusal and not messages and (poll.refuse_late or deadline <= started):
+                raise refusal
+            yield messages
+            return
+        if waiter is not None and not waiter.first and poll.attempt_id is None:
+            yield from_micros(min(deadline, now + POLL_UNWOKEN))
+            continue
+        events = [shard.next_event(now) for shard in queue.shards]
+        known = [event for event in events if event is not None and event > now]
+        yield from_micros(min([deadline, now + pause, *known]))
+        pause = min(2 * pause, POLL_LONGEST)
+
+
+def _messages(queue: OpenQueue, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
+    signer = receipt_handles.HandleSigner(queue.key, shard.shard, claimed.lease_id, queue.row.handle_key)
+    rows, unreadable = _rows(queue, shard, claimed)
+    found = {
+        offset: received_message(row, claimed, span, signer.sign(offset), names, _sequence(queue, shard, offset))
+        for span in claimed.spans
+        for offset in range(span.first, span.last + 1)
+        if (row := rows.get(offset)) is not None
+    }
+    if not claimed.order:
+        return list(found.values())
+    messages = []
+    for offset in (offset for first, last in claimed.order for offset in range(first, last + 1)):
+        if offset in unreadable:
+            break  # what follows may be of its group (FIF-1); it comes again too
+        if offset in found:
+            messages.append(found[offset])
+    return messages
+
+
+def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[dict[int, Row], set[int]]:
+    """Claimed messages by offset, and the offsets of those that storage cannot read now.
+
+    To raise would hide all of them until their timeout, so it does only if there is nothing else to answer.
+    """
+    rows: dict[int, Row] = {}
+    unreadable: set[int] = set()
+    failures = 0
+    pending = [(span.first, span.last) for span in reversed(claimed.spans)]
+    while pending:
+        first, last = pending.pop()
+        try:
+            found = shard.messages(first, last)
+        except Exception as error:
+            failures += 1
+            if first < last and failures < MOST_FAILURES:  # some of them may be in another file
+                middle = (first + last) // 2
+                pending += [(middle + 1, last), (first, middle)]
                 continue
-            events = [shard.next_event(now) for shard in self._shards]
-            known = [event for event in events if event is not None and event > now]
-            yield from_micros(min([deadline, now + pause, *known]))
-            pause = min(2 * pause, POLL_LONGEST)
+            if not rows and not pending:
+                raise
+            unreadable.update(range(first, last + 1))
+            name, reason = queue.name, first_line(error)
+            _log.error("messages %s to %s of %s cannot be read: %s", first, last, name, reason)
+        else:
+            rows.update((offset, row) for offset, row in enumerate(found, first) if row is not None)
+    return rows, unreadable
 
-    def waiting(self, wake: Callable[[], None]) -> AbstractContextManager[Place]:
-        """A place in the line of the queue, where ``wake`` is called for each look that is due."""
-        return self._shards[0].shared.line.place(wake)
 
-    def _messages(self, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
-        signer = receipt_handles.HandleSigner(self._row.key, shard.shard, claimed.lease_id, self._row.handle_key)
-        rows, unreadable = self._rows(shard, claimed)
-        found = {
-            offset: received_message(row, claimed, span, signer.sign(offset), names, self._sequence(shard, offset))
-            for span in claimed.spans
-            for offset in range(span.first, span.last + 1)
-            if (row := rows.get(offset)) is not None
-        }
-        if not claimed.order:
-            return list(found.values())
-        messages = []
-        for offset in (offset for first, last in claimed.order for offset in range(first, last + 1)):
-            if offset in unreadable:
-                break  # what follows may be of its group (FIF-1); it comes again too
-            if offset in found:
-                messages.append(found[offset])
-        return messages
-
-    def _rows(self, shard: ShardService, claimed: ClaimResult) -> tuple[dict[int, Row], set[int]]:
-        """Claimed messages by offset, and the offsets of those that storage cannot read now.
-
-        To raise would hide all of them until their timeout, so it does only if there is nothing else to answer.
-        """
-        rows: dict[int, Row] = {}
-        unreadable: set[int] = set()
-        failures = 0
-        pending = [(span.first, span.last) for span in reversed(claimed.spans)]
-        while pending:
-            first, last = pending.pop()
-            try:
-                found = shard.messages(first, last)
-            except Exception as error:
-                failures += 1
-                if first < last and failures < MOST_FAILURES:  # some of them may be in another file
-                    middle = (first + last) // 2
-                    pending += [(middle + 1, last), (first, middle)]
-                    continue
-                if not rows and not pending:
-                    raise
-                unreadable.update(range(first, last + 1))
-                name, reason = self._row.name, first_line(error)
-                _log.error("messages %s to %s of %s cannot be read: %s", first, last, name, reason)
-            else:
-                rows.update((offset, row) for offset, row in enumerate(found, first) if row is not None)
-        return rows, unreadable
-
-    def _sequence(self, shard: ShardService, offset: int) -> str | None:
-        return sequence_number(shard.shard, offset) if self._fifo else None
+def _sequence(queue: OpenQueue, shard: ShardService, offset: int) -> str | None:
+    return sequence_number(shard.shard, offset) if queue.fifo else None

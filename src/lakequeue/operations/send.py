@@ -1,19 +1,63 @@
-"""Sending to the shards of one queue: which message goes where, and what its sender is told."""
+"""Sending messages: which shard takes a message, and what its sender is told."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
-from lakequeue.errors import OverLimit, QueueServiceError
+import attrs
+
+from lakequeue.errors import OverLimit, QueueClientError, QueueServiceError
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.messages import SendResult, ValidEntry, md5_of_attributes, md5_of_body, new_message_id
+from lakequeue.model.messages import (
+    BatchFailure,
+    BatchResult,
+    BatchSuccess,
+    SendEntry,
+    SendResult,
+    ValidEntry,
+    md5_of_attributes,
+    md5_of_body,
+    new_message_id,
+    validate_batch,
+    validate_entry,
+)
 from lakequeue.model.sequence_numbers import sequence_number
-from lakequeue.runtime.shard_service import Now, Placed, ShardService, settle
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.shard_service import Placed, ShardService, settle
+from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.messages.append import NewMessage
 
 Entries = Mapping[int, ValidEntry]
 """Messages by their place in the caller's batch."""
+
+
+def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
+    """Sends one message."""
+    with queue.service("send") as call:
+        outcome = _deliver(queue, lambda: [validate_entry(entry, queue.attributes)])[0]
+        if isinstance(outcome, QueueServiceError):
+            raise outcome
+        call.messages = 1
+        return cast(SendResult, outcome)
+
+
+def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
+    """Sends a batch, with a result for each entry (BAT-4)."""
+    with queue.service("send_batch") as call:
+        outcomes = _deliver(queue, lambda: validate_batch(entries, queue.attributes))
+        result = BatchResult()
+        for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
+            id = str(index) if entry.id is None else entry.id
+            if isinstance(outcome, SendResult):
+                result.successful.append(BatchSuccess(id, **attrs.asdict(outcome)))
+            elif isinstance(outcome, BatchFailure):
+                result.failed.append(outcome)
+            else:
+                result.failed.append(BatchFailure.of(id, outcome))
+        call.messages = len(result.successful)
+        return result
 
 
 def shard_of_group(group_id: str, shards: int) -> int:
@@ -21,46 +65,77 @@ def shard_of_group(group_id: str, shards: int) -> int:
     return zlib.crc32(group_id.encode()) % shards
 
 
-class Sender:
-    """Sends to a queue, a commit per shard. Thread-safe."""
+def in_turn(queue: OpenQueue) -> list[ShardService]:
+    """All shards of a queue, beginning with the one that this process keeps to."""
+    return [queue.shards[shard] for shard in settle(queue.shards)]
 
-    def __init__(self, shards: Sequence[ShardService], now: Now) -> None:
-        self._shards = shards
-        self._now = now
 
-    def in_turn(self) -> list[ShardService]:
-        """All shards, beginning with the one that this process keeps to."""
-        return [self._shards[shard] for shard in settle(self._shards)]
+def _deliver(
+    queue: OpenQueue, check: Callable[[], list[Any]]
+) -> list[SendResult | BatchFailure | QueueServiceError | QueueClientError]:
+    """Appends entries that pass ``check``, in one commit per shard; the result or failure of each, in order."""
+    version, checked = queue.validated(check)
+    done: dict[int, SendResult | QueueServiceError] = {}
+    failed: dict[int, QueueServiceError | QueueClientError] = {}
+    while True:
+        left = {
+            n: e for n, e in enumerate(checked) if isinstance(e, ValidEntry) and n not in done and n not in failed
+        }
+        if not left:
+            if done or failed or not queue.reload():
+                break
+            version, checked = queue.validated(check)
+            continue
+        stale = False
+        for shards, entries in _by_shard(queue, left):
+            try:
+                with queue.root.storage_errors():
+                    done |= _append(queue, shards, entries, queue.attributes, version)
+            except StaleAttributes:
+                stale = True
+            except (QueueServiceError, QueueClientError) as error:  # other shards have theirs
+                failed |= dict.fromkeys(entries, error)
+        if stale:
+            try:
+                queue.renew()
+                version, checked = queue.validated(check)
+            except (QueueServiceError, QueueClientError) as error:
+                failed |= {index: error for index in left if index not in done and index not in failed}
+    if failed and not done:
+        raise next(iter(failed.values()))
+    return [done.get(index) or failed.get(index) or entry for index, entry in enumerate(checked)]
 
-    def by_shard(self, entries: Entries, fifo: bool) -> Iterable[tuple[list[ShardService], Entries]]:
-        """Entries with the shards that may take them: their group's on FIFO queues, else any, in this order."""
-        if not fifo:
-            return [(self.in_turn(), entries)]
-        found: dict[int, dict[int, ValidEntry]] = {}
-        for index, entry in entries.items():
-            found.setdefault(shard_of_group(entry.group_id or "", len(self._shards)), {})[index] = entry
-        return [([self._shards[shard]], part) for shard, part in found.items()]
 
-    def send(
-        self, shards: Sequence[ShardService], entries: Entries, attributes: QueueAttributes, version: int
-    ) -> dict[int, SendResult | QueueServiceError]:
-        """Appends entries that were judged by a version of the attributes to the first shard that has room.
+def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[ShardService], Entries]]:
+    """Entries with the shards that may take them: their group's on FIFO queues, else any, in this order."""
+    if not queue.fifo:
+        return [(in_turn(queue), entries)]
+    found: dict[int, dict[int, ValidEntry]] = {}
+    for index, entry in entries.items():
+        found.setdefault(shard_of_group(entry.group_id or "", len(queue.shards)), {})[index] = entry
+    return [([queue.shards[shard]], part) for shard, part in found.items()]
 
-        Errors as in ``ShardService.send``.
-        """
-        id_format = attributes.profile_rules.message_id_format
-        left = {index: NewMessage(new_message_id(id_format), entry) for index, entry in entries.items()}
-        done: dict[int, SendResult | QueueServiceError] = {}
-        for shard in shards:
-            places = shard.send(list(left.values()), self._now, attributes, version)
-            for index, place in zip(list(left), places, strict=True):
-                if place is not None:
-                    del left[index]
-                    done[index] = _result(entries[index], place, shard.shard, attributes.fifo)
-            if not left:
-                return done
-        full = OverLimit("The queue stores as many messages as it may; delete some or raise MaxStoredMessages.")
-        return done | dict.fromkeys(left, full)
+
+def _append(
+    queue: OpenQueue, shards: Sequence[ShardService], entries: Entries, attributes: QueueAttributes, version: int
+) -> dict[int, SendResult | QueueServiceError]:
+    """Appends entries that were judged by a version of the attributes to the first shard that has room.
+
+    Errors as in ``ShardService.send``.
+    """
+    id_format = attributes.profile_rules.message_id_format
+    left = {index: NewMessage(new_message_id(id_format), entry) for index, entry in entries.items()}
+    done: dict[int, SendResult | QueueServiceError] = {}
+    for shard in shards:
+        places = shard.send(list(left.values()), queue.now, attributes, version)
+        for index, place in zip(list(left), places, strict=True):
+            if place is not None:
+                del left[index]
+                done[index] = _result(entries[index], place, shard.shard, attributes.fifo)
+        if not left:
+            return done
+    full = OverLimit("The queue stores as many messages as it may; delete some or raise MaxStoredMessages.")
+    return done | dict.fromkeys(left, full)
 
 
 def _result(entry: ValidEntry, place: Placed, shard: int, fifo: bool) -> SendResult:

@@ -1,78 +1,110 @@
-"""Settling receipts of one queue by handle: one or many, a commit per shard."""
+"""Settling receipts by their handles, one or many, in one commit per shard."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.model import receipt_handles
-from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess
-from lakequeue.runtime.shard_service import Now, ShardService
-from lakequeue.shard import ChangeVisibility, Command
-from lakequeue.storage.catalog import QueueRow
+from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.clock import Duration
+from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess, check_batch_ids
+from lakequeue.runtime.calls import Call
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.shard import ChangeVisibility, Command, Delete
 
-Maker = Callable[[int, str, str], Command]
+_Maker = Callable[[int, str, str], Command]
 """Makes a command of offset, lease id and the text of the handle."""
 
 
-def change_to(timeout: int) -> Maker:
-    """Makes changes of visibility to so many microseconds from the commit."""
+def delete(queue: OpenQueue, receipt_handle: str) -> None:
+    """Deletes a received message (RCP-6, RCP-10)."""
+    with queue.service("delete") as call:
+        _settle_one(queue, receipt_handle, Delete)
+        call.messages = 1
+
+
+def delete_batch(queue: OpenQueue, handles: Sequence[str]) -> BatchResult:
+    """Deletes several messages, with a result for each (DEL-10)."""
+    with queue.service("delete_batch") as call:
+        return _settle(call, queue, list(handles), [Delete] * len(handles))
+
+
+def change_visibility(queue: OpenQueue, receipt_handle: str, visibility_timeout: Duration) -> None:
+    """Changes when a message becomes visible again (VIS-1, VIS-4)."""
+    with queue.service("change_visibility") as call:
+        timeout = visibility(queue, visibility_timeout)
+        _settle_one(queue, receipt_handle, _change_to(timeout))
+        call.messages = 1
+
+
+def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
+    """Changes when several messages become visible again, with a result for each (BAT-3)."""
+    with queue.service("change_visibility_batch") as call:
+        makers: list[_Maker | QueueServiceError] = []
+        for _, visibility_timeout in changes:
+            try:
+                timeout = visibility(queue, visibility_timeout)
+            except QueueServiceError as error:
+                makers.append(error)
+            else:
+                makers.append(_change_to(timeout))
+        return _settle(call, queue, [handle for handle, _ in changes], makers)
+
+
+def visibility(queue: OpenQueue, given: Duration) -> int:
+    """Microseconds of a visibility timeout; a refusal is judged by the newest attributes."""
+    return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
+
+
+def _change_to(timeout: int) -> _Maker:
+    """A factory of changes of visibility, given a timeout in microseconds from the commit."""
     return lambda offset, lease_id, text: ChangeVisibility(offset, lease_id, timeout, text)
 
 
-class Settler:
-    """Deletes and changes by receipt handle. Thread-safe."""
+def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
+    """Settles one receipt or raises why not."""
+    shard, command = _command(queue, text, make)
+    queue.command(queue.shards[shard], command)
 
-    def __init__(
-        self,
-        row: QueueRow,
-        shards: Sequence[ShardService],
-        storage_errors: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self._row = row
-        self._shards = shards
-        self._storage_errors = storage_errors
 
-    def one(self, text: str, make: Maker, now: Now) -> None:
-        """Settles one receipt or raises why not."""
-        shard, command = self._command(text, make)
-        error = self._shards[shard].command([command], now)[0].error
-        if error is not None:
-            raise error
+def _settle(
+    call: Call, queue: OpenQueue, texts: list[str], makers: Sequence[_Maker | QueueServiceError]
+) -> BatchResult:
+    """Settles many; entry ids are indexes. A maker that is an error refuses its entry (BAT-4)."""
+    check_batch_ids([str(index) for index in range(len(texts))], queue.attributes)
+    refusals: dict[int, QueueServiceError | QueueClientError | None] = {}
+    by_shard: dict[int, list[tuple[int, Command]]] = {}
+    for index, (text, make) in enumerate(zip(texts, makers, strict=True)):
+        try:
+            if isinstance(make, QueueServiceError):
+                raise make
+            shard, command = _command(queue, text, make)
+        except QueueServiceError as error:
+            refusals[index] = error
+        else:
+            by_shard.setdefault(shard, []).append((index, command))
+    for shard, commands in by_shard.items():
+        try:
+            with queue.root.storage_errors():
+                results = queue.shards[shard].command([command for _, command in commands], queue.now)
+        except (QueueServiceError, QueueClientError) as error:  # what other shards did stays done
+            if len(by_shard) == 1 and isinstance(error, QueueClientError):
+                raise
+            refusals.update((index, error) for index, _ in commands)
+            continue
+        refusals.update((index, result.error) for (index, _), result in zip(commands, results, strict=True))
+    batch = BatchResult()
+    for index, text in enumerate(texts):
+        refusal = refusals[index]
+        if refusal is None:
+            batch.successful.append(BatchSuccess(str(index), receipt_handle=text))
+        else:
+            batch.failed.append(BatchFailure.of(str(index), refusal))
+    call.messages = len(batch.successful)
+    return batch
 
-    def batch(self, texts: Sequence[str], makers: Sequence[Maker | QueueServiceError], now: Now) -> BatchResult:
-        """Settles many; entry ids are indexes. A maker that is an error refuses its entry (BAT-4)."""
-        refusals: dict[int, QueueServiceError | QueueClientError | None] = {}
-        by_shard: dict[int, list[tuple[int, Command]]] = {}
-        for index, (text, make) in enumerate(zip(texts, makers, strict=True)):
-            try:
-                if isinstance(make, QueueServiceError):
-                    raise make
-                shard, command = self._command(text, make)
-            except QueueServiceError as error:
-                refusals[index] = error
-            else:
-                by_shard.setdefault(shard, []).append((index, command))
-        for shard, commands in by_shard.items():
-            try:
-                with self._storage_errors():
-                    results = self._shards[shard].command([command for _, command in commands], now)
-            except (QueueServiceError, QueueClientError) as error:  # what other shards did stays done
-                if len(by_shard) == 1 and isinstance(error, QueueClientError):
-                    raise
-                refusals.update((index, error) for index, _ in commands)
-                continue
-            refusals.update((index, result.error) for (index, _), result in zip(commands, results, strict=True))
-        batch = BatchResult()
-        for index, text in enumerate(texts):
-            refusal = refusals[index]
-            if refusal is None:
-                batch.successful.append(BatchSuccess(str(index), receipt_handle=text))
-            else:
-                batch.failed.append(BatchFailure.of(str(index), refusal))
-        return batch
 
-    def _command(self, text: str, make: Maker) -> tuple[int, Command]:
-        handle = receipt_handles.decode(text, self._row.key, self._row.handle_key)
-        return handle.shard, make(handle.offset, handle.lease_id, text)
+def _command(queue: OpenQueue, text: str, make: _Maker) -> tuple[int, Command]:
+    handle = receipt_handles.decode(text, queue.key, queue.row.handle_key)
+    return handle.shard, make(handle.offset, handle.lease_id, text)

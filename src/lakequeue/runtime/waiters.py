@@ -1,9 +1,9 @@
-"""The line of those who wait for messages of one queue in this process.
+"""The long polls of one queue that wait in this process.
 
-However many wait, few look. The first of the line is the lookout: it looks now and then for what other processes
-did and for what becomes visible with time. A change in this process calls the first who is not called yet, and
-who finds something calls two more; so a message costs a look or two, and many messages reach many receivers
-within a few commits, which those share.
+However many wait, few poll. The first waiter polls at intervals for changes by other processes and for messages
+that become visible with time. A change in this process wakes the first waiter that is not woken yet, and a waiter
+that finds messages wakes two more; so a message costs a poll or two, and many messages reach many receivers within
+a few commits, which those share.
 """
 
 from __future__ import annotations
@@ -16,84 +16,84 @@ import attrs
 
 
 @attrs.define(eq=False)
-class Place:
-    """One that waits.
+class Waiter:
+    """One long poll.
 
     Attributes:
-        called: told to look, and has not begun to.
-        found: found something, and is about to leave.
+        woken: told to poll, and has not begun to.
+        found: found messages, and is about to leave.
     """
 
-    line: Line
+    waiters: Waiters
     wake: Callable[[], None]
-    called: bool = False
+    woken: bool = False
     found: bool = False
 
     @property
     def first(self) -> bool:
-        """Whether it is the lookout."""
-        return self.line.first is self
+        """Whether it is the one that polls at intervals."""
+        return self.waiters.first is self
 
-    def looks(self) -> None:
-        """To be told when it begins to look: changes from now on call it anew."""
-        self.called = False
+    def polls(self) -> None:
+        """To be called when it begins to poll: later changes wake it again."""
+        self.woken = False
 
-    def heard(self, attributes_version: int) -> None:
-        """Calls everybody when the attributes are newer than those known: they may name another wait (QUE-25)."""
-        self.line.heard(attributes_version)
+    def announce(self, attributes_version: int) -> None:
+        """Wakes all waiters if the attributes are newer than those known: they may name another wait (QUE-25)."""
+        self.waiters.announce(attributes_version)
 
 
-class Line:
+class Waiters:
     """Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places: dict[Place, None] = {}
+        self._waiters: dict[Waiter, None] = {}
         self._attributes_version = 0
-        self.first: Place | None = None
+        self.first: Waiter | None = None
 
     @contextmanager
-    def place(self, wake: Callable[[], None]) -> Iterator[Place]:
-        """A place at the end of the line; who leaves it passes on what it was called for."""
-        place = Place(self, wake)
+    def waiter(self, wake: Callable[[], None]) -> Iterator[Waiter]:
+        """Adds a waiter behind the others; when it leaves, it hands an unused wake-up to the next."""
+        waiter = Waiter(self, wake)
         with self._lock:
-            self._places[place] = None
-            self.first = self.first or place
+            self._waiters[waiter] = None
+            self.first = self.first or waiter
         try:
-            yield place
+            yield waiter
         finally:
-            self._leave(place)
+            self._leave(waiter)
 
-    def call(self, number: int = 1) -> None:
-        """Has the first look who are not called yet."""
+    def wake(self, number: int = 1) -> None:
+        """Wakes the first waiters that are not woken yet."""
         with self._lock:
-            if self._places:
-                self._call(number)
+            if self._waiters:
+                self._wake(number)
 
-    def heard(self, attributes_version: int) -> None:
+    def announce(self, attributes_version: int) -> None:
         with self._lock:
             if attributes_version > self._attributes_version:
                 self._attributes_version = attributes_version
-                self._call(len(self._places))
+                self._wake(len(self._waiters))
 
-    def _leave(self, place: Place) -> None:
+    def _leave(self, waiter: Waiter) -> None:
         with self._lock:
-            del self._places[place]
-            if self.first is place:
-                self.first = next(iter(self._places), None)
+            del self._waiters[waiter]
+            if self.first is waiter:
+                self.first = next(iter(self._waiters), None)
                 if self.first is not None:
-                    self._wake(self.first)  # it becomes the lookout
-            self._call(2 if place.found else int(place.called))
+                    self._wake_one(self.first)  # from now on it polls at intervals
+            self._wake(2 if waiter.found else int(waiter.woken))
 
-    def _call(self, number: int) -> None:
-        for place in self._places:
+    def _wake(self, number: int) -> None:
+        for waiter in self._waiters:
             if number <= 0:
                 return
-            if not place.called:
-                self._wake(place)
+            if not waiter.woken:
+                self._wake_one(waiter)
                 number -= 1
 
-    def _wake(self, place: Place) -> None:
-        place.called = True
+    def _wake_one(self, waiter: Waiter) -> None:
+        waiter.woken = True
         with suppress(RuntimeError):  # its event loop was closed under it
-            place.wake()
+            waiter.wake()

@@ -25,7 +25,7 @@ class Health:
     def __init__(self, lake: LakeQueue, stopping: Callable[[], bool], timeout: float = TIMEOUT) -> None:
         self._stopping = stopping
         self._timeout = timeout
-        self._check = SingleFlight(lake.check)
+        self._check = SingleFlight(lake.runtime.check)
 
     async def answer(self, http: Request) -> Response:
         reason = await self._reason()

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
-from lakequeue.operations.browse import standing
+from lakequeue.operations.depth import depth
 from lakequeue.serve.instrumentation import RequestRecord
 from lakequeue.serve.single_flight import SingleFlight
 
@@ -117,8 +117,8 @@ class _QueueCollector:
         )
         left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues without figures in this answer.")
         try:
-            self._lake.check()
-            queues = self._lake.list_all()
+            self._lake.runtime.check()
+            queues = self._lake.all_queues()
         except LakeQueueError as error:
             _log.warning("a scrape leaves all queues out: %s", error)
             return [_readable(0)]
@@ -128,7 +128,7 @@ class _QueueCollector:
                 missing += 1
                 continue
             try:
-                stands = standing(queue)
+                now = depth(queue.runtime)
             except QueueDoesNotExist:  # deleted since it was listed
                 continue
             except LakeQueueError as error:
@@ -136,9 +136,9 @@ class _QueueCollector:
                 missing += 1
                 continue
             for state in "visible", "in_flight", "delayed":
-                messages.add_metric([queue.name, state], getattr(stands.counts, state))
-            oldest.add_metric([queue.name], stands.counts.oldest_age or 0)
-            sent.add_metric([queue.name], stands.sent)
+                messages.add_metric([queue.name, state], getattr(now.counts, state))
+            oldest.add_metric([queue.name], now.counts.oldest_age or 0)
+            sent.add_metric([queue.name], now.sent)
         left_out.add_metric([], missing)
         return [_readable(1), left_out, messages, oldest, sent]
 

@@ -6,6 +6,9 @@ with ``x-amz-``, including the action. It need not sign the content type, which 
 of a signed request changes only with the header of the action or with the body.
 """
 
+# mypy: allow-subclassing-any
+# botocore has no types
+
 from __future__ import annotations
 
 import hmac

@@ -1,5 +1,8 @@
 """A running streaming query with the counts and errors of its batches. Imports pyspark."""
 
+# mypy: allow-subclassing-any
+# pyspark is not analysed
+
 from __future__ import annotations
 
 import logging
@@ -59,7 +62,8 @@ class QueueStream(StreamingQuery):
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         try:
-            return super().awaitTermination(timeout)
+            ended: bool | None = super().awaitTermination(timeout)
+            return ended
         except StreamingQueryException as error:
             raise error from self._batches.failure
 

@@ -32,7 +32,7 @@ SETTINGS: dict[str, str] = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # ledger joins and counts are small; 200 shuffle tasks would dominate them
     "spark.sql.shuffle.partitions": "4",
-    # nobody looks at it in jobs and tests, and its port clashes between processes
+    # jobs and tests do not use the UI, and its port clashes between processes
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # INT96 has no statistics and no time zone; the point engine writes microseconds, too

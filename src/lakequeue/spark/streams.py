@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from lakequeue.errors import InvalidOptions, InvalidParameterValue, LakeQueueError, QueueServiceError
 from lakequeue.model.attributes import check_visibility_timeout
 from lakequeue.model.clock import Duration
+from lakequeue.operations import send_dataframe
 from lakequeue.spark import checkpoint as checkpoints
-from lakequeue.storage.bulk import commit_files
 from lakequeue.storage.bulk.manifests import SendKey
+from lakequeue.storage.bulk.send import check_frame
 from lakequeue.storage.engines.commit import first_line
 
 if TYPE_CHECKING:
@@ -60,16 +61,16 @@ def stream_to_queue(
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
-    commit_files.check(q.rules, df, order_by)
+    check_frame(q.runtime.attributes, df, order_by)
     writer = _with_trigger(df.writeStream, trigger, [])
     place = checkpoints.claim(df.sparkSession, checkpoint, q, "stream_to_queue")
-    if q.batches_of(place.stream) > place.last_batch + 1:
+    if send_dataframe.batches_of(q.runtime, place.stream) > place.last_batch + 1:
         # the queue would take new batches for repeated ones and drop them
         raise InvalidOptions([f"checkpoint {checkpoint} was reset behind what {q.name} has of it; use a new one"])
 
     def send(rows: DataFrame, batch: int) -> dict[str, int]:
         name = SendKey.of_batch(place.stream, batch)
-        return {"messages": q.bulk_send(rows.sparkSession, rows, name, order_by)}
+        return {"messages": send_dataframe.bulk_send(q.runtime, rows.sparkSession, rows, name, order_by)}
 
     return _start(writer, send, q, checkpoint, place.stream)
 
@@ -122,10 +123,10 @@ def stream_from_queue(
         visibility_timeout = renewal.receive_timeout
     if visibility_timeout is not None:
         try:
-            check_visibility_timeout(q.rules, visibility_timeout)
+            check_visibility_timeout(q.runtime.attributes, visibility_timeout)
         except QueueServiceError as error:
             problems.append(f"visibility_timeout {visibility_timeout}: {error.message}")
-    spark = q.owner.require_spark("stream_from_queue")
+    spark = q.runtime.root.require_spark("stream_from_queue")
     # the source is only a timer: one row per micro-batch, from the first one on
     ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     writer = _with_trigger(ticks.writeStream, trigger, problems)

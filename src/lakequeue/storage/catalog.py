@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -15,8 +16,9 @@ from lakequeue.model.names import name_hash
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines.commit import commit, first_line
 from lakequeue.storage.engines.interface import Engine, Table
-from lakequeue.storage.engines.locks import committing, local_path
+from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Folder, Freed
+from lakequeue.storage.roots import local_path
 
 CREATION = 3600.0
 """Seconds that the creation of a queue may take on an object store, tables and all."""
@@ -189,12 +191,12 @@ class Catalog:
         return [QueueRow(**row) for row in rows]
 
 
-def _plain(part: pa.Table) -> list[dict]:
+def _plain(part: pa.Table) -> list[dict[str, Any]]:
     part = part.select(layout.QUEUES.names).cast(layout.QUEUES)
     for index, field in enumerate(part.schema):
         if field.type == layout.INSTANT:
             part = part.set_column(index, field.name, part[field.name].cast(pa.int64()))
-    rows = part.to_pylist()
+    rows: list[dict[str, Any]] = part.to_pylist()
     for row in rows:
         row["attributes"], row["tags"] = dict(row["attributes"] or []), dict(row["tags"] or [])
     return rows

@@ -205,9 +205,9 @@ def _values(column: pa.Array) -> list[Any]:
         return [None] * len(column)
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
-    if pa.types.is_integer(column.type) and not column.null_count:
-        return column.to_numpy().tolist()
-    return column.to_pylist()
+    numbers = pa.types.is_integer(column.type) and not column.null_count
+    values: list[Any] = column.to_numpy().tolist() if numbers else column.to_pylist()
+    return values
 
 
 def _head(cells: dict[str, Any]) -> Head:

@@ -11,8 +11,8 @@ from lakequeue import PeekedMessage, Queue
 from lakequeue.conditions.predicate import Predicate
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueDoesNotExist
 from lakequeue.model.clock import format_instant, from_micros, to_micros
-from lakequeue.operations import browse, plot
-from lakequeue.operations.browse import Standing
+from lakequeue.operations import browse, plot, rewind
+from lakequeue.operations.depth import Depth, depth
 from lakequeue.serve.auth import Caller, access_denied
 from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory
@@ -73,7 +73,7 @@ class ConsoleApi:
             return row
         row["dead_letter_queue"] = documents.name_of(queue.dead_letter_queue)
         try:
-            now = browse.standing(queue)
+            now = depth(queue.runtime)
         except QueueDoesNotExist:  # deleted since it was listed
             return None
         except LakeQueueError as error:
@@ -88,9 +88,9 @@ class ConsoleApi:
 
         def read(queue: Queue) -> Answer:
             attributes = queue.attributes()
-            now = browse.standing(queue)
+            now = depth(queue.runtime)
             self.depths.record(queue, now)
-            policy, earliest = queue.rules.redrive, queue.min_rewind_time
+            policy, earliest = queue.runtime.attributes.redrive, queue.min_rewind_time
             return {
                 "name": queue.name,
                 "region": queue.region,
@@ -118,8 +118,8 @@ class ConsoleApi:
         given.end()
         since = self._lake.clock.now() - timedelta(hours=hours)
 
-        def read(queue: Queue) -> list[Standing]:
-            points = plot.points(queue, since)
+        def read(queue: Queue) -> list[Depth]:
+            points = plot.points(queue.runtime, since)
             recorded = [
                 point for point in self.depths.recorded(queue) if to_micros(since) <= point.at < points[-1].at
             ]
@@ -163,7 +163,7 @@ class ConsoleApi:
     ) -> list[PeekedMessage]:
         def read(queue: Queue) -> list[PeekedMessage]:
             predicate = None if where is None else Predicate(where, browse.SCHEMA, interrupt=given.interrupt)
-            return browse.look_back(queue, since or from_micros(0), predicate, limit)
+            return browse.peek_history(queue.runtime, since or from_micros(0), predicate, limit)
 
         return self._on_queue(name, read)
 
@@ -174,7 +174,7 @@ class ConsoleApi:
         to = given.required_instant("to")
         given.end()
         return {
-            "messages": self._on_queue(name, lambda queue: browse.rewindable(queue, to)),
+            "messages": self._on_queue(name, lambda queue: rewind.rewindable(queue.runtime, to)),
             "to": format_instant(to),
         }
 

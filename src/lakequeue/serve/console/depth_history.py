@@ -13,7 +13,7 @@ from lakequeue import Queue
 from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError
 from lakequeue.model.clock import to_micros
-from lakequeue.operations.browse import Standing, standing
+from lakequeue.operations.depth import Depth, depth
 from lakequeue.storage import stats
 
 SPAN = timedelta(hours=3)
@@ -30,13 +30,13 @@ class DepthHistory:
     def __init__(self, lake: LakeQueue) -> None:
         self._lake = lake
         self._lock = threading.Lock()
-        self._recorded: dict[str, deque[Standing]] = {}
+        self._recorded: dict[str, deque[Depth]] = {}
         self._stored: dict[str, list[tuple[int, int]]] = {}
         self._read_at = 0
 
     def queues(self) -> list[Queue]:
         """All queues; drops the history of deleted ones."""
-        queues = self._lake.list_all()
+        queues = self._lake.all_queues()
         keys = {queue.key for queue in queues}
         with self._lock:
             self._recorded = {key: depths for key, depths in self._recorded.items() if key in keys}
@@ -45,9 +45,9 @@ class DepthHistory:
     def read(self, queue: Queue) -> None:
         """Reads and records the depth of a queue; skips a queue that cannot be read."""
         with suppress(LakeQueueError):
-            self.record(queue, standing(queue))
+            self.record(queue, depth(queue.runtime))
 
-    def record(self, queue: Queue, depth: Standing) -> None:
+    def record(self, queue: Queue, depth: Depth) -> None:
         """Records a depth; replaces an earlier one of the same minute."""
         with self._lock:
             recorded = self._recorded.setdefault(queue.key, deque(maxlen=_SPAN // _MINUTE))
@@ -55,7 +55,7 @@ class DepthHistory:
                 recorded.pop()
             recorded.append(depth)
 
-    def recorded(self, queue: Queue) -> list[Standing]:
+    def recorded(self, queue: Queue) -> list[Depth]:
         """Recorded depths of a queue, oldest first."""
         with self._lock:
             return list(self._recorded.get(queue.key, ()))
@@ -81,8 +81,8 @@ class DepthHistory:
                 return self._stored
             self._read_at = now  # other threads use the old values meanwhile
         try:
-            with self._lake.storage_errors():
-                stored = stats.depths(self._lake.engine, self._lake.root, now - _SPAN)
+            with self._lake.runtime.storage_errors():
+                stored = stats.depths(self._lake.runtime.engine, self._lake.root, now - _SPAN)
         except LakeQueueError as error:  # the list of queues works without it
             _log.warning("cannot read the depths that the compactor stored: %s", error)
             return self._stored

@@ -129,7 +129,7 @@ class Endpoint:
         interrupt = Interrupt()
         if self.stopping:
             interrupt.set()
-        self._receiving[interrupt] = given.get("WaitTimeSeconds", queue.rules.wait_micros) > 0
+        self._receiving[interrupt] = given.get("WaitTimeSeconds", queue.runtime.attributes.wait_micros) > 0
         disconnect = asyncio.create_task(wait_for_disconnect(http))
         disconnect.add_done_callback(lambda _: interrupt.set())
         try:

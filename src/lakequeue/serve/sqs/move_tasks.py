@@ -27,6 +27,8 @@ from lakequeue.errors import (
 )
 from lakequeue.model import redrive_policies
 from lakequeue.model.clock import to_micros
+from lakequeue.operations import attributes
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.serve.sqs.move_task import MoveTask, dump_tasks, load_tasks, parse_task_handle
 
 MAX_RATE = 500
@@ -94,7 +96,7 @@ class MoveTasks:
                 )
             return dump_tasks([task, *tasks][:MAX_TASKS])
 
-        source.update_move_tasks(with_new_task)
+        attributes.update_move_tasks(source.runtime, with_new_task)
         self._run_in_thread(source, task)
         return task.handle
 
@@ -122,17 +124,17 @@ class MoveTasks:
         """
         if not 1 <= limit <= MAX_TASKS:
             raise InvalidParameterValue.of(limit, "MaxResults", f"Must be between 1 and {MAX_TASKS}.")
-        return [task.description() for task in load_tasks(self._queue(source_arn, "SourceArn").move_tasks)[:limit]]
+        return [task.description() for task in _stored(self._queue(source_arn, "SourceArn"))[:limit]]
 
     def adopt(self) -> None:
         """Takes over the tasks that their servers no longer update; call it regularly."""
-        for row in self._lake.rows():
+        for row in self._lake.runtime.rows():
             if row.region != self._lake.region or row.deleted_at is not None:
                 continue
             try:
                 for task in load_tasks(row.move_tasks):
                     if task.active and task.written + STALE_MILLIS < self._now():
-                        self._take_over(self._lake.open(row), task)
+                        self._take_over(Queue(OpenQueue(self._lake.runtime, row)), task)
             except Exception as error:  # other queues may have tasks, too
                 _log.warning("cannot take over message move tasks of %s: %s", row.name, error)
 
@@ -199,7 +201,7 @@ class MoveTasks:
 
     def _continues(self, source: Queue, task: MoveTask) -> bool:
         """Whether a task is still active on this server; ends it if it was cancelled."""
-        stored = next((stored for stored in load_tasks(source.move_tasks) if stored.id == task.id), None)
+        stored = next((stored for stored in _stored(source) if stored.id == task.id), None)
         if stored is not None and stored.status == "CANCELLING":
             stored = self._update_mine(source, task, lambda stored: attrs.evolve(stored, status="CANCELLED"))
         return self._is_mine(stored)
@@ -242,7 +244,7 @@ class MoveTasks:
                     found = tasks[index] = change(task)
             return dump_tasks(tasks)
 
-        source.update_move_tasks(changed)
+        attributes.update_move_tasks(source.runtime, changed)
         return found
 
     def _queue(self, arn: str, parameter: str) -> Queue:
@@ -258,3 +260,7 @@ class MoveTasks:
 
     def _now(self) -> int:
         return to_micros(self._lake.clock.now()) // 1_000
+
+
+def _stored(source: Queue) -> list[MoveTask]:
+    return load_tasks(attributes.move_tasks(source.runtime))

@@ -163,7 +163,8 @@ def _tree(given: Any, where: str) -> Tree:
 def _element(name: str, shape: Shape) -> str:
     """Name of a member in this protocol."""
     if isinstance(shape, ListShape) and isinstance(shape.member, StructureShape):
-        return shape.member.name
+        element: str = shape.member.name
+        return element
     if isinstance(shape, ListShape | MapShape):
         return _ELEMENTS.get(name) or name[0].upper() + name[1:].removesuffix("s")
     return name

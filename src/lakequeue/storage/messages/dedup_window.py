@@ -90,4 +90,5 @@ class DedupWindow:
 
 
 def _instants(file: LogFile, rows: pa.Table) -> np.ndarray:
-    return pc.fill_null(rows["sent_at"].cast(pa.int64()), file.opened_at).to_numpy()
+    instants: np.ndarray = pc.fill_null(rows["sent_at"].cast(pa.int64()), file.opened_at).to_numpy()
+    return instants

@@ -8,7 +8,7 @@ const MARGIN = 5_000; // in ms; the earliest instant advances while the user rea
 const TYPES = ["String", "Number", "Binary"];
 
 // Opens a dialog with a form. `go` does the work and returns a message; the dialog shows its error.
-function ask({ title, parts, button, style = "first", go, again }) {
+function ask({ title, parts, button, style = "first", go, reload }) {
   const fault = el("p", { class: "trouble", role: "alert", hidden: true });
   const confirm = el("button", { type: "submit", class: style }, button);
   const cancel = el("button", { type: "button", click: () => dialog.close() }, "Cancel");
@@ -30,7 +30,7 @@ function ask({ title, parts, button, style = "first", go, again }) {
     try {
       toast(await go());
       dialog.close();
-      again();
+      reload();
     } catch (error) {
       confirm.disabled = false;
       showError(error);
@@ -48,7 +48,7 @@ export function destinations(found) {
   return found.destinations.map(({ queue, messages }) => `${count(messages, "message")} to ${queue}`).join(", ");
 }
 
-export function send(queue, again) {
+export function send(queue, reload) {
   const body = el("textarea", { rows: "7", required: true, spellcheck: "false", class: "code" });
   const delay = el("input", { type: "number", min: "0", step: "1", placeholder: queue.attributes.DelaySeconds ?? "0" });
   const group = el("input", { type: "text", required: queue.fifo, autocomplete: "off", spellcheck: "false" });
@@ -97,12 +97,12 @@ export function send(queue, again) {
     ],
     button: "Send",
     go,
-    again,
+    reload,
   });
   body.focus();
 }
 
-export async function purge(queue, again) {
+export async function purge(queue, reload) {
   const typed = el("input", { type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false", input: check });
   const what = el("p", { class: "what" }, "Counting…");
   const { dialog, confirm, showError } = ask({
@@ -114,7 +114,7 @@ export async function purge(queue, again) {
       await post(queuePath(queue.name, "/purge"), { name: typed.value });
       return `${queue.name} is purged.`;
     },
-    again,
+    reload,
   });
   let counted = false;
   confirm.disabled = true;
@@ -144,7 +144,7 @@ export async function purge(queue, again) {
   }
 }
 
-export function rewind(queue, again) {
+export function rewind(queue, reload) {
   const earliest = Date.parse(queue.min_rewind_time) + MARGIN;
   const to = el("input", { type: "datetime-local", step: "0.001", required: true, input: preview, min: localValue(earliest) });
   const what = el("p", { class: "what", "aria-live": "polite" }, "Choose an instant.");
@@ -161,7 +161,7 @@ export function rewind(queue, again) {
       const done = await post(queuePath(queue.name, "/rewind"), { to: chosen() });
       return `${count(done.messages, "message")} of ${queue.name} visible again.`;
     },
-    again,
+    reload,
   });
   let asked = 0;
   confirm.disabled = true;
@@ -203,7 +203,7 @@ export function rewind(queue, again) {
   const opened = Date.now();
 }
 
-export function redrive(queue, again) {
+export function redrive(queue, reload) {
   const where = el("input", {
     type: "text",
     class: "code",
@@ -236,7 +236,7 @@ export function redrive(queue, again) {
     ],
     button: "Redrive",
     go,
-    again,
+    reload,
   });
   dialog.addEventListener("close", () => stopping.abort());
   confirm.disabled = true;
@@ -285,7 +285,7 @@ export function redrive(queue, again) {
       }
     } finally {
       where.disabled = false;
-      if (stopping.signal.aborted) again();
+      if (stopping.signal.aborted) reload();
     }
     return `${count(moved, "message")} of ${queue.name} moved.`;
   }

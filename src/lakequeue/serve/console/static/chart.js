@@ -56,7 +56,7 @@ export function chart() {
   const node = el("div", { class: "plot" }, legend, picture);
   let points = [];
   let hours = 3;
-  let place = null;
+  let nearest = null;
   let rule = null;
 
   function draw() {
@@ -94,17 +94,17 @@ export function chart() {
     }
     rule = svg("line", { class: "rule", y1: TOP, y2: TALL - BOTTOM, x1: -9, x2: -9 });
     picture.replaceChildren(...parts, rule);
-    place = (when) => {
+    nearest = (when) => {
       const chosen = points.reduce(
         (best, point) => (Math.abs(x(point.at) - when) < Math.abs(x(best.at) - when) ? point : best),
         points[0],
       );
       return [chosen, x(chosen.at)];
     };
-    tell(points.at(-1));
+    showPoint(points.at(-1));
   }
 
-  function tell(point, where) {
+  function showPoint(point, where) {
     SERIES.forEach(([name], index) => setText(values[index], point ? number(point[name]) : ""));
     setText(at, where === undefined || !point ? "" : clockTime(point.at, true));
     rule?.setAttribute("x1", where ?? -9);
@@ -112,9 +112,9 @@ export function chart() {
   }
 
   picture.addEventListener("pointermove", (event) => {
-    if (points.length) tell(...place(event.clientX - picture.getBoundingClientRect().left));
+    if (points.length) showPoint(...nearest(event.clientX - picture.getBoundingClientRect().left));
   });
-  picture.addEventListener("pointerleave", () => tell(points.at(-1)));
+  picture.addEventListener("pointerleave", () => showPoint(points.at(-1)));
   new ResizeObserver(draw).observe(node);
   return {
     node,

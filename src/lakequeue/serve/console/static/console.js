@@ -12,9 +12,9 @@ const fault = document.getElementById("fault");
 const crumbs = document.getElementById("crumbs");
 const about = document.getElementById("about");
 
-let current = { leaving: new AbortController(), view: null, timer: 0, busy: false, again: false };
+let current = { leaving: new AbortController(), view: null, timer: 0, busy: false, stale: false };
 
-function place() {
+function parseAddress() {
   const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|dead-letters|attributes))?)?$/.exec(location.hash) ?? [];
   if (kind !== "q") return null;
   try {
@@ -29,10 +29,10 @@ function open() {
   old.leaving.abort();
   clearTimeout(old.timer);
   document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
-  const shown = (current = { leaving: new AbortController(), view: null, timer: 0, busy: false, again: false });
-  const again = () => refresh(shown);
-  const found = place();
-  shown.view = found ? queue(...found, shown.leaving.signal, again) : list(shown.leaving.signal, again);
+  const shown = (current = { leaving: new AbortController(), view: null, timer: 0, busy: false, stale: false });
+  const reload = () => refresh(shown);
+  const found = parseAddress();
+  shown.view = found ? queue(...found, shown.leaving.signal, reload) : list(shown.leaving.signal, reload);
   document.title = `${shown.view.title} · lakequeue`;
   crumbs.replaceChildren(...(found ? [el("a", { href: "#/" }, "Queues"), el("span", { "aria-current": "page" }, found[0])] : []));
   main.replaceChildren(shown.view.root);
@@ -44,7 +44,7 @@ async function refresh(shown) {
   if (shown !== current) return;
   clearTimeout(shown.timer);
   if (shown.busy) {
-    shown.again = true;
+    shown.stale = true;
     return;
   }
   shown.busy = true;
@@ -61,8 +61,8 @@ async function refresh(shown) {
   } finally {
     shown.busy = false;
   }
-  const pause = shown.again ? 0 : Math.max(INTERVAL, (performance.now() - started) * FACTOR);
-  shown.again = false;
+  const pause = shown.stale ? 0 : Math.max(INTERVAL, (performance.now() - started) * FACTOR);
+  shown.stale = false;
   shown.timer = setTimeout(() => (document.hidden ? null : refresh(shown)), pause);
 }
 

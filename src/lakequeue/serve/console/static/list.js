@@ -20,7 +20,7 @@ export function queueLink(name) {
   return el("a", { href: `#/q/${encodeURIComponent(name)}`, title: name }, name);
 }
 
-export function list(signal, again) {
+export function list(signal, reload) {
   const search = el("input", {
     type: "search",
     id: "search",
@@ -30,7 +30,7 @@ export function list(signal, again) {
     spellcheck: "false",
     input: () => {
       Object.assign(kept, { text: search.value.trim(), after: "", before: [] });
-      again();
+      reload();
     },
   });
   search.value = kept.text;
@@ -103,7 +103,7 @@ export function list(signal, again) {
 
   function turn(after, before) {
     Object.assign(kept, { after, before });
-    again();
+    reload();
   }
 
   function render() {

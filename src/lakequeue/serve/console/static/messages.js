@@ -12,11 +12,11 @@ const STATES = [
   ["held", "Held"],
 ];
 const COLUMNS = "message_id, body, state, receive_count, sent_at, visible_at, age, group_id, dedup_id, source_queue, message_attributes";
-const FIRST = 50;
-const MOST = 200;
+const PAGE_SIZE = 50;
+const MAX_MESSAGES = 200;
 
-export function messages(name, place, signal, again) {
-  const deleted = place === "history";
+export function messages(name, listName, signal, reload) {
+  const deleted = listName === "history";
   const state = el("select", { name: "state", "aria-label": "State" }, STATES.map(([value, label]) => el("option", { value }, label)));
   const since = el("input", { type: "datetime-local", name: "since", step: "1", "aria-label": `Sent at or after, ${zone()}`, title: `Sent at or after, ${zone()}` });
   const text = el("input", { type: "search", name: "text", placeholder: "Text in body, id or group", "aria-label": "Text in body, id or group", autocomplete: "off", spellcheck: "false" });
@@ -34,12 +34,12 @@ export function messages(name, place, signal, again) {
   const clear = el("button", { type: "reset" }, "Clear");
   const form = el("form", { class: "filters", submit: apply, reset: () => setTimeout(apply) }, deleted ? since : state, text, where, el("button", { type: "submit" }, "Apply"), clear);
   const note = el("p", { class: "note" });
-  const more = el("button", { type: "button", click: () => ((limit = MOST), again()) }, `Show up to ${MOST}`);
+  const more = el("button", { type: "button", click: () => ((limit = MAX_MESSAGES), reload()) }, `Show up to ${MAX_MESSAGES}`);
   const body = el("tbody");
   const heads = ["Sent", deleted ? null : "State", deleted ? null : "Received", "Group", "Body"].filter(Boolean);
   const table = el(
     "table",
-    { class: `messages ${place}` },
+    { class: `messages ${listName}` },
     el(
       "thead",
       {},
@@ -50,7 +50,7 @@ export function messages(name, place, signal, again) {
   const root = el("div", {}, form, el("div", { class: "scroll" }, table), el("p", { class: "pager" }, note, more));
   const rows = new Rows(body, (message) => message.id, row);
   let applied = {};
-  let limit = FIRST;
+  let limit = PAGE_SIZE;
 
   function apply(event) {
     event?.preventDefault();
@@ -59,8 +59,8 @@ export function messages(name, place, signal, again) {
       text: text.value,
       where: where.value.trim(),
     };
-    limit = FIRST;
-    again();
+    limit = PAGE_SIZE;
+    reload();
   }
 
   function row(first) {
@@ -68,7 +68,7 @@ export function messages(name, place, signal, again) {
     let open = false;
     const details = el("td", { colspan: heads.length + 1 });
     const below = el("tr", { class: "details", hidden: true }, details);
-    const toggle = el("button", { type: "button", class: "toggle", "aria-expanded": "false", "aria-label": `Details of ${first.id}`, click: flip });
+    const toggle = el("button", { type: "button", class: "toggle", "aria-expanded": "false", "aria-label": `Details of ${first.id}`, click: toggleDetails });
     const cells = heads.map((label) => el("td", { class: label === "Received" ? "number" : `at-${label.toLowerCase()}`, "data-label": label }));
     const cell = Object.fromEntries(heads.map((label, index) => [label, cells[index]]));
     const mark = el("span", { class: "state" });
@@ -76,16 +76,16 @@ export function messages(name, place, signal, again) {
     const node = el("tr", { class: "message" }, el("td", { class: "toggle" }, toggle), cells);
     node.addEventListener("click", (event) => {
       // selecting text is not a click on the row
-      if (!event.target.closest("a, button") && !String(getSelection())) flip();
+      if (!event.target.closest("a, button") && !String(getSelection())) toggleDetails();
     });
     let shown = null;
 
-    function flip() {
+    function toggleDetails() {
       open = !open;
       toggle.setAttribute("aria-expanded", String(open));
       show(below, open);
       if (open && !shown) {
-        shown = detail(name, place, message, signal);
+        shown = detail(name, listName, message, signal);
         shown.update(message);
         details.replaceChildren(shown.node);
       }
@@ -113,7 +113,7 @@ export function messages(name, place, signal, again) {
     root,
     focus: text,
     async update() {
-      const found = await get(queuePath(name, `/${place}`), { ...applied, limit }, signal);
+      const found = await get(queuePath(name, `/${listName}`), { ...applied, limit }, signal);
       rows.show(found.messages);
       const filtered = Object.values(applied).some(Boolean);
       const kind = deleted ? "deleted message" : "message";
@@ -128,14 +128,14 @@ export function messages(name, place, signal, again) {
             : `${count(found.messages.length, kind)}${all}.`,
       );
       show(table, found.messages.length > 0);
-      show(more, found.more && limit < MOST);
+      show(more, found.more && limit < MAX_MESSAGES);
       clear.disabled = !filtered && !text.value && !where.value;
     },
   };
 }
 
 // Details of a message; the body is cut until the user asks for all of it.
-function detail(name, place, first, signal) {
+function detail(name, listName, first, signal) {
   const body = el("pre", { tabindex: "0", "aria-label": "Body" }, first.body);
   const visible = el("dd");
   const received = el("dd");
@@ -160,7 +160,7 @@ function detail(name, place, first, signal) {
   async function fetchWhole() {
     whole.disabled = true;
     try {
-      message = await get(queuePath(name, `/${place}/${encodeURIComponent(first.id)}`), {}, signal);
+      message = await get(queuePath(name, `/${listName}/${encodeURIComponent(first.id)}`), {}, signal);
       show(fault, false);
       draw();
       body.focus();
@@ -187,7 +187,7 @@ function detail(name, place, first, signal) {
     { class: "facts" },
     pair("Message id", el("span", { class: "code" }, first.id)),
     pair("Sent", time(first.sent_at)),
-    place === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received)],
+    listName === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received)],
     first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
     pair("Length", count(first.length, "character")),

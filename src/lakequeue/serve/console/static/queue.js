@@ -26,7 +26,7 @@ const CHART_INTERVAL = 60_000;
 const SECONDS = new Set(["VisibilityTimeout", "MessageRetentionPeriod", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RewindSeconds"]);
 const INSTANTS = new Set(["CreatedTimestamp", "LastModifiedTimestamp"]);
 
-export function queue(name, tab, signal, again) {
+export function queue(name, tab, signal, reload) {
   const values = TILES.map(() => el("dd"));
   const badges = el("span", { class: "badges" });
   const picture = chart();
@@ -36,7 +36,7 @@ export function queue(name, tab, signal, again) {
     el("button", { type: "button", "aria-pressed": String(value === hours), click: () => span(value) }, label),
   );
   const act = (label, action, open, style = "") =>
-    [el("button", { type: "button", class: style, disabled: true, click: () => open(last, again) }, label), action];
+    [el("button", { type: "button", class: style, disabled: true, click: () => open(last, reload) }, label), action];
   const actions = [
     act("Send…", "SendMessage", send, "first"),
     act("Redrive…", "StartMessageMoveTask", redrive),
@@ -59,7 +59,7 @@ export function queue(name, tab, signal, again) {
   let last = null;
 
   function listOf() {
-    const found = messages(name, tab, signal, again);
+    const found = messages(name, tab, signal, reload);
     const intro = el("p", { class: "note", hidden: tab !== "history" });
     return {
       root: el("div", {}, intro, found.root),
@@ -153,7 +153,7 @@ export function queue(name, tab, signal, again) {
     hours = value;
     drawnAt = -Infinity;
     spans.forEach((button, index) => button.setAttribute("aria-pressed", String(SPANS[index][0] === hours)));
-    again();
+    reload();
   }
 
   return {

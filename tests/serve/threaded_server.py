@@ -26,7 +26,7 @@ JSON, FORM = "application/x-amz-json-1.0", "application/x-www-form-urlencoded"
 
 
 @attrs.frozen
-class Entrance:
+class ThreadedServer:
     """A server that listens.
 
     Attributes:
@@ -57,17 +57,17 @@ class Entrance:
 
 
 @contextmanager
-def entrance(
+def threaded_server(
     root: Path,
     *,
     clock: Clock | None = None,
     certificate: Certificate | None = None,
     connections: int = MAX_CONNECTIONS,
     **application: Any,
-) -> Iterator[Entrance]:
+) -> Iterator[ThreadedServer]:
     """Runs a server on a free port."""
     lake = LakeQueue(str(root), clock=clock or SystemClock())
-    lake.prepare()
+    lake.runtime.prepare()
     served = Application(lake, **application)
     server = Server(served, "127.0.0.1", 0, certificate, connections)
     url = server.bind()
@@ -76,7 +76,7 @@ def entrance(
     try:
         wait_until(lambda: server.started or not thread.is_alive())
         assert server.started, "the server does not start"
-        yield Entrance(url, int(url.rpartition(":")[2]), served, server)
+        yield ThreadedServer(url, int(url.rpartition(":")[2]), served, server)
     finally:
         server.should_exit = True
         thread.join(PATIENCE)

@@ -1,4 +1,4 @@
-"""Random stories, told to the state machine and to the naive model at once."""
+"""Random sequences of commands, run on the state machine and on the naive model at once."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def wire(settings: Settings) -> dict[str, str]:
     return QueueAttributes.create("cmq" if settings.strict and not settings.fifo else "lake", **given).to_wire()
 
 
-class Play:
-    """The machine, the model, and a table that holds the committed rows, led through the same story.
+class Comparison:
+    """The machine, the model, and a table that holds the committed rows, given the same commands.
 
     On FIFO queues the messages belong to up to `groups` message groups.
     """
@@ -136,7 +136,7 @@ class Play:
         self.batch: list[tuple[Any, tuple[Any, ...]]] = []
 
     def step(self, code: bytes) -> None:
-        """One step of the story: an operation with three arguments, and how it ends."""
+        """One step: an operation with three arguments, and how it ends."""
         operation, a, b, c, ending = code
         how = ENDINGS[ending % len(ENDINGS)]
         if operation == 255 and ending > 200:
@@ -521,15 +521,15 @@ def _columns(message: Message) -> Any:
     )
 
 
-def play(
+def run_commands(
     steps: list[bytes], settings: Settings, groups: int = 1, tell: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Tell one story to machine and model, and fail where they differ."""
-    story = Play(settings, tell, groups)
+    """Runs one sequence of commands on machine and model, and fails where they differ."""
+    comparison = Comparison(settings, tell, groups)
     for code in steps:
-        story.step(code)
-    story.looks = True
-    story.flush("rebuild")
+        comparison.step(code)
+    comparison.looks = True
+    comparison.flush("rebuild")
 
 
 @contextmanager
@@ -546,8 +546,8 @@ def small_steps() -> Iterator[None]:
         yield
 
 
-def story(seed: int, fifo: bool, length: int = 40) -> tuple[list[bytes], Settings, int]:
-    """The steps of a story, the queue that it happens to, and how many message groups occur in it."""
+def random_commands(seed: int, fifo: bool, length: int = 40) -> tuple[list[bytes], Settings, int]:
+    """Random steps, the settings of the queue, and the number of message groups."""
     source = random.Random(seed)
     steps = [source.randbytes(5) for _ in range(length)]
     settings: dict[str, Any] = {

@@ -31,8 +31,8 @@ class Recorder(Queue):
 
     @classmethod
     def of(cls, queue: Queue) -> Recorder:
-        recorder = cls(queue.owner, queue._row, queue._shards)
-        recorder.began = queue.owner.clock.now()
+        recorder = cls(queue.runtime)
+        recorder.began = queue.runtime.root.clock.now()
         recorder.calls = []
         recorder.bodies = {}
         recorder.before = lambda verb, bodies: None
@@ -61,7 +61,7 @@ class Recorder(Queue):
         return super().change_visibility_batch(changes)
 
     def _note(self, verb: str, asked: Any, bodies: list[str]) -> None:
-        at = (self.owner.clock.now() - self.began).total_seconds()
+        at = (self.runtime.root.clock.now() - self.began).total_seconds()
         self.calls.append(Call(at, verb, asked))
         self.before(verb, bodies)
 
@@ -83,7 +83,7 @@ class Recorder(Queue):
 
 
 @attrs.define
-class Stage:
+class Harness:
     """One queue, its consumer's view of it, and another consumer's."""
 
     lq: LakeQueue

@@ -7,20 +7,22 @@ from contextlib import ExitStack
 
 import pytest
 
-from lakequeue.runtime.waiters import Line, Place
+from lakequeue.runtime.waiters import Waiter, Waiters
 
 
 class Waiting:
     """Places of a line by name, and who was called since the last look at it."""
 
     def __init__(self, names: str) -> None:
-        self.line = Line()
+        self.waiters = Waiters()
         self._calls: list[str] = []
         self._left: dict[str, ExitStack] = {}
-        self.places: dict[str, Place] = {}
+        self.waiting: dict[str, Waiter] = {}
         for name in names:
             stack = self._left[name] = ExitStack()
-            self.places[name] = stack.enter_context(self.line.place(lambda name=name: self._calls.append(name)))
+            self.waiting[name] = stack.enter_context(
+                self.waiters.waiter(lambda name=name: self._calls.append(name))
+            )
 
     def called(self) -> str:
         calls, self._calls = self._calls, []
@@ -28,10 +30,10 @@ class Waiting:
 
     def looks(self, names: str) -> None:
         for name in names:
-            self.places[name].looks()
+            self.waiting[name].polls()
 
     def leaves(self, name: str, found: bool = False) -> None:
-        self.places[name].found = found
+        self.waiting[name].found = found
         self._left[name].close()
 
 
@@ -41,20 +43,20 @@ def waiting() -> Iterator[Waiting]:
 
 
 def test_a_change_calls_one_and_further_ones_call_others_until_those_look(waiting: Waiting) -> None:
-    waiting.line.call()
+    waiting.waiters.wake()
     assert waiting.called() == "a"
-    waiting.line.call()
+    waiting.waiters.wake()
     assert waiting.called() == "b"
     waiting.looks("a")
-    waiting.line.call()
+    waiting.waiters.wake()
     assert waiting.called() == "a", "it may have looked before the change"
     for _ in range(9):
-        waiting.line.call()
+        waiting.waiters.wake()
     assert waiting.called() == "cdef", "who is called looks once for all"
 
 
 def test_who_found_something_calls_two(waiting: Waiting) -> None:
-    waiting.line.call(2)
+    waiting.waiters.wake(2)
     waiting.looks("ab")
     waiting.called()
     waiting.leaves("b", found=True)
@@ -62,32 +64,32 @@ def test_who_found_something_calls_two(waiting: Waiting) -> None:
 
 
 def test_who_leaves_without_a_look_passes_the_call_on(waiting: Waiting) -> None:
-    waiting.line.call(2)
+    waiting.waiters.wake(2)
     assert waiting.called() == "ab"
     waiting.leaves("b")
     assert waiting.called() == "c"
 
 
 def test_the_next_one_becomes_the_lookout_and_is_told(waiting: Waiting) -> None:
-    assert waiting.places["a"].first
+    assert waiting.waiting["a"].first
     waiting.leaves("a")
-    assert waiting.places["b"].first and waiting.called() == "b"
+    assert waiting.waiting["b"].first and waiting.called() == "b"
     waiting.looks("b")
     waiting.leaves("d")
     assert waiting.called() == "", "nothing has changed for the others"
     for name in "bcef":
         waiting.leaves(name)
-    assert waiting.line.first is None
-    waiting.line.call()
+    assert waiting.waiters.first is None
+    waiting.waiters.wake()
 
 
 @pytest.mark.spec("QUE-25")
 def test_newer_attributes_call_everybody_once(waiting: Waiting) -> None:
-    waiting.places["c"].heard(3)
+    waiting.waiting["c"].announce(3)
     assert waiting.called() == "abcdef"
     waiting.looks("abcdef")
     for version in 3, 2:
-        waiting.places["a"].heard(version)
+        waiting.waiting["a"].announce(version)
     assert waiting.called() == ""
 
 
@@ -95,6 +97,6 @@ def test_a_place_whose_event_loop_is_closed_harms_nobody(waiting: Waiting) -> No
     def closed() -> None:
         raise RuntimeError("Event loop is closed")
 
-    with waiting.line.place(closed):
-        waiting.line.call(7)
+    with waiting.waiters.waiter(closed):
+        waiting.waiters.wake(7)
     assert waiting.called() == "abcdef"

@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 
-from lakequeue import LakeQueue, LakeQueueError, Queue, client
+from lakequeue import LakeQueue, LakeQueueError, Queue
+from lakequeue.runtime import root as roots
 from lakequeue.testing import ManualClock
 
 LONG = 30
@@ -17,8 +18,8 @@ LONG = 30
 
 
 @attrs.define
-class Play:
-    """One queue through two entries that share nothing; ids become numbers, so that two plays compare."""
+class CallSequence:
+    """One queue through two entries that share nothing; ids become numbers, so that two sequences compare."""
 
     root: str
     fifo: bool
@@ -34,7 +35,7 @@ class Play:
         settings = {"visibility_timeout": LONG, "message_retention_period": 900, "rewind_range": 600}
         self.queues = []
         for _ in range(2):
-            client._stores.clear()
+            roots.opened.clear()
             self.queues.append(self.open(self.clock).create_queue(name, fifo=self.fifo, **settings))
 
     def number(self, message_id: str) -> int:
@@ -79,48 +80,50 @@ class Play:
         )
 
 
-def _send(play: Play, queue: Queue, draw: random.Random) -> Any:
+def _send(calls: CallSequence, queue: Queue, draw: random.Random) -> Any:
     answers = []
     for _ in range(draw.randint(1, 3)):
         body, delay = f"body {draw.randrange(10**6)}", draw.choice([None, None, 20])
-        if play.fifo:
+        if calls.fifo:
             sent = queue.send(body, group_id=draw.choice("ABC"), dedup_id=str(draw.randrange(25)))
         else:
             sent = queue.send(body, delay=delay)
-        answers.append((play.number(sent.message_id), sent.sequence_number))
+        answers.append((calls.number(sent.message_id), sent.sequence_number))
     return answers
 
 
-def _receive(play: Play, queue: Queue, draw: random.Random) -> Any:
+def _receive(calls: CallSequence, queue: Queue, draw: random.Random) -> Any:
     messages = queue.receive(draw.randint(1, 6), visibility_timeout=draw.choice([None, 5, 400]), wait_time=0)
-    play.held += messages
-    return [play.shown(message) for message in messages]
+    calls.held += messages
+    return [calls.shown(message) for message in messages]
 
 
-def _delete(play: Play, queue: Queue, draw: random.Random) -> Any:
-    draw.shuffle(play.held)
+def _delete(calls: CallSequence, queue: Queue, draw: random.Random) -> Any:
+    draw.shuffle(calls.held)
     answers = []
-    for _ in range(min(len(play.held), draw.randint(1, 4))):
+    for _ in range(min(len(calls.held), draw.randint(1, 4))):
         try:
-            answers.append(queue.delete(play.held.pop().receipt_handle))
+            answers.append(queue.delete(calls.held.pop().receipt_handle))
         except LakeQueueError as error:
             answers.append(repr(type(error)))
     return answers
 
 
-def _change(play: Play, queue: Queue, draw: random.Random) -> Any:
-    return queue.change_visibility(draw.choice(play.held).receipt_handle, draw.choice([0, 60])) if play.held else 0
+def _change(calls: CallSequence, queue: Queue, draw: random.Random) -> Any:
+    return (
+        queue.change_visibility(draw.choice(calls.held).receipt_handle, draw.choice([0, 60])) if calls.held else 0
+    )
 
 
-def _rewind(play: Play, queue: Queue, draw: random.Random) -> Any:
-    return queue.rewind(play.clock.now() - timedelta(seconds=draw.choice([1, 60, 300, 600])))
+def _rewind(calls: CallSequence, queue: Queue, draw: random.Random) -> Any:
+    return queue.rewind(calls.clock.now() - timedelta(seconds=draw.choice([1, 60, 300, 600])))
 
 
-def _purge(play: Play, queue: Queue, draw: random.Random) -> Any:
+def _purge(calls: CallSequence, queue: Queue, draw: random.Random) -> Any:
     return queue.purge()
 
 
-def _set(play: Play, queue: Queue, draw: random.Random) -> Any:
+def _set(calls: CallSequence, queue: Queue, draw: random.Random) -> Any:
     retention = draw.choice([600, 900, 5_000])
     return queue.set_attributes(
         message_retention_period=retention,
@@ -129,16 +132,16 @@ def _set(play: Play, queue: Queue, draw: random.Random) -> Any:
     )
 
 
-def _look(play: Play, queue: Queue, draw: random.Random) -> Any:
-    peeked = [(play.number(m.message_id), m.body, m.state) for m in queue.peek(limit=8)]
+def _look(calls: CallSequence, queue: Queue, draw: random.Random) -> Any:
+    peeked = [(calls.number(m.message_id), m.body, m.state) for m in queue.peek(limit=8)]
     return attrs.asdict(queue.counts()), peeked
 
 
-def _wait(play: Play, queue: Queue, draw: random.Random) -> Any:
-    play.clock.advance(draw.choice([1, 7, 31, 120, 290, 700]))
+def _wait(calls: CallSequence, queue: Queue, draw: random.Random) -> Any:
+    calls.clock.advance(draw.choice([1, 7, 31, 120, 290, 700]))
 
 
-VERBS: dict[str, tuple[int, Callable[[Play, Queue, random.Random], Any]]] = {
+VERBS: dict[str, tuple[int, Callable[[CallSequence, Queue, random.Random], Any]]] = {
     "send": (8, _send),
     "receive": (8, _receive),
     "delete": (6, _delete),

@@ -11,8 +11,9 @@ import attrs
 import pytest
 from deltalake import DeltaTable
 
-from lakequeue import LakeQueue, Queue, client
+from lakequeue import LakeQueue, Queue
 from lakequeue.model.clock import Clock
+from lakequeue.runtime import root as roots
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
 
@@ -21,25 +22,25 @@ def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:
     """Entries to one root that know as little of each other as processes do."""
     entries = []
     for _ in range(count):
-        client._stores.clear()
+        roots.opened.clear()
         entries.append(LakeQueue(str(root), clock=clock))
-    client._stores.clear()
+    roots.opened.clear()
     return entries
 
 
 def shard_of(queue: Queue, number: int = 0) -> ShardService:
-    return queue._shards[number]
+    return queue.runtime.shards[number]
 
 
 def keep_to(queue: Queue, shard: int) -> None:
     """Has this process begin its sends and receives with a shard."""
-    queue.shards[0].shared.home.current = shard
+    queue.runtime.shards[0].shared.home.current = shard
 
 
 def spread(queue: Queue, bodies: Iterable[str]) -> None:
     """Sends a message to each shard in turn."""
     for number, body in enumerate(bodies):
-        keep_to(queue, number % len(queue.shards))
+        keep_to(queue, number % len(queue.runtime.shards))
         queue.send(body)
 
 
@@ -70,8 +71,8 @@ class Row:
 def log_rows(queue: Queue) -> list[Row]:
     """Every row of the logs, by shard and offset, read by delta-rs alone."""
     rows: list[Row] = []
-    for shard in range(len(queue.shards)):
-        table = DeltaTable(layout.messages_path(queue.owner.root, queue.key, shard)).to_pyarrow_table()
+    for shard in range(len(queue.runtime.shards)):
+        table = DeltaTable(layout.messages_path(queue.runtime.root.path, queue.key, shard)).to_pyarrow_table()
         columns = (table[name].to_pylist() for name in ("base_offset", "position", "message_id", "body"))
         instants = zip(table["sent_at"].to_pylist(), table["opened_at"].to_pylist(), strict=True)
         sent = [at or opened for at, opened in instants]  # a bulk segment was sent when it was opened
@@ -84,20 +85,20 @@ def log_rows(queue: Queue) -> list[Row]:
 
 def log_versions(queue: Queue) -> tuple[int, int]:
     """Table versions of ``messages`` and ``receipts`` of the first shard."""
-    root, key = queue.owner.root, queue.key
+    root, key = queue.runtime.root.path, queue.key
     paths = layout.messages_path(root, key, 0), layout.receipts_path(root, key, 0)
     return DeltaTable(paths[0]).version(), DeltaTable(paths[1]).version()
 
 
 def application_id(queue: Queue, app_id: str, shard: int = 0) -> int:
-    table = DeltaTable(layout.messages_path(queue.owner.root, queue.key, shard))
+    table = DeltaTable(layout.messages_path(queue.runtime.root.path, queue.key, shard))
     return table.transaction_version(app_id) or 0
 
 
 def check_log(queue: Queue, *, from_start: bool = True, redriven: bool = False) -> list[Row]:
     """Asserts offsets that are dense and there once, ids too (but redriven ones), and time that only rises."""
     rows = log_rows(queue)
-    for shard in range(len(queue.shards)):
+    for shard in range(len(queue.runtime.shards)):
         part = [row for row in rows if row.shard == shard]
         end = layout.end_of(application_id(queue, layout.SEND_ID, shard))
         first = 0 if from_start else part[0].offset if part else end

@@ -1,0 +1,133 @@
+"""The attributes and tags of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from lakequeue.errors import QueueDoesNotExist
+from lakequeue.model import redrive_policies
+from lakequeue.model.attributes import HIDDEN, QueueAttributes, selected
+from lakequeue.model.clock import from_micros
+from lakequeue.operations.depth import depth
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.root import Root
+from lakequeue.runtime.steps import Steps
+from lakequeue.storage.catalog import QueueRow
+
+
+def read(queue: OpenQueue, names: Sequence[str]) -> dict[str, str]:
+    """Attributes and counts by their SQS names, as strings (QUE-23)."""
+    with queue.service("attributes"):
+        queue.reload()
+        counts = depth(queue).counts
+        settings = queue.attributes.to_wire()
+        known = {name: value for name, value in settings.items() if name not in HIDDEN} | {
+            "ApproximateNumberOfMessages": str(counts.visible),
+            "ApproximateNumberOfMessagesNotVisible": str(counts.in_flight),
+            "ApproximateNumberOfMessagesDelayed": str(counts.delayed),
+            "CreatedTimestamp": str(queue.row.created_at // 1_000_000),
+            "LastModifiedTimestamp": str(queue.row.modified_at // 1_000_000),
+            "QueueArn": queue.arn,
+        }
+        return selected(known, names)
+
+
+def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
+    """Changes attributes in the catalog, then in every shard (QUE-25).
+
+    Args:
+        queue: the queue.
+        changes: answers what to change, given the attributes that are replaced.
+    """
+    with queue.service("set_attributes"):
+
+        def change(row: QueueRow) -> QueueRow:
+            attributes = QueueAttributes.from_wire(row.attributes)
+            wanted = redrive_policies.located(changes(attributes), queue.region)
+            changed = attributes.with_changes(**wanted)
+            if {"redrive_policy", "RedrivePolicy"} & wanted.keys():
+                check_redrive(queue.root, queue.region, queue.name, changed)
+            # every shard must have seen the last change: what that forgot stays forgotten (RWD-8, RET-6)
+            queue.adopt(row)
+            queue.announce_attributes()
+            return attrs.evolve(
+                row,
+                attributes=changed.to_wire(),
+                attributes_version=row.attributes_version + 1,
+                modified_at=queue.now(),
+            )
+
+        steps = Steps("set_attributes")
+        with steps.step():
+            queue.update(change)
+        with steps.step():
+            queue.announce_attributes()
+
+
+def min_rewind_time(queue: OpenQueue) -> datetime | None:
+    """The earliest instant that a rewind takes now and finds messages from; None without rewind (RWD-24)."""
+    with queue.service("min_rewind_time"):
+        queue.reload()
+        if not queue.attributes.rewind_micros:
+            return None
+        longest = min(queue.attributes.rewind_micros, queue.attributes.retention_micros)
+        return from_micros(queue.now() - longest)
+
+
+def tags(queue: OpenQueue) -> dict[str, str]:
+    """The queue's tags (QUE-28)."""
+    with queue.service("tags"):
+        queue.reload()
+        return dict(queue.row.tags)
+
+
+def add_tags(queue: OpenQueue, added: Mapping[str, str]) -> None:
+    """Adds or overwrites tags (QUE-28)."""
+    with queue.service("set_tags"):
+        queue.update(lambda row: attrs.evolve(row, tags=dict(row.tags) | dict(added)))
+
+
+def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
+    """Removes tags; ignores keys that the queue does not have (QUE-28)."""
+    removed = set(keys)
+    with queue.service("remove_tags"):
+        queue.update(lambda row: attrs.evolve(row, tags={k: v for k, v in row.tags.items() if k not in removed}))
+
+
+def move_tasks(queue: OpenQueue) -> str | None:
+    """Records of the redrives that were asked for through the SQS API, as the server wrote them."""
+    with queue.service("move_tasks"):
+        queue.reload()
+        return queue.row.move_tasks
+
+
+def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
+    """Replaces these records; ``change`` gets the newest."""
+    with queue.service("update_move_tasks"):
+        queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))
+
+
+def check_redrive(root: Root, region: str, name: str, attributes: QueueAttributes) -> None:
+    """Raises why the redrive policy of a queue is refused (DLQ-2, DLQ-3, DLQ-6)."""
+    policy, given = attributes.redrive, attributes.redrive_policy
+    if policy is None:
+        return
+    place = redrive_policies.place(policy.dead_letter_queue)
+    if place is None or place.region != region:
+        raise redrive_policies.refused("RedrivePolicy", given, "The dead-letter queue must be of the same region.")
+    if place.name == name:
+        raise redrive_policies.refused("RedrivePolicy", given, "A queue cannot be its own dead-letter queue.")
+    row = root.living_at(place)
+    if row is None:
+        raise QueueDoesNotExist(f"The dead-letter queue {place.name} does not exist.")
+    target = QueueAttributes.from_wire(row.attributes)
+    if target.fifo != attributes.fifo:
+        kind = "FIFO" if attributes.fifo else "standard"
+        reason = f"The dead-letter queue of a {kind} queue must be a {kind} queue too."
+        raise redrive_policies.refused("RedrivePolicy", given, reason)
+    if not target.redrive_allow.allows(redrive_policies.arn(region, name)):
+        raise redrive_policies.refused("RedrivePolicy", given, f"Queue {place.name} does not allow it.")

@@ -1,0 +1,60 @@
+"""How many messages a queue has, by state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from lakequeue.operations.results import QueueCounts
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.shard_service import ShardDepth
+
+
+@attrs.frozen
+class Depth:
+    """The depth of a queue at an instant."""
+
+    at: int
+    """Microseconds since the epoch."""
+    counts: QueueCounts
+    sent: int
+    """Messages that were ever sent."""
+
+    @classmethod
+    def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:
+        """The sum of its shards."""
+        parts = list(shards)
+        oldest = min((part.oldest_sent_at for part in parts if part.oldest_sent_at is not None), default=None)
+        counts = QueueCounts(
+            sum(part.counts.visible for part in parts),
+            sum(part.counts.in_flight for part in parts),
+            sum(part.counts.delayed for part in parts),
+            sum(part.counts.rewindable for part in parts),
+            None if oldest is None else max(0, at - oldest) / 1_000_000,
+            sum(part.counts.held for part in parts),
+        )
+        return cls(at, counts, sum(part.sent for part in parts))
+
+    @property
+    def stored(self) -> int:
+        return self.counts.visible + self.counts.in_flight + self.counts.delayed + self.counts.held
+
+    def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
+        """Messages sent and consumed per second since an earlier depth; None if no time has passed.
+
+        Consumed messages are those that were sent and are no longer stored: deleted, but also expired or purged.
+        A rewind adds stored messages, so the rate may be negative.
+        """
+        seconds = (self.at - before.at) / 1_000_000
+        if seconds <= 0:
+            return None, None
+        sent = self.sent - before.sent
+        return sent / seconds, (sent - (self.stored - before.stored)) / seconds
+
+
+def depth(queue: OpenQueue) -> Depth:
+    """The depth of a queue now; exact at one snapshot per shard."""
+    with queue.service("counts"):
+        now = queue.now()
+        return Depth.of([shard.depth(now) for shard in queue.shards], now)

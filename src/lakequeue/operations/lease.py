@@ -1,0 +1,154 @@
+"""Leases: claiming many messages at once, and settling them in one commit per shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from lakequeue.errors import InvalidParameterValue, LeaseLost
+from lakequeue.model import receipt_handles
+from lakequeue.model.arguments import check_whole
+from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.clock import Duration
+from lakequeue.operations.receive import claim
+from lakequeue.operations.settle import visibility
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.steps import Steps
+from lakequeue.shard import ClaimResult, Command, LeaseCounts, LeaseDelete, LeaseExtend, LeaseRelease
+from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace, lease_frame
+from lakequeue.storage.layout import messages_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@attrs.frozen
+class Part:
+    """The messages of a lease in one shard."""
+
+    shard: ShardService
+    claimed: ClaimResult
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        return [(span.first, span.last) for span in self.claimed.spans]
+
+
+@attrs.frozen
+class LeasedMessages:
+    """Messages that were claimed at once under one lease id."""
+
+    queue: OpenQueue
+    lease_id: str
+    parts: Sequence[Part]
+
+    @property
+    def count(self) -> int:
+        """Messages that were claimed."""
+        return sum(part.claimed.message_count for part in self.parts)
+
+    @property
+    def received_at(self) -> int:
+        return min(part.claimed.received_at for part in self.parts)
+
+    @property
+    def visible_at(self) -> int:
+        """When they become visible again, unless extended; in microseconds."""
+        return min(part.claimed.visible_at for part in self.parts)
+
+
+def lease(queue: OpenQueue, max_messages: int, visibility_timeout: Duration | None) -> LeasedMessages | None:
+    """Claims messages under one lease; None if none is available."""
+    with queue.service("lease") as call:
+        check_whole("max_messages", max_messages)
+        timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
+        lease_id = receipt_handles.new_lease_id()
+        parts, refusal = claim(queue, max_messages, timeout, lease_id)
+        if parts:
+            call.messages = sum(claimed.message_count for _, claimed in parts)
+            return LeasedMessages(queue, lease_id, [Part(shard, claimed) for shard, claimed in parts])
+        if refusal is not None:
+            raise refusal
+        return None
+
+
+def frame(leased: LeasedMessages) -> DataFrame:
+    """The messages as a DataFrame; lazy."""
+    queue = leased.queue
+    spark = queue.root.require_spark("Lease.messages")
+    key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
+    columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
+    with queue.service("lease_messages"):
+        return lease_frame(spark, [place for part in leased.parts for place in _places(queue, part)], columns)
+
+
+def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
+    """Extends the lease; with the instant at which it ends now, in microseconds."""
+    timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
+    visible_at = leased.queue.now() + timeout
+    return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
+
+
+def release(leased: LeasedMessages) -> LeaseCounts:
+    """Makes every message of the lease visible at once."""
+    return settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans))
+
+
+def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
+    """Deletes all messages of the lease but some, which become visible at once.
+
+    Args:
+        leased: the lease.
+        kept: receipt handles of those that are not deleted.
+
+    Raises:
+        ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not one of this lease.
+        LeaseLost: nothing of the lease is held any more.
+    """
+    queue = leased.queue
+    offsets: dict[int, list[int]] = {}
+    for text in kept:
+        handle = receipt_handles.decode(text, queue.key, queue.row.handle_key)
+        if handle.lease_id != leased.lease_id:
+            raise InvalidParameterValue.of(text, "ReceiptHandle", "It is of another lease.")
+        offsets.setdefault(handle.shard, []).append(handle.offset)
+
+    def command(part: Part) -> Command:
+        return LeaseDelete(leased.lease_id, part.spans, frozenset(offsets.get(part.shard.shard, [])))
+
+    return settle(leased, command)
+
+
+def settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseCounts:
+    done = lost = 0
+    steps = Steps("settling the lease")
+    with leased.queue.service("settle_lease") as call:
+        for part in leased.parts:
+            with steps.step():
+                counts: LeaseCounts = leased.queue.command(part.shard, command(part))
+            done, lost = done + counts.done, lost + counts.lost
+        call.messages = done
+    if done == 0:
+        raise LeaseLost(done, lost)
+    return LeaseCounts(done, lost)
+
+
+def _places(queue: OpenQueue, part: Part) -> Iterator[LeasePlace]:
+    """Where the messages of a shard lie, in the newest snapshot of its log."""
+    path, log = messages_path(queue.root.path, queue.key, part.shard.shard), part.shard.log()
+    for span in part.claimed.spans:
+        for file in log.overlapping(span.first, span.last):
+            first, last = max(span.first, file.first), min(span.last, file.last)
+            yield LeasePlace(
+                f"{path}/{file.file.name}",
+                (first, last) == (file.first, file.last),
+                part.shard.shard,
+                file.base,
+                file.opened_at,
+                first - file.base,
+                last - file.base,
+                span.receive_count,
+            )

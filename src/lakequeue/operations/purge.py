@@ -1,0 +1,22 @@
+"""Purging a queue."""
+
+from __future__ import annotations
+
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.steps import Steps
+from lakequeue.shard import Purge
+
+
+def purge(queue: OpenQueue) -> None:
+    """Removes every message sent before, in one commit per shard (PUR-1, PUR-2)."""
+    with queue.service("purge"):
+        first, *others = queue.shards
+        command = Purge(queue.name)
+        first.look(lambda machine: machine.check_purge(command, queue.now()))
+        steps = Steps("purge")
+        # the first shard records the time of the purge, so it comes last: an interrupted purge can be repeated
+        for shard in others:
+            with steps.step():
+                queue.command(shard, Purge(queue.name, at_any_time=True))
+        with steps.step():
+            queue.command(first, command)

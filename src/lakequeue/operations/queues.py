@@ -1,0 +1,157 @@
+"""The queues of a root: creating, finding, listing and deleting them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from lakequeue.errors import (
+    QueueDeletedRecently,
+    QueueDoesNotExist,
+    QueueNameExists,
+    RequestThrottled,
+    coded_for,
+)
+from lakequeue.model import redrive_policies
+from lakequeue.model.attributes import QueueAttributes, check_tags
+from lakequeue.model.clock import from_micros
+from lakequeue.model.names import new_key, validate_name
+from lakequeue.model.redrive_policies import Place
+from lakequeue.operations.attributes import check_redrive
+from lakequeue.runtime.calls import logged
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.root import ATTEMPTS, Root
+from lakequeue.shard import Head
+from lakequeue.storage import layout
+from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.ledger import create_ledger
+
+
+def create(
+    root: Root, name: str, fifo: bool, tags: Mapping[str, str] | None, attributes: Mapping[str, Any]
+) -> OpenQueue:
+    """Creates a queue, or opens the one that has the name and all the given attributes (QUE-15)."""
+    given = dict(attributes)
+    profile_name = given.pop("profile", None) or given.pop("Profile", None)
+    given = redrive_policies.located(given, root.region) | ({"fifo": fifo} if fifo else {})
+    wanted = QueueAttributes.create(**({"profile_name": profile_name} if profile_name else {}), **given)
+    rules = wanted.profile_rules
+    validate_name(name, rules, wanted.fifo)
+    if profile_name:
+        given["profile"] = profile_name
+    checked_tags = check_tags(dict(tags or {}))
+    with coded_for(rules.name), logged("create_queue", name), root.storage_errors(), root.lock:
+        root.prepare()
+        races = Races(ATTEMPTS)
+        for _ in races:
+            row = root.catalog.live(root.region, name)
+            # of the snapshot that knows no such queue; what comes next loads newer ones
+            changes = root.catalog.changes(root.region, name)
+            if row is not None:
+                _compare(row, given, rules.existing_name == "error")
+                return OpenQueue(root, row)
+            check_redrive(root, root.region, name, wanted)
+            check_cooldown(root, name, rules.recreate_cooldown)
+            row = _new_row(root, name, wanted, checked_tags)
+            with root.catalog.creating() as in_time:
+                make_tables(root, row)
+                if in_time() and root.catalog.put(row, changes):
+                    return OpenQueue(root, row)
+            races.lose()
+    raise RequestThrottled("too many queues of this name are being created")
+
+
+def find(root: Root, name: str) -> OpenQueue:
+    """Opens the queue of this name in the region; QueueDoesNotExist if there is none (QUE-27)."""
+    with root.storage_errors():
+        row = root.living_at(Place(root.region, name))
+        if row is None:
+            raise QueueDoesNotExist("The specified queue does not exist.")
+        queue = OpenQueue(root, row)
+    with queue.service("queue"):
+        queue.announce_attributes()
+    return queue
+
+
+def living(root: Root) -> list[OpenQueue]:
+    """Opens every living queue of the region, by name."""
+    rows = [row for row in root.rows() if row.deleted_at is None and row.region == root.region]
+    return [OpenQueue(root, row) for row in sorted(rows, key=lambda row: row.name)]
+
+
+def listed(root: Root, prefix: str, limit: int, after: str | None) -> list[OpenQueue]:
+    """A page of these: those with a prefix, behind a name (QUE-11, QUE-12)."""
+    queues = [queue for queue in living(root) if queue.name.startswith(prefix)]
+    return [queue for queue in queues if after is None or queue.name > after][:limit]
+
+
+def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
+    """Opens the queues of the region whose redrive policies name this one (DLQ-7)."""
+    with queue.service("dead_letter_sources"):
+        queue.reload()
+        policies = [(source, source.attributes.redrive) for source in living(queue.root)]
+        return [source for source, policy in policies if policy and policy.dead_letter_queue == queue.arn]
+
+
+def delete(root: Root, name: str) -> None:
+    """Deletes a queue with everything in it (QUE-13, QUE-14)."""
+    with logged("delete_queue", name):
+        queue = find(root, name)
+        with root.storage_errors():
+            queue.delete()
+
+
+def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:
+    """Raises QueueNameExists unless the queue is the one that is asked for (QUE-15, QUE-16)."""
+    differences = QueueAttributes.from_wire(row.attributes).differences(given)
+    if always_refused or row.attributes.get("Profile") == "cmq":
+        raise QueueNameExists(f"A queue named {row.name} already exists.")
+    if differences:
+        raise QueueNameExists(
+            f"A queue already exists with the same name and a different value for attribute {differences[0]}"
+        )
+
+
+def check_cooldown(root: Root, name: str, seconds: float) -> None:
+    deleted = [
+        row.deleted_at
+        for row in root.catalog.rows()
+        if (row.region, row.name) == (root.region, name) and row.deleted_at is not None
+    ]
+    if deleted and root.clock.now().timestamp() - from_micros(max(deleted)).timestamp() < seconds:
+        raise QueueDeletedRecently(
+            f"You must wait {seconds:g} seconds after deleting a queue before you can create "
+            "another with the same name."
+        )
+
+
+def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str, str]) -> QueueRow:
+    now = root.now()
+    return QueueRow(
+        name=name,
+        region=root.region,
+        key=new_key(root.region, name),
+        created_at=now,
+        modified_at=now,
+        attributes=attributes.to_wire(),
+        attributes_version=0,
+        tags=tags,
+        shards=attributes.shards,
+        handle_key=secrets.token_bytes(32),
+    )
+
+
+def make_tables(root: Root, row: QueueRow) -> None:
+    """Makes the tables of a new queue, those of several shards at the same time."""
+    head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
+
+    def make(shard: int) -> None:
+        path = layout.messages_path(root.path, row.key, shard)
+        root.engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
+        create_ledger(root.engine, layout.receipts_path(root.path, row.key, shard), head)
+
+    with ThreadPoolExecutor(min(row.shards, 8)) as pool:
+        list(pool.map(make, range(row.shards)))

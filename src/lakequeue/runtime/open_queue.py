@@ -1,0 +1,191 @@
+"""A queue as one process holds it: its row, attributes and shards, kept current."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import attrs
+
+from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, coded_for
+from lakequeue.model import redrive_policies
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.runtime.calls import Call, logged
+from lakequeue.runtime.root import Root
+from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.steps import Steps
+from lakequeue.shard import Close, Command, SetAttributes
+from lakequeue.storage.catalog import QueueRow
+
+_Checked = TypeVar("_Checked")
+
+
+class OpenQueue:
+    """One queue incarnation. Thread-safe.
+
+    Attributes:
+        row: the catalog's row as it was last read.
+        attributes: the attributes of that row.
+        shards: the queue's shards in this process.
+        dead_letter_keys: keys of dead-letter queues by their ARN, each until its queue is found deleted.
+        finishing_moves: held while a move is being finished, so that a second thread finds nothing left to do.
+    """
+
+    def __init__(self, root: Root, row: QueueRow) -> None:
+        self.root = root
+        self.row = row
+        self.attributes = QueueAttributes.from_wire(row.attributes)
+        self.shards: list[ShardService] = root.shards(row)
+        self.dead_letter_keys: dict[str, str] = {}
+        self.finishing_moves = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def region(self) -> str:
+        return self.row.region
+
+    @property
+    def key(self) -> str:
+        """Name of the queue's directory: a hash of region and name, and the incarnation."""
+        return self.row.key
+
+    @property
+    def fifo(self) -> bool:
+        return self.attributes.fifo
+
+    @property
+    def arn(self) -> str:
+        """Name of the queue in policies and listings of SQS."""
+        return redrive_policies.arn(self.region, self.name)
+
+    def now(self) -> int:
+        """The clock's instant in microseconds."""
+        return self.root.now()
+
+    # --- calls
+
+    @contextmanager
+    def service(self, verb: str) -> Iterator[Call]:
+        """Runs a verb: logs it, maps its errors, and completes a deletion that was interrupted."""
+        with coded_for(self.attributes.profile), logged(verb, self.name) as call:
+            try:
+                with self.root.storage_errors():
+                    yield call
+            except QueueDoesNotExist:
+                # a deletion begins at the first shard; if that is open, the error speaks of another queue
+                if not self._deleted() and self.shards[0].closed():
+                    self.delete()
+                raise
+            except QueueClientError as error:
+                if error.outcome_unknown or not self._deleted():
+                    raise
+                raise QueueDoesNotExist() from error  # its tables are gone
+
+    def _deleted(self) -> bool:
+        """Whether the catalog says so."""
+        try:
+            row = self.root.living(self.key)
+        except Exception:
+            return False
+        if row is not None:
+            return False
+        self.root.forget_shards(self.key)
+        return True
+
+    # --- attributes
+
+    def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
+        """Runs a check; with the version of the attributes that it rests on, or an older one.
+
+        A refusal counts only if those attributes are the newest.
+        """
+        # the version first: another thread may adopt newer attributes while this one judges
+        version = self.row.attributes_version
+        try:
+            return version, check()
+        except QueueServiceError:
+            if not self.reload():
+                raise
+            version = self.row.attributes_version
+            return version, check()
+
+    def reload(self) -> bool:
+        """Reads the catalog's row again; whether the attributes changed.
+
+        Raises:
+            QueueDoesNotExist: the queue was deleted.
+        """
+        row = self.root.living(self.key)
+        if row is None:
+            raise QueueDoesNotExist("The specified queue does not exist.")
+        changed = row.attributes_version != self.row.attributes_version
+        self.adopt(row)
+        return changed
+
+    def renew(self) -> None:
+        """Agrees with the log on the attributes, after it asked for others."""
+        if not self.reload():
+            self.announce_attributes()  # the last change did not get as far as the log
+
+    def adopt(self, row: QueueRow) -> None:
+        """Takes over a newer row."""
+        # in this order: a thread that reads the version, then the attributes, never gets older ones than it says
+        self.attributes = QueueAttributes.from_wire(row.attributes)
+        self.row = row
+
+    def update(self, change: Callable[[QueueRow], QueueRow]) -> None:
+        """Changes the catalog's row; ``change`` is applied to the newest one."""
+        self.adopt(self.root.update(self.row, change))
+
+    def announce_attributes(self) -> None:
+        """Brings the catalog's attributes to every shard; completes a change that was interrupted (QUE-25)."""
+        row = self.row
+        version = row.attributes_version
+        if version == 0:
+            return
+        command = SetAttributes(dict(row.attributes), version)
+        for shard in self.shards:
+            self.command(shard, command)
+            shard.announce_attributes(version)
+
+    def release(self) -> None:
+        """Closes the handles that this process holds on the queue's tables; the next call opens them again."""
+        for shard in self.shards:
+            shard.release()
+
+    # --- shards
+
+    def command(self, shard: ShardService, command: Command) -> Any:
+        """Applies one command to a shard; returns its value or raises its error."""
+        [result] = shard.command([command], self.now)
+        if result.error is not None:
+            raise result.error
+        return result.value
+
+    def delete(self) -> None:
+        """Deletes the queue, or completes its deletion: shards first, the catalog's row last (QUE-13)."""
+        if self.root.living(self.key) is None:
+            self.root.forget_shards(self.key)
+            return
+        steps = Steps("the deletion")
+        with steps.step():
+            self.close_shards()
+        now = self.now()
+        with steps.step(), suppress(QueueDoesNotExist):  # another process was faster
+            self.root.update(self.row, lambda newest: attrs.evolve(newest, deleted_at=now))
+        self.root.forget_shards(self.key)
+
+    def close_shards(self) -> None:
+        """Refuses every further send and command, for good."""
+        steps = Steps("the deletion")
+        for shard in self.shards:
+            with steps.step():
+                shard.close()
+        for shard in self.shards:
+            with steps.step(), suppress(QueueDoesNotExist):
+                self.command(shard, Close())

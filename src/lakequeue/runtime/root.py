@@ -1,0 +1,242 @@
+"""A root of queues as one process holds it: engine, clock, region, catalog, and the shards of its queues."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lakequeue.errors import QueueClientError, QueueDoesNotExist, RequestThrottled
+from lakequeue.model.clock import Clock, to_micros
+from lakequeue.model.redrive_policies import Place
+from lakequeue.runtime.shard_service import ShardService, Shared
+from lakequeue.storage.catalog import Catalog, QueueRow
+from lakequeue.storage.engines import process
+from lakequeue.storage.engines.commit import first_line
+from lakequeue.storage.engines.failures import is_storage_failure
+from lakequeue.storage.engines.interface import Engine
+from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.folder import Freed
+from lakequeue.storage.roots import root_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ATTEMPTS = 30
+CACHED_QUEUES = 1_000
+"""Queues whose shards stay in memory, with what they have read, though nobody has them open."""
+
+
+class _Shards(list[ShardService]):
+    """The shards of one queue; they live as long as the queue is open or was used recently."""
+
+
+class _Tables:
+    """What all objects of this process share that use one root through one engine."""
+
+    def __init__(self, engine: Engine, path: str) -> None:
+        self.engine = engine
+        self.path = path
+        self.catalog = Catalog(engine, path)
+        self.lock = threading.RLock()
+        self._shards: weakref.WeakValueDictionary[str, _Shards] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[str, _Shards] = OrderedDict()
+
+    def shards(self, row: QueueRow) -> list[ShardService]:
+        with self.lock:
+            shards = self._shards.get(row.key)
+            if shards is None:
+                shared = Shared.of(row.shards)
+                shards = _Shards(
+                    ShardService(self.engine, self.path, row.key, shard, shared) for shard in range(row.shards)
+                )
+                self._shards[row.key] = shards
+            self._recent[row.key] = shards
+            self._recent.move_to_end(row.key)
+            if len(self._recent) > CACHED_QUEUES:
+                self._recent.popitem(last=False)
+            return shards
+
+    def forget_shards(self, key: str) -> None:
+        with self.lock:
+            self._shards.pop(key, None)
+            self._recent.pop(key, None)
+
+    def forget_others(self, keys: Collection[str]) -> None:
+        """Lets go of the shards of queues that are not among these."""
+        with self.lock:
+            for key in set(self._shards) - set(keys):
+                self.forget_shards(key)
+
+    def release(self) -> None:
+        """Closes the handles of all shards; the next call opens them again."""
+        with self.lock:
+            shards = [shard for queue in self._shards.values() for shard in queue]
+            self._recent.clear()
+        for shard in shards:
+            shard.release()
+
+
+opened: weakref.WeakValueDictionary[tuple[str, str, int], _Tables] = weakref.WeakValueDictionary()
+"""The roots that are in use in this process, by path and engine."""
+_opened_lock = threading.Lock()
+
+
+class Root:
+    """One root, as seen with one clock from one region. Thread-safe.
+
+    Args:
+        path: local path or URI.
+        clock: source of time.
+        region: where ``live_key`` and new queues belong.
+        mode: permission bits of the directory of a new local root.
+        spark: the session for DataFrame verbs, if there is one.
+        through_spark: commit through Spark instead of delta-rs.
+    """
+
+    def __init__(
+        self, path: str, clock: Clock, region: str, mode: int, spark: SparkSession | None, through_spark: bool
+    ) -> None:
+        process.check()
+        self.path = root_of(path)
+        self.clock = clock
+        self.region = region
+        self.spark = spark
+        self._mode = mode
+        self._tables = _tables(self.path, spark if through_spark else None)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that commits."""
+        return self._tables.engine
+
+    @property
+    def catalog(self) -> Catalog:
+        """The table of queues; use it under ``lock``."""
+        return self._tables.catalog
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Guards the catalog's handle."""
+        return self._tables.lock
+
+    def now(self) -> int:
+        """The clock's instant in microseconds."""
+        return to_micros(self.clock.now())
+
+    def prepare(self) -> None:
+        """Makes the root where it is missing; QueueClientError if it holds something else or cannot be written."""
+        with self.storage_errors(), self.lock:
+            self.catalog.prepare(self._mode)
+
+    def check(self) -> None:
+        """Reads the catalog as a new process would; QueueClientError if that fails."""
+        with self.storage_errors():
+            Catalog(self.engine, self.path).rows()
+
+    def require_spark(self, verb: str) -> SparkSession:
+        """The session for a DataFrame verb; QueueClientError if there is none."""
+        if self.spark is None:
+            raise QueueClientError(f"{verb} needs Spark: LakeQueue(root, spark=session)")
+        return self.spark
+
+    @contextmanager
+    def storage_errors(self) -> Iterator[None]:
+        """Turns failures of storage into QueueClientError."""
+        process.check()
+        try:
+            yield
+        except Exception as error:
+            if not is_storage_failure(error):
+                raise
+            raise QueueClientError(f"{self.path}: {first_line(error)}") from error
+
+    # --- the catalog
+
+    def rows(self) -> list[QueueRow]:
+        """The catalog's rows of every region, deleted queues too, as of now."""
+        with self.storage_errors(), self.lock:
+            rows = list(self.catalog.rows())
+            self._tables.forget_others({row.key for row in rows if row.deleted_at is None})
+            return rows
+
+    def row(self, key: str) -> QueueRow | None:
+        """The catalog's row of an incarnation, as of now."""
+        with self.lock:
+            return self.catalog.incarnation(key)
+
+    def living(self, key: str) -> QueueRow | None:
+        """The row of an incarnation, unless it was deleted."""
+        row = self.row(key)
+        return None if row is None or row.deleted_at is not None else row
+
+    def living_at(self, place: Place) -> QueueRow | None:
+        """The row of the living queue of a region and name, as of now."""
+        with self.lock:
+            return self.catalog.live(place.region, place.name)
+
+    def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
+        """Changes a living queue's row; ``change`` is applied to the newest one."""
+        with self.lock:
+            races = Races(ATTEMPTS)
+            for _ in races:
+                newest = self.catalog.incarnation(row.key)
+                if newest is None or newest.deleted_at is not None:
+                    raise QueueDoesNotExist("The specified queue does not exist.")
+                changes = self.catalog.changes(row.region, row.name)
+                changed = change(newest)
+                if self.catalog.put(changed, changes):
+                    return changed
+                races.lose()
+        raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
+
+    def remove(self, row: QueueRow) -> None:
+        """Removes the row of a deleted queue."""
+        with self.lock:
+            races = Races(ATTEMPTS)
+            for _ in races:
+                newest = self.catalog.incarnation(row.key)
+                changes = self.catalog.changes(row.region, row.name)
+                if newest is None or self.catalog.remove(newest, changes):
+                    return
+                races.lose()
+        raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
+
+    def sweep_catalog(self) -> Freed:
+        """Removes what nobody needs of the catalog, and tables that it does not name."""
+        with self.lock:
+            return self.catalog.sweep()
+
+    def release(self) -> None:
+        """Closes the handles that this process holds on the tables of the root; the next call opens them again."""
+        self._tables.release()
+
+    # --- shards
+
+    def shards(self, row: QueueRow) -> list[ShardService]:
+        """The shards of a queue in this process."""
+        return self._tables.shards(row)
+
+    def forget_shards(self, key: str) -> None:
+        """Lets go of the shards of a deleted queue, and of what they have cached."""
+        self._tables.forget_shards(key)
+
+
+def _tables(path: str, spark: SparkSession | None) -> _Tables:
+    """The tables of a root, through Spark if there is a session, else through delta-rs."""
+    key = (path, "point" if spark is None else "spark", 0 if spark is None else id(spark))
+    with _opened_lock:
+        tables = opened.get(key)
+        if tables is None:
+            if spark is None:
+                tables = _Tables(PointEngine(), path)
+            else:
+                from lakequeue.storage.engines.spark import SparkEngine
+
+                tables = _Tables(SparkEngine(spark), path)
+            opened[key] = tables
+        return tables
