@@ -90,9 +90,7 @@ def test_a_batch_holds_a_bounded_number_of_bytes(harness: Harness, monkeypatch):
     queue = harness.create()
     for number in range(6):
         queue.send(f"{number}" * 1_000)
-    sizes = [
-        len(batch.offsets) for batch in browse.batches(queue.runtime.shards[0], queue.runtime.now, browse.ROWS)
-    ]
+    sizes = [len(batch.offsets) for batch in browse.batches(queue.runtime, queue.runtime.shards[0], browse.ROWS)]
     assert sum(sizes) == 6 and max(sizes) <= 2
     assert [body[0] for body in found(queue, "length(body) = 1000")] == list("012345")
 
@@ -127,7 +125,7 @@ def test_what_expires_or_is_dropped_meanwhile_is_passed_over(harness: Harness, c
         queue.send(str(number))
         clock.advance(10)
     assert found(harness.queue(), "true") == ["3", "4", "5", "6", "7"]
-    batches = browse.batches(queue.runtime.shards[0], queue.runtime.now, 3)
+    batches = browse.batches(queue.runtime, queue.runtime.shards[0], 3)
     assert [message["body"] for message in next(batches).rows.to_pylist()] == ["3", "4", "5"]
     clock.advance(100)
     assert list(batches) == []

@@ -217,7 +217,7 @@ class Comparison:
         newest = [
             (offset, message.lease or "")
             for offset, message in enumerate(self.model.messages)
-            if message.status == IN_FLIGHT and (not self.fifo or message.state(self.model.now) == "Inactive")
+            if message.status == IN_FLIGHT and (not self.fifo or message.state(self.model.now) == "in_flight")
         ]
         # others can do nothing on FIFO queues, and little elsewhere
         if newest and b % 16 < (12 if self.fifo else 6):
@@ -480,12 +480,12 @@ class Comparison:
         """What is told of the whole shard; the machine looks at every message for it."""
         states = model.states()
         assert attrs.astuple(machine.counts(self.clock)) == (
-            states.count("Active"),
-            states.count("Inactive") + states.count("Moving"),
-            states.count("Delayed"),
+            states.count("visible"),
+            states.count("in_flight") + states.count("moving"),
+            states.count("delayed"),
             len(model.rewindable()),
             model.oldest(),
-            states.count("Held"),
+            states.count("held"),
         )
         told = machine.next_event(self.clock)
         if isinstance(model, FifoModel):
@@ -497,10 +497,7 @@ class Comparison:
             for run, state in machine.peek(self.clock, 5)
             for offset in range(run.first, run.last + 1)
         ]
-        shown = {"Active": "visible", "Inactive": "in_flight", "Delayed": "delayed", "Held": "held"}
-        shown["Moving"] = "in_flight"
-        states = [(offset, shown.get(state)) for offset, state in enumerate(model.states())]
-        assert peeked == [(offset, state) for offset, state in states if state is not None][:5]
+        assert peeked == [(offset, state) for offset, state in enumerate(model.states()) if state not in GONE][:5]
 
 
 def _columns(message: Message) -> Any:

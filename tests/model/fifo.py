@@ -49,7 +49,7 @@ class FifoModel(Model):
     def visible(self, places: list[Place]) -> list[Place]:
         """The messages of a group before the first that is hidden."""
         for i, (_, message) in enumerate(places):
-            if message.state(self.now) != "Active":
+            if message.state(self.now) != "visible":
                 return places[:i]
         return places
 
@@ -62,7 +62,7 @@ class FifoModel(Model):
         """A group whose head was deleted waits anew, behind those that wait already."""
         end = self.head + LOOK_AHEAD
         for group, (offset, message) in self.heads().items():
-            if before[group][0] != offset and offset < end and message.state(self.now) == "Active":
+            if before[group][0] != offset and offset < end and message.state(self.now) == "visible":
                 message.hidden_until = self.now
                 self.pass_head(offset + 1)
 
@@ -133,7 +133,7 @@ class FifoModel(Model):
     def attempt_lives(self, attempt: str) -> bool:
         places = self.attempt(attempt)
         for _, message in places:
-            if message.state(self.now) != "Inactive":
+            if message.state(self.now) != "in_flight":
                 return False
             if self.now - (message.attempted_at or 0) >= ATTEMPT_WINDOW:
                 return False
@@ -180,11 +180,11 @@ class FifoModel(Model):
         """Nothing more can be had before the instant that was told, and something happens then."""
         events = set()
         for message, state in zip(self.messages, self.states(), strict=True):
-            if state not in ("Deleted", "Expired", "Purged", "Moved"):
+            if state not in ("deleted", "expired", "purged", "moved"):
                 events.add(message.sent_at + self.settings.retention)
-            if state == "Delayed":
+            if state == "delayed":
                 events.add(message.sent_at + message.delay)
-            if state == "Inactive":
+            if state == "in_flight":
                 events.add(message.hidden_until or 0)
         assert told is None or (told in events and told > self.now), "a false alarm"
         now = self.obtainable()

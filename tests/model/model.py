@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from lakequeue.model.states import TRANSITIONS, MessageState
 from lakequeue.shard import DeadLetters
 
 SECOND = 1_000_000
@@ -21,36 +22,6 @@ DEAD_LETTER_QUEUE = "arn:lakequeue:sqs:local:000000000000:dead"
 FRESH, READY, IN_FLIGHT, MOVING = "fresh", "ready", "in_flight", "moving"
 DELETED, EXPIRED, PURGED, MOVED = "deleted", "expired", "purged", "moved"
 GONE = (DELETED, EXPIRED, PURGED, MOVED)
-
-# STA-13, with what the rules above the requirements add. A dead letter is moving, then moved.
-LEGAL = {
-    ("Delayed", "Active"),
-    ("Delayed", "Expired"),
-    ("Delayed", "Purged"),
-    ("Held", "Active"),
-    ("Held", "Delayed"),
-    ("Held", "Expired"),
-    ("Held", "Purged"),
-    ("Active", "Delayed"),  # by a longer delay of a FIFO queue
-    ("Active", "Inactive"),
-    ("Active", "Deleted"),
-    ("Active", "Expired"),
-    ("Active", "Purged"),
-    ("Inactive", "Active"),
-    ("Inactive", "Deleted"),
-    ("Inactive", "Expired"),
-    ("Inactive", "Purged"),
-    ("Active", "Moving"),  # to a dead-letter queue, or back from one
-    ("Moving", "Moved"),
-    ("Moving", "Active"),  # the other queue is gone
-    ("Moving", "Expired"),
-    ("Moving", "Purged"),
-    ("Moved", "Expired"),
-    ("Deleted", "Expired"),
-    ("Deleted", "Active"),  # these three only what a rewind may bring back
-    ("Deleted", "Delayed"),  # by the delay of a FIFO queue
-    ("Deleted", "Purged"),
-}
 
 
 class Row(NamedTuple):
@@ -165,13 +136,13 @@ class Message:
     def state(self, now: int) -> str:
         """The state under its name in the requirements."""
         if self.status in GONE or self.status == MOVING:
-            return self.status.capitalize()
+            return self.status
         if self.held:
-            return "Held"
+            return "held"
         if self.received_at is None:
             delayed = self.hidden_until is None and self.delay and now < self.sent_at + self.delay
-            return "Delayed" if delayed else "Active"
-        return "Inactive" if self.status == IN_FLIGHT and now < (self.hidden_until or 0) else "Active"
+            return "delayed" if delayed else "visible"
+        return "in_flight" if self.status == IN_FLIGHT and now < (self.hidden_until or 0) else "visible"
 
 
 class Claimed(NamedTuple):
@@ -216,7 +187,7 @@ class Model:
         cap = self.settings.delayed_cap
         for message in self.messages:
             if message.held and message.status not in GONE:
-                if cap is not None and self.states().count("Delayed") >= cap:
+                if cap is not None and self.states().count("delayed") >= cap:
                     break
                 message.held = False
 
@@ -262,14 +233,14 @@ class Model:
         """Only legal transitions happen, by time or by a command (STA-13)."""
         for (old, was_rewindable), message in zip(before, self.messages, strict=True):
             new = message.state(self.now)
-            assert old == new or (old, new) in LEGAL, (old, new)
-            assert not message.rewindable or (new == "Deleted" and self.settings.rewind > 0)
-            if (old, new) == ("Active", "Delayed"):
+            assert old == new or MessageState(new) in TRANSITIONS[MessageState(old)], (old, new)
+            assert not message.rewindable or (new == "deleted" and self.settings.rewind > 0)
+            if (old, new) == ("visible", "delayed"):
                 assert self.settings.fifo and message.received_at is None
-            if old == "Deleted" and new in ("Active", "Delayed"):
+            if old == "deleted" and new in ("visible", "delayed"):
                 assert command == "rewind" and was_rewindable
-                assert new == "Active" or self.settings.fifo
-            if (old, new) == ("Deleted", "Purged"):
+                assert new == "visible" or self.settings.fifo
+            if (old, new) == ("deleted", "purged"):
                 assert command == "purge" and was_rewindable
 
     # looking
@@ -278,7 +249,7 @@ class Model:
         return [message.state(self.now) for message in self.messages]
 
     def in_flight(self) -> int:
-        return self.states().count("Inactive")
+        return self.states().count("in_flight")
 
     def full(self) -> bool:
         return self.settings.cap is not None and self.in_flight() >= self.settings.cap
@@ -304,15 +275,15 @@ class Model:
     def next_event(self) -> int | None:
         instants = []
         for message, state in zip(self.messages, self.states(), strict=True):
-            if state == "Delayed":
+            if state == "delayed":
                 instants.append(message.sent_at + message.delay)
-            if state == "Inactive":
+            if state == "in_flight":
                 instants.append(message.hidden_until or 0)
         if self.full():
             stored = [message for message in self.messages if message.status not in GONE]
             instants += [self.born(message) + self.settings.retention for message in stored]
-        if "Held" in self.states():
-            oldest = self.states().index("Delayed")
+        if "held" in self.states():
+            oldest = self.states().index("delayed")
             instants.append(self.messages[oldest].sent_at + self.settings.retention)
         return min(instants, default=None)
 
@@ -347,7 +318,7 @@ class Model:
 
     def deliverable(self) -> list[int]:
         """What a claim without limits would deliver, in this order."""
-        return [offset for offset, state in enumerate(self.states()) if state == "Active"]
+        return [offset for offset, state in enumerate(self.states()) if state == "visible"]
 
     def moving(self) -> list[Message]:
         return [message for message in self.messages if message.status == MOVING]
@@ -387,7 +358,7 @@ class Model:
         if self.moving():
             return None
         wanted = {offset for first, last in spans for offset in range(first, last + 1)}
-        offsets = [offset for offset, state in enumerate(self.states()) if state == "Active" and offset in wanted]
+        offsets = [offset for offset, state in enumerate(self.states()) if state == "visible" and offset in wanted]
         self.begin_move(offsets, 0)
         return len(offsets)
 
@@ -445,7 +416,7 @@ class Model:
         return self.messages[offset]
 
     def ended(self, message: Message) -> bool:
-        return message.state(self.now) != "Inactive"
+        return message.state(self.now) != "in_flight"
 
     def delete(self, offset: int, lease: str) -> bool:
         message = self.known(offset)

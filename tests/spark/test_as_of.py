@@ -54,14 +54,14 @@ def test_views_show_the_tables_as_of_an_instant(spark: SparkSession, lq: LakeQue
 
     assert at(empty - timedelta(days=1)) == set()
     assert at(empty) == set()
-    assert at(sent) == {("orders", "a", "Active"), ("orders", "b", "Active")}
-    assert at(received) == {("orders", "a", "Inactive"), ("orders", "b", "Active")}
+    assert at(sent) == {("orders", "a", "visible"), ("orders", "b", "visible")}
+    assert at(received) == {("orders", "a", "in_flight"), ("orders", "b", "visible")}
     [row] = spark.sql("SELECT queue, visible, in_flight FROM queues").collect()
     assert tuple(row) == ("orders", 1, 1)
     lq.register_views(spark, now=received + timedelta(seconds=601), as_of=received)
-    assert ("orders", "a", "Active") in shown(spark)
+    assert ("orders", "a", "visible") in shown(spark)
     lq.register_views(spark)
-    assert shown(spark) == {("later", "elsewhere", "Active")}
+    assert shown(spark) == {("later", "elsewhere", "visible")}
 
 
 def test_what_the_log_no_longer_tells_is_an_error_that_says_how_far_it_reaches(lq: LakeQueue) -> None:

@@ -91,7 +91,7 @@ def test_the_views_agree_with_the_counts_at_each_step_of_a_move(
                 *(counts.visible, counts.in_flight, counts.delayed, counts.rewindable),
             )
             assert shown.oldest_age == counts.oldest_age
-        rows = spark.sql("SELECT queue, body, state FROM messages WHERE state != 'Deleted'").collect()
+        rows = spark.sql("SELECT queue, body, state FROM messages WHERE state != 'deleted'").collect()
         assert len({(row.queue, row.body) for row in rows}) == len(rows)
         return {(row.queue, row.body): row.state for row in rows}
 
@@ -107,17 +107,17 @@ def test_the_views_agree_with_the_counts_at_each_step_of_a_move(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(move, "_bring", die)
         queue.receive()
-    assert states() == {("orders", "a"): "Inactive", ("orders", "b"): "Inactive"}
+    assert states() == {("orders", "a"): "in_flight", ("orders", "b"): "in_flight"}
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(move, "_bring", lambda *arguments: bring(*arguments) and die())
         queue.receive()
-    both = {("dead", "a"): "Active", ("dead", "b"): "Active"}
-    assert states() == {("orders", "a"): "Inactive", ("orders", "b"): "Inactive"} | both
+    both = {("dead", "a"): "visible", ("dead", "b"): "visible"}
+    assert states() == {("orders", "a"): "in_flight", ("orders", "b"): "in_flight"} | both
 
     assert queue.receive() == []
     assert states() == both
-    assert spark.sql("SELECT * FROM messages WHERE state = 'Deleted'").count() == 2  # bodies at the source
+    assert spark.sql("SELECT * FROM messages WHERE state = 'deleted'").count() == 2  # bodies at the source
     row = spark.sql("SELECT * FROM messages WHERE queue = 'dead' AND body = 'a'").head()
     assert row is not None
     assert (row.source_queue, row.receive_count) == ("orders", 1)
@@ -127,10 +127,10 @@ def test_the_views_agree_with_the_counts_at_each_step_of_a_move(
 
     assert dead.redrive(where="body = 'a'") == 1
     assert lq.compact()
-    assert states() == {("orders", "a"): "Active", ("dead", "b"): "Active"}
-    row = spark.sql("SELECT * FROM messages WHERE queue = 'orders' AND state = 'Active'").head()
+    assert states() == {("orders", "a"): "visible", ("dead", "b"): "visible"}
+    row = spark.sql("SELECT * FROM messages WHERE queue = 'orders' AND state = 'visible'").head()
     assert row is not None
     assert (row.body, row.source_queue, row.receive_count, row.first_sent_at) == ("a", "dead", 0, None)
 
     clock.advance(3_540)
-    assert states()["dead", "b"] == "Expired"
+    assert states()["dead", "b"] == "expired"

@@ -54,15 +54,15 @@ def test_every_state_is_shown_and_agrees_with_the_counts(
     lq.register_views(spark, now=clock.now())
     shown = states(spark, "queue = 'orders'")
     assert shown == {
-        "too old": "Active",  # received and timed out
-        "deleted": "Deleted",
-        "held": "Inactive",
-        "lapsed": "Active",
-        "back": "Active",
-        "late": "Delayed",
-        "passed": "Active",
-        "fresh": "Active",
-        "fresh and delayed": "Delayed",
+        "too old": "visible",  # received and timed out
+        "deleted": "deleted",
+        "held": "in_flight",
+        "lapsed": "visible",
+        "back": "visible",
+        "late": "delayed",
+        "passed": "visible",
+        "fresh": "visible",
+        "fresh and delayed": "delayed",
     }
     (row,) = spark.sql("SELECT * FROM queues WHERE queue = 'orders'").collect()
     counts = queue.counts()
@@ -84,7 +84,7 @@ def test_every_state_is_shown_and_agrees_with_the_counts(
 
     clock.advance(49)
     lq.register_views(spark, now=clock.now())
-    assert states(spark, "queue = 'orders'")["too old"] == "Expired"
+    assert states(spark, "queue = 'orders'")["too old"] == "expired"
     assert queue.counts().visible == spark.sql("SELECT visible FROM queues WHERE queue = 'orders'").head()[0]
 
 
@@ -99,7 +99,7 @@ def test_fifo_messages_are_shown_with_numbers_and_a_head_that_moved_up_in_its_st
         for name in ("a1", "a2", "a3", "b1")
     }
     lq.register_views(spark, now=clock.now())
-    assert set(states(spark, "queue = 'orders.fifo'").values()) == {"Delayed"}
+    assert set(states(spark, "queue = 'orders.fifo'").values()) == {"delayed"}
     clock.advance(50)
     (first,) = queue.receive()
     clock.advance(10)
@@ -107,7 +107,7 @@ def test_fifo_messages_are_shown_with_numbers_and_a_head_that_moved_up_in_its_st
     queue.send("a4", group_id="a", dedup_id="a4")
 
     lq.register_views(spark, now=clock.now())
-    shown = {"a1": "Deleted", "a2": "Active", "a3": "Active", "b1": "Active", "a4": "Delayed"}
+    shown = {"a1": "deleted", "a2": "visible", "a3": "visible", "b1": "visible", "a4": "delayed"}
     assert states(spark, "queue = 'orders.fifo'") == shown
     rows = {row.body: row for row in spark.table("messages").collect()}
     assert {name: rows[name].sequence_number for name in numbers} == numbers
@@ -118,9 +118,9 @@ def test_fifo_messages_are_shown_with_numbers_and_a_head_that_moved_up_in_its_st
     clock.advance(40)
     queue.set_attributes(delay=45)
     lq.register_views(spark, now=clock.now())
-    assert states(spark, "body = 'a4'") == {"a4": "Delayed"}
+    assert states(spark, "body = 'a4'") == {"a4": "delayed"}
     queue.set_attributes(delay=5)
-    assert states(spark, "body = 'a4'") == {"a4": "Active"}
+    assert states(spark, "body = 'a4'") == {"a4": "visible"}
     counts = queue.counts()
     (row,) = spark.sql("SELECT * FROM queues WHERE queue = 'orders.fifo'").collect()
     assert (row.visible, row.in_flight, row.delayed) == (counts.visible, counts.in_flight, counts.delayed)
@@ -150,12 +150,12 @@ def test_held_messages_are_shown_as_such_and_agree_with_the_counts(
         assert (row.visible, row.in_flight, row.delayed, row.held, row.oldest_age) == told
         assert row.delayed and row.held
     peeked = {m.body: m.state for each in (fifo, shards) for m in each.peek(limit=100)}
-    names = {"visible": "Active", "in_flight": "Inactive", "delayed": "Delayed", "held": "Held"}
-    rows = spark.sql("SELECT * FROM messages WHERE state NOT IN ('Deleted', 'Expired')").collect()
+    names = {"visible": "visible", "in_flight": "in_flight", "delayed": "delayed", "held": "held"}
+    rows = spark.sql("SELECT * FROM messages WHERE state NOT IN ('deleted', 'expired')").collect()
     assert {row.body: row.state for row in rows} == {body: names[state] for body, state in peeked.items()}
-    assert {(row.visible_at, row.receive_count) for row in rows if row.state == "Held"} == {(None, 0)}
+    assert {(row.visible_at, row.receive_count) for row in rows if row.state == "held"} == {(None, 0)}
     shards.set_attributes(max_delayed_messages=None)  # the views ask the shards for the cap
-    assert "Held" not in states(spark, "queue = 'shards'").values()
+    assert "held" not in states(spark, "queue = 'shards'").values()
 
 
 @pytest.mark.spec("PUR-1")
@@ -167,10 +167,10 @@ def test_what_was_purged_is_not_shown_and_each_query_sees_the_newest(
     assert states(spark) == {}
     queue.send_batch([SendEntry(body="a"), SendEntry(body="b")])
     queue.send("c")
-    assert states(spark) == dict.fromkeys("abc", "Active")
+    assert states(spark) == dict.fromkeys("abc", "visible")
     queue.purge()
     queue.send("d")
-    assert states(spark) == {"d": "Active"}
+    assert states(spark) == {"d": "visible"}
     heads = spark.sql("SELECT shard, state FROM receipts WHERE first_offset = -1 ORDER BY shard").collect()
     assert [tuple(row) for row in heads] == [(0, "head"), (1, "head")]
 
@@ -214,7 +214,7 @@ class Consumed:
 
     def compare(self, shown: dict[str, str], history: list[str], row: Row) -> None:
         assert sorted(history) == sorted(self.rewindable())
-        assert {body for body, state in shown.items() if state == "Deleted"} == self.deleted
+        assert {body for body, state in shown.items() if state == "deleted"} == self.deleted
         counts = self.queue.counts()
         told = (counts.visible, counts.in_flight, counts.delayed, counts.rewindable)
         assert (row.visible, row.in_flight, row.delayed, row.rewindable) == told
@@ -261,8 +261,8 @@ def test_runs_across_chunks_reach_every_message(
     handles = {m.body: m.receipt_handle for m in queue.receive(max_messages=17)}
     queue.delete_batch([handles["04"], handles["05"], handles["12"]])
     lq.register_views(spark, now=clock.now())
-    expected = {f"{i:02}": "Inactive" if i < 17 else "Active" for i in range(20)}
-    assert states(spark) == expected | dict.fromkeys(("04", "05", "12"), "Deleted")
+    expected = {f"{i:02}": "in_flight" if i < 17 else "visible" for i in range(20)}
+    assert states(spark) == expected | dict.fromkeys(("04", "05", "12"), "deleted")
 
 
 def test_a_filter_on_queue_leaves_other_queues_unread(

@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 
 from lakequeue.model.arguments import check_whole
 from lakequeue.model.clock import to_micros
-from lakequeue.operations.results import PeekedMessage, peeked_message
+from lakequeue.model.sequence_numbers import sequence_number
+from lakequeue.model.states import MessageState
+from lakequeue.operations.results import WITH_VISIBLE_AT, PeekedMessage, peeked_message
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import Now, ShardService
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import Run, ShardMachine
 from lakequeue.storage import layout
 
@@ -42,10 +44,11 @@ Integers = npt.NDArray[np.int64]
 class Batch:
     """Stored messages of one shard, in the order of their sending."""
 
+    queue: OpenQueue
     shard: ShardService
     now: int
     """Instant that their states are judged at."""
-    runs: list[tuple[Run, str]]
+    runs: list[tuple[Run, MessageState]]
     """Parts of runs with their state, as ``ShardMachine`` answers them."""
     offsets: Integers
     rows: pa.Table
@@ -67,13 +70,13 @@ class Batch:
         return pa.table({name: COLUMNS[name][1](self).cast(COLUMNS[name][0]) for name in chosen})
 
 
-Parts = Callable[[ShardMachine, int, int, int], list[tuple[Run, str]]]
+Parts = Callable[[ShardMachine, int, int, int], list[tuple[Run, MessageState]]]
 """Which messages of a shard: ``ShardMachine.peek`` or ``ShardMachine.peek_history``."""
 
 
 def batches(
+    queue: OpenQueue,
     shard: ShardService,
-    now: Now,
     rows: int,
     parts: Parts = ShardMachine.peek,
     start: int = 0,
@@ -86,12 +89,12 @@ def batches(
     """
     most, gone_through = growth * rows, 0
     while True:
-        instant = now()
+        instant = queue.now()
         runs = shard.look(lambda machine: parts(machine, instant, rows, start))  # noqa: B023
         if not runs:
             return
         for offsets, table in _read(shard, [run for run, _ in runs], rows):
-            yield Batch(shard, instant, runs, offsets, table)
+            yield Batch(queue, shard, instant, runs, offsets, table)
             gone_through += len(offsets)
         start = runs[-1][0].last + 1
         rows = min(max(rows, gone_through // 2), most)
@@ -102,7 +105,7 @@ def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt |
     with queue.service("peek") as call:
         check_whole("limit", limit)
         condition = predicate(where, interrupt)
-        search = _search(queue.now, condition, limit)
+        search = _search(queue, condition, limit)
         found = _oldest((_found(search(shard), condition) for shard in queue.shards), limit)
         call.messages = len(found)
         return found
@@ -113,7 +116,7 @@ def peek_history(
 ) -> list[PeekedMessage]:
     """The same of the deleted messages that can be rewound, sent at an instant or later (RWD-4)."""
     with queue.service("peek_history"):
-        search, instant = _search(queue.now, condition, limit), to_micros(since)
+        search, instant = _search(queue, condition, limit), to_micros(since)
         found = []
         for shard in queue.shards:
             start = shard.log().first_sent_at_or_after(instant)
@@ -130,11 +133,11 @@ def predicate(where: str | None, interrupt: Interrupt | None = None) -> Predicat
     return Predicate(where, SCHEMA, interrupt=interrupt)
 
 
-def _search(now: Now, predicate: Predicate | None, limit: int) -> Callable[..., Iterator[Batch]]:
+def _search(queue: OpenQueue, predicate: Predicate | None, limit: int) -> Callable[..., Iterator[Batch]]:
     """`batches` in sizes for a condition that may be true for few messages, or for the first ones alone."""
     if predicate is None:
-        return partial(batches, now=now, rows=min(limit, ROWS))
-    return partial(batches, now=now, rows=ROWS, growth=GROWTH)
+        return partial(batches, queue, rows=min(limit, ROWS))
+    return partial(batches, queue, rows=ROWS, growth=GROWTH)
 
 
 def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> list[PeekedMessage]:
@@ -181,8 +184,28 @@ def _logged(name: str) -> Callable[[Batch], pa.ChunkedArray]:
     return lambda batch: batch.rows[name]
 
 
-def _of_runs(value: Callable[[Run, str], object], type_: pa.DataType) -> Callable[[Batch], pa.Array]:
-    return lambda batch: pa.array([value(*part) for part in batch.runs], type_).take(pa.array(batch.run_numbers))
+def _of_runs(value: Callable[[Run], object], type_: pa.DataType) -> Callable[[Batch], pa.Array]:
+    return lambda batch: pa.array([value(run) for run, _ in batch.runs], type_).take(pa.array(batch.run_numbers))
+
+
+def _constant(value: Callable[[Batch], object], type_: pa.DataType) -> Callable[[Batch], pa.Array]:
+    return lambda batch: pa.repeat(pa.scalar(value(batch), type_), len(batch.offsets))
+
+
+def _states(batch: Batch) -> pa.Array:
+    return pa.array([state.value for _, state in batch.runs], pa.string()).take(pa.array(batch.run_numbers))
+
+
+def _visible_at(batch: Batch) -> pa.Array:
+    instants = _of_runs(lambda run: run.visible_at, layout.INSTANT)(batch)
+    shown = pc.is_in(_states(batch), pa.array([state.value for state in WITH_VISIBLE_AT]))
+    return pc.if_else(shown, pc.coalesce(instants, batch.rows["sent_at"].combine_chunks()), None)
+
+
+def _sequence_numbers(batch: Batch) -> pa.Array:
+    if not batch.queue.fifo:
+        return pa.nulls(len(batch.offsets), pa.string())
+    return pa.array([sequence_number(batch.shard.shard, offset) for offset in batch.offsets.tolist()], pa.string())
 
 
 def _sources(batch: Batch) -> pa.Array:
@@ -207,27 +230,35 @@ def _attributes(batch: Batch) -> pa.Array:
 
 
 COLUMNS: dict[str, tuple[pa.DataType, Callable[[Batch], pa.Array | pa.ChunkedArray]]] = {
+    "queue": (pa.string(), _constant(lambda batch: batch.queue.name, pa.string())),
+    "region": (pa.string(), _constant(lambda batch: batch.queue.region, pa.string())),
     "message_id": (pa.string(), _logged("message_id")),
-    "body": (pa.string(), _logged("body")),
-    "state": (pa.string(), _of_runs(lambda run, state: state, pa.string())),
-    "receive_count": (pa.int32(), _of_runs(lambda run, state: run.receive_count, pa.int32())),
-    "sent_at": (layout.INSTANT, _logged("sent_at")),
-    "visible_at": (layout.INSTANT, _of_runs(lambda run, state: run.visible_at, layout.INSTANT)),
-    "age": (pa.float64(), _ages),
+    "state": (pa.string(), _states),
     "group_id": (pa.string(), _logged("group_id")),
+    "sent_at": (layout.INSTANT, _logged("sent_at")),
+    "visible_at": (layout.INSTANT, _visible_at),
+    "receive_count": (pa.int32(), _of_runs(lambda run: run.receive_count, pa.int32())),
+    "first_received_at": (layout.INSTANT, _of_runs(lambda run: run.first_received_at, layout.INSTANT)),
+    "age": (pa.float64(), _ages),
+    "body": (pa.string(), _logged("body")),
+    "message_attributes": (pa.map_(pa.string(), pa.string()), _attributes),
+    "delay_seconds": (pa.float64(), _logged("delay_seconds")),
     "dedup_id": (pa.string(), _logged("dedup_id")),
     "source_queue": (pa.string(), _sources),
-    "message_attributes": (pa.map_(pa.string(), pa.string()), _attributes),
+    "first_sent_at": (layout.INSTANT, _logged("first_sent_at")),
+    "sequence_number": (pa.string(), _sequence_numbers),
+    "shard": (pa.int32(), _constant(lambda batch: batch.shard.shard, pa.int32())),
+    "log_offset": (pa.int64(), lambda batch: pa.array(batch.offsets)),
 }
-"""What a condition may name, its type, and where a batch has it: as in ``PeekedMessage``, ``age`` in seconds."""
+"""What a condition may name, its type, and how a batch computes it: the columns of SQL's ``messages``."""
 SCHEMA = pa.schema([(name, type_) for name, (type_, _) in COLUMNS.items()])
 
 _FROM_LOG = pa.schema(
     [
         layout.MESSAGES.field(name)
         for name in (
-            *("message_id", "body", "message_attributes", "group_id", "dedup_id", "sent_at"),
-            *("source_queue", "source_receive_count"),
+            *("message_id", "body", "message_attributes", "group_id", "dedup_id", "sent_at", "delay_seconds"),
+            *("source_queue", "source_receive_count", "first_sent_at"),
         )
     ]
 )

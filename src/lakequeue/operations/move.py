@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_whole
+from lakequeue.model.states import MessageState
 from lakequeue.operations import browse
 from lakequeue.operations.send import shard_of_group
 from lakequeue.runtime.open_queue import OpenQueue
@@ -91,7 +92,7 @@ def redrive(
         condition, moved = browse.predicate(where, interrupt), 0
         for shard in queue.shards:
             finish(queue, shard)
-            for batch in browse.batches(shard, queue.now, browse.ROWS):
+            for batch in browse.batches(queue, shard, browse.ROWS):
                 left = None if most is None else most - moved
                 try:
                     targets = _targets(queue, batch, condition, left, key)
@@ -114,7 +115,7 @@ def redrivable(queue: OpenQueue, where: str | None, interrupt: Interrupt | None)
         found: Counter[str] = Counter()
         condition = browse.predicate(where, interrupt)
         for shard in queue.shards:
-            for batch in browse.batches(shard, queue.now, browse.ROWS, growth=browse.GROWTH):
+            for batch in browse.batches(queue, shard, browse.ROWS, growth=browse.GROWTH):
                 for key, offsets in _targets(queue, batch, condition, None, None).items():
                     found[key] += len(offsets)
         targets = {key: queue.root.living(key) for key in found}
@@ -134,7 +135,7 @@ def _targets(
     keys: dict[str, str | None] = {}
     for row in map(int, rows):
         source = sources[row]
-        if most == 0 or states[row] != "visible":
+        if most == 0 or states[row] is not MessageState.VISIBLE:
             continue
         key = target_key
         if key is None and source is not None:

@@ -10,6 +10,7 @@ import attrs
 
 from lakequeue.model.clock import from_micros
 from lakequeue.model.messages import AttributeValue, Message, select_attributes
+from lakequeue.model.states import MessageState
 from lakequeue.shard import ClaimedSpan, ClaimResult, Run
 
 
@@ -28,17 +29,22 @@ class QueueCounts:
     held: int = 0
 
 
+WITH_VISIBLE_AT = (MessageState.VISIBLE, MessageState.IN_FLIGHT, MessageState.DELAYED)
+"""States of which it is known when a message becomes, or became, visible."""
+
+
 @attrs.frozen
 class PeekedMessage:
     """A message as it lies in the queue, looked at without receiving it."""
 
     message_id: str
     body: str
-    state: str
-    """``visible``, ``in_flight``, ``delayed`` or ``held``."""
+    state: MessageState
+    """``visible``, ``in_flight``, ``delayed``, ``held``, ``moving``, or of a history ``deleted``."""
     receive_count: int
     sent_at: datetime
     visible_at: datetime | None
+    """When it becomes, or became, visible; None unless it is visible, in flight or delayed."""
     message_attributes: dict[str, AttributeValue]
     group_id: str | None = None
     source_queue: str | None = None
@@ -85,15 +91,18 @@ def received_message(
     )
 
 
-def peeked_message(row: Mapping[str, Any], state: str, run: Run) -> PeekedMessage:
+def peeked_message(row: Mapping[str, Any], state: MessageState, run: Run) -> PeekedMessage:
     """A message as someone sees it who only looks."""
+    visible_at = None
+    if state in WITH_VISIBLE_AT:
+        visible_at = row["sent_at"] if run.visible_at is None else from_micros(run.visible_at)
     return PeekedMessage(
         row["message_id"],
         row["body"],
         state,
         run.receive_count,
         row["sent_at"],
-        None if run.visible_at is None else from_micros(run.visible_at),
+        visible_at,
         _attributes(row),
         row["group_id"],
         None if row["source_queue"] is None else row["source_queue"].rpartition(":")[2],

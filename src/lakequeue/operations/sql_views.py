@@ -48,10 +48,10 @@ MESSAGES: Mapping[str, str] = {
 }
 """The columns of the view, which a condition of ``Queue.peek`` may name too (``browse.COLUMNS``).
 
-``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when the
-message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``receive_count`` is NULL for
-deleted and expired messages; ``age`` is in seconds since the message was sent; ``message_attributes`` are texts,
-binary values in base64; standard queues have no sequence numbers."""
+``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when
+the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``receive_count`` is NULL
+for deleted and expired messages; ``age`` is in seconds since the message was sent; ``message_attributes`` are
+texts, binary values in base64; standard queues have no sequence numbers."""
 
 HISTORY: Mapping[str, str] = {name: type_ for name, type_ in MESSAGES.items() if name not in _OF_RUNS}
 """Deleted messages that can be rewound now."""

@@ -26,7 +26,7 @@ from lakequeue.shard.commands import (
     SetAttributes,
 )
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.shard.runs import IN_FLIGHT, VISIBLE, DELETED, DeadLetters, Head, Log, Run
+from lakequeue.shard.runs import DELETED, IN_FLIGHT, VISIBLE, DeadLetters, Head, Log, Run
 
 __all__ = [
     "IN_FLIGHT",

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
+from lakequeue.model.states import MessageState
 from lakequeue.shard import admin, move, settle
 from lakequeue.shard.claim.standard import attempt_lives, claim
 from lakequeue.shard.commands import (
@@ -206,11 +207,11 @@ class ShardMachine:
         """First offset that retention still keeps (RET-1, RET-9)."""
         return expired_below(self._at(now))
 
-    def peek(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, str]]:
+    def peek(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, MessageState]]:
         """The oldest stored messages from offset `start` on, see `peek.stored_messages`."""
         return stored_messages(self._at(now), limit, start)
 
-    def peek_history(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, str]]:
+    def peek_history(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, MessageState]]:
         """The oldest deleted messages from offset `start` on that can be rewound, see `peek.deleted_messages`."""
         return deleted_messages(self._at(now), limit, start)
 

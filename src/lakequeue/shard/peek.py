@@ -13,7 +13,7 @@ from lakequeue.shard.state import ShardState
 def stored_messages(state: ShardState, limit: int, start: int) -> list[tuple[Run, MessageState]]:
     """The oldest stored messages from offset `start` on, as parts of runs with their state, lowest offset first.
 
-    Fresh messages count as visible runs. `visible_at` of a part is None where its messages had no delay and were never
+    Fresh messages count as visible runs. A part has no `visible_at` where its messages had no delay and were never
     received: they are visible since they were sent.
     """
     found: list[tuple[Run, MessageState]] = []

@@ -23,8 +23,8 @@ class Run(NamedTuple):
     """Consecutive messages in the same state: one row of `receipts`.
 
     `visible_at` None means delayed and never received: each message of the run then becomes available
-    when the log says so, and its state is `visible` until then too. A `visible` run with a `lease_id` was handed back by the holder of that lease
-    (VIS-4); an `in_flight` run whose `visible_at` has passed may be claimed again, but its lease stays
+    when the log says so, and the run is `visible` before that too. A `visible` run with a `lease_id` was handed
+    back by the holder of that lease (VIS-4); an `in_flight` run whose `visible_at` has passed may be claimed again, but its lease stays
     the latest one until then (RCP-8). A `deleted` run lies in the history: deleted messages that a rewind may
     bring back; nothing else is kept of them, so that neighbours are one run. A `moving` run is on its way to
     another queue: nobody holds it any more, and whoever finds it finishes the move.

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import attrs
 
 from lakequeue.shard.index import ShardIndex
-from lakequeue.shard.runs import IN_FLIGHT, MOVING, VISIBLE, DELETED, Head, Run
+from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Run
 
 
 class ShardState(ShardIndex):
