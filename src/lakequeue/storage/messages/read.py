@@ -1,4 +1,4 @@
-"""A shard's messages as the state machine and the readers see them: segments, files, instants."""
+"""The log of a shard as the state machine and readers use it: segments, files, send instants."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SECOND = 1_000_000
 
 
 class Columns(NamedTuple):
-    """What is kept of a file's messages: instants and delays (µs), groups as numbers of names, and of dead
-    letters their receive count, 0 for others, and when they were first sent, if that differs."""
+    """Cached columns of a file: send instants and delays (µs), groups as indexes into ``names``; for dead letters
+    the receive count (0 for others) and the first send instant, if it differs (else 0)."""
 
     sent_at: Integers
     delay: Integers
@@ -48,7 +48,7 @@ class LogFile:
     first: int
     last: int
     bulk: bool
-    """All of it was sent at ``opened_at``."""
+    """All its messages were sent at ``opened_at``."""
     delayed: bool
     """It may hold messages with a delay."""
     dead_letters: bool
@@ -56,7 +56,7 @@ class LogFile:
 
     @classmethod
     def of(cls, file: LiveFile) -> LogFile:
-        """What the log of the table says of a file of ``messages``."""
+        """A live file of ``messages`` as part of the log."""
         base, delay = file.partition["base_offset"], file.maximum.get("delay_seconds")
         return cls(
             file=file,
@@ -100,7 +100,7 @@ class ShardLog:
         self._opened = [file.opened_at for file in self.files]
 
     def file_of(self, offset: int) -> LogFile | None:
-        """The file that holds an offset, None if its segment was dropped."""
+        """The file that holds an offset; None if its segment was dropped."""
         index = bisect_right(self._firsts, offset) - 1
         return self.files[index] if index >= 0 and offset <= self.files[index].last else None
 
@@ -120,7 +120,7 @@ class ShardLog:
         stop = bisect_left(self._opened, instant)
         if stop == 0:
             return self.files[0].first if self.files else self.end
-        # a segment was sent before the next one was opened, so only the last of these is in question
+        # all messages of a segment were sent before the next was opened, so only the last of these is in question
         index = stop - 1
         while index > 0 and self.files[index - 1].base == self.files[index].base:
             index -= 1
@@ -133,11 +133,11 @@ class ShardLog:
 
     @property
     def begin(self) -> int:
-        """Everything below was dropped."""
+        """First offset that was not dropped."""
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """The log as it was at an instant, when it was known to reach up to an offset at or above ``begin``."""
+        """The log as it was at an instant; ``reached`` is an end offset that it is known to have had by then."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns)
