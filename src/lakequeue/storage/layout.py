@@ -191,10 +191,6 @@ def tables_path(root: str, key: str) -> str:
     return f"{root}/q/{key}"
 
 
-def shard_path(root: str, key: str, shard: int) -> str:
-    return f"{root}/q/{key}/{shard}"
-
-
 def messages_path(root: str, key: str, shard: int) -> str:
     return f"{root}/q/{key}/{shard}/messages"
 

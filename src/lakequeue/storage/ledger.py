@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import repeat
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.errors import QueueClientError
+from lakequeue.model.clock import to_micros
 from lakequeue.shard import Decision, Head, Run, ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
@@ -211,20 +213,14 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _head(cells: dict[str, Any]) -> Head:
-    def micros(name: str) -> int | None:
-        value = cells[name]
-        return None if value is None else pa.scalar(value, layout.INSTANT).cast(pa.int64()).as_py()
+    def micros(instant: datetime | None) -> int | None:
+        return None if instant is None else to_micros(instant)
 
     return Head(
-        epoch=cells["epoch"],
-        head_offset=cells["head_offset"],
-        floor_offset=cells["floor_offset"],
-        purged_offset=cells["purged_offset"],
-        purged_at=micros("purged_at"),
-        closed=cells["closed"],
-        move_number=cells["move_number"],
-        committed_at=micros("committed_at") or 0,
-        attributes=dict(cells["attributes"]),
-        attributes_version=cells["attributes_version"],
-        released_offset=cells["released_offset"],
+        **cells
+        | {
+            "purged_at": micros(cells["purged_at"]),
+            "committed_at": micros(cells["committed_at"]) or 0,
+            "attributes": dict(cells["attributes"]),
+        }
     )

@@ -132,7 +132,7 @@ def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Ta
     tables = table.read([file.file for file in recent], [*_KEY, "sent_at", "source_queue"])
     parts = []
     for file, rows in zip(recent, tables, strict=True):
-        sent_at = pc.fill_null(rows["sent_at"].cast(pa.int64()), file.opened_at)
+        sent_at = file.sent_at(rows)
         offset = pa.array(np.arange(file.first, file.last + 1), pa.int64())
         counts = pc.and_(pc.greater(sent_at, horizon), pc.greater_equal(offset, first))
         part = pa.table([_keys(rows, by_group), sent_at, offset], schema=_SENT)

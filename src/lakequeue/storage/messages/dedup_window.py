@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.messages.read import LogFile
+from lakequeue.storage.messages.read import LogFile, stretches
 
 WINDOW = 300 * 1_000_000
 """Microseconds from the first accepted send (DDP-9)."""
@@ -66,14 +66,14 @@ class DedupWindow:
                 break
             rows = table.read([file.file], ["sent_at", "group_id", "dedup_id", "source_queue"])[0]
             recent.append((file, rows))
-            if _instants(file, rows)[0] <= now - WINDOW:
+            if file.sent_at(rows)[0].as_py() <= now - WINDOW:
                 break
         for file, rows in reversed(recent):
             self._add_rows(file, rows, now - WINDOW)
         self.end = end
 
     def _add_rows(self, file: LogFile, rows: pa.Table, horizon: int) -> None:
-        sent = _instants(file, rows)
+        sent = file.sent_at(rows).to_numpy()
         begin = max(self.end - file.first, int(np.searchsorted(sent, horizon, side="right")))
         ids = pc.if_else(pc.is_null(rows["source_queue"]), rows["dedup_id"], None)  # moved messages do not count
         keys: list[Key | None] = ids.slice(begin).to_pylist()
@@ -83,12 +83,6 @@ class DedupWindow:
                 None if key is None else dedup_key(group, str(key), True)
                 for group, key in zip(groups, keys, strict=True)
             ]
-        edges = [0, *(np.flatnonzero(np.diff(sent[begin:])) + 1).tolist(), len(keys)]
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in stretches(sent[begin:]):
             if start < stop:
                 self.add(file.first + begin + start, keys[start:stop], int(sent[begin + start]))
-
-
-def _instants(file: LogFile, rows: pa.Table) -> np.ndarray:
-    instants: np.ndarray = pc.fill_null(rows["sent_at"].cast(pa.int64()), file.opened_at).to_numpy()
-    return instants

@@ -69,6 +69,10 @@ class LogFile:
             dead_letters=file.nulls.get("source_receive_count") != file.rows,
         )
 
+    def sent_at(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Send instants of rows of the file, in microseconds."""
+        return pc.fill_null(rows["sent_at"].cast(pa.int64()), self.opened_at)
+
     @property
     def size(self) -> int:
         """Bytes."""
@@ -152,15 +156,15 @@ class ShardLog:
                 continue
             low, high = max(first, file.first), min(last, file.last)
             if delay is not None and file.bulk:
-                edges, instants = [0, high - low + 1], np.array([file.opened_at + delay])
+                parts, instants = [(0, high - low + 1)], np.array([file.opened_at + delay])
             else:
                 columns, part = self._columns(file), slice(low - file.first, high - file.first + 1)
                 sent, own = columns.sent_at[part], columns.delay[part] if delay is None else delay
                 instants = np.where(own > 0, sent + own, 0)
-                edges = [0, *(np.flatnonzero(np.diff(instants)) + 1).tolist(), len(instants)]
+                parts = stretches(instants)
             if begin < low:
                 yield begin, low - 1, 0
-            for start, stop in zip(edges, edges[1:], strict=False):
+            for start, stop in parts:
                 yield low + start, low + stop - 1, int(instants[start])
             begin = high + 1
         if begin <= last:
@@ -173,8 +177,7 @@ class ShardLog:
             low, high = max(first, file.first), min(last, file.last)
             columns, part = self._columns(file), slice(low - file.first, high - file.first + 1)
             count, sent = columns.source_receive_count[part], columns.first_sent_at[part]
-            changes = np.flatnonzero((np.diff(count) != 0) | (np.diff(sent) != 0)) + 1
-            for start, stop in pairwise([0, *changes.tolist(), len(count)]):
+            for start, stop in stretches(count, sent):
                 if count[start]:
                     yield DeadLetters(low + start, low + stop - 1, int(count[start]), int(sent[start]) or None)
 
@@ -196,8 +199,7 @@ class ShardLog:
             group = columns.group[offsets - file.first]
             order = np.argsort(group, kind="stable")  # by group, and in each the offsets stay in order
             offsets, group = offsets[order], group[order]
-            edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
-            for start, stop in zip(edges, edges[1:], strict=False):
+            for start, stop in stretches(group):
                 yield columns.names[group[start]], cast(Sequence[int], offsets[start:stop])
 
 
@@ -229,8 +231,7 @@ class LogReader:
         known = self._known.get(file.file.path)
         if known is None:
             rows = self.table.read([file.file], _KEPT)[0]
-            sent = rows["sent_at"].cast(pa.int64())
-            sent = pc.fill_null(sent, file.opened_at).to_numpy()
+            sent = file.sent_at(rows).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
             group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()
             known = self._known[file.file.path] = Columns(
@@ -247,3 +248,9 @@ class LogReader:
 def log_files(table: Table) -> list[LogFile]:
     """The live files of ``messages`` in the loaded snapshot."""
     return [LogFile.of(file) for file in table.files()]
+
+
+def stretches(*columns: Integers) -> list[tuple[int, int]]:
+    """Maximal stretches of rows that are equal in all columns, as (start, stop)."""
+    changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
+    return list(pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(columns[0])]))
