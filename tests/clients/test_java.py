@@ -41,7 +41,7 @@ def test_the_walkthrough_of_a_fifo_queue(served: ServerProcess, printed: list[tu
     assert values["Attribute.MessageDeduplicationId"] == "1"
     assert values["Attribute.ApproximateReceiveCount"] == "1"
     assert values["SameReceiptHandle"] == values["ReceiptHandle"]
-    assert values["deleted"] == "true false"
+    assert values["Deleted"] == "true false"
     assert not served.lake.list_queues()
 
 

@@ -42,7 +42,7 @@ def messages(first: int, count: int, base: int = 0) -> pa.Table:
     )
 
 
-def runs(*offsets: int, state: str = "ready", op: str | None = None) -> pa.Table:
+def runs(*offsets: int, state: str = "visible", op: str | None = None) -> pa.Table:
     schema = layout.RECEIPTS if op is None else layout.RECEIPTS.append(pa.field("op", pa.string()))
     details = dict.fromkeys(layout.RUN.names) | {"visible_at": OPENED}
     row = {"settled": False, "state": state, "run": details}
@@ -206,7 +206,7 @@ def test_merge_puts_updates_and_deletes_by_key(ledger: Table) -> None:
         {"receipts": 2},
         "b",
     )
-    expected = [(1, "ready"), (2, "in_flight"), (9, "in_flight")]
+    expected = [(1, "visible"), (2, "in_flight"), (9, "in_flight")]
     assert sorted(rows_of(ledger, "first_offset", "state")) == expected
     assert ledger.transaction("receipts") == 2
     assert ledger.landed("b", 1)

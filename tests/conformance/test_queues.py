@@ -197,7 +197,7 @@ def test_counts_and_a_peek_tell_states_and_change_nothing(harness: Harness, cloc
     assert (counts.visible, counts.in_flight, counts.delayed, counts.rewindable) == (1, 1, 1, 0)
     assert counts.oldest_age == 2
     wire = other.attributes()
-    assert [wire[f"ApproximateNumberOfMessages{kind}"] for kind in ("", "NotVisible", "delayed")] == ["1"] * 3
+    assert [wire[f"ApproximateNumberOfMessages{kind}"] for kind in ("", "NotVisible", "Delayed")] == ["1"] * 3
     assert wire["QueueArn"].endswith(":orders")
     assert other.attributes([]) == {}
     assert harness.versions() == before

@@ -13,7 +13,6 @@ import attrs
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.shard import (
-    SETTLED,
     ChangeVisibility,
     Claim,
     ClaimResult,
@@ -471,7 +470,7 @@ class Comparison:
     def check_history(self, model: Model) -> None:
         """The settled runs are the rewindable messages, nothing else is kept of them, and neighbours are one."""
         history = self.machine.history
-        assert all(run == Run(run.first, run.last, SETTLED) for run in history)
+        assert all(run == Run(run.first, run.last, DELETED) for run in history)
         assert all(left.last + 1 < right.first for left, right in pairwise(history)), "equal neighbours"
         told = [offset for run in history for offset in range(run.first, run.last + 1)]
         assert told == model.rewindable()

@@ -19,7 +19,7 @@ TWELVE_HOURS = 43_200 * SECOND
 MOVED_AT_ONCE = 1_000
 DEAD_LETTER_QUEUE = "arn:lakequeue:sqs:local:000000000000:dead"
 
-FRESH, READY, IN_FLIGHT, MOVING = "fresh", "ready", "in_flight", "moving"
+FRESH, VISIBLE, IN_FLIGHT, MOVING = "fresh", "visible", "in_flight", "moving"
 DELETED, EXPIRED, PURGED, MOVED = "deleted", "expired", "purged", "moved"
 GONE = (DELETED, EXPIRED, PURGED, MOVED)
 
@@ -407,7 +407,7 @@ class Model:
         self.head = max(self.head, head)
         for message in self.messages[: self.head]:
             if message.status == FRESH:
-                message.status = READY
+                message.status = VISIBLE
 
     def known(self, offset: int) -> Message | None:
         """The message of a receipt, unless it is gone or nobody ever received it."""
@@ -435,7 +435,7 @@ class Model:
             raise Refused("InvalidParameterValue", "does not exist")
         if message.lease != lease:
             raise Refused("InvalidParameterValue", "expired")
-        if message.status == READY or (self.settings.strict and self.ended(message)):
+        if message.status == VISIBLE or (self.settings.strict and self.ended(message)):
             raise Refused("MessageNotInflight")
         if timeout == 0:
             self.hand_back(message)
@@ -455,7 +455,7 @@ class Model:
         message.hidden_until = until
 
     def hand_back(self, message: Message) -> None:
-        message.status = READY
+        message.status = VISIBLE
         message.hidden_until = self.now
 
     def leased(self, lease: str, spans: list[tuple[int, int]]) -> list[tuple[int, Message]]:
@@ -534,7 +534,7 @@ class Model:
         for offset in rewound:
             old = self.messages[offset]
             # as sent just now, but for the instant
-            again = Message(old.sent_at, old.delay, old.group, status=READY, first_sent_at=old.first_sent_at)
+            again = Message(old.sent_at, old.delay, old.group, status=VISIBLE, first_sent_at=old.first_sent_at)
             self.messages[offset] = again
         return len(rewound)
 

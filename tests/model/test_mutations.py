@@ -10,8 +10,8 @@ import attrs
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.redrive_policies import RedrivePolicy
 from lakequeue.shard import (
-    READY,
-    SETTLED,
+    DELETED,
+    VISIBLE,
     ClaimResult,
     Head,
     Rewind,
@@ -200,7 +200,7 @@ def range_judged_only_later(patch: Patch) -> None:
     def into_the_history(self: ShardState, run: Run) -> None:
         remove(self, run)
         if self.attributes.rewind_micros:
-            self.history.put(Run(run.first, run.last, SETTLED))
+            self.history.put(Run(run.first, run.last, DELETED))
 
     patch.setattr(ShardState, "remove", into_the_history)
 
@@ -245,7 +245,7 @@ def rewound_as(**columns: Any) -> Callable[[Patch], None]:
             again = list(self.history.pieces(first, self.log.end))
             count = rewind(self, first)
             for run in again:
-                self.runs.put(Run(run.first, run.last, READY, visible_at=self.now)._replace(**columns))
+                self.runs.put(Run(run.first, run.last, VISIBLE, visible_at=self.now)._replace(**columns))
             self._index(self.runs)
             return count
 
@@ -292,7 +292,7 @@ def messages_beside_dead_letters_are_taken_along(patch: Patch) -> None:
 
 def moved_messages_can_be_rewound(patch: Patch) -> None:
     remove = ShardState.remove
-    patch.setattr(ShardState, "remove", lambda self, run: remove(self, run._replace(state=READY)))
+    patch.setattr(ShardState, "remove", lambda self, run: remove(self, run._replace(state=VISIBLE)))
 
 
 def redrives_keep_the_receive_count(patch: Patch) -> None:

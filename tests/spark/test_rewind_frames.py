@@ -13,7 +13,7 @@ import pytest
 
 from concurrency.harness import log_versions, shard_of
 from lakequeue import LakeQueue, Queue
-from lakequeue.shard import SETTLED, Run
+from lakequeue.shard import DELETED, Run
 from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
 
@@ -75,10 +75,10 @@ def runs(queue: Queue) -> tuple[list[Run], list[Run]]:
 def test_many_messages_are_rewound_by_one_small_commit(queue: Queue, clock: ManualClock) -> None:
     messages, half = 300_000, 150_000
     second = consume(queue, clock, messages)
-    assert runs(queue) == ([], [Run(0, messages - 1, SETTLED)])
+    assert runs(queue) == ([], [Run(0, messages - 1, DELETED)])
 
     assert rewind(queue, second) == half
-    assert runs(queue) == ([Run(half, messages - 1)], [Run(0, half - 1, SETTLED)])
+    assert runs(queue) == ([Run(half, messages - 1)], [Run(0, half - 1, DELETED)])
     counts = queue.counts()
     assert (counts.visible, counts.in_flight, counts.rewindable) == (half, 0, half)
     lease = queue.lease()

@@ -12,7 +12,7 @@ from lakequeue.errors import QueueServiceError
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.shard import (
     IN_FLIGHT,
-    READY,
+    VISIBLE,
     ChangeVisibility,
     Claim,
     ClaimedSpan,
@@ -230,9 +230,9 @@ def test_each_message_is_counted_once() -> None:
 def test_the_head_passes_delayed_messages_as_one_run() -> None:
     q = shard(5, delays=[9, 5, 7, 0, 0])
     assert q.receive(0) == "3"
-    assert q.machine.runs[0] == Run(0, 2, READY)
+    assert q.machine.runs[0] == Run(0, 2, VISIBLE)
     assert q.receive(5, 10) == "1 4"
-    assert [run[:3] for run in q.machine.runs[:3]] == [(0, 0, READY), (1, 1, IN_FLIGHT), (2, 2, READY)]
+    assert [run[:3] for run in q.machine.runs[:3]] == [(0, 0, VISIBLE), (1, 1, IN_FLIGHT), (2, 2, VISIBLE)]
     assert q.receive(9, 10) == "0 2"
 
 
@@ -583,9 +583,9 @@ def test_a_lease_settles_what_it_still_holds() -> None:
     q = shard(10, runs=[held(0, 3, "a", 30), held(4, 4, "b", 30), held(5, 9, "a", 30)], head=10)
     assert q.ask(1, LeaseDelete("a", [(0, 9)], except_offsets=[2, 4, 7])) == LeaseCounts(9, 1)
     assert [run[:5] for run in q.machine.runs] == [
-        (2, 2, READY, "a", 1),
+        (2, 2, VISIBLE, "a", 1),
         (4, 4, IN_FLIGHT, "b", 1),
-        (7, 7, READY, "a", 1),
+        (7, 7, VISIBLE, "a", 1),
     ]
     assert q.receive(1, 10) == "2 7"
     assert q.ask(2, LeaseDelete("a", [(0, 9)])) == LeaseCounts(0, 10)

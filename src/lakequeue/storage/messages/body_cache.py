@@ -23,7 +23,7 @@ READ_AHEAD_ROWS = 4096
 _COLUMNS = [
     name
     for name in layout.MESSAGES.names
-    if name not in layout.MESSAGE_PARTITIONS and name not in ("position", "send_id", "delay_seconds")
+    if name not in layout.MESSAGE_PARTITIONS and name not in ("position", "send_id")
 ]
 
 
