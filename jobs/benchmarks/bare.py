@@ -76,7 +76,7 @@ class BareSearch:
         self._connection = duckdb.connect(":memory:", config={"threads": "1"})
 
     def found(self) -> int:
-        with self._queue.runtime.service():
+        with self._queue.runtime.service("peek"):
             return sum(self._found())
 
     def _found(self) -> Iterator[int]:

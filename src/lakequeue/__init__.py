@@ -6,7 +6,7 @@
 from lakequeue import errors
 from lakequeue.client import LakeQueue
 from lakequeue.consumer.consumer import Consumer
-from lakequeue.consumer.workers import Context, Outcome
+from lakequeue.consumer.handler import Context, Outcome
 from lakequeue.errors import *  # noqa: F403
 from lakequeue.lease import Lease
 from lakequeue.model.clock import Clock, SystemClock

@@ -23,6 +23,8 @@ MAX_LISTED = 1_000
 class LakeQueue:
     """Queues under one root directory or URI; thread-safe, and starting it starts no JVM.
 
+    As a context manager it releases at the end what this process holds of the root; a later call opens it again.
+
     Args:
         root: local path or URI; must be writable and hold nothing else. ``create_queue`` makes it.
         spark: adds the DataFrame verbs.
@@ -56,6 +58,16 @@ class LakeQueue:
             raise QueueClientError('engine="spark" needs a session: LakeQueue(root, spark=…)')
         used = None if engine == "point" else spark
         self._runtime = Root(root, clock or SystemClock(), region, root_mode, used, engine == "spark")
+
+    def __enter__(self) -> LakeQueue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Releases the tables that this process holds open and what it has cached; deletes nothing."""
+        self._runtime.release()
+
+    def __repr__(self) -> str:
+        return f"LakeQueue({self.root!r}, region={self.region!r}, engine={self._runtime.engine.name!r})"
 
     @property
     def root(self) -> str:

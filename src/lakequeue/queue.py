@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class Queue:
     """A queue incarnation. Get one from ``LakeQueue``; thread-safe.
 
+    As a context manager it releases at the end what this process holds of the queue; a later call opens it again.
+
     Every method raises QueueDoesNotExist once the queue was deleted, RequestThrottled when other
     processes won every race for a commit (nothing was changed; try again), and QueueClientError
     when storage fails.
@@ -58,6 +60,13 @@ class Queue:
     def key(self) -> str:
         """Name of the queue's directory: a hash of region and name, and the incarnation."""
         return self._runtime.key
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Releases the tables that this process holds open and what it has cached; deletes nothing."""
+        self._runtime.release()
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, region={self.region!r})"

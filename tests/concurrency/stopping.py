@@ -66,8 +66,8 @@ def short_logs(patch: pytest.MonkeyPatch) -> None:
     for properties in (layout.MESSAGES_PROPERTIES, layout.RECEIPTS_PROPERTIES):
         patch.setitem(properties, "delta.checkpointInterval", "10")
     patch.setattr("lakequeue.storage.engines.commit.TRIM_EVERY", 5)
-    patch.setattr("lakequeue.storage.cleaning.LOG_ENTRIES", 5)
-    patch.setattr("lakequeue.storage.cleaning.READING", 0)
+    patch.setattr("lakequeue.storage.engines.log_trimming.LOG_ENTRIES", 5)
+    patch.setattr("lakequeue.storage.engines.log_trimming.READING", 0)
 
 
 def busy_hours(queue: Queue) -> None:

@@ -132,8 +132,7 @@ def test_a_lost_race_numbers_the_same_files_anew(
         raise LostRace("conflict")
 
     monkeypatch.setattr(PointTable, "add", refused)
-    for name in ("storage.engines.commit", "storage.bulk.commit_files"):
-        monkeypatch.setattr(f"lakequeue.{name}.back_off", lambda _: None)
+    monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
     monkeypatch.setattr("lakequeue.storage.bulk.commit_files.ATTEMPTS", 2)
     end = application_id(queue, layout.SEND_ID)
     with pytest.raises(Exception, match="nothing was sent"):

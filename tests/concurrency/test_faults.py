@@ -35,8 +35,7 @@ def queue(lq: LakeQueue) -> Queue:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("storage.engines.commit", "runtime.shard_service", "runtime.root", "operations.queues"):
-        monkeypatch.setattr(f"lakequeue.{module}.back_off", lambda _: None)
+    monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
     for name in (
         "storage.engines.commit._REPEATS",
         "runtime.shard_service.ATTEMPTS",

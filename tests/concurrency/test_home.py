@@ -38,7 +38,7 @@ def test_a_consumer_with_enough_to_do_at_home_forgets_no_shard(tmp_path: Path, f
         [message] = consumer.receive()
         seen[int(message.receipt_handle.split("-")[2])] += 1
     assert all(seen.values()), seen
-    assert consumer.shards[0].shared.home.current == 0 and seen[0] >= LATEST * 0.9
+    assert consumer.runtime.shards[0].shared.home.current == 0 and seen[0] >= LATEST * 0.9
 
 
 @pytest.mark.spec("RCV-16")

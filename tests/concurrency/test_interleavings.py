@@ -231,7 +231,7 @@ class TestManyShards:
             queue.send(body)
         busy = Ledger.commit
         monkeypatch.setattr("lakequeue.runtime.shard_service.ATTEMPTS", 2)
-        monkeypatch.setattr("lakequeue.runtime.shard_service.back_off", lambda _: None)
+        monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
         monkeypatch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and busy(self, *a))
         outcomes = []
         for shard in range(2):  # the first one is busy
@@ -253,7 +253,7 @@ class TestManyShards:
         commit = Ledger.commit
         with monkeypatch.context() as patch:
             patch.setattr("lakequeue.runtime.shard_service.ATTEMPTS", 2)
-            patch.setattr("lakequeue.runtime.shard_service.back_off", lambda _: None)
+            patch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
             patch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and commit(self, *a))
             result = queue.delete_batch(handles)
         assert [entry.receipt_handle for entry in result.successful] == handles[:1]  # of the first shard

@@ -187,7 +187,7 @@ def a_failed_receive_hides_nothing(on: TwoProcesses) -> None:
 def a_throttled_send_stored_nothing(on: TwoProcesses) -> None:
     on.patch.setattr("lakequeue.runtime.shard_service.ATTEMPTS", 2)
     on.patch.setattr("lakequeue.storage.engines.commit._REPEATS", 2)
-    on.patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
+    on.patch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
     original = PointTable.append
 
     def refused(*_: Any) -> None:
@@ -348,6 +348,11 @@ def forget_leases_on_loading(patch: Patch) -> None:
     )
 
 
+def clean_without_a_lock(patch: Patch) -> None:
+    for module in ("cleaning", "engines.log_trimming"):
+        patch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
+
+
 STOPPED = {
     shown_by(test, lambda on: ((on.queue, on.other), on.patch)): "6"
     for test in (
@@ -355,6 +360,7 @@ STOPPED = {
         stops.test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit,
     )
 }
+
 MUTATIONS = [
     Mutation(
         "commit without a lock",
@@ -363,7 +369,7 @@ MUTATIONS = [
     ),
     Mutation(
         "clean without a lock",
-        replace("lakequeue.storage.cleaning.committing", lambda *_, **__: nullcontext()),
+        clean_without_a_lock,
         STOPPED,
     ),
     Mutation(

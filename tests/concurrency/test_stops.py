@@ -153,7 +153,7 @@ class TestWithoutALock:
 
     @pytest.fixture(autouse=True)
     def no_lock(self, pair: tuple[Queue, Queue], monkeypatch: Patch) -> None:
-        for module in ("engines.commit", "cleaning"):
+        for module in ("engines.commit", "engines.log_trimming", "cleaning"):
             monkeypatch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
         monkeypatch.setattr("lakequeue.storage.engines.commit.local_path", lambda _: None)
 

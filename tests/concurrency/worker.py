@@ -26,7 +26,7 @@ from lakequeue import LakeQueue, QueueClientError, QueueServiceError, RedrivePol
 from lakequeue.operations import compact
 from lakequeue.runtime import shard_service
 from lakequeue.storage import cleaning, layout, ledger
-from lakequeue.storage.engines import commit
+from lakequeue.storage.engines import commit, log_trimming
 from lakequeue.storage.engines.point import PointEngine, PointTable
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import append, merge_segments
@@ -53,8 +53,8 @@ class Diary:
 def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> None:
     append.SEGMENT_COMMITS = 4
     merge_segments.TIER_SEGMENTS = 3
-    commit.TRIM_EVERY = cleaning.LOG_ENTRIES = 5
-    cleaning.READING = 0
+    commit.TRIM_EVERY = log_trimming.LOG_ENTRIES = 5
+    log_trimming.READING = 0
     spark = None
     if engine == "spark":
         from lakequeue.spark.session import build_session

@@ -440,7 +440,7 @@ def test_a_stop_ends_a_wait_for_messages_and_one_before_the_start_counts(harness
 
 def test_a_consumer_runs_once_at_a_time(harness: Harness) -> None:
     consumer = harness.consumer(sleeper(0))
-    with harness.running(consumer), pytest.raises(RuntimeError, match="running already"):
+    with harness.running(consumer), pytest.raises(RuntimeError, match="already running"):
         consumer.run()
 
 

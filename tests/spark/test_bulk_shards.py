@@ -38,7 +38,7 @@ def rows_of(spark: SparkSession, queue: Queue) -> DataFrame:
 
 def cut_off_after(patch: pytest.MonkeyPatch, commits: int) -> None:
     """Has every commit of a bulk send but the first ones fail."""
-    done, add = 0, commit_files._Part.commit
+    done, add = 0, commit_files._ShardCommit.commit
 
     def failing(*args: Any, **more: Any) -> int:
         nonlocal done
@@ -47,7 +47,7 @@ def cut_off_after(patch: pytest.MonkeyPatch, commits: int) -> None:
             raise OSError("cut off")
         return add(*args, **more)
 
-    patch.setattr(commit_files._Part, "commit", failing)
+    patch.setattr(commit_files._ShardCommit, "commit", failing)
 
 
 def cut_off(spark: SparkSession, queue: Queue, send: Callable[[], object], commits: int) -> QueueClientError:
@@ -148,7 +148,7 @@ def test_the_check_of_what_was_reached_can_fail(
 def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
     spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = commit_files._Part.commit
+    add = commit_files._ShardCommit.commit
     now = time.time
 
     def slow(*args: Any, **more: Any) -> int:
@@ -159,7 +159,7 @@ def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
             assert not queue.compact().failures
         return rows
 
-    monkeypatch.setattr(commit_files._Part, "commit", slow)
+    monkeypatch.setattr(commit_files._ShardCommit, "commit", slow)
     queue.send_dataframe(rows_of(spark, queue))
     assert bodies(queue) == [*range(ROWS)]
 

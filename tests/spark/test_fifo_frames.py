@@ -19,7 +19,7 @@ from concurrency.harness import apart, application_id, check_log, shard_of, smal
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import commit_files, dedup, manifests
+from lakequeue.storage.bulk import commit_files, dedup, manifests, staged_files, write_files
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
 from mutations import Patch
@@ -66,7 +66,7 @@ def table_files(queue: Queue) -> set[str]:
     return {str(Path(path).relative_to(root)) for path in DeltaTable(root).file_uris()}
 
 
-def staged_files(queue: Queue) -> dict[str, int]:
+def files_of_manifest(queue: Queue) -> dict[str, int]:
     """Files of the only manifest, with their rows."""
     (manifest,) = manifests.manifests(layout.tables_path(queue.runtime.root.path, queue.key))
     return {file.path: file.rows for file in manifest.of(0)}
@@ -291,7 +291,7 @@ def test_only_files_with_duplicates_are_written_anew(spark: SparkSession, queue:
     before = table_files(queue)
     df = wide(spark).selectExpr("*", "map('k', body) AS message_attributes")
     assert queue.send_dataframe(df, send_id="load") == 199
-    staged, added = staged_files(queue), table_files(queue) - before
+    staged, added = files_of_manifest(queue), table_files(queue) - before
     assert len(staged) == len(added) == 2 and sum(staged.values()) == 200
     assert len(staged.keys() & added) == 1
     sent = [row["body"] for row in stored(queue) if row["send_id"] == "load"]
@@ -363,7 +363,7 @@ def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
     tmp_path: Path, spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     other = apart(tmp_path / "root", clock, 1)[0].queue("orders.fifo")
-    holding, rewritten = ShardService.holding_sends, manifests.rewritten
+    holding, rewritten = ShardService.holding_sends, staged_files.rewrite
     turns: list[str] = []
     held = threading.Event()
     written: list[bool] = []
@@ -383,7 +383,7 @@ def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
         return rewritten(*args)
 
     monkeypatch.setattr(ShardService, "holding_sends", hold)
-    monkeypatch.setattr(manifests, "rewritten", spied)
+    monkeypatch.setattr(staged_files, "rewrite", spied)
     assert queue.send_dataframe(wide(spark)) == 200 - len(turns)
     assert len(turns) == commit_files.PATIENCE + 1
     assert written == [False] * commit_files.PATIENCE + [True]
@@ -440,7 +440,7 @@ def test_a_lease_shows_ids_and_sequence_numbers_and_blocks_its_groups(spark: Spa
 def test_the_window_begins_with_the_commit_however_long_the_writing_took(
     spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
-    stage = commit_files.frames.stage
+    stage = write_files.stage
 
     def slow(*args: Any, **more: Any) -> manifests.Manifest:
         manifest = stage(*args, **more)
@@ -448,7 +448,7 @@ def test_the_window_begins_with_the_commit_however_long_the_writing_took(
         return manifest
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit_files.frames, "stage", slow)
+        patch.setattr(write_files, "stage", slow)
         assert queue.send_dataframe(frame(spark, ("a", "1", "first"))) == 1
     clock.advance(299)
     queue.send("again", group_id="a", dedup_id="1")

@@ -131,7 +131,7 @@ def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> No
     "name", [manifests.SendKey.of_batch("s", 0), manifests.SendKey.of_send("load")], ids=["batch", "send_id"]
 )
 def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
-    spark: SparkSession, lq: LakeQueue, queue: Queue, name: commit_files.SendKey, monkeypatch: Patch
+    spark: SparkSession, lq: LakeQueue, queue: Queue, name: manifests.SendKey, monkeypatch: Patch
 ) -> None:
     stage = write_files.stage
 

@@ -9,7 +9,8 @@ import attrs
 import pytest
 
 from lakequeue import ComputedRenewal, HeartbeatRenewal, InvalidOptions, NoRenewal
-from lakequeue.renewal.policies import LONGEST_RECEIPT, Hold, Renewal, renew_after, renewed_timeout
+from lakequeue.model.receipt_handles import LONGEST_RECEIPT
+from lakequeue.renewal.policies import Hold, Renewal, renew_after, renewed_timeout
 
 S = 1_000_000
 

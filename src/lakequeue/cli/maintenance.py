@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lakequeue.cli import output, render
+from lakequeue.cli import documents, output, render
 from lakequeue.cli.options import Name, parse_instant
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Session, usage
@@ -22,14 +22,14 @@ def counts(
     session: Session = ctx.obj
     counted: list[dict[str, Any]] = []
     if queue is not None:
-        counted.append(render.counts_document(queue, session.lake().queue(queue).counts()))
+        counted.append(documents.counts(queue, session.lake().queue(queue).counts()))
     else:
         queues = list(listed(session.lake()))
         with render.progress("counting", len(queues)) as advance:
             for each in queues:
                 advance(1, each.name)
                 try:
-                    counted.append(render.counts_document(each.name, each.counts()))
+                    counted.append(documents.counts(each.name, each.counts()))
                 except QueueDoesNotExist:  # deleted since it was listed
                     continue
     columns = ["queue", "visible", "in_flight", "delayed", "rewindable"]
@@ -129,8 +129,8 @@ def compact(
     else:
         with render.progress("compacting", len(lake.runtime.rows())) as advance:
             done = lake.compact(lambda number, total, name: advance(int(number > 0), name))
-    documents = [render.summary_document(summary) for summary in done]
-    session.answer(documents if queue is None else documents[0], render.summary_table(done))
+    results = [documents.summary(summary) for summary in done]
+    session.answer(results if queue is None else results[0], render.summary_table(done))
     failed = [f"{summary.queue or 'root'}: {failure}" for summary in done for failure in summary.failures]
     if failed:
         raise QueueClientError(

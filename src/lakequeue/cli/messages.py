@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import attrs
 import typer
 
-from lakequeue.cli import render
+from lakequeue.cli import documents, render
 from lakequeue.cli.lines import max_batch, send_lines
 from lakequeue.cli.options import Name, parse_pairs
 from lakequeue.cli.session import REFUSED, Session, usage
@@ -67,7 +67,7 @@ def send(
         _send_lines(session, target, cast(BufferedIOBase, sys.stdin.buffer), None, options)
     else:
         sent = target.send(body or "", dedup_id=dedup_id, **options)
-        session.answer(render.sent_document(sent), render.sent_text(sent, group))
+        session.answer(documents.sent(sent), render.sent_text(sent, group))
 
 
 def receive(
@@ -95,7 +95,7 @@ def receive(
         messages = source.receive(max_messages, visibility_timeout, wait, attempt_id)
     if messages or session.json:
         session.answer(
-            [render.message_document(message) for message in messages],
+            [documents.message(message) for message in messages],
             "\n".join(render.message_text(message) for message in messages),
         )
     else:
@@ -125,7 +125,7 @@ def delete(
         session.done = f"{render.count(start + len(part) - len(failed), 'message')} deleted"
     deleted = len(handles) - len(failed)
     session.answer(
-        {"queue": queue, "deleted": deleted, "failed": [render.failure_document(each) for each in failed]},
+        {"queue": queue, "deleted": deleted, "failed": [documents.failure(each) for each in failed]},
         f"deleted {render.count(deleted, 'message')}",
     )
     _fail_if_refused(session, failed, len(handles), "handle")
@@ -165,7 +165,7 @@ def peek(
     rows = [
         [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)] for m in messages
     ]
-    session.answer([render.peeked_document(message) for message in messages], render.table(columns, rows))
+    session.answer([documents.peeked(message) for message in messages], render.table(columns, rows))
 
 
 def _attributes(given: list[str] | None) -> dict[str, Any]:
@@ -199,12 +199,12 @@ def _send_lines(
             number += len(result.successful)
             failed.extend(result.failed)
             if session.json:
-                successful.extend({"id": done.id} | render.sent_document(done) for done in result.successful)
+                successful.extend({"id": done.id} | documents.sent(done) for done in result.successful)
             session.done = f"{render.count(number, 'message')} sent"
             advance(read, session.done)
 
         send_lines(queue, stream, options, sent)
-    document = {"successful": successful, "failed": [render.failure_document(each) for each in failed]}
+    document = {"successful": successful, "failed": [documents.failure(each) for each in failed]}
     session.answer({"queue": queue.name} | document, f"sent {render.count(number, 'message')}")
     _fail_if_refused(session, failed, number + len(failed), "line")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli import render
+from lakequeue.cli import documents, render
 from lakequeue.cli.options import Name, parse_instant
 from lakequeue.cli.session import Session, usage
 from lakequeue.model.clock import from_micros
@@ -42,8 +42,8 @@ def plot(
         points = plot.points(lake.queue(queue).runtime, begin)
     if out is not None:
         plot.draw(queue, points, out)
-    documents = [
-        {"at": from_micros(point.at), "sent": point.sent} | render.counts_document(queue, point.counts)
+    drawn = [
+        {"at": from_micros(point.at), "sent": point.sent} | documents.counts(queue, point.counts)
         for point in points
     ]
-    session.answer(documents, f"drew {render.count(len(points), 'point')} into {out}")
+    session.answer(drawn, f"drew {render.count(len(points), 'point')} into {out}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakequeue.cli import render
+from lakequeue.cli import documents, render
 from lakequeue.cli.options import (
     Attributes,
     DeadLetterQueue,
@@ -77,7 +77,7 @@ def create(
         shards=shards,
     )
     created = session.lake().create_queue(queue, tags=parse_pairs(tag, "--tag"), **arguments)
-    session.answer(render.queue_document(created), f"queue {created.name} is ready")
+    session.answer(documents.queue(created), f"queue {created.name} is ready")
 
 
 def list_(
@@ -90,7 +90,7 @@ def list_(
     session: Session = ctx.obj
     found = list(listed(session.lake(), prefix, limit, after))
     session.answer(
-        [render.queue_document(queue) for queue in found],
+        [documents.queue(queue) for queue in found],
         render.table(["queue", "created"], [[queue.name, queue.created_at] for queue in found]),
     )
 
@@ -102,7 +102,7 @@ def show(ctx: typer.Context, queue: Name) -> None:
     attributes, tags = shown.attributes(), shown.tags()
     rows = [*attributes.items(), *((f"tag {key}", value) for key, value in tags.items())]
     session.answer(
-        render.queue_document(shown) | {"attributes": attributes, "tags": tags},
+        documents.queue(shown) | {"attributes": attributes, "tags": tags},
         render.table(["attribute", "value"], rows, title=shown.name),
     )
 

@@ -85,6 +85,6 @@ def usage(message: str) -> NoReturn:
 
 
 def _json(document: object, indent: int | None = None) -> str:
-    from lakequeue.cli.render import jsonable
+    from lakequeue.cli.documents import jsonable
 
     return json.dumps(document, default=jsonable, indent=indent).replace("\x7f", "\\u007f")

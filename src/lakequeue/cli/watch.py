@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakequeue.cli import output, render
+from lakequeue.cli import documents, output, render
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Session, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
@@ -93,11 +93,11 @@ class _Watcher:
     def _row(self, queue: Queue, now: dict[str, Depth]) -> dict[str, Any]:
         from lakequeue.operations.depth import depth
 
-        stands = now[queue.key] = depth(queue.runtime)
+        current = now[queue.key] = depth(queue.runtime)
         before = self._before.get(queue.key)
-        sent, consumed = stands.rates_since(before) if before is not None else (None, None)
+        sent, consumed = current.rates_since(before) if before is not None else (None, None)
         rates = {"sent_per_second": _rounded(sent), "consumed_per_second": _rounded(consumed)}
-        return render.counts_document(queue.name, stands.counts) | rates | {"error": None}
+        return documents.counts(queue.name, current.counts) | rates | {"error": None}
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""Consumers: messages received, given to a handler and settled by what it answers."""
+"""Consumers: receive messages, call a handler for each, and settle it by the outcome."""

@@ -1,4 +1,4 @@
-"""The consumer framework: receives messages and gives each to a handler, until it is stopped."""
+"""The consumer: receives messages and calls a handler for each, until it is stopped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from lakequeue.consumer.workers import Handler, WorkerPool
+from lakequeue.consumer.handler import Handler
+from lakequeue.consumer.workers import WorkerPool
 from lakequeue.errors import (
     InvalidOptions,
     OverLimit,
@@ -24,12 +25,12 @@ from lakequeue.queue import Queue
 from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
 
 STOP_TIMEOUT = 30
-"""Seconds that running handlers get to end when a consumer stops, unless `stop` says otherwise."""
+"""Seconds that running handlers get to end when a consumer stops, unless `stop` gets another timeout."""
 
 _PAUSES = (0.5, 1, 2, 4, 8)
-"""Seconds between attempts while storage fails; after as many failures in a row the consumer gives up."""
+"""Seconds between receives while storage fails; after as many failures in a row the consumer gives up."""
 _BETWEEN_RECEIVES = timedelta(seconds=0.2)
-"""At least so long from one empty receive to the next, where receives do not wait."""
+"""Minimum time from one empty receive to the next, where receives do not wait."""
 _DEFAULT_RENEWAL = HeartbeatRenewal()
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
@@ -40,13 +41,14 @@ class Consumer:
     """Runs a handler for each message of a queue.
 
     Args:
-        queue: where messages come from.
-        handler: called with the message and its `handling.Context`, in threads of the consumer.
-        concurrency: active messages at a time (HBN-11, HBN-18).
-        renewal: how receipts are kept while handlers run: `HeartbeatRenewal`, `ComputedRenewal` or `NoRenewal`.
-        make_failed_messages_visible_immediately: hand failed messages back instead of leaving them to their
-            timeout; None is the policy's own way: at once with `ComputedRenewal`, else at the timeout (HBN-15).
-        wait_time: seconds that a receive waits for messages; None is the queue's (HBN-17).
+        queue: the queue to receive from.
+        handler: called with the message and its `Context`, in threads of the consumer.
+        concurrency: maximum number of active messages (HBN-11, HBN-18).
+        renewal: how receipts are extended while handlers run: `HeartbeatRenewal`, `ComputedRenewal` or
+            `NoRenewal`.
+        make_failed_messages_visible_immediately: whether failed messages become visible at once rather than at
+            their timeout; None: at once with `ComputedRenewal`, else at the timeout (HBN-15).
+        wait_time: seconds that a receive waits for messages; None: the queue's (HBN-17).
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17).
@@ -78,20 +80,20 @@ class Consumer:
         self._error: BaseException | None = None
 
     def run(self, until_empty: bool = False) -> None:
-        """Consumes until stopped; then running handlers get time to end, and everything else is handed back.
+        """Consumes until stopped; then running handlers get time to end, and all other messages are handed back.
 
         Args:
-            until_empty: ends with an empty receive while no message is active. Such a receive does not wait.
+            until_empty: end after an empty receive while no message is active; such receives do not wait.
 
         Raises:
             QueueDoesNotExist: the queue was deleted (HBN-20).
             QueueServiceError: the queue refuses to be received from.
             QueueClientError: storage kept failing.
-            RuntimeError: it is running already.
+            RuntimeError: it is already running.
             SystemExit, KeyboardInterrupt: a handler raised it.
         """
         if not self._runs.acquire(blocking=False):
-            raise RuntimeError("the consumer is running already")
+            raise RuntimeError("the consumer is already running")
         self._runner, self._error = threading.current_thread(), None
         try:
             with self._clock.participant():
@@ -110,25 +112,25 @@ class Consumer:
             self._runs.release()
 
     def stop(self, timeout: Duration = STOP_TIMEOUT) -> None:
-        """Lets `run` end: no more messages are begun, and what was not begun is handed back.
+        """Ends `run`: no further message is begun, and those not begun are handed back.
 
         Returns at once, so that a signal handler may call it.
 
         Args:
-            timeout: seconds that running handlers get, by the queue's clock. Of those that take longer the
-                receipt is lost and the message handed back.
+            timeout: seconds that running handlers get, by the queue's clock. Handlers that take longer lose their
+                receipts, and their messages are handed back.
         """
         duration_micros(timeout)
         self._grace = timeout
         self._stopping = True
         if threading.current_thread() is self._runner:
-            # a signal: this very thread may be inside a lock of the event
+            # in a signal handler this thread may hold the lock of the event
             threading.Thread(target=self._interrupt.set, daemon=True).start()
         else:
             self._interrupt.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Stops because of an error, which `run` then raises."""
+        """Stops the consumer; `run` raises the error."""
         self._error = self._error or error
         self._stopping = True
         self._interrupt.set()
@@ -180,7 +182,7 @@ class Consumer:
         self._clock.wait(self._clock.now() + timedelta(seconds=duration), self._interrupt)
 
     def _wind_down(self, pool: WorkerPool) -> None:
-        """Hands back what was not begun, waits for the handlers, hands back what they do not end in time."""
+        """Hands back what was not begun, waits for the handlers, then hands back what they did not finish."""
         self._stopping = True
         began = to_micros(self._clock.now())
         try:

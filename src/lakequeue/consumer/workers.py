@@ -1,7 +1,7 @@
-"""Messages in the hands of a handler: run in turn, kept by the heartbeat, settled by their outcome.
+"""The worker pool of a consumer: runs handlers in threads, extends receipts, settles messages by their outcome.
 
-A message is *active* from its receive until it was deleted, handed back, left to its timeout, or lost. Messages
-of one group run one after another, in a thread per group; others in a thread each (HBN-19).
+A message is *active* from its receive until it is deleted, handed back, left to its timeout, or lost. Messages of
+one group run one after another in one thread; all others run in a thread each (HBN-19).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import TypeAlias
 
 import attrs
 
+from lakequeue.consumer.handler import Context, Handler, Outcome
 from lakequeue.errors import (
     LeaseLost,
     OverLimit,
@@ -24,7 +24,7 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.clock import Duration, duration_micros, seconds, to_micros
+from lakequeue.model.clock import Duration, seconds, to_micros
 from lakequeue.model.messages import UNAVAILABLE, BatchFailure, Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
@@ -34,63 +34,6 @@ _DELETE_PAUSES = (0.5, 1)
 """Seconds between attempts to delete, while storage fails."""
 
 _log = logging.getLogger("lakequeue")
-
-
-class Outcome(Enum):
-    """What a handler says of a message; returning None means SUCCESS, raising means FAILED."""
-
-    SUCCESS = "success"
-    """Delete it (HBN-2)."""
-    FAILED = "failed"
-    """Let it come again: at its timeout, or at once if the consumer hands failed messages back (HBN-3, HNS-14)."""
-    FAILED_RETRY_NOW = "failed, retry now"
-    """Let it come again at once (HBN-15)."""
-
-
-class Lost(threading.Event):
-    """Set once the receipt of a message is lost; true in a condition then."""
-
-    def __bool__(self) -> bool:
-        return self.is_set()
-
-
-class Context:
-    """What a handler may ask about the message that it works on.
-
-    Attributes:
-        message: the message.
-        lost: set once the receipt is lost: the message was or will be given to another consumer.
-    """
-
-    def __init__(self, message: Message, queue: Queue, hold: Callable[[], Hold | None]) -> None:
-        self.message = message
-        self.lost = Lost()
-        self._clock = queue.runtime.root.clock
-        self._hold = hold
-
-    @property
-    def visibility_exhausted(self) -> bool:
-        """Whether the receipt reaches the twelve hours after which it ends, come what may (HBN-22)."""
-        hold = self._hold()
-        return hold is not None and hold.exhausted
-
-    def raise_if_lost(self) -> None:
-        """Ends a handler whose result nobody needs any more.
-
-        Raises:
-            LeaseLost: the receipt is lost.
-        """
-        if self.lost:
-            raise LeaseLost(0, 1)
-
-    def sleep(self, duration: Duration) -> bool:
-        """Waits by the queue's clock; returns early, with False, once the receipt is lost."""
-        until = self._clock.now() + timedelta(microseconds=duration_micros(duration))
-        self._clock.wait(until, self.lost)
-        return not self.lost
-
-
-Handler: TypeAlias = Callable[[Message, Context], Outcome | None]
 
 
 class _State(Enum):
@@ -118,12 +61,12 @@ class WorkerPool:
     """The active messages of one run of a consumer. Thread-safe.
 
     Args:
-        queue: where the messages are from.
-        handler: what to call for each.
-        renewal: how they are kept.
+        queue: the queue of the messages.
+        handler: called for each message.
+        renewal: how receipts are extended.
         hand_back: whether failed messages become visible at once.
-        ended: called whenever messages are no longer active.
-        broken: told of errors that must end the consumer.
+        ended: called when messages stop being active.
+        broken: called with errors that must end the consumer.
     """
 
     def __init__(
@@ -159,7 +102,7 @@ class WorkerPool:
         return len(self._active)
 
     def begin(self, messages: Sequence[Message]) -> None:
-        """Hands received messages to the handler, each group in turn."""
+        """Starts handlers for received messages, one at a time in each group."""
         jobs = [_Job(self._context(message)) for message in messages]
         with self._lock:
             self._active |= {job.handle: job for job in jobs}
@@ -175,7 +118,7 @@ class WorkerPool:
                     target=self._work, args=(lane, begun), name="lakequeue handler", daemon=True
                 )
                 worker.start()
-                begun.wait()  # else a manual clock could move on before the thread takes part in it
+                begun.wait()  # else a manual clock could advance before the thread takes part in it
 
     def _context(self, message: Message) -> Context:
         heartbeat, handle = self._heartbeat, message.receipt_handle
@@ -202,7 +145,7 @@ class WorkerPool:
                     batch = waiting.popleft()
                 try:
                     self._run_in_turn(batch)
-                except BaseException as error:  # no handler's: those end in `_handle`
+                except BaseException as error:  # not from a handler: `_handle` catches those
                     _log.exception("the consumer of %s failed", self._queue.name)
                     self._broken(error)
                     self._forget(batch)
@@ -215,15 +158,15 @@ class WorkerPool:
                 return self._return(jobs[index:], at_once=False)
             outcome = self._handle(job)
             if not self._move(job, _State.RUNNING, _State.ENDED):
-                continue  # took too long for a stop
+                continue  # a stop took it back
             hold = self._heartbeat.drop(job.handle)
             if job.context.lost:
-                _log.warning("%s: its receipt was lost while its handler ran", job)
+                _log.warning("%s: the receipt was lost while the handler ran", job)
                 return self._return(jobs[index:], at_once=False)
             if outcome is Outcome.SUCCESS and self._delete(job):
                 self._forget([job])
                 continue
-            # its renewal failed: somebody else may have it by now (HNS-14)
+            # if its renewal failed, another consumer may have it by now (HNS-14)
             in_doubt = outcome is Outcome.SUCCESS or (hold is not None and hold.failed)
             at_once = outcome is Outcome.FAILED_RETRY_NOW or (self._hand_back and not in_doubt)
             return self._return(jobs[index:], at_once)
@@ -237,10 +180,10 @@ class WorkerPool:
                 raise TypeError(f"a handler returns an Outcome or None, not {outcome!r}")
             return outcome
         except Exception as error:
-            if not (isinstance(error, LeaseLost) and job.context.lost):  # it ended because it was told to
+            if not (isinstance(error, LeaseLost) and job.context.lost):  # it ended as intended
                 _log.exception("%s: the handler failed", job)
             return Outcome.FAILED
-        except BaseException as error:  # meant for the process: stop in order
+        except BaseException as error:  # meant for the process: stop in an orderly way
             self._broken(error)
             return Outcome.FAILED_RETRY_NOW
 
@@ -259,19 +202,19 @@ class WorkerPool:
                 self._queue.delete(job.handle)
                 return True
             except (RequestThrottled, QueueClientError) as error:
-                _log.warning("%s: deleting it failed: %s", job, error)
+                _log.warning("%s: deleting failed: %s", job, error)
                 if pause is not None:
                     self._clock.wait(self._clock.now() + timedelta(seconds=pause), job.context.lost)
             except QueueDoesNotExist as error:
                 self._broken(error)
                 return False
             except QueueServiceError as error:
-                _log.warning("%s: done, but not deleted: %s", job, error)
+                _log.warning("%s: handled, but not deleted: %s", job, error)
                 return False
         return False
 
     def _return(self, jobs: Sequence[_Job], at_once: bool) -> None:
-        """Gives messages up: makes them visible now, in one commit, or leaves them to their timeout."""
+        """Ends messages unhandled: makes them visible now, in one commit, or leaves them to their timeout."""
         mine = [job for job in jobs if self._move(job, _State.WAITING, _State.ENDED) or job is jobs[0]]
         for job in mine:
             self._heartbeat.drop(job.handle)
@@ -283,7 +226,7 @@ class WorkerPool:
         rules = self._queue.runtime.attributes
         shortest = 0 if rules.allow_zero_visibility else 1
         size = self._largest_batch or len(jobs) or 1
-        # the last ones first: a group stays blocked until its first message is back, which keeps its order
+        # last ones first: a group stays blocked until its first message is visible, which keeps its order
         for end in range(len(jobs), 0, -size):
             part = jobs[max(0, end - size) : end]
             try:
@@ -330,11 +273,11 @@ class WorkerPool:
     # --- the end
 
     def hand_back_waiting(self) -> None:
-        """Makes visible what no handler has begun."""
+        """Makes visible the messages that no handler has begun."""
         self._take_back(_State.WAITING)
 
     def stop(self) -> None:
-        """Ends the heartbeat. What handlers are still at is lost for them, and becomes visible."""
+        """Ends the heartbeat. Messages still being handled are lost to their handlers and become visible."""
         self._take_back(_State.RUNNING)
         self._heartbeat.stop()
 
@@ -366,5 +309,5 @@ def _hold(message: Message, now: int) -> Hold:
 def _verdict(failure: BatchFailure) -> Verdict:
     if failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE):
         return Verdict.FAILED
-    # one code for a deleted message and for an older receipt; the sentence tells them apart (RCP-7, RCP-11)
+    # a deleted message and an older receipt have one code; only the text tells them apart (RCP-7, RCP-11)
     return Verdict.GONE if "Message does not exist" in failure.message else Verdict.LOST

@@ -17,6 +17,8 @@ import attrs
 from lakequeue.errors import ReceiptHandleIsInvalid
 
 MAC_LENGTH = 32
+LONGEST_RECEIPT = 43_200 * 1_000_000
+"""Microseconds after the receive at which a receipt ends, however often it was extended (VIS-9)."""
 
 _TEXT = re.compile(
     r"(?P<key>[0-9a-f]{16}-[0-9a-f]{8})-(?P<shard>0|[1-9][0-9]{0,8})-(?P<offset>0|[1-9][0-9]{0,18})"

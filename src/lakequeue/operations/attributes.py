@@ -21,7 +21,7 @@ from lakequeue.storage.catalog import QueueRow
 
 def read(queue: OpenQueue, names: Sequence[str]) -> dict[str, str]:
     """Attributes and counts by their SQS names, as strings (QUE-23)."""
-    with queue.service():
+    with queue.service("attributes"):
         queue.reload()
         counts = depth(queue).counts
         settings = queue.attributes.to_wire()
@@ -43,7 +43,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
         queue: the queue.
         changes: answers what to change, given the attributes that are replaced.
     """
-    with queue.service():
+    with queue.service("set_attributes"):
 
         def change(row: QueueRow) -> QueueRow:
             attributes = QueueAttributes.from_wire(row.attributes)
@@ -70,7 +70,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
 
 def min_rewind_time(queue: OpenQueue) -> datetime | None:
     """The earliest instant that a rewind takes now and finds messages from; None without rewind (RWD-24)."""
-    with queue.service():
+    with queue.service("min_rewind_time"):
         queue.reload()
         if not queue.attributes.rewind_micros:
             return None
@@ -80,34 +80,34 @@ def min_rewind_time(queue: OpenQueue) -> datetime | None:
 
 def tags(queue: OpenQueue) -> dict[str, str]:
     """The queue's tags (QUE-28)."""
-    with queue.service():
+    with queue.service("tags"):
         queue.reload()
         return dict(queue.row.tags)
 
 
 def add_tags(queue: OpenQueue, added: Mapping[str, str]) -> None:
     """Adds or overwrites tags (QUE-28)."""
-    with queue.service():
+    with queue.service("set_tags"):
         queue.update(lambda row: attrs.evolve(row, tags=dict(row.tags) | dict(added)))
 
 
 def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
     """Removes tags; ignores keys that the queue does not have (QUE-28)."""
     removed = set(keys)
-    with queue.service():
+    with queue.service("remove_tags"):
         queue.update(lambda row: attrs.evolve(row, tags={k: v for k, v in row.tags.items() if k not in removed}))
 
 
 def move_tasks(queue: OpenQueue) -> str | None:
     """Records of the redrives that were asked for through the SQS API, as the server wrote them."""
-    with queue.service():
+    with queue.service("move_tasks"):
         queue.reload()
         return queue.row.move_tasks
 
 
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
     """Replaces these records; ``change`` gets the newest."""
-    with queue.service():
+    with queue.service("update_move_tasks"):
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))
 
 

@@ -99,18 +99,20 @@ def batches(
 
 def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
     """The oldest messages of a queue, or the oldest for which a condition over ``SCHEMA`` is true."""
-    with queue.service():
+    with queue.service("peek") as call:
         check_whole("limit", limit)
         condition = predicate(where, interrupt)
         search = _search(queue.now, condition, limit)
-        return _oldest((_found(search(shard), condition) for shard in queue.shards), limit)
+        found = _oldest((_found(search(shard), condition) for shard in queue.shards), limit)
+        call.messages = len(found)
+        return found
 
 
 def peek_history(
     queue: OpenQueue, since: datetime, condition: Predicate | None, limit: int
 ) -> list[PeekedMessage]:
     """The same of the deleted messages that can be rewound, sent at an instant or later (RWD-4)."""
-    with queue.service():
+    with queue.service("peek_history"):
         search, instant = _search(queue.now, condition, limit), to_micros(since)
         found = []
         for shard in queue.shards:

@@ -103,7 +103,7 @@ def compact_root(root: Root, progress: Progress | None = None) -> list[Compactio
 
 def compact(queue: OpenQueue) -> CompactionSummary:
     """One pass over a queue; raises QueueDoesNotExist if it was deleted."""
-    with queue.service():
+    with queue.service("compact"):
         queue.reload()
         return compact_queue(queue)[0]
 
@@ -113,7 +113,7 @@ def compact_queue(queue: OpenQueue) -> tuple[CompactionSummary, list[stats.Stats
     summary = CompactionSummary(queue.name, queue.region)
     counted: list[stats.StatsRow] = []
     try:
-        with summary.step("compaction"), queue.service():
+        with summary.step("compaction"), queue.service("compact"):
             with summary.step("finishing a change of attributes"):
                 queue.announce_attributes()
             with summary.step("finishing a move"):

@@ -55,6 +55,6 @@ class Depth:
 
 def depth(queue: OpenQueue) -> Depth:
     """The depth of a queue now; exact at one snapshot per shard."""
-    with queue.service():
+    with queue.service("counts"):
         now = queue.now()
         return Depth.of([shard.depth(now) for shard in queue.shards], now)

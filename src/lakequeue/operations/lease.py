@@ -62,12 +62,13 @@ class LeasedMessages:
 
 def lease(queue: OpenQueue, max_messages: int, visibility_timeout: Duration | None) -> LeasedMessages | None:
     """Claims messages under one lease; None if none is available."""
-    with queue.service():
+    with queue.service("lease") as call:
         check_whole("max_messages", max_messages)
         timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
         lease_id = receipt_handles.new_lease_id()
         parts, refusal = claim(queue, max_messages, timeout, lease_id)
         if parts:
+            call.messages = sum(claimed.message_count for _, claimed in parts)
             return LeasedMessages(queue, lease_id, [Part(shard, claimed) for shard, claimed in parts])
         if refusal is not None:
             raise refusal
@@ -80,7 +81,7 @@ def frame(leased: LeasedMessages) -> DataFrame:
     spark = queue.root.require_spark("Lease.messages")
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
-    with queue.service():
+    with queue.service("lease_messages"):
         return lease_frame(spark, [place for part in leased.parts for place in _places(queue, part)], columns)
 
 
@@ -124,11 +125,12 @@ def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
 def settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseCounts:
     done = lost = 0
     steps = Steps("settling the lease")
-    with leased.queue.service():
+    with leased.queue.service("settle_lease") as call:
         for part in leased.parts:
             with steps.step():
                 counts: LeaseCounts = leased.queue.command(part.shard, command(part))
             done, lost = done + counts.done, lost + counts.lost
+        call.messages = done
     if done == 0:
         raise LeaseLost(done, lost)
     return LeaseCounts(done, lost)

@@ -81,7 +81,7 @@ def redrive(
     interrupt: Interrupt | None,
 ) -> int:
     """Moves visible messages back to where they come from, or all to one queue; how many (DLQ-8)."""
-    with queue.service():
+    with queue.service("redrive") as call:
         check_whole("max_messages", 1 if most is None else most)
         if destination is not None and (destination.fifo != queue.fifo or destination.key == queue.key):
             raise invalid("destination", destination.name, "Must be another queue of the same kind.")
@@ -99,6 +99,7 @@ def redrive(
                     raise error from None
                 for target, offsets in targets.items():
                     moved += _move(queue, shard, _spans(offsets), target)
+                    call.messages = moved
                     progress(moved)
                 if moved == most:
                     return moved
@@ -107,7 +108,7 @@ def redrive(
 
 def redrivable(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> dict[str, int]:
     """How many messages a redrive would move now, by the name of the queue that takes them."""
-    with queue.service():
+    with queue.service("redrivable"):
         found: Counter[str] = Counter()
         condition = browse.predicate(where, interrupt)
         for shard in queue.shards:

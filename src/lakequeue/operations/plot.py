@@ -37,7 +37,7 @@ def points(queue: OpenQueue, since: datetime) -> list[Depth]:
 
     Commits nothing and needs no JVM.
     """
-    with queue.service():
+    with queue.service("depth_history"):
         present = depth(queue)
         begin = to_micros(since)
         recent = [point for point in _from_versions(queue, begin, present.at) if point.at < present.at]

@@ -9,7 +9,7 @@ from lakequeue.shard import Purge
 
 def purge(queue: OpenQueue) -> None:
     """Removes every message sent before, in one commit per shard (PUR-1, PUR-2)."""
-    with queue.service():
+    with queue.service("purge"):
         first, *others = queue.shards
         command = Purge(queue.name)
         first.look(lambda machine: machine.check_purge(command, queue.now()))

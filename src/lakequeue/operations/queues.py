@@ -20,12 +20,13 @@ from lakequeue.model.clock import from_micros
 from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.redrive_policies import Place
 from lakequeue.operations.attributes import check_redrive
+from lakequeue.runtime.calls import logged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import ATTEMPTS, Root
 from lakequeue.shard import Head
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.commit import back_off
+from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.ledger import create_ledger
 
 
@@ -42,9 +43,10 @@ def create(
     if profile_name:
         given["profile"] = profile_name
     checked_tags = check_tags(dict(tags or {}))
-    with coded_for(rules.name), root.storage_errors(), root.lock:
+    with coded_for(rules.name), logged("create_queue", name), root.storage_errors(), root.lock:
         root.prepare()
-        for attempt in range(ATTEMPTS):
+        races = Races(ATTEMPTS)
+        for _ in races:
             row = root.catalog.live(root.region, name)
             # of the snapshot that knows no such queue; what comes next loads newer ones
             changes = root.catalog.changes(root.region, name)
@@ -58,7 +60,7 @@ def create(
                 make_tables(root, row)
                 if in_time() and root.catalog.put(row, changes):
                     return OpenQueue(root, row)
-            back_off(attempt)
+            races.lose()
     raise RequestThrottled("too many queues of this name are being created")
 
 
@@ -69,7 +71,7 @@ def find(root: Root, name: str) -> OpenQueue:
         if row is None:
             raise QueueDoesNotExist("The specified queue does not exist.")
         queue = OpenQueue(root, row)
-    with queue.service():
+    with queue.service("queue"):
         queue.announce_attributes()
     return queue
 
@@ -88,7 +90,7 @@ def listed(root: Root, prefix: str, limit: int, after: str | None) -> list[OpenQ
 
 def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
     """Opens the queues of the region whose redrive policies name this one (DLQ-7)."""
-    with queue.service():
+    with queue.service("dead_letter_sources"):
         queue.reload()
         policies = [(source, source.attributes.redrive) for source in living(queue.root)]
         return [source for source, policy in policies if policy and policy.dead_letter_queue == queue.arn]
@@ -96,9 +98,10 @@ def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
 
 def delete(root: Root, name: str) -> None:
     """Deletes a queue with everything in it (QUE-13, QUE-14)."""
-    queue = find(root, name)
-    with root.storage_errors():
-        queue.delete()
+    with logged("delete_queue", name):
+        queue = find(root, name)
+        with root.storage_errors():
+            queue.delete()
 
 
 def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:

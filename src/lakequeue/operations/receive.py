@@ -72,13 +72,14 @@ class _Poll:
 
 def receive(queue: OpenQueue, request: Request) -> list[Message]:
     """Receives messages, and waits in this thread for the first one."""
-    with queue.service(), queue.root.clock.participant():
+    with queue.service("receive") as call, queue.root.clock.participant():
         poll = _checked(queue, request)
         wake = threading.Event()
         woken = request.interrupt.waking(wake.set) if request.interrupt else nullcontext()
         with _waiting(queue, poll, wake.set) as waiter, woken:
             for step in _polls(queue, poll, waiter, wake.clear):
                 if isinstance(step, list):
+                    call.messages = len(step)
                     return step
                 queue.root.clock.wait(step, wake)
     raise AssertionError("a poll ends with a result")
@@ -87,7 +88,7 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
 async def receive_async(queue: OpenQueue, request: Request) -> list[Message]:
     """``receive`` for asyncio: no thread is held while it waits."""
     loop = asyncio.get_running_loop()
-    with queue.service(), queue.root.clock.participant():
+    with queue.service("receive") as call, queue.root.clock.participant():
         poll = _checked(queue, request)
         wake = asyncio.Event()
 
@@ -101,6 +102,7 @@ async def receive_async(queue: OpenQueue, request: Request) -> list[Message]:
                 wake.clear()
                 step = await asyncio.to_thread(next, polls)
                 if isinstance(step, list):
+                    call.messages = len(step)
                     return step
                 await queue.root.clock.wait_async(step, wake)
 

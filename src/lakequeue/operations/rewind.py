@@ -15,7 +15,7 @@ from lakequeue.shard import Rewind
 
 def rewind(queue: OpenQueue, to: datetime) -> int:
     """Makes deleted messages that were sent at an instant or later visible again; returns how many (RWD-9)."""
-    with queue.service():
+    with queue.service("rewind") as call:
         command = Rewind(check_instant("RewindTime", to))
         for shard in queue.shards:  # all are asked first, so that a refusal leaves every shard as it is
             shard.look(lambda machine: machine.check_rewind(command, queue.now()))
@@ -23,11 +23,12 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
         for shard in queue.shards:
             with steps.step():
                 count += queue.command(shard, checked)
+        call.messages = count
         return count
 
 
 def rewindable(queue: OpenQueue, to: datetime) -> int:
     """How many messages a rewind to an instant would make visible now; refused as the rewind is."""
-    with queue.service():
+    with queue.service("rewindable"):
         command = Rewind(to_micros(to))
         return sum(shard.look(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards)

@@ -35,16 +35,17 @@ Entries = Mapping[int, ValidEntry]
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
     """Sends one message."""
-    with queue.service():
+    with queue.service("send") as call:
         outcome = _deliver(queue, lambda: [validate_entry(entry, queue.attributes)])[0]
         if isinstance(outcome, QueueServiceError):
             raise outcome
+        call.messages = 1
         return cast(SendResult, outcome)
 
 
 def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
     """Sends a batch, with a result for each entry (BAT-4)."""
-    with queue.service():
+    with queue.service("send_batch") as call:
         outcomes = _deliver(queue, lambda: validate_batch(entries, queue.attributes))
         result = BatchResult()
         for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
@@ -55,6 +56,7 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
                 result.failed.append(outcome)
             else:
                 result.failed.append(BatchFailure.of(id, outcome))
+        call.messages = len(result.successful)
         return result
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lakequeue.operations.send import in_turn
+from lakequeue.runtime import calls
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import commit_files
 from lakequeue.storage.bulk.manifests import SendKey
+from lakequeue.storage.bulk.send import send_frame
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.layout import stream_id
 
@@ -25,21 +27,22 @@ def bulk_send(
     queue: OpenQueue, spark: SparkSession, df: DataFrame, name: SendKey | None, order_by: str | None
 ) -> int:
     """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
-    with queue.service():
+    with queue.service("send_dataframe") as call:
         while True:
             try:
-                rows = commit_files.send(_target(queue), spark, df, name, queue.now, order_by)
+                rows = send_frame(_target(queue), spark, df, name, queue.now, order_by)
             except StaleAttributes:
                 queue.renew()
                 continue
             for shard in queue.shards:
                 shard.wake()
+            call.messages = rows
             return rows
 
 
 def batches_of(queue: OpenQueue, stream: str) -> int:
     """Number of micro-batches of a stream that the queue has, without empty ones at the end."""
-    with queue.service():
+    with queue.service("batches_of"):
         queue.reload()  # raises if the queue was deleted
         target = _target(queue)
         return max(target.open(shard).transaction(stream_id(stream)) or 0 for shard in target.shards)
@@ -71,4 +74,5 @@ def _target(queue: OpenQueue) -> commit_files.Target:
         lambda shard: queue.shards[shard].room(attributes, queue.now()),
         lambda shard: queue.shards[shard].holding_sends(),
         lambda shard: queue.shards[shard].purged_offset(),
+        calls.committed,
     )

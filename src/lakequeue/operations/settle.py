@@ -9,6 +9,7 @@ from lakequeue.model import receipt_handles
 from lakequeue.model.attributes import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess, check_batch_ids
+from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard import ChangeVisibility, Command, Delete
 
@@ -18,26 +19,28 @@ _Maker = Callable[[int, str, str], Command]
 
 def delete(queue: OpenQueue, receipt_handle: str) -> None:
     """Deletes a received message (RCP-6, RCP-10)."""
-    with queue.service():
+    with queue.service("delete") as call:
         _settle_one(queue, receipt_handle, Delete)
+        call.messages = 1
 
 
 def delete_batch(queue: OpenQueue, handles: Sequence[str]) -> BatchResult:
     """Deletes several messages, with a result for each (DEL-10)."""
-    with queue.service():
-        return _settle(queue, list(handles), [Delete] * len(handles))
+    with queue.service("delete_batch") as call:
+        return _settle(call, queue, list(handles), [Delete] * len(handles))
 
 
 def change_visibility(queue: OpenQueue, receipt_handle: str, visibility_timeout: Duration) -> None:
     """Changes when a message becomes visible again (VIS-1, VIS-4)."""
-    with queue.service():
+    with queue.service("change_visibility") as call:
         timeout = visibility(queue, visibility_timeout)
         _settle_one(queue, receipt_handle, _change_to(timeout))
+        call.messages = 1
 
 
 def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
     """Changes when several messages become visible again, with a result for each (BAT-3)."""
-    with queue.service():
+    with queue.service("change_visibility_batch") as call:
         makers: list[_Maker | QueueServiceError] = []
         for _, visibility_timeout in changes:
             try:
@@ -46,7 +49,7 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
                 makers.append(error)
             else:
                 makers.append(_change_to(timeout))
-        return _settle(queue, [handle for handle, _ in changes], makers)
+        return _settle(call, queue, [handle for handle, _ in changes], makers)
 
 
 def visibility(queue: OpenQueue, given: Duration) -> int:
@@ -65,7 +68,9 @@ def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
     queue.command(queue.shards[shard], command)
 
 
-def _settle(queue: OpenQueue, texts: list[str], makers: Sequence[_Maker | QueueServiceError]) -> BatchResult:
+def _settle(
+    call: Call, queue: OpenQueue, texts: list[str], makers: Sequence[_Maker | QueueServiceError]
+) -> BatchResult:
     """Settles many; entry ids are indexes. A maker that is an error refuses its entry (BAT-4)."""
     check_batch_ids([str(index) for index in range(len(texts))], queue.attributes)
     refusals: dict[int, QueueServiceError | QueueClientError | None] = {}
@@ -96,6 +101,7 @@ def _settle(queue: OpenQueue, texts: list[str], makers: Sequence[_Maker | QueueS
             batch.successful.append(BatchSuccess(str(index), receipt_handle=text))
         else:
             batch.failed.append(BatchFailure.of(str(index), refusal))
+    call.messages = len(batch.successful)
     return batch
 
 

@@ -15,10 +15,11 @@ from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.storage import layout, past_versions
 from lakequeue.storage.bulk.lease_frame import SEQUENCE_NUMBER
-from lakequeue.storage.bulk.write_files import quoted, spark_uri
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.delta_log import LOG
+from lakequeue.storage.engines.spark_session import quoted
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.roots import spark_uri
 
 _CHUNK = 100_000
 """Offsets that one task matches with their runs."""

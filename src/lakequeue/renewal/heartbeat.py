@@ -1,4 +1,4 @@
-"""The scheduler that extends receipts in time: one thread for everything that one holder has (HNS-21)."""
+"""The heartbeat scheduler: one thread extends all receipts of one holder in time (HNS-21)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakequeue.renewal.policies import Hold, Renewal
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 _IN_TURN = 4
-"""So many batches are extended one after another."""
+"""Up to this many batches are extended one after another, more of them in parallel."""
 _AT_ONCE = 32
 
 _log = logging.getLogger("lakequeue")
@@ -27,27 +27,27 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Verdict(Enum):
-    """What became of an attempt to extend a receipt."""
+    """The outcome of an attempt to extend a receipt."""
 
     EXTENDED = "extended"
     LOST = "lost"
-    """Somebody else may have the message, or have it soon."""
+    """Another consumer has the message, or soon may."""
     GONE = "gone"
-    """The message was deleted: there is nothing left to extend, and nothing to tell (HBN-20)."""
+    """The message was deleted, so there is nothing to extend or report (HBN-20)."""
     FAILED = "failed"
-    """Nothing is known to have changed; it may be tried again."""
+    """Nothing is known to have changed; it may be retried."""
 
 
 class HeartbeatScheduler(Generic[Key]):
-    """Extends receipts as a policy says, from `start` to `stop`, for as long as each is held.
+    """Extends receipts by a policy, from `start` to `stop`, for as long as each is held.
 
     Args:
-        clock: where its time comes from.
-        policy: when and by how much.
-        extend: extends receipts to so many microseconds from now; a verdict for each, in order.
-        lost: told of each receipt that turns out to be lost; its renewal has stopped then.
-        broken: told of an error that ended the scheduler.
-        batch: receipts in one call of ``extend``; None for any number (HBN-11).
+        clock: the queue's clock.
+        policy: when to extend, and by how much.
+        extend: extends receipts, given as (key, microseconds from now); returns a verdict for each, in order.
+        lost: called with each receipt found to be lost, after its renewal has stopped.
+        broken: called with an error that ended the scheduler.
+        batch: maximum number of receipts in one call of ``extend``; None: any number (HBN-11).
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class HeartbeatScheduler(Generic[Key]):
         self._thread = threading.Thread(target=self._run, name="lakequeue heartbeat", daemon=True)
 
     def keep(self, holds: Mapping[Key, Hold]) -> None:
-        """From now on these are extended."""
+        """Starts extending these receipts."""
         with self._lock:
             if not self._holds:
                 self._since = self._now()
@@ -99,7 +99,7 @@ class HeartbeatScheduler(Generic[Key]):
         self._begun.wait()
 
     def stop(self) -> None:
-        """Ends the thread; when this returns nothing is extended any more."""
+        """Ends the thread; nothing is extended after this returns."""
         with self._lock:
             self._holds.clear()
         self._stopped.set()
@@ -108,22 +108,22 @@ class HeartbeatScheduler(Generic[Key]):
             self._thread.join()
 
     def beat(self) -> datetime:
-        """Extends what is due; answers when to look again."""
+        """Extends what is due; returns when to check again."""
         with self._lock:
             now = self._now()
-            due = [key for key, at in self._looks() if at <= now]
+            due = [key for key, at in self._checks() if at <= now]
         size = self._batch or len(due) or 1
         batches = [due[start : start + size] for start in range(0, len(due), size)]
         if len(batches) <= _IN_TURN:
             for batch in batches:
                 self._renew(batch)
-        else:  # at once: they share commits, and none is late because of the others
+        else:  # in parallel: they share commits, and none delays the others
             with ThreadPoolExecutor(min(len(batches), _AT_ONCE)) as pool:
                 list(pool.map(self._renew, batches))
         with self._lock:
-            return min((from_micros(at) for _, at in self._looks()), default=_NEVER)
+            return min((from_micros(at) for _, at in self._checks()), default=_NEVER)
 
-    def _looks(self) -> Iterator[tuple[Key, int]]:
+    def _checks(self) -> Iterator[tuple[Key, int]]:
         for key, hold in self._holds.items():
             at = None if key in self._over else self._policy.next_check(hold, self._since)
             if at is not None:
@@ -134,20 +134,20 @@ class HeartbeatScheduler(Generic[Key]):
             now = self._now()
             held = {key: self._holds[key] for key in keys if key in self._holds}
         wanted = {key: self._policy.extension(hold, now) for key, hold in held.items()}
-        verdicts = self._asked({key: timeout for key, timeout in wanted.items() if timeout > 0})
-        # the commit comes later than `now`, so the last seconds of the twelve hours may just be over
+        verdicts = self._extended({key: timeout for key, timeout in wanted.items() if timeout > 0})
+        # the commit is later than `now`, so the last seconds of the twelve hours may just have passed
         tight = {
             key: wanted[key] - MICROS
             for key, verdict in verdicts.items()
             if verdict is Verdict.LOST and held[key].extended(now, wanted[key]).exhausted and wanted[key] > MICROS
         }
         wanted |= tight
-        verdicts |= self._asked(tight)
+        verdicts |= self._extended(tight)
         lost = []
         with self._lock:
             for key, timeout in wanted.items():
                 if key not in self._holds:
-                    continue  # finished meanwhile, so whatever came out is right (HBN-20)
+                    continue  # finished meanwhile, so the verdict does not matter (HBN-20)
                 verdict = verdicts.get(key)
                 if verdict is None:
                     self._holds[key] = attrs.evolve(held[key], exhausted=True)
@@ -161,7 +161,7 @@ class HeartbeatScheduler(Generic[Key]):
         for key in lost:
             self._lost(key)
 
-    def _asked(self, wanted: dict[Key, int]) -> dict[Key, Verdict]:
+    def _extended(self, wanted: dict[Key, int]) -> dict[Key, Verdict]:
         return dict(zip(wanted, self._extend(list(wanted.items())), strict=True)) if wanted else {}
 
     def _run(self) -> None:
@@ -172,7 +172,7 @@ class HeartbeatScheduler(Generic[Key]):
                 while not self._stopped.is_set():
                     self._clock.wait(until, self._wake)
                     self._wake.clear()
-                    # what ends at this very instant ends first (HBN-10), also if something else woke us
+                    # what ends at this very instant ends first (HBN-10), whatever woke this thread
                     self._clock.wait(self._clock.now(), self._stopped)
                     until = self.beat()
             except BaseException as error:

@@ -1,4 +1,4 @@
-"""How long receipts are kept: the two policies that extend them in time, as arithmetic.
+"""Renewal policies: when to extend a receipt, and by how much, as arithmetic.
 
 `HeartbeatRenewal` checks every receipt at regular ticks and extends those about to end (HBN); `ComputedRenewal`
 computes from each receipt when to extend it next (HNS). Both are pure: one scheduler serves both (PRF-5, HNS-21).
@@ -14,27 +14,25 @@ import attrs
 
 from lakequeue.errors import InvalidOptions
 from lakequeue.model.clock import MICROS, Duration, duration_micros
-
-LONGEST_RECEIPT = 43_200 * MICROS
-"""A receipt ends twelve hours after the receive, whatever is done (VIS-9)."""
+from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 
 _LONGEST_BUFFER = 10 * MICROS
 _TOO_LITTLE_LEFT = 400_000
 _PAUSE = 50_000
-"""At least so long between two attempts to extend one receipt, however little of it is left."""
+"""Minimum time between two attempts to extend one receipt, however little of it is left."""
 
 
 @attrs.frozen
 class Hold:
-    """One receipt, as far as the arithmetic needs to know it.
+    """One receipt, as the arithmetic needs it.
 
     Attributes:
         received_at: when it began.
         visible_at: when it ends unless extended.
-        timeout: the visibility timeout that it was given.
-        attempted_at: when it was last tried to extend it; None if never.
+        timeout: its visibility timeout.
+        attempted_at: when the last attempt to extend it was made; None if never.
         failed: that attempt failed, and may be repeated.
-        exhausted: it reaches the twelve hours that a receipt may last, so nothing extends it further (HBN-22).
+        exhausted: it reaches twelve hours, the longest a receipt may last, so nothing extends it (HBN-22).
     """
 
     received_at: int
@@ -46,62 +44,62 @@ class Hold:
 
     @classmethod
     def fresh(cls, received_at: int, visible_at: int, now: int | None = None) -> Hold:
-        """A receipt that was not extended yet.
+        """A new receipt.
 
         Args:
             received_at: when it began, by the queue's clock.
             visible_at: when it ends, by the queue's clock.
-            now: the present by the holder's clock, if that may be behind: by it the receipt began now, at the
-                latest.
+            now: the present by the holder's clock if that may be behind; by it the receipt began no later than
+                now.
         """
         ahead = 0 if now is None else max(0, received_at - now)
         return cls(received_at - ahead, visible_at - ahead, visible_at - received_at)
 
     @property
-    def looked_at(self) -> int:
-        """When it was last tried to extend it, or it began."""
+    def attempted(self) -> int:
+        """When the last attempt to extend it was made, or it began."""
         return self.received_at if self.attempted_at is None else self.attempted_at
 
     def extended(self, now: int, timeout: int) -> Hold:
-        """After an extension to so long from now."""
+        """The receipt after an extension to `timeout` from now."""
         exhausted = self.received_at + LONGEST_RECEIPT - (now + timeout) < MICROS
         return attrs.evolve(self, visible_at=now + timeout, attempted_at=now, failed=False, exhausted=exhausted)
 
     def refused(self, now: int) -> Hold:
-        """After an attempt that failed."""
+        """The receipt after an attempt that failed."""
         return attrs.evolve(self, attempted_at=now, failed=True)
 
 
 class Renewal(Protocol):
-    """What a scheduler asks of a policy."""
+    """A renewal policy, as the scheduler uses it."""
 
     @property
     def receive_timeout(self) -> Duration | None:
-        """The visibility timeout to pass on every receive; None leaves it to the queue (PRF-6)."""
+        """The visibility timeout for every receive; None: the queue's (PRF-6)."""
         ...
 
     @property
     def failed_visible_at_once(self) -> bool:
-        """Whether a failed message is handed back rather than left to its timeout, unless the consumer says so."""
+        """Default of the consumer's `make_failed_messages_visible_immediately`."""
         ...
 
     def next_check(self, hold: Hold, since: int) -> int | None:
-        """When a receipt is to be extended next; None for never.
+        """When to extend a receipt next; None: never.
 
         Args:
             hold: the receipt.
-            since: when the scheduler began to hold anything; regular ticks count from there.
+            since: when the scheduler began to hold receipts; regular ticks count from there.
         """
         ...
 
     def extension(self, hold: Hold, now: int) -> int:
-        """The new timeout of a receipt that is looked at now; 0 if nothing is left of its twelve hours."""
+        """The new timeout of a receipt that is extended now; 0 if nothing is left of its twelve hours."""
         ...
 
 
 @attrs.frozen
 class NoRenewal:
-    """Extends nothing: the queue's visibility timeout is all the time that a handler has (HBN-16)."""
+    """Extends nothing: a handler has the queue's visibility timeout and no more (HBN-16)."""
 
     receive_timeout: ClassVar[None] = None
     failed_visible_at_once: ClassVar[bool] = False
@@ -115,15 +113,14 @@ class NoRenewal:
 
 @attrs.frozen
 class HeartbeatRenewal:
-    """Looks at every receipt at each heartbeat and extends those that are about to end (HBN-4 to HBN-8).
+    """Checks every receipt at each heartbeat and extends those about to end (HBN-4 to HBN-8).
 
     Args:
-        visibility_timeout: passed on every receive, whatever the queue says, and the length of each extension.
-        extension_threshold: extends when no more than this is left.
-        heartbeat_interval: time between two looks. 0 or less switches extension off (PRF-9).
-        disable_extension: switches it off, which is the documented way (HBN-16).
-        strict_options: an interval of 0 or less is a mistake, and all options are checked even when nothing is
-            extended.
+        visibility_timeout: the timeout of every receive, whatever the queue's is, and of each extension.
+        extension_threshold: a receipt is extended when no more than this is left.
+        heartbeat_interval: time between two checks; 0 or less switches extension off (PRF-9).
+        disable_extension: switches extension off, the documented way (HBN-16).
+        strict_options: refuse an interval of 0 or less, and check all options even if nothing is extended.
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17).
@@ -162,8 +159,8 @@ class HeartbeatRenewal:
         interval = duration_micros(self.heartbeat_interval)
         if self.disable_extension or interval <= 0 or hold.exhausted:
             return None
-        due = max(hold.visible_at - duration_micros(self.extension_threshold), hold.looked_at + 1)
-        return since - (since - due) // interval * interval  # the first tick that is not before
+        due = max(hold.visible_at - duration_micros(self.extension_threshold), hold.attempted + 1)
+        return since - (since - due) // interval * interval  # the first tick at or after it
 
     def extension(self, hold: Hold, now: int) -> int:
         return _within_twelve_hours(hold, now, duration_micros(self.visibility_timeout))
@@ -171,11 +168,12 @@ class HeartbeatRenewal:
 
 @attrs.frozen
 class ComputedRenewal:
-    """Extends each receipt when most of it has passed, by its timeout and what was left (HNS-2 to HNS-5).
+    """Extends each receipt when most of it has passed, by its timeout plus what was left (HNS-2 to HNS-5).
 
     Args:
-        message_visibility_timeout: passed on every receive; None leaves it to the queue (HNS-10, HNS-11).
-        max_auto_renewal_duration: so long after the receive extending ends; 0 switches it off (HNS-8, HNS-9).
+        message_visibility_timeout: the timeout of every receive; None: the queue's (HNS-10, HNS-11).
+        max_auto_renewal_duration: time after the receive during which receipts are extended; 0: never (HNS-8,
+            HNS-9).
 
     Raises:
         InvalidOptions: names every option that is out of range.
@@ -199,13 +197,13 @@ class ComputedRenewal:
 
     def next_check(self, hold: Hold, since: int) -> int | None:
         longest = duration_micros(self.max_auto_renewal_duration)
-        buffer_is_over = hold.failed and hold.looked_at >= hold.visible_at  # HNS-13
+        buffer_is_over = hold.failed and hold.attempted >= hold.visible_at  # HNS-13
         if hold.timeout == 0 or hold.exhausted or buffer_is_over:
             return None
-        wait = renew_after(hold.visible_at - hold.looked_at)
+        wait = renew_after(hold.visible_at - hold.attempted)
         if hold.attempted_at is not None:
             wait = max(wait, _PAUSE)
-        due = hold.looked_at + wait
+        due = hold.attempted + wait
         return due if due - hold.received_at < longest else None  # HNS-16
 
     def extension(self, hold: Hold, now: int) -> int:
@@ -213,14 +211,14 @@ class ComputedRenewal:
 
 
 def renew_after(remaining: int) -> int:
-    """How long to wait before extending a receipt of which so much is left (HNS-2, HNS-4)."""
+    """How long to wait before extending a receipt with `remaining` left (HNS-2, HNS-4)."""
     if remaining < _TOO_LITTLE_LEFT:
         return 0
     return remaining - min(remaining // 2, _LONGEST_BUFFER)
 
 
 def renewed_timeout(remaining: int, timeout: int) -> int:
-    """The timeout that continues a receipt, or makes up for being late, in whole seconds (HNS-5, HNS-6)."""
+    """The timeout of an extension, in whole seconds; it makes up for being late (HNS-5, HNS-6)."""
     return max((abs(remaining) + timeout) // MICROS * MICROS, timeout)
 
 
@@ -231,7 +229,7 @@ def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
 
 
 class _Options:
-    """Checks the durations among a policy's options, and collects what is wrong with them (HBN-17)."""
+    """Checks the durations among a policy's options and collects the problems (HBN-17)."""
 
     def __init__(self, policy: object, names: Sequence[str]) -> None:
         self.names = names
@@ -241,7 +239,7 @@ class _Options:
 
     @property
     def micros(self) -> list[int | None]:
-        """The durations by position; None for what is none."""
+        """The durations in order; None where an option is no duration."""
         return list(self._micros.values())
 
     def within(self, name: str, low: int, high: int) -> None:

@@ -12,6 +12,7 @@ import attrs
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, coded_for
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.runtime.calls import Call, logged
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.runtime.steps import Steps
@@ -69,12 +70,12 @@ class OpenQueue:
     # --- calls
 
     @contextmanager
-    def service(self) -> Iterator[None]:
-        """Gives errors their profile's code, finishes an interrupted deletion, hides storage's own errors."""
-        with coded_for(self.attributes.profile):
+    def service(self, verb: str) -> Iterator[Call]:
+        """Runs a verb: logs it, maps its errors, and completes a deletion that was interrupted."""
+        with coded_for(self.attributes.profile), logged(verb, self.name) as call:
             try:
                 with self.root.storage_errors():
-                    yield
+                    yield call
             except QueueDoesNotExist:
                 # a deletion begins at the first shard; if that is open, the error speaks of another queue
                 if not self._deleted() and self.shards[0].closed():
@@ -151,6 +152,11 @@ class OpenQueue:
         for shard in self.shards:
             self.command(shard, command)
             shard.announce_attributes(version)
+
+    def release(self) -> None:
+        """Closes the handles that this process holds on the queue's tables; the next call opens them again."""
+        for shard in self.shards:
+            shard.release()
 
     # --- shards
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,10 @@ from lakequeue.model.redrive_policies import Place
 from lakequeue.runtime.shard_service import ShardService, Shared
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.engines import process
-from lakequeue.storage.engines.commit import StaleAttributes, back_off, first_line
+from lakequeue.storage.engines.commit import StaleAttributes, first_line
 from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.roots import root_of
 
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ATTEMPTS = 30
+CACHED_QUEUES = 1_000
+"""Queues whose shards stay in memory, with what they have read, though nobody has them open."""
+
+
+class _Shards(list[ShardService]):
+    """The shards of one queue; they live as long as the queue is open or was used recently."""
 
 
 class _Tables:
@@ -34,20 +42,42 @@ class _Tables:
         self.path = path
         self.catalog = Catalog(engine, path)
         self.lock = threading.RLock()
-        self._shards: dict[str, list[ShardService]] = {}
+        self._shards: weakref.WeakValueDictionary[str, _Shards] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[str, _Shards] = OrderedDict()
 
     def shards(self, row: QueueRow) -> list[ShardService]:
         with self.lock:
-            if row.key not in self._shards:
+            shards = self._shards.get(row.key)
+            if shards is None:
                 shared = Shared.of(row.shards)
-                self._shards[row.key] = [
+                shards = _Shards(
                     ShardService(self.engine, self.path, row.key, shard, shared) for shard in range(row.shards)
-                ]
-            return self._shards[row.key]
+                )
+                self._shards[row.key] = shards
+            self._recent[row.key] = shards
+            self._recent.move_to_end(row.key)
+            if len(self._recent) > CACHED_QUEUES:
+                self._recent.popitem(last=False)
+            return shards
 
     def forget_shards(self, key: str) -> None:
         with self.lock:
             self._shards.pop(key, None)
+            self._recent.pop(key, None)
+
+    def forget_others(self, keys: Collection[str]) -> None:
+        """Lets go of the shards of queues that are not among these."""
+        with self.lock:
+            for key in set(self._shards) - set(keys):
+                self.forget_shards(key)
+
+    def release(self) -> None:
+        """Closes the handles of all shards; the next call opens them again."""
+        with self.lock:
+            shards = [shard for queue in self._shards.values() for shard in queue]
+            self._recent.clear()
+        for shard in shards:
+            shard.release()
 
 
 opened: weakref.WeakValueDictionary[tuple[str, str, int], _Tables] = weakref.WeakValueDictionary()
@@ -129,7 +159,9 @@ class Root:
     def rows(self) -> list[QueueRow]:
         """The catalog's rows of every region, deleted queues too, as of now."""
         with self.storage_errors(), self.lock:
-            return list(self.catalog.rows())
+            rows = list(self.catalog.rows())
+            self._tables.forget_others({row.key for row in rows if row.deleted_at is None})
+            return rows
 
     def row(self, key: str) -> QueueRow | None:
         """The catalog's row of an incarnation, as of now."""
@@ -149,7 +181,8 @@ class Root:
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
         """Changes a living queue's row; ``change`` is applied to the newest one."""
         with self.lock:
-            for attempt in range(ATTEMPTS):
+            races = Races(ATTEMPTS)
+            for _ in races:
                 newest = self.catalog.incarnation(row.key)
                 if newest is None or newest.deleted_at is not None:
                     raise QueueDoesNotExist("The specified queue does not exist.")
@@ -157,24 +190,29 @@ class Root:
                 changed = change(newest)
                 if self.catalog.put(changed, changes):
                     return changed
-                back_off(attempt)
+                races.lose()
         raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
 
     def remove(self, row: QueueRow) -> None:
         """Removes the row of a deleted queue."""
         with self.lock:
-            for attempt in range(ATTEMPTS):
+            races = Races(ATTEMPTS)
+            for _ in races:
                 newest = self.catalog.incarnation(row.key)
                 changes = self.catalog.changes(row.region, row.name)
                 if newest is None or self.catalog.remove(newest, changes):
                     return
-                back_off(attempt)
+                races.lose()
         raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
 
     def sweep_catalog(self) -> Freed:
         """Removes what nobody needs of the catalog, and tables that it does not name."""
         with self.lock:
             return self.catalog.sweep()
+
+    def release(self) -> None:
+        """Closes the handles that this process holds on the tables of the root; the next call opens them again."""
+        self._tables.release()
 
     # --- shards
 

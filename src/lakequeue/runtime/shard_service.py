@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, RequestThrottled
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.runtime import calls
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.runtime.waiters import Waiters
@@ -32,9 +33,10 @@ from lakequeue.shard import (
     ShardMachine,
 )
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import StaleAttributes, back_off, first_line
+from lakequeue.storage.engines.commit import StaleAttributes, first_line
 from lakequeue.storage.engines.interface import Engine, StaleSnapshot
 from lakequeue.storage.engines.locks import LockHeld, committing
+from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import Turns
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
@@ -174,11 +176,12 @@ class ShardService:
     def _announce(self, known: Callable[[Appender], bool], announce: Callable[[Appender], bool]) -> None:
         with self._at_log():
             appender = self._open_appender()
-            for attempt in range(ATTEMPTS):
+            races = Races(ATTEMPTS)
+            for _ in races:
                 appender.refresh()
                 if known(appender) or announce(appender):
                     return
-                back_off(attempt)
+                races.lose()
         raise RequestThrottled("the log of the queue is too busy")
 
     def closed(self) -> bool:
@@ -202,8 +205,8 @@ class ShardService:
         self, sends: Sequence[_Send], alone: ExitStack
     ) -> tuple[list[Sent | BaseException], Appended | None]:
         appender = self._open_appender()
-        fresh, lost = False, 0
-        for attempt in range(ATTEMPTS):
+        fresh, races = False, Races(ATTEMPTS)
+        for _ in races:
             now = max(send.now() for send in sends)
             appender.check_open()
             try:
@@ -232,17 +235,18 @@ class ShardService:
             with self._send_turns.timed():
                 done = appender.append(places.new, now, version)
             if done is not None:
+                calls.committed(self.shard, races.lost)
                 if not sends[0].attributes.fifo:  # where the group says the shard
-                    self.shared.home.committed(self.shard, lost)
+                    self.shared.home.committed(self.shard, races.lost)
                 with self._body_lock:
                     self._bodies.remember(done.first, done.rows)
                 return answers, done
-            lost += 1
-            self._send_turns.ask(appender.table, lost)
-            if lost == PATIENCE:
+            races.lose()
+            self._send_turns.ask(appender.table, races.lost)
+            if races.lost == PATIENCE:
                 _alone(alone, appender.table.path)
                 appender.refresh()
-            back_off(attempt)
+        calls.gave_up(races.lost)
         return [RequestThrottled("too many lost races; nothing was sent") for _ in sends], None
 
     def _places(self, attributes: QueueAttributes, now: int) -> _Places:
@@ -416,8 +420,8 @@ class ShardService:
         # these speak of every message sent before the call
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
         rewrite = any(isinstance(command, Rewrite) for command in commands)
-        fresh, lost = False, 0
-        for attempt in range(ATTEMPTS):
+        fresh, races = False, Races(ATTEMPTS)
+        for _ in races:
             if self._machine is None:
                 self._load_machine()
                 fresh = True
@@ -455,16 +459,17 @@ class ShardService:
             with self._settle_turns.timed():
                 done = ledger.commit(decision, machine, rewrite)
             if done:
+                calls.committed(self.shard, races.lost)
                 machine.committed()
                 if wanted:
-                    self.shared.home.committed(self.shard, lost)
+                    self.shared.home.committed(self.shard, races.lost)
                 return decision.results
             self._machine = None
-            lost += 1
-            self._settle_turns.ask(ledger.table, lost)
-            if lost == PATIENCE:
+            races.lose()
+            self._settle_turns.ask(ledger.table, races.lost)
+            if races.lost == PATIENCE:
                 _alone(alone, ledger.table.path)
-            back_off(attempt)
+        calls.gave_up(races.lost)
         return None
 
     @contextmanager
@@ -576,6 +581,15 @@ class ShardService:
 
     def _drop_reader(self) -> None:
         self._reader = None
+
+    def release(self) -> None:
+        """Closes the handles and forgets what was read; the next call opens them again."""
+        with self._send_lock:
+            self._drop_appender()
+        with self._ledger_lock:
+            self._drop_ledger()
+        with self._body_lock:
+            self._bodies = BodyCache()
 
     # --- waiting
 

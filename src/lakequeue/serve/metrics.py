@@ -128,7 +128,7 @@ class _QueueCollector:
                 missing += 1
                 continue
             try:
-                stands = depth(queue.runtime)
+                now = depth(queue.runtime)
             except QueueDoesNotExist:  # deleted since it was listed
                 continue
             except LakeQueueError as error:
@@ -136,9 +136,9 @@ class _QueueCollector:
                 missing += 1
                 continue
             for state in "visible", "in_flight", "delayed":
-                messages.add_metric([queue.name, state], getattr(stands.counts, state))
-            oldest.add_metric([queue.name], stands.counts.oldest_age or 0)
-            sent.add_metric([queue.name], stands.sent)
+                messages.add_metric([queue.name, state], getattr(now.counts, state))
+            oldest.add_metric([queue.name], now.counts.oldest_age or 0)
+            sent.add_metric([queue.name], now.sent)
         left_out.add_metric([], missing)
         return [_readable(1), left_out, messages, oldest, sent]
 

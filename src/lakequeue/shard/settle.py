@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from lakequeue.errors import InvalidParameterValue, MessageNotInflight, OverLimit
+from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Delete,
@@ -23,8 +24,6 @@ from lakequeue.shard.commands import (
 )
 from lakequeue.shard.runs import IN_FLIGHT, Run
 from lakequeue.shard.state import ShardState
-
-LONGEST_RECEIPT = 43_200 * 1_000_000  # VIS-9: twelve hours from the receive
 
 
 def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:

@@ -12,8 +12,8 @@ from lakequeue.model.attributes import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.operations import send_dataframe
 from lakequeue.spark import checkpoint as checkpoints
-from lakequeue.storage.bulk import commit_files
 from lakequeue.storage.bulk.manifests import SendKey
+from lakequeue.storage.bulk.send import check_frame
 from lakequeue.storage.engines.commit import first_line
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def stream_to_queue(
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
-    commit_files.check(q.runtime.attributes, df, order_by)
+    check_frame(q.runtime.attributes, df, order_by)
     writer = _with_trigger(df.writeStream, trigger, [])
     place = checkpoints.claim(df.sparkSession, checkpoint, q, "stream_to_queue")
     if send_dataframe.batches_of(q.runtime, place.stream) > place.last_batch + 1:

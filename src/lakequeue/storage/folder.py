@@ -17,7 +17,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import ObjectStore, from_url
 
-from lakequeue.storage.engines.locks import local_path
+from lakequeue.storage.roots import local_path
 
 WHOLE = 4 * 2**20
 """Bytes up to which a remote file is read in one request, whatever is asked of it."""

@@ -12,8 +12,8 @@ from deltalake.exceptions import DeltaError
 
 from lakequeue.errors import QueueClientError
 from lakequeue.model.clock import from_micros
-from lakequeue.storage.cleaning import readable_from
 from lakequeue.storage.delta_log import LogTrimmed
+from lakequeue.storage.engines.log_trimming import readable_from
 from lakequeue.storage.engines.point import PointTable
 
 

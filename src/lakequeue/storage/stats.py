@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import trim, vacuum
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.commit import back_off, commit
+from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
+from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Freed
 
 MINUTE = 60 * 1_000_000
@@ -43,7 +44,8 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
     """Appends rows for the minute of ``now``, but for queues that have one; returns how many."""
     table = _open(engine, root)
     minute = now // MINUTE
-    for attempt in range(ATTEMPTS):
+    races = Races(ATTEMPTS)
+    for _ in races:
         known = {layout.stats_id(row.key): table.transaction(layout.stats_id(row.key)) or 0 for row in rows}
         new = [row for row in rows if known[layout.stats_id(row.key)] < minute]
         if not new:
@@ -52,7 +54,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
         data, ids = _table(new, minute), dict.fromkeys(fence, minute)
         if commit(table, fence, lambda token, data=data, ids=ids: table.append(data, ids, token)):  # type: ignore[misc]
             return len(new)
-        back_off(attempt)
+        races.lose()
     return 0
 
 

@@ -119,15 +119,18 @@ class Actions:
         self._queues.pop(queue.name, None)
         return self.queue(queue.name)
 
+    def _do(self, given: Structure, call: Callable[[Queue], object]) -> Structure:
+        """Calls a function with the queue that a request names; for actions without a result."""
+        self.on_queue(given["QueueUrl"], call)
+        return {}
+
     # --- queues
 
     def _create_queue(self, given: Structure, base_url: str) -> Structure:
         name = given["QueueName"]
         wanted: dict[str, Any] = _plain_attributes(given.get("Attributes", {}))
-        try:
-            wanted["Profile"] = self.lake.queue(
-                name
-            ).runtime.attributes.profile  # an existing queue keeps its profile
+        try:  # an existing queue keeps its profile
+            wanted["Profile"] = self.lake.queue(name).runtime.attributes.profile
         except QueueDoesNotExist:
             wanted["Profile"] = PROFILE
         queue = self.lake.create_queue(name, tags=given.get("tags"), **wanted)
@@ -180,24 +183,20 @@ class Actions:
 
     def _set_attributes(self, given: Structure, base_url: str) -> Structure:
         changes = _plain_attributes(given["Attributes"])
-        self.on_queue(given["QueueUrl"], lambda queue: queue.set_attributes(**changes))
-        return {}
+        return self._do(given, lambda queue: queue.set_attributes(**changes))
 
     def _purge(self, given: Structure, base_url: str) -> Structure:
-        self.on_queue(given["QueueUrl"], Queue.purge)
-        return {}
+        return self._do(given, Queue.purge)
 
     def _list_tags(self, given: Structure, base_url: str) -> Structure:
         tags = self.on_queue(given["QueueUrl"], Queue.tags)
         return {"Tags": tags} if tags else {}
 
     def _tag(self, given: Structure, base_url: str) -> Structure:
-        self.on_queue(given["QueueUrl"], lambda queue: queue.set_tags(given["Tags"]))
-        return {}
+        return self._do(given, lambda queue: queue.set_tags(given["Tags"]))
 
     def _untag(self, given: Structure, base_url: str) -> Structure:
-        self.on_queue(given["QueueUrl"], lambda queue: queue.remove_tags(*given["TagKeys"]))
-        return {}
+        return self._do(given, lambda queue: queue.remove_tags(*given["TagKeys"]))
 
     def _add_permission(self, given: Structure, base_url: str) -> Structure:
         def add(queue: Queue) -> None:
@@ -209,18 +208,15 @@ class Actions:
                 }
             )
 
-        self.on_queue(given["QueueUrl"], add)
-        return {}
+        return self._do(given, add)
 
     def _remove_permission(self, given: Structure, base_url: str) -> Structure:
-        label = given["Label"]
-        self.on_queue(
-            given["QueueUrl"],
-            lambda queue: queue.update_attributes(
-                lambda rules: {"Policy": permissions.remove_permission(rules.policy, label)}
-            ),
-        )
-        return {}
+        def remove(queue: Queue) -> None:
+            queue.update_attributes(
+                lambda rules: {"Policy": permissions.remove_permission(rules.policy, given["Label"])}
+            )
+
+        return self._do(given, remove)
 
     # --- messages
 
@@ -259,8 +255,7 @@ class Actions:
         queue.change_visibility_batch([(message.receipt_handle, 0) for message in messages])
 
     def _delete_message(self, given: Structure, base_url: str) -> Structure:
-        self.on_queue(given["QueueUrl"], lambda queue: queue.delete(given["ReceiptHandle"]))
-        return {}
+        return self._do(given, lambda queue: queue.delete(given["ReceiptHandle"]))
 
     def _delete_message_batch(self, given: Structure, base_url: str) -> Structure:
         return self._settle(
@@ -269,8 +264,7 @@ class Actions:
 
     def _change_visibility(self, given: Structure, base_url: str) -> Structure:
         handle, timeout = given["ReceiptHandle"], given["VisibilityTimeout"]
-        self.on_queue(given["QueueUrl"], lambda queue: queue.change_visibility(handle, timeout))
-        return {}
+        return self._do(given, lambda queue: queue.change_visibility(handle, timeout))
 
     def _change_visibility_batch(self, given: Structure, base_url: str) -> Structure:
         return self._settle(

@@ -124,10 +124,7 @@ class MoveTasks:
         """
         if not 1 <= limit <= MAX_TASKS:
             raise InvalidParameterValue.of(limit, "MaxResults", f"Must be between 1 and {MAX_TASKS}.")
-        return [
-            task.description()
-            for task in load_tasks(attributes.move_tasks(self._queue(source_arn, "SourceArn").runtime))[:limit]
-        ]
+        return [task.description() for task in _stored(self._queue(source_arn, "SourceArn"))[:limit]]
 
     def adopt(self) -> None:
         """Takes over the tasks that their servers no longer update; call it regularly."""
@@ -204,9 +201,7 @@ class MoveTasks:
 
     def _continues(self, source: Queue, task: MoveTask) -> bool:
         """Whether a task is still active on this server; ends it if it was cancelled."""
-        stored = next(
-            (stored for stored in load_tasks(attributes.move_tasks(source.runtime)) if stored.id == task.id), None
-        )
+        stored = next((stored for stored in _stored(source) if stored.id == task.id), None)
         if stored is not None and stored.status == "CANCELLING":
             stored = self._update_mine(source, task, lambda stored: attrs.evolve(stored, status="CANCELLED"))
         return self._is_mine(stored)
@@ -265,3 +260,7 @@ class MoveTasks:
 
     def _now(self) -> int:
         return to_micros(self._lake.clock.now()) // 1_000
+
+
+def _stored(source: Queue) -> list[MoveTask]:
+    return load_tasks(attributes.move_tasks(source.runtime))

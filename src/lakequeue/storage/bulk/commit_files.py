@@ -1,11 +1,11 @@
-"""Bulk sends: files that Spark wrote become segments, in one commit for each shard.
+"""Committing the files of bulk sends: they become segments, in one commit a shard.
 
-Offsets are fixed at commit: the files' positions start at 0, and their bases and opening times are
-partition values. So a lost race costs another commit of a few milliseconds, never another write, and
-a bulk send holds no lock while it writes.
+Offsets are fixed at commit: positions within a file start at 0, and its base and opening time are partition
+values. So a lost race costs another commit of a few milliseconds, never another write, and a bulk send holds no
+lock while it writes.
 
-Each commit is recognised by the name of the send, and the manifest says which shards there are. So whoever repeats
-a send that was cut short, or comes upon it, commits what is missing.
+Each commit carries the send's application id, and the manifest names the shards. So a process that repeats an
+interrupted send, or finds one, commits what is missing.
 """
 
 from __future__ import annotations
@@ -14,56 +14,53 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import TYPE_CHECKING
 
 import attrs
 
 from lakequeue.errors import (
-    InvalidParameterValue,
     OverLimit,
     QueueClientError,
     QueueDoesNotExist,
-    QueueServiceError,
     RequestThrottled,
 )
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import manifests, write_files
+from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.dedup import Duplicates, opened_at
-from lakequeue.storage.bulk.manifests import Manifest, SendKey
-from lakequeue.storage.bulk.row_rules import Fifo, check_columns
-from lakequeue.storage.engines.commit import StaleAttributes, back_off, commit, first_line
+from lakequeue.storage.bulk.manifests import Manifest
+from lakequeue.storage.bulk.staged_files import check_exist
+from lakequeue.storage.engines.commit import StaleAttributes, commit, first_line
 from lakequeue.storage.engines.interface import DataFile, Engine, Table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from lakequeue.storage.engines.retry import Races
 
 ATTEMPTS = 60
 PATIENCE = 4
-"""Attempts after which files with new duplicates are written while small sends wait."""
+"""Attempts after which small sends wait while files with new duplicates are rewritten."""
 
 UNFINISHED = 60.0
-"""Seconds that a bulk send has for its commits, of milliseconds each, before others complete it."""
+"""Seconds that a bulk send has for its commits, milliseconds each, before other processes complete it."""
 
 
 @attrs.frozen
 class Target:
-    """Where a bulk send goes."""
+    """The queue that a bulk send goes to."""
 
     engine: Engine
     root: str
     key: str
     shards: Sequence[int]
-    """In the order in which files take turns."""
+    """In the order in which they get files."""
     attributes: QueueAttributes
     attributes_version: int
     room: Callable[[int], int | None]
-    """Messages that the cap on stored ones leaves in a shard, None without a cap (QUE-21)."""
+    """Number of messages that a shard has room for, None without a cap (QUE-21)."""
     holding: Callable[[int], AbstractContextManager[None]]
-    """Keeps this process's small sends to a shard waiting for the few milliseconds of the commit."""
+    """Blocks this process's small sends to a shard for the milliseconds of the commit."""
     purged: Callable[[int], int]
-    """Offset up to which a shard was purged, fresh; asked when messages of the log are in the way (DDP-13)."""
+    """The purge mark of a shard, read anew; asked only when duplicates are found in the log (DDP-13)."""
+    committed: Callable[[int, int], None] = lambda shard, lost_races: None
+    """Called after each commit to a shard, with the number of lost races before it."""
 
     @property
     def tables_path(self) -> str:
@@ -76,94 +73,24 @@ class Target:
         return self.engine.open(self.messages(shard))
 
 
-def check(attributes: QueueAttributes, df: DataFrame, order_by: str | None) -> None:
-    """Refuses columns that no message can be made of, whatever the rows are.
-
-    Raises:
-        InvalidParameterValue: names the column.
-    """
-    if order_by is not None and not attributes.fifo:
-        raise InvalidParameterValue(
-            f"Value {order_by} for parameter order_by is invalid. Reason: Standard queues keep no order."
-        )
-    check_columns(df, order_by)
-
-
-def send(
-    target: Target,
-    spark: SparkSession,
-    df: DataFrame,
-    name: SendKey | None,
-    now: Callable[[], int],
-    order_by: str | None = None,
-) -> int:
-    """Sends the rows of ``df``; returns how many were added, 0 if ``name`` was sent before.
-
-    Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``now`` is asked anew
-    for each commit, as writing may take minutes, and delays and deduplication count from the commit.
-
-    Raises:
-        InvalidParameterValue, InvalidMessageContents: rows break a rule, or ``order_by`` is not for this queue;
-            nothing was sent.
-        OverLimit: the queue has no room for all of them (QUE-21).
-        StaleAttributes: nothing was sent; repeat with the newest attributes.
-        QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
-    """
-    check(target.attributes, df, order_by)
-    name = name or SendKey.new()
-    manifest = None
-    if not name.anonymous:
-        manifest = manifests.load_manifest(target.tables_path, name.files)
-        # a manifest is removed when every shard was reached, or none
-        if manifest is None and any(name.reached(target.open(shard)) for shard in target.shards):
-            return 0
-        if manifest is not None and manifest.too_old and not _reached(target.open, manifest):
-            if not name.of_stream:
-                raise _too_old(name.files)
-            manifests.forget(
-                target.tables_path, name.files
-            )  # a stream knows no other name; its source has the rows
-            manifest = None
-    manifest = manifest or _stage(target, spark, df, name, order_by)
-    if not manifest.rows:
-        if name.of_stream or name.anonymous:
-            manifests.discard(target.root, target.key, name.files)
-        return 0
-    try:
-        rows = complete(target, manifest, now)
-    except (StaleAttributes, QueueServiceError) as error:
-        if name.anonymous:
-            manifests.discard(target.root, target.key, name.files)
-        elif isinstance(error, StaleAttributes):
-            # judged by old rules, so they are written anew; the files stay, as another process may be
-            # committing them, which the fence lets only one of us do
-            manifests.forget(target.tables_path, name.files)
-        raise
-    if manifest.app_id is None and not rows:  # else the compactor may have committed them meanwhile
-        manifests.discard(target.root, target.key, name.files)
-    elif name.anonymous or name.of_stream:  # they are many, and the compactor may be rare
-        manifests.forget(target.tables_path, name.files)
-    return rows
-
-
 def abandoned(target: Target) -> list[Manifest]:
-    """Bulk sends that reached some shards a while ago, and not all: their process was killed or stopped."""
+    """Bulk sends that reached some shards but not all, a while ago: their process was killed or stopped."""
     found, opened = [], cache(target.open)
     for manifest in manifests.manifests(target.tables_path):
         if time.time() - manifest.written_at < UNFINISHED:
             continue
-        reached = _reached(opened, manifest)
+        reached = reached_shards(opened, manifest)
         if reached and len(reached) < len(manifest.shards):
             found.append(manifest)
     return found
 
 
 def sweep_manifests(target: Target) -> dict[int, list[str]]:
-    """Forgets sends that are complete, or too old to begin; by shard, the files of those that reached a part."""
+    """Removes manifests that are complete or expired; returns the files of incomplete sends by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
     for manifest in manifests.manifests(target.tables_path):
-        reached, age = _reached(opened, manifest), time.time() - manifest.written_at
+        reached, age = reached_shards(opened, manifest), time.time() - manifest.written_at
         if reached and len(reached) < len(manifest.shards):
             for shard in manifest.shards:
                 waiting_files.setdefault(shard, []).extend(file.path for file in manifest.of(shard))
@@ -173,14 +100,14 @@ def sweep_manifests(target: Target) -> dict[int, list[str]]:
 
 
 def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
-    """Commits what waits for the shards that were not reached yet; returns the number of messages.
+    """Commits the files for the shards that were not reached yet; returns the number of messages.
 
     Raises:
         OverLimit, StaleAttributes, RequestThrottled: nothing was sent.
         QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
     """
-    reached = set(_reached(target.open, manifest))
-    if len(manifest.shards) > 1:  # before any of them takes its part
+    reached = set(reached_shards(target.open, manifest))
+    if len(manifest.shards) > 1:  # all are checked before the first commit
         for shard in set(manifest.shards) - reached:
             _check_room(target, shard, manifest.of(shard))
     rows = 0
@@ -188,7 +115,7 @@ def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
         if shard in reached:
             continue
         try:
-            rows += _Part(target, manifest, shard, now).commit(judged=bool(reached))
+            rows += _ShardCommit(target, manifest, shard, now).commit(judged=bool(reached))
         except Exception as error:
             if not reached:
                 raise
@@ -201,37 +128,10 @@ def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
     return rows
 
 
-def _reached(open_log: Callable[[int], Table], manifest: Manifest) -> list[int]:
+def reached_shards(open_log: Callable[[int], Table], manifest: Manifest) -> list[int]:
     if manifest.app_id is None:
         return []
     return [shard for shard in manifest.shards if manifest.reached(open_log(shard))]
-
-
-def _stage(target: Target, spark: SparkSession, df: DataFrame, name: SendKey, order_by: str | None) -> Manifest:
-    attributes = target.attributes
-    delay = attributes.limits("delay")
-    return write_files.stage(
-        spark,
-        df,
-        target.root,
-        target.key,
-        target.shards,
-        name,
-        max_bytes=attributes.maximum_message_size,
-        default_delay=attributes.delay_micros / 1_000_000,
-        max_delay=None if delay.high is None else float(delay.high),
-        fifo=_fifo(attributes, order_by) if attributes.fifo else None,
-        count_attributes=attributes.profile_rules.attributes_count_in_size,
-    )
-
-
-def _fifo(attributes: QueueAttributes, order_by: str | None) -> Fifo:
-    return Fifo(
-        shards=attributes.shards,
-        content_based_deduplication=bool(attributes.content_based_deduplication),
-        dedup_by_group=attributes.dedup_by_group,
-        order_by=order_by,
-    )
 
 
 def _check_room(target: Target, shard: int, files: Sequence[DataFile]) -> None:
@@ -241,8 +141,8 @@ def _check_room(target: Target, shard: int, files: Sequence[DataFile]) -> None:
         raise OverLimit(f"{where} has room for {max(0, room)} messages, not for {rows}.")
 
 
-class _Part:
-    """What a bulk send adds to one shard."""
+class _ShardCommit:
+    """The commit of a bulk send to one shard."""
 
     def __init__(self, target: Target, manifest: Manifest, shard: int, now: Callable[[], int]) -> None:
         self._target = target
@@ -257,31 +157,34 @@ class _Part:
             self._duplicates = Duplicates(target.messages(shard), self._staged, by_group, purged)
 
     def commit(self, judged: bool) -> int:
-        """Adds the files; returns the number of messages, 0 if that was done before.
+        """Adds the files; returns the number of messages, 0 if they were added before.
 
         Args:
-            judged: another shard was reached, so newer attributes do not matter any more.
+            judged: another shard was reached, so newer attributes no longer matter.
         """
         manifest, table, files = self._manifest, self._table, self._staged
-        for attempt in range(ATTEMPTS):
-            if self._duplicates is not None:  # here, as reading the log and writing files may take seconds
+        races = Races(ATTEMPTS)
+        for attempt in races:
+            if self._duplicates is not None:
+                # before the lock, as reading the log and writing files may take seconds
                 table.refresh()
-                self._duplicates.look(table, self._now())
+                self._duplicates.check(table, self._now())
                 files = self._duplicates.files()
             with self._target.holding(self._shard):
                 table.refresh()
                 instant = self._now()
                 if manifest.reached(table):
                     return 0  # another process committed the same files meanwhile
-                if self._duplicates is not None and not self._duplicates.look(table, instant):
+                if self._duplicates is not None and not self._duplicates.check(table, instant):
                     if attempt < PATIENCE:
                         continue
                     files = self._duplicates.files()
                 if manifest.too_old and not judged:
-                    raise _too_old(manifest.send_id)
+                    raise too_old_error(manifest.send_id)
                 if self._add(files, instant, judged):
+                    self._target.committed(self._shard, races.lost)
                     return sum(file.rows for file in files)
-            back_off(attempt)
+            races.lose()
         raise RequestThrottled("too many lost races; nothing was sent")
 
     def _add(self, files: Sequence[DataFile], now: int, judged: bool) -> bool:
@@ -305,16 +208,16 @@ class _Part:
             fence[manifest.app_id] = table.transaction(manifest.app_id) or 0
             ids[manifest.app_id] = manifest.version
         if not ids:
-            return True  # nothing is left of a send that nobody will repeat
+            return True  # all rows are duplicates, and nobody repeats this send
 
         def add(token: str) -> None:
-            manifests.check_there(table.path, added)  # in here, as the process may have been stopped before
+            check_exist(table.path, added)  # under the lock: the process may have been stopped before
             table.add(added, ids, token)
 
         return commit(table, fence, add)
 
 
-def _too_old(send_id: str) -> QueueClientError:
+def too_old_error(send_id: str) -> QueueClientError:
     return QueueClientError(
         f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"
     )

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import manifests
+from lakequeue.storage.bulk import staged_files
 from lakequeue.storage.engines.interface import DataFile, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages.dedup_window import WINDOW
@@ -31,7 +31,7 @@ def opened_at(table: Table, now: int) -> int:
 
 def without_repeats(messages_path: str, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
     """Leaves the first message of each deduplication id; files that hold others are replaced."""
-    keys = [_keys(manifests.columns_of(messages_path, file, _KEY), by_group) for file in files]
+    keys = [_keys(staged_files.read_columns(messages_path, file, _KEY), by_group) for file in files]
     if not keys:
         return []
     parts = pa.chunked_array([chunk for part in keys for chunk in part.chunks]).dictionary_encode().chunks
@@ -41,7 +41,7 @@ def without_repeats(messages_path: str, files: Sequence[DataFile], by_group: boo
     left = []
     for file, kept in zip(files, np.split(first, np.cumsum([file.rows for file in files])[:-1]), strict=True):
         if kept.any():
-            left.append(file if kept.all() else manifests.rewritten(messages_path, file, kept))
+            left.append(file if kept.all() else staged_files.rewrite(messages_path, file, kept))
         if not kept.all():
             Folder(messages_path).remove([file.path])
     return left
@@ -61,7 +61,7 @@ class Duplicates:
         self._by_group = by_group
         self._purged = purged
         self._staged = [
-            (file, _keys(manifests.columns_of(messages_path, file, _KEY), by_group)) for file in staged
+            (file, _keys(staged_files.read_columns(messages_path, file, _KEY), by_group)) for file in staged
         ]
         self._sent = _SENT.empty_table()  # messages of the log with a key of ours
         self._known = 0  # offset up to which the log was looked at
@@ -69,7 +69,7 @@ class Duplicates:
         self._left: list[DataFile] | None = None
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
-    def look(self, table: Table, now: int) -> bool:
+    def check(self, table: Table, now: int) -> bool:
         """Judges by the loaded snapshot and an instant; whether ``files`` is the same as it was before."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
@@ -104,7 +104,7 @@ class Duplicates:
             elif kept.any():
                 mask, written = self._written.get(file.path, (None, file))
                 if mask is None or not np.array_equal(mask, kept):
-                    written = manifests.rewritten(self._path, file, kept)
+                    written = staged_files.rewrite(self._path, file, kept)
                     self._written[file.path] = kept, written
                 yield written
 

@@ -9,7 +9,7 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.storage import layout
-from lakequeue.storage.bulk.write_files import spark_uri
+from lakequeue.storage.roots import spark_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -7,14 +7,13 @@ the files with the bases of that moment.
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import manifests
+from lakequeue.storage.bulk import manifests, staged_files
 from lakequeue.storage.bulk.characters import rows_with_refused_characters
 from lakequeue.storage.bulk.dedup import without_repeats
 from lakequeue.storage.bulk.manifests import Manifest, SendKey, WaitingFile
@@ -27,21 +26,11 @@ from lakequeue.storage.bulk.row_rules import (
     refuse,
     row_rules,
 )
-from lakequeue.storage.engines.locks import local_path
+from lakequeue.storage.engines.spark_session import quoted
+from lakequeue.storage.roots import local_path, spark_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-
-def spark_uri(path: str) -> str:
-    """A path that means the same to Spark whatever its default file system is."""
-    local = local_path(path)
-    return f"file://{os.path.abspath(local)}" if local is not None else path
-
-
-def quoted(name: str) -> str:
-    """A name as an identifier of Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def stage(
@@ -93,7 +82,7 @@ def stage(
         rules.append((CHARACTERS, ~allowed_characters()))
     observation = Observation(f"lakequeue-{uuid.uuid4().hex}")
     broken = [F.count_if(condition).alias(rule.name) for rule, condition in rules]
-    folder, first = manifests.new_folder(name.files), shards[0]
+    folder, first = staged_files.new_folder(name.files), shards[0]
     messages_path = layout.messages_path(root, key, first)
     try:
         rows = source.observe(observation, *broken)
@@ -101,7 +90,7 @@ def stage(
         target = spark_uri(f"{messages_path}/{folder}")
         _rows(rows, name.files).write.mode("error").options(**_PARQUET).parquet(target)
         counts = observation.get
-        files = list(manifests.written(messages_path, folder))
+        files = list(staged_files.list_files(messages_path, folder))
         broken_rules = [(rule, counts[rule.name]) for rule, _ in rules if counts[rule.name]]
         if here:
             paths = [f"{local_path(messages_path)}/{file.path}" for file in files]
@@ -110,15 +99,15 @@ def stage(
         refuse(broken_rules)
         if fifo is not None:
             files = without_repeats(messages_path, files, fifo.dedup_by_group)
-            places = [manifests.shard_of(messages_path, file, fifo.shards) for file in files]
+            places = [staged_files.shard_of(messages_path, file, fifo.shards) for file in files]
         else:
             places = [shards[number % len(shards)] for number in range(len(files))]
         for file, shard in zip(files, places, strict=True):
-            manifests.move(root, key, file, first, shard)
+            staged_files.move_file(root, key, file, first, shard)
     except BaseException:
         for shard in shards:
             with contextlib.suppress(OSError):
-                manifests.delete_folder(layout.messages_path(root, key, shard), folder)
+                staged_files.delete_folder(layout.messages_path(root, key, shard), folder)
         raise
     app_id = None if name.anonymous and len(set(places)) == 1 else name.app_id
     manifest = Manifest(name.files, app_id, name.version, list(map(WaitingFile, places, files)))
@@ -126,7 +115,7 @@ def stage(
     if there != manifest:  # a second attempt at the same send was quicker; its files are the send
         for shard in set(places):
             with contextlib.suppress(OSError):
-                manifests.delete_folder(layout.messages_path(root, key, shard), folder)
+                staged_files.delete_folder(layout.messages_path(root, key, shard), folder)
     return there
 
 
@@ -137,7 +126,7 @@ _PARQUET = {
     "compression": "snappy",
     # positions are row numbers: a file cut in two would start in the middle
     "maxRecordsPerFile": "0",
-    "parquet.block.size": str(manifests.ROW_GROUP),
+    "parquet.block.size": str(staged_files.ROW_GROUP),
     # unique values: a dictionary is built for nothing
     "parquet.enable.dictionary#body": "false",
     "parquet.enable.dictionary#message_id": "false",

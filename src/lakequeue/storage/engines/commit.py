@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
 
 from lakequeue.errors import QueueClientError
-from lakequeue.storage import cleaning, layout
+from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, Table
-from lakequeue.storage.engines.locks import LockHeld, committing, local_path
+from lakequeue.storage.engines.locks import LockHeld, committing
+from lakequeue.storage.engines.log_trimming import trim_log
+from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.roots import local_path
 
 OLDEST_BASE = 3600.0
 """Seconds after which a snapshot is too old to commit on where no lock keeps its log."""
@@ -50,8 +52,8 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
             ``outcome_unknown`` if even looking afterwards could not tell whether it landed.
     """
     token = uuid.uuid4().hex
-    stale = 0
-    for repeat in range(_REPEATS):
+    stale, races = 0, Races(_REPEATS)
+    for _ in races:
         # from the look at the base to the answer nobody may remove log entries, see `locks`
         with committing(table.path, exclusive=table.commits_alone):
             if not _may_commit(table, fence):
@@ -74,18 +76,13 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
             if table.version % TRIM_EVERY == 0:
                 _trim(table)
             return True
-        back_off(repeat)
+        races.lose()
     return False
 
 
 def holds(table: Table, fence: Mapping[str, int]) -> bool:
     """Whether the loaded snapshot has these versions of the application ids."""
     return all((table.transaction(app_id) or 0) == version for app_id, version in fence.items())
-
-
-def back_off(attempt: int) -> None:
-    """Sleeps a jittered moment that grows with the attempts, on machine time, at most 0.2 s."""
-    time.sleep(random.uniform(0, min(0.2, 0.002 * 2 ** min(attempt, 7))))
 
 
 def first_line(error: BaseException) -> str:
@@ -139,7 +136,7 @@ def _trim(table: Table) -> None:
     if local_path(table.path) is None:
         return  # there a long log costs nothing, and the compactor trims it
     try:
-        cleaning.trim_log(table.path, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
+        trim_log(table.path, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
     except LockHeld:
         pass
     except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 
 import attrs
@@ -49,6 +50,13 @@ class DataFile:
                 "nullCount": dict(self.nulls),
             }
         )
+
+
+def partition_text(value: object) -> str:
+    """A partition value as Delta writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.strftime("%Y-%m-%d %H:%M:%S.%f") if isinstance(value, datetime) else str(value)
 
 
 class Table(Protocol):

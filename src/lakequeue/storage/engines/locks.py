@@ -23,11 +23,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from urllib.parse import unquote, urlparse
 
 from fasteners import InterProcessReaderWriterLock
 
 from lakequeue.errors import QueueClientError
+from lakequeue.storage.roots import local_path
 
 PATIENCE = 30.0
 """Seconds that a commit waits for the lock."""
@@ -39,14 +39,6 @@ _POLL = 0.005
 
 class LockHeld(QueueClientError):
     """The lock was held by others until the deadline; nothing was changed."""
-
-
-def local_path(uri: str) -> str | None:
-    """The path that a local URI or path names, None for remote storage."""
-    parsed = urlparse(uri)
-    if parsed.scheme == "file":
-        return unquote(parsed.path)
-    return uri if parsed.scheme == "" or len(parsed.scheme) == 1 else None
 
 
 class _TableLock:

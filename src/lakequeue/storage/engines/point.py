@@ -27,7 +27,7 @@ from deltalake.transaction import AddAction
 
 from lakequeue.storage.delta_log import LiveFile, LogTrimmed, Snapshot
 from lakequeue.storage.engines import process
-from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot
+from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, partition_text
 from lakequeue.storage.folder import Folder
 
 _T = TypeVar("_T")
@@ -124,9 +124,7 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        filters = [
-            (name, "in", [_partition_text(value) for value in values]) for name, values in partition.items()
-        ]
+        filters = [(name, "in", [partition_text(value) for value in values]) for name, values in partition.items()]
         actions = [_action(self._write_file(each)) for each in rows]
         self._write(actions, "overwrite", filters, transactions, token)
 
@@ -207,7 +205,7 @@ class PointTable:
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet part of it."""
         partitions = self._current().metadata().partition_columns
-        partition = {name: _partition_text(rows[name][0].as_py()) for name in partitions}
+        partition = {name: partition_text(rows[name][0].as_py()) for name in partitions}
         data = rows.drop_columns(partitions)
         folder = "/".join(f"{name}={value}" for name, value in partition.items() if name != "opened_at")
         path = f"{folder}/{uuid.uuid4()}.parquet"
@@ -315,11 +313,3 @@ def _properties(transactions: Mapping[str, int], token: str) -> CommitProperties
 
 def _action(file: DataFile) -> AddAction:
     return AddAction(file.path, file.size, dict(file.partition), int(time.time() * 1000), True, file.statistics())
-
-
-def _partition_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if hasattr(value, "strftime"):
-        return str(value.strftime("%Y-%m-%d %H:%M:%S.%f"))
-    return str(value)

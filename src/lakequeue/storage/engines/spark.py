@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,25 +20,24 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.storage.bulk.write_files import quoted, spark_uri
 from lakequeue.storage.delta_log import LiveFile, live_file
 from lakequeue.storage.engines import process
-from lakequeue.storage.engines.interface import DataFile, LostRace
-from lakequeue.storage.engines.locks import committing, local_path
+from lakequeue.storage.engines.interface import DataFile, LostRace, partition_text
+from lakequeue.storage.engines.locks import committing
+from lakequeue.storage.engines.spark_session import (
+    action_sequence,
+    active,
+    add_action,
+    lost_races,
+    new_session,
+    quoted,
+    write_operation,
+)
+from lakequeue.storage.roots import local_path, spark_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SESSION = {
-    # partition values and instants are UTC, whatever the user's session says
-    "spark.sql.session.timeZone": "UTC",
-    # INT96 has no statistics, and the point engine writes microseconds
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # ledger commits are small: replanning and 200 tasks would cost more than the work
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
 _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
 _ROW_ORDER = ("position", "first_offset")
 """Rows of a file are in the order of the first of these columns that the table has."""
@@ -54,7 +52,7 @@ class SparkTable:
         self.path = path
         self._spark = spark
         self._uri = spark_uri(path)
-        self._session = _session(spark)
+        self._session = new_session(spark)
         self._jvm: Any = spark._jvm
         delta = self._jvm.org.apache.spark.sql.delta
         self._log = delta.DeltaLog.forTable(self._session._jsparkSession, self._uri)
@@ -73,7 +71,7 @@ class SparkTable:
 
     def refresh(self) -> None:
         asked_at = time.time()
-        with _active(self._session):
+        with active(self._session):
             snapshot = self._log.update(False, self._none, self._none)
         if self._files is not None and snapshot.version() != self.version:
             self._files = None
@@ -86,7 +84,7 @@ class SparkTable:
 
     def files(self) -> list[LiveFile]:
         if self._files is None:
-            with _active(self._session):
+            with active(self._session):
                 adds = [json.loads(add.json())["add"] for add in self._snapshot.allFiles().collect()]
             self._files = [live_file(add) for add in adds]
         return self._files
@@ -122,7 +120,7 @@ class SparkTable:
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
         with self._committing() as txn:
-            self._commit(txn, [_add(file) for file in files], [], transactions, token)
+            self._commit(txn, [add_action(file) for file in files], [], transactions, token)
 
     def replace(
         self,
@@ -135,7 +133,7 @@ class SparkTable:
             removed = []
             for add in self._snapshot.allFiles().collect():
                 values = json.loads(add.json())["add"]["partitionValues"]
-                if all(values[name] in {_partition_text(v) for v in among} for name, among in partition.items()):
+                if all(values[name] in {partition_text(v) for v in among} for name, among in partition.items()):
                     removed.append(add.remove())
             self._commit(txn, removed, rows, transactions, token)
 
@@ -155,7 +153,7 @@ class SparkTable:
 
         app_id, version = next(iter(transactions.items()))
         decided_on = self.transaction(app_id)
-        session = _session(self._spark)  # a session remembers its last commit: a fresh one tells if it made any
+        session = new_session(self._spark)  # a session remembers its last commit: a fresh one tells if it made any
         for name, value in {
             "spark.databricks.delta.write.txnAppId": app_id,
             "spark.databricks.delta.write.txnVersion": str(version),
@@ -165,7 +163,7 @@ class SparkTable:
         names = [field["name"] for field in self._schema["fields"]]
         updates = {f"`{name}`": f"s.`{name}`" for name in names}
         predicate = " AND ".join([*(f"t.`{name}` = s.`{name}`" for name in on), f"({target_filter})"])
-        with _lost_races(), _active(session):
+        with lost_races(), active(session):
             self.refresh()
             if self.transaction(app_id) != decided_on:
                 raise LostRace(f"{app_id} moved on from {decided_on}")
@@ -194,11 +192,11 @@ class SparkTable:
     def unused(self, hours: float) -> list[str]:
         self.refresh()
         # a dry run names the files; VACUUM itself would commit twice, for minutes under the lock of a local root
-        session = _session(self._spark)
+        session = new_session(self._spark)
         session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         # the listing is spread over so many tasks; by default 10,000, which took two cores 100 s for ten files
         session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
-        with _active(session):
+        with active(session):
             dead = session.sql(f"VACUUM delta.{quoted(self._uri)} RETAIN {float(hours)} HOURS DRY RUN").collect()
         # the answer encodes some paths and not others; each names one file at most, as file names are unique
         prefix = f"{unquote(urlparse(self._uri).path).rstrip('/')}/"
@@ -207,7 +205,7 @@ class SparkTable:
 
     def checkpoint(self) -> None:
         self.refresh()
-        with _active(self._session):
+        with active(self._session):
             self._log.checkpoint(self._snapshot, self._none)
 
     # -- commits -----------------------------------------------------------------------------------------------
@@ -215,7 +213,7 @@ class SparkTable:
     @contextlib.contextmanager
     def _committing(self) -> Iterator[Any]:
         """A transaction on the loaded snapshot."""
-        with _lost_races(), _active(self._session):
+        with lost_races(), active(self._session):
             yield self._log.startTransaction(self._none, self._jvm.scala.Option.apply(self._snapshot))
         self.refresh()
 
@@ -232,10 +230,10 @@ class SparkTable:
         for app_id, version in transactions.items():
             txn.txnVersion(app_id)  # read, so that a later commit with this id is a conflict
             ids.append(json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}}))
-        sequence = _sequence(self._jvm, [*ids, *actions])
+        sequence = action_sequence(self._jvm, [*ids, *actions])
         for table in tables:
             sequence = sequence.appendedAll(txn.writeFiles(self._frame(table)._jdf))
-        txn.commit(sequence, _write_operation(self._jvm, token))
+        txn.commit(sequence, write_operation(self._jvm, token))
 
     def _frame(self, rows: pa.Table) -> DataFrame:
         """One partition, sorted as the writer would sort it, and by the row order within that."""
@@ -256,7 +254,7 @@ class SparkTable:
         data = [field for field in self._schema["fields"] if field["name"] not in self._partitions]
         schema = StructType.fromJson({"type": "struct", "fields": data})
         wanted = list(columns) if columns is not None else [field["name"] for field in data]
-        with _active(self._session):
+        with active(self._session):
             reader = self._session.read.schema(schema).option("__globPaths__", "false")
             rows = reader.parquet(*(f"{self._uri}/{file.name}" for file in files))
             rows = rows.withColumns({"_file": F.col("_metadata.file_path"), "_row": F.col("_metadata.row_index")})
@@ -305,106 +303,14 @@ class SparkEngine:
         local = local_path(path)
         if local is not None:
             os.makedirs(local, exist_ok=True)
-        session = _session(self._spark)
+        session = new_session(self._spark)
         jvm: Any = session._jvm
         none = jvm.scala.Option.empty()
-        with committing(path, exclusive=True), _active(session):
+        with committing(path, exclusive=True), active(session):
             log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, spark_uri(path))
             snapshot = log.update(False, none, none)
             if snapshot.version() >= 0:
                 return
             txn = log.startTransaction(none, jvm.scala.Option.apply(snapshot))
-            with contextlib.suppress(LostRace), _lost_races():  # somebody else has just created it
-                txn.commit(_sequence(jvm, map(json.dumps, actions)), _write_operation(jvm, "created"))
-
-
-_MORE_OPTIONS = 5
-"""Parameters of ``DeltaOperations.Write`` after the user metadata, all optional (delta-spark 4.4)."""
-
-
-def _sequence(jvm: Any, actions: Iterable[Any]) -> Any:
-    """Actions, as Java objects or as the JSON of Delta's log, as a Scala sequence."""
-    java = jvm.java.util.ArrayList()
-    for action in actions:
-        java.add(
-            jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action) if isinstance(action, str) else action
-        )
-    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
-
-
-def _write_operation(jvm: Any, token: str) -> Any:
-    """``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``: what history shows."""
-    write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
-    none = jvm.scala.Option.empty()
-    append = jvm.org.apache.spark.sql.SaveMode.Append
-    return write(append, none, none, jvm.scala.Option.apply(token), *[none] * _MORE_OPTIONS)
-
-
-def _session(spark: SparkSession) -> SparkSession:
-    with _active(spark):
-        session = spark.newSession()
-    for name, value in _SESSION.items():
-        session.conf.set(name, value)
-    return session
-
-
-@contextlib.contextmanager
-def _active(session: SparkSession) -> Iterator[None]:
-    """Makes the session the thread's active one, and gives the user's back afterwards.
-
-    Delta's own code asks for the active session; so does a user's later ``getOrCreate``.
-    """
-    from pyspark.sql import SparkSession
-
-    jvm: Any = session._jvm
-    before, known = jvm.SparkSession.getActiveSession(), SparkSession._activeSession
-    jvm.SparkSession.setActiveSession(session._jsparkSession)
-    try:
-        yield
-    finally:
-        SparkSession._activeSession = known
-        if before.isDefined():
-            jvm.SparkSession.setActiveSession(before.get())
-        else:
-            jvm.SparkSession.clearActiveSession()
-
-
-@contextlib.contextmanager
-def _lost_races() -> Iterator[None]:
-    from delta import exceptions
-
-    # siblings in Python, not a tree
-    conflicts = (
-        exceptions.ConcurrentAppendException,
-        exceptions.ConcurrentDeleteDeleteException,
-        exceptions.ConcurrentDeleteReadException,
-        exceptions.ConcurrentTransactionException,
-        exceptions.ConcurrentWriteException,
-        exceptions.DeltaConcurrentModificationException,
-        exceptions.MetadataChangedException,
-        exceptions.ProtocolChangedException,
-    )
-    try:
-        yield
-    except conflicts as error:
-        raise LostRace(str(error).strip().partition("\n")[0]) from error
-
-
-def _add(file: DataFile) -> str:
-    add = {
-        "path": _encoded(file.path),
-        "partitionValues": dict(file.partition),
-        "size": file.size,
-        "modificationTime": int(time.time() * 1000),
-        "dataChange": True,
-        "stats": file.statistics(),
-    }
-    return json.dumps({"add": add})
-
-
-def _encoded(path: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.~!$&'()*+,;=:@/-]", lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), path)
-
-
-def _partition_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+            with contextlib.suppress(LostRace), lost_races():  # somebody else has just created it
+                txn.commit(action_sequence(jvm, map(json.dumps, actions)), write_operation(jvm, "created"))

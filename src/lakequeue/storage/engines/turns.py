@@ -14,7 +14,7 @@ from time import monotonic, sleep
 
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.engines.locks import local_path
+from lakequeue.storage.roots import local_path
 
 ASK_AFTER = 4
 """Lost races between two questions."""

@@ -13,8 +13,9 @@ import attrs
 
 from lakequeue.errors import QueueDoesNotExist, RequestThrottled
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import back_off, commit
+from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.messages.append import Appender
 
 ATTEMPTS = 60
@@ -48,7 +49,8 @@ def deliver(table: Table, source: Source, messages: Sequence[Cells], now: Callab
         RequestThrottled: too many lost races; nothing was appended.
     """
     move = layout.move_id(source.key, source.shard)
-    for attempt in range(ATTEMPTS):
+    races = Races(ATTEMPTS)
+    for _ in races:
         if arrived(table, source):
             return False
         try:
@@ -60,6 +62,6 @@ def deliver(table: Table, source: Source, messages: Sequence[Cells], now: Callab
         rows, ids = place.rows(messages), {move: source.number, **place.ids(len(messages))}
         if commit(table, fence, lambda token, rows=rows, ids=ids: table.append(rows, ids, token)):  # type: ignore[misc]
             return place.closes
-        back_off(attempt)
+        races.lose()
         table.refresh()
     raise RequestThrottled("too many lost races; the messages are on their way")

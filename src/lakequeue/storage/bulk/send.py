@@ -1,0 +1,113 @@
+"""Bulk sends: a DataFrame is written as files once, which are then committed to each shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lakequeue.errors import InvalidParameterValue, QueueServiceError
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.storage.bulk import commit_files, manifests, write_files
+from lakequeue.storage.bulk.commit_files import Target
+from lakequeue.storage.bulk.manifests import Manifest, SendKey
+from lakequeue.storage.bulk.row_rules import Fifo, check_columns
+from lakequeue.storage.engines.commit import StaleAttributes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def check_frame(attributes: QueueAttributes, df: DataFrame, order_by: str | None) -> None:
+    """Refuses columns that make no messages, whatever the rows are.
+
+    Raises:
+        InvalidParameterValue: names the column.
+    """
+    if order_by is not None and not attributes.fifo:
+        raise InvalidParameterValue(
+            f"Value {order_by} for parameter order_by is invalid. Reason: Standard queues keep no order."
+        )
+    check_columns(df, order_by)
+
+
+def send_frame(
+    target: Target,
+    spark: SparkSession,
+    df: DataFrame,
+    key: SendKey | None,
+    now: Callable[[], int],
+    order_by: str | None = None,
+) -> int:
+    """Sends the rows of ``df``; returns how many were added, 0 if ``key`` was sent before.
+
+    Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``now`` is called for
+    each commit, as writing may take minutes, and delays and deduplication count from the commit.
+
+    Raises:
+        InvalidParameterValue, InvalidMessageContents: rows break a rule, or ``order_by`` is not for this queue;
+            nothing was sent.
+        OverLimit: the queue has no room for all of them (QUE-21).
+        StaleAttributes: nothing was sent; repeat with the newest attributes.
+        QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
+    """
+    check_frame(target.attributes, df, order_by)
+    key = key or SendKey.new()
+    manifest = None
+    if not key.anonymous:
+        manifest = manifests.load_manifest(target.tables_path, key.files)
+        # a manifest is removed once every shard is reached, or none
+        if manifest is None and any(key.reached(target.open(shard)) for shard in target.shards):
+            return 0
+        if manifest is not None and manifest.too_old and not commit_files.reached_shards(target.open, manifest):
+            if not key.of_stream:
+                raise commit_files.too_old_error(key.files)
+            # a stream has no other key; its source still has the rows
+            manifests.forget(target.tables_path, key.files)
+            manifest = None
+    manifest = manifest or _stage(target, spark, df, key, order_by)
+    if not manifest.rows:
+        if key.of_stream or key.anonymous:
+            manifests.discard(target.root, target.key, key.files)
+        return 0
+    try:
+        rows = commit_files.complete(target, manifest, now)
+    except (StaleAttributes, QueueServiceError) as error:
+        if key.anonymous:
+            manifests.discard(target.root, target.key, key.files)
+        elif isinstance(error, StaleAttributes):
+            # written by old rules, so they are written again; the files stay, as another process may be committing
+            # them, and the fence lets only one of the two do so
+            manifests.forget(target.tables_path, key.files)
+        raise
+    if manifest.app_id is None and not rows:  # else the compactor may have committed the files
+        manifests.discard(target.root, target.key, key.files)
+    elif key.anonymous or key.of_stream:  # there are many of them, and the compactor may run rarely
+        manifests.forget(target.tables_path, key.files)
+    return rows
+
+
+def _stage(target: Target, spark: SparkSession, df: DataFrame, key: SendKey, order_by: str | None) -> Manifest:
+    attributes = target.attributes
+    delay = attributes.limits("delay")
+    return write_files.stage(
+        spark,
+        df,
+        target.root,
+        target.key,
+        target.shards,
+        key,
+        max_bytes=attributes.maximum_message_size,
+        default_delay=attributes.delay_micros / 1_000_000,
+        max_delay=None if delay.high is None else float(delay.high),
+        fifo=_fifo(attributes, order_by) if attributes.fifo else None,
+        count_attributes=attributes.profile_rules.attributes_count_in_size,
+    )
+
+
+def _fifo(attributes: QueueAttributes, order_by: str | None) -> Fifo:
+    return Fifo(
+        shards=attributes.shards,
+        content_based_deduplication=bool(attributes.content_based_deduplication),
+        dedup_by_group=attributes.dedup_by_group,
+        order_by=order_by,
+    )

@@ -1,0 +1,162 @@
+"""Parquet files of a bulk send that wait below the ``messages`` tables: listed, described, moved, rewritten."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakequeue.errors import QueueClientError
+from lakequeue.storage import layout
+from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.roots import local_path
+
+ROW_GROUP = 4 << 20
+"""Bytes. A receive of ten messages reads a row group; from large ones it took 2 s."""
+
+_COLUMNS = pa.schema([field for field in layout.MESSAGES if field.name not in layout.MESSAGE_PARTITIONS])
+
+
+def check_exist(messages_path: str, files: Sequence[DataFile]) -> None:
+    """Raises FileNotFoundError if VACUUM removed one of the files of a local table; the caller holds its lock."""
+    local = local_path(messages_path)
+    gone = [] if local is None else [file.path for file in files if not os.path.exists(f"{local}/{file.path}")]
+    if gone:
+        raise FileNotFoundError(f"{len(gone)} of {len(files)} files waited too long and were removed")
+
+
+def safe_name(send_id: str) -> str:
+    """A file name for a send id, which the caller chooses freely."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", send_id):
+        return send_id
+    return f"sha256-{hashlib.sha256(send_id.encode()).hexdigest()}"
+
+
+def new_folder(send_id: str) -> str:
+    """The directory below the table for the files of one attempt at a send."""
+    return f"bulk/{safe_name(send_id)}/{uuid.uuid4().hex[:8]}"
+
+
+def delete_folder(messages_path: str, name: str) -> None:
+    """Removes a directory and its files."""
+    folder = Folder(messages_path)
+    if folder.local is not None:
+        shutil.rmtree(folder.path(name), ignore_errors=True)
+    else:
+        folder.remove(entry.name for entry in folder.files(name))
+
+
+def list_files(messages_path: str, name: str) -> Iterator[DataFile]:
+    """The files that Spark wrote into a directory, in the order of its partitions, without empty ones."""
+    folder = Folder(messages_path)
+    for entry in sorted(folder.files(name)):
+        if entry.name.endswith(".parquet") and "/." not in entry.name:
+            file = _described(folder, entry.name, entry.size)
+            if file.rows:
+                yield file
+
+
+def read_columns(messages_path: str, file: DataFile, columns: Sequence[str]) -> pa.Table:
+    """Some columns of a file."""
+    with Folder(messages_path).open(file.path, file.size) as source, pq.ParquetFile(source) as parquet:
+        return parquet.read(columns)
+
+
+def shard_of(messages_path: str, file: DataFile, shards: int) -> int:
+    """The shard that the message groups of a file hash to."""
+    if shards == 1:
+        return 0
+    with Folder(messages_path).open(file.path, file.size) as source, pq.ParquetFile(source) as parquet:
+        group = parquet.read_row_group(0, ["group_id"])["group_id"][0].as_py()
+    return zlib.crc32(group.encode()) % shards
+
+
+def move_file(root: str, key: str, file: DataFile, source: int, target: int) -> None:
+    """Moves a file from one shard to the same path in another."""
+    if source != target:
+        tables = Folder(layout.tables_path(root, key))
+        tables.move(f"{source}/messages/{file.path}", f"{target}/messages/{file.path}")
+
+
+def rewrite(messages_path: str, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
+    """Writes the kept rows of a file into a new file beside it, numbered from 0 on."""
+    folder = Folder(messages_path)
+    path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
+    with (
+        folder.open(file.path, file.size) as whole,
+        pq.ParquetFile(whole) as source,
+        folder.writer(path) as output,
+        pq.ParquetWriter(
+            output,
+            _COLUMNS,
+            compression="snappy",
+            use_dictionary=["group_id", "send_id"],  # no others repeat
+        ) as target,
+    ):
+        count = 0
+        for rows in _row_groups(_kept(source, kept)):
+            positions = pa.array(np.arange(count, count + len(rows)), pa.int64())
+            target.write_table(rows.set_column(0, "position", positions))
+            count += len(rows)
+    return _described(folder, path, folder.size(path))
+
+
+def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
+    start = 0
+    for group in range(source.num_row_groups):
+        stop = start + source.metadata.row_group(group).num_rows
+        if kept[start:stop].any():
+            rows = source.read_row_group(group).select(_COLUMNS.names).cast(_COLUMNS)
+            yield rows.filter(pa.array(kept[start:stop]))
+        start = stop
+
+
+def _row_groups(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The parts joined into tables of about ``ROW_GROUP`` bytes."""
+    pending: list[pa.Table] = []
+    for part in parts:
+        pending.append(part)
+        if sum(rows.nbytes for rows in pending) >= ROW_GROUP:
+            yield pa.concat_tables(pending)
+            pending = []
+    if pending:
+        yield pa.concat_tables(pending)
+
+
+def _described(folder: Folder, path: str, size: int) -> DataFile:
+    with folder.open(path, size) as stream:
+        footer = pq.read_metadata(stream)
+    minimum, maximum, nulls = _statistics(footer)
+    bounds = minimum.get("position"), maximum.get("position")
+    if footer.num_rows and bounds != (0, footer.num_rows - 1):
+        raise QueueClientError(f"the rows of {path} are not numbered from 0 on")
+    return DataFile(path, size, footer.num_rows, {}, minimum, maximum, nulls)
+
+
+def _statistics(
+    footer: pq.FileMetaData,
+) -> tuple[dict[str, int | float], dict[str, int | float], dict[str, int]]:
+    minimum: dict[str, int | float] = {}
+    maximum: dict[str, int | float] = {}
+    nulls = {"sent_at": footer.num_rows}  # a bulk segment was sent when it was opened
+    columns = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
+    for name in ("position", "delay_seconds", "source_receive_count"):
+        groups = [footer.row_group(g).column(columns[name]).statistics for g in range(footer.num_row_groups)]
+        if any(group is None or not group.has_null_count for group in groups):
+            continue
+        nulls[name] = sum(group.null_count for group in groups)
+        bounds = [group for group in groups if group.has_min_max]
+        if bounds and nulls[name] + sum(group.num_values for group in bounds) == footer.num_rows:
+            minimum[name] = min(group.min for group in bounds)
+            maximum[name] = max(group.max for group in bounds)
+    return minimum, maximum, nulls

@@ -1,0 +1,120 @@
+"""Sessions and JVM objects of the Spark engine: isolated sessions, Delta's actions, and its conflicts as lost
+races.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from lakequeue.storage.engines.interface import DataFile, LostRace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SESSION = {
+    # partition values and instants are UTC, whatever the user's session says
+    "spark.sql.session.timeZone": "UTC",
+    # INT96 has no statistics, and the point engine writes microseconds
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # ledger commits are small: replanning and 200 tasks would cost more than the work
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+_MORE_OPTIONS = 5
+"""Parameters of ``DeltaOperations.Write`` after the user metadata, all optional (delta-spark 4.4)."""
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def action_sequence(jvm: Any, actions: Iterable[Any]) -> Any:
+    """Actions, as Java objects or as the JSON of Delta's log, as a Scala sequence."""
+    java = jvm.java.util.ArrayList()
+    for action in actions:
+        java.add(
+            jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action) if isinstance(action, str) else action
+        )
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
+
+
+def write_operation(jvm: Any, token: str) -> Any:
+    """``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``: what history shows."""
+    write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
+    none = jvm.scala.Option.empty()
+    append = jvm.org.apache.spark.sql.SaveMode.Append
+    return write(append, none, none, jvm.scala.Option.apply(token), *[none] * _MORE_OPTIONS)
+
+
+def new_session(spark: SparkSession) -> SparkSession:
+    with active(spark):
+        session = spark.newSession()
+    for name, value in _SESSION.items():
+        session.conf.set(name, value)
+    return session
+
+
+@contextlib.contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Makes the session the thread's active one, and gives the user's back afterwards.
+
+    Delta's own code asks for the active session; so does a user's later ``getOrCreate``.
+    """
+    from pyspark.sql import SparkSession
+
+    jvm: Any = session._jvm
+    before, known = jvm.SparkSession.getActiveSession(), SparkSession._activeSession
+    jvm.SparkSession.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        SparkSession._activeSession = known
+        if before.isDefined():
+            jvm.SparkSession.setActiveSession(before.get())
+        else:
+            jvm.SparkSession.clearActiveSession()
+
+
+@contextlib.contextmanager
+def lost_races() -> Iterator[None]:
+    from delta import exceptions
+
+    # siblings in Python, not a tree
+    conflicts = (
+        exceptions.ConcurrentAppendException,
+        exceptions.ConcurrentDeleteDeleteException,
+        exceptions.ConcurrentDeleteReadException,
+        exceptions.ConcurrentTransactionException,
+        exceptions.ConcurrentWriteException,
+        exceptions.DeltaConcurrentModificationException,
+        exceptions.MetadataChangedException,
+        exceptions.ProtocolChangedException,
+    )
+    try:
+        yield
+    except conflicts as error:
+        raise LostRace(str(error).strip().partition("\n")[0]) from error
+
+
+def add_action(file: DataFile) -> str:
+    add = {
+        "path": _encoded(file.path),
+        "partitionValues": dict(file.partition),
+        "size": file.size,
+        "modificationTime": int(time.time() * 1000),
+        "dataChange": True,
+        "stats": file.statistics(),
+    }
+    return json.dumps({"add": add})
+
+
+def _encoded(path: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.~!$&'()*+,;=:@/-]", lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), path)
