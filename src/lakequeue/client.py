@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
-from lakequeue.model.arguments import invalid
 from lakequeue.model.clock import Clock, SystemClock
 from lakequeue.operations import queues
 from lakequeue.queue import Queue
@@ -14,7 +13,9 @@ from lakequeue.runtime.root import Root
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
 
+    from lakequeue.model.attribute_types import NewQueueAttributes
     from lakequeue.operations.compact import CompactionSummary, Progress
 
 MAX_LISTED = 1_000
@@ -47,9 +48,9 @@ class LakeQueue:
         root_mode: int = 0o700,
     ) -> None:
         if not isinstance(root_mode, int) or root_mode not in range(0o7777 + 1) or root_mode & 0o700 != 0o700:
-            raise invalid(
-                "root_mode",
+            raise InvalidParameterValue.of(
                 root_mode,
+                "root_mode",
                 "Must be permission bits that give the owner all rights, as 0o700 or 0o2770.",
             )
         if engine not in ("auto", "point", "spark"):
@@ -94,7 +95,12 @@ class LakeQueue:
         return self._runtime
 
     def create_queue(
-        self, name: str, *, fifo: bool = False, tags: dict[str, str] | None = None, **attributes: Any
+        self,
+        name: str,
+        *,
+        fifo: bool = False,
+        tags: dict[str, str] | None = None,
+        **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
         """Creates a queue, or answers the one that has the name and all the given attributes (QUE-15).
 
@@ -133,7 +139,7 @@ class LakeQueue:
         """
         whole = isinstance(limit, int) and not isinstance(limit, bool)
         if limit is not None and not (whole and 1 <= limit <= MAX_LISTED):
-            raise invalid("MaxResults", limit, f"Must be between 1 and {MAX_LISTED}.")
+            raise InvalidParameterValue.of(limit, "MaxResults", f"Must be between 1 and {MAX_LISTED}.")
         return [Queue(queue) for queue in queues.listed(self._runtime, prefix, limit or MAX_LISTED, after)]
 
     def all_queues(self) -> list[Queue]:

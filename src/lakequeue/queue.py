@@ -18,7 +18,9 @@ from lakequeue.runtime.open_queue import OpenQueue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from typing_extensions import Unpack
 
+    from lakequeue.model.attribute_types import ChangeableAttributes
     from lakequeue.operations.compact import CompactionSummary
 
 
@@ -263,7 +265,7 @@ class Queue:
         """Name of the queue in policies and listings of SQS."""
         return self._runtime.arn
 
-    def set_attributes(self, **changes: Any) -> None:
+    def set_attributes(self, **changes: Unpack[ChangeableAttributes]) -> None:
         """Changes attributes; they hold from this commit on, in every process (QUE-25).
 
         Raises:

@@ -169,6 +169,12 @@ def test_links_between_the_pages_lead_somewhere():
                 assert not heading or heading in headings(leads_to), f"{page.name}: {target}"
 
 
+def test_files_that_the_pages_name_exist():
+    for page in PAGES:
+        for path in re.findall(r"`((?:src|tests|jobs|conf|docs)/[\w/.]+)`", page.read_text(encoding="utf-8")):
+            assert (HERE / path).exists(), f"{page.name}: {path}"
+
+
 def test_every_page_is_in_the_navigation():
     listing = (HERE / "mkdocs.yml").read_text(encoding="utf-8")
     for page in (HERE / "docs").rglob("*.md"):

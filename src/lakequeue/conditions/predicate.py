@@ -78,7 +78,7 @@ class Predicate:
 
     def _refused(self, reason: str) -> InvalidParameterValue:
         shown, why = _line(str(self._text), 100), _line(reason.rstrip("."), 500)
-        return InvalidParameterValue(f"Value {shown} for parameter {self._parameter} is invalid. Reason: {why}.")
+        return InvalidParameterValue.of(shown, self._parameter, f"{why}.")
 
 
 def _line(text: str, most: int) -> str:

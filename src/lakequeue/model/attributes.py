@@ -93,6 +93,13 @@ _BY_WIRE = {a.wire: a for a in _ATTRIBUTES} | {a.cmq: a for a in _ATTRIBUTES if 
 _SETTABLE = tuple(a for a in _ATTRIBUTES if a.wire not in HIDDEN)
 _BY_NAME = {name: a for a in _SETTABLE for name in (a.field, a.wire)}
 _BY_CMQ_NAME = _BY_NAME | {a.cmq: a for a in _SETTABLE if a.cmq}
+
+
+def settable_names() -> list[str]:
+    """Every name of an attribute that a new queue may be given."""
+    return list(_BY_CMQ_NAME)
+
+
 ATTRIBUTE_NAMES = frozenset(a.wire for a in _SETTABLE)
 """Wire names of everything that a queue may have set."""
 _PER_SHARD = ("max_inflight_messages", "max_delayed_messages", "max_stored_messages")
@@ -574,7 +581,7 @@ def _argument(
 
 def _refused(value: Any, parameter: str, reason: str) -> InvalidParameterValue:
     shown = _text(_seconds(_micros(value))) if isinstance(value, timedelta) else value
-    return InvalidParameterValue(f"Value {shown} for parameter {parameter} is invalid. Reason: {reason}")
+    return InvalidParameterValue.of(shown, parameter, reason)
 
 
 def selected(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

@@ -385,9 +385,8 @@ def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes)
 
 
 def _not_for_this_queue(parameter: str, value: object) -> InvalidParameterValue:
-    return InvalidParameterValue(
-        f"Value {value} for parameter {parameter} is invalid. "
-        "Reason: The request includes a parameter that is not valid for this queue type."
+    return InvalidParameterValue.of(
+        value, parameter, "The request includes a parameter that is not valid for this queue type."
     )
 
 

@@ -157,7 +157,7 @@ def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
 def refused(attribute: str, given: Any, reason: str) -> InvalidParameterValue:
     """The refusal of a policy."""
     shown = given.wire() if isinstance(given, (RedrivePolicy, RedriveAllowPolicy)) else given
-    return InvalidParameterValue(f"Value {shown} for parameter {attribute} is invalid. Reason: {reason}")
+    return InvalidParameterValue.of(shown, attribute, reason)
 
 
 def _located(queue: str, region: str) -> str:

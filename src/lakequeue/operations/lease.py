@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from lakequeue.errors import LeaseLost
+from lakequeue.errors import InvalidParameterValue, LeaseLost
 from lakequeue.model import receipt_handles
-from lakequeue.model.arguments import check_whole, invalid
+from lakequeue.model.arguments import check_whole
 from lakequeue.model.attributes import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.operations.receive import claim
@@ -113,7 +113,7 @@ def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
     for text in kept:
         handle = receipt_handles.decode(text, queue.key, queue.row.handle_key)
         if handle.lease_id != leased.lease_id:
-            raise invalid("ReceiptHandle", text, "It is of another lease.")
+            raise InvalidParameterValue.of(text, "ReceiptHandle", "It is of another lease.")
         offsets.setdefault(handle.shard, []).append(handle.offset)
 
     def command(part: Part) -> Command:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model import redrive_policies
-from lakequeue.model.arguments import check_whole, invalid
+from lakequeue.model.arguments import check_whole
 from lakequeue.operations import browse
 from lakequeue.operations.send import shard_of_group
 from lakequeue.runtime.open_queue import OpenQueue
@@ -84,7 +84,9 @@ def redrive(
     with queue.service("redrive") as call:
         check_whole("max_messages", 1 if most is None else most)
         if destination is not None and (destination.fifo != queue.fifo or destination.key == queue.key):
-            raise invalid("destination", destination.name, "Must be another queue of the same kind.")
+            raise InvalidParameterValue.of(
+                destination.name, "destination", "Must be another queue of the same kind."
+            )
         key = None if destination is None else destination.key
         condition, moved = browse.predicate(where, interrupt), 0
         for shard in queue.shards:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist, RequestThrottled
+from lakequeue.errors import QueueClientError, QueueDoesNotExist, RequestThrottled
 from lakequeue.model.clock import Clock, to_micros
 from lakequeue.model.redrive_policies import Place
 from lakequeue.runtime.shard_service import ShardService, Shared
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.engines import process
-from lakequeue.storage.engines.commit import StaleAttributes, first_line
+from lakequeue.storage.engines.commit import first_line
+from lakequeue.storage.engines.failures import is_storage_failure
 from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.engines.retry import Races
@@ -145,13 +146,13 @@ class Root:
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
-        """Turns what storage raises into QueueClientError."""
+        """Turns failures of storage into QueueClientError."""
         process.check()
         try:
             yield
-        except (LakeQueueError, StaleAttributes, TypeError, AssertionError):
-            raise
         except Exception as error:
+            if not is_storage_failure(error):
+                raise
             raise QueueClientError(f"{self.path}: {first_line(error)}") from error
 
     # --- the catalog

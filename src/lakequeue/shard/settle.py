@@ -55,9 +55,10 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
     """
     run = state.runs.at(command.offset)
     if run is None:
-        raise InvalidParameterValue(
-            f"Value {command.handle_text} for parameter ReceiptHandle is invalid. Reason: Message does not "
-            "exist or is not available for visibility timeout change."
+        raise InvalidParameterValue.of(
+            command.handle_text,
+            "ReceiptHandle",
+            "Message does not exist or is not available for visibility timeout change.",
         )
     if run.lease_id != command.lease_id:
         raise _receipt_ended(command.handle_text)
@@ -149,9 +150,10 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
     """Refuse, never clamp, what would hide a message for over twelve hours since it was received (VIS-9)."""
     received_at = state.now if run.received_at is None else run.received_at
     if state.now + timeout - received_at > LONGEST_RECEIPT:
-        raise InvalidParameterValue(
-            f"Value {_seconds(timeout)} for parameter VisibilityTimeout is invalid. Reason: Total "
-            "VisibilityTimeout for the message is beyond the limit [43200 seconds]"
+        raise InvalidParameterValue.of(
+            _seconds(timeout),
+            "VisibilityTimeout",
+            "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]",
         )
 
 
@@ -177,9 +179,7 @@ def _counts(spans: Spans, done: int) -> LeaseCounts:
 
 
 def _receipt_ended(handle_text: str) -> InvalidParameterValue:
-    return InvalidParameterValue(
-        f"Value {handle_text} for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
-    )
+    return InvalidParameterValue.of(handle_text, "ReceiptHandle", "The receipt handle has expired.")
 
 
 def _seconds(micros: int) -> str:

@@ -48,4 +48,4 @@ def spark_uri(path: str) -> str:
 
 
 def _refused(root: str, reason: str) -> InvalidParameterValue:
-    return InvalidParameterValue(f"Value {root!r} for parameter root is invalid. Reason: {reason}.")
+    return InvalidParameterValue.of(repr(root), "root", f"{reason}.")

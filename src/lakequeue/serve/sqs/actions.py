@@ -298,7 +298,7 @@ class Actions:
         return {"Results": self.tasks.listed(given["SourceArn"], given.get("MaxResults", 1))}
 
 
-def _plain_attributes(attributes: Mapping[str, str]) -> dict[str, str]:
+def _plain_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
     """The attributes to set, without those that ask for no encryption."""
     for name, value in attributes.items():
         if name == "Profile" or not name[:1].isupper():  # arguments of the Python API, unknown to SQS

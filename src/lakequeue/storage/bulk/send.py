@@ -24,9 +24,7 @@ def check_frame(attributes: QueueAttributes, df: DataFrame, order_by: str | None
         InvalidParameterValue: names the column.
     """
     if order_by is not None and not attributes.fifo:
-        raise InvalidParameterValue(
-            f"Value {order_by} for parameter order_by is invalid. Reason: Standard queues keep no order."
-        )
+        raise InvalidParameterValue.of(order_by, "order_by", "Standard queues keep no order.")
     check_columns(df, order_by)
 
 

@@ -1,0 +1,64 @@
+"""The keyword arguments of ``create_queue`` and ``set_attributes``, for type checkers.
+
+Each attribute has two names, that in snake_case and that of SQS, whose values may also be the strings of the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
+
+from lakequeue.model.clock import Duration
+from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
+
+
+class ChangeableAttributes(TypedDict, total=False):
+    """What ``Queue.set_attributes`` takes."""
+
+    visibility_timeout: Duration
+    message_retention_period: Duration
+    delay: Duration
+    receive_wait_time: Duration
+    maximum_message_size: int
+    content_based_deduplication: bool
+    deduplication_scope: Literal["queue", "message_group"]
+    fifo_throughput_limit: Literal["per_queue", "per_message_group_id"]
+    rewind_range: Duration | bool
+    max_inflight_messages: int | None
+    max_delayed_messages: int | None
+    max_stored_messages: int | None
+    redrive_policy: RedrivePolicy | Mapping[str, Any] | str | None
+    redrive_allow_policy: RedriveAllowPolicy | Mapping[str, Any] | str | None
+    policy: str | None
+    allow_zero_visibility: bool
+    profile_strict: bool
+    VisibilityTimeout: Any
+    MessageRetentionPeriod: Any
+    DelaySeconds: Any
+    ReceiveMessageWaitTimeSeconds: Any
+    MaximumMessageSize: Any
+    ContentBasedDeduplication: Any
+    DeduplicationScope: Any
+    FifoThroughputLimit: Any
+    RewindSeconds: Any
+    MaxInflightMessages: Any
+    MaxDelayedMessages: Any
+    MaxStoredMessages: Any
+    RedrivePolicy: Any
+    RedriveAllowPolicy: Any
+    Policy: Any
+    AllowZeroVisibility: Any
+    ProfileStrict: Any
+    PollingWaitSeconds: Any
+    MaxMsgSize: Any
+    msgRetentionSeconds: Any
+
+
+class NewQueueAttributes(ChangeableAttributes, total=False):
+    """What ``LakeQueue.create_queue`` takes; the additional ones are fixed at creation."""
+
+    profile: Literal["lake", "sqs", "sqs-2018", "cmq"]
+    shards: int
+    Profile: Any
+    Shards: Any
+    FifoQueue: Any

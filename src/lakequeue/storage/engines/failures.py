@@ -1,0 +1,23 @@
+"""Which errors are failures of storage: those that its libraries raise, by their types."""
+
+from __future__ import annotations
+
+import json
+
+from lakequeue.storage.delta_log import LogTrimmed
+from lakequeue.storage.engines.interface import LostRace
+
+LIBRARIES = {"deltalake", "obstore", "pyarrow", "pyspark", "py4j"}
+"""Packages whose own exceptions are failures of storage."""
+_DELTA_RS = "_internal"
+"""The module that delta-rs names in its exceptions."""
+_TYPES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)
+"""Other types of failures: of files, of races, and of a log that cannot be read."""
+
+
+def is_storage_failure(error: Exception) -> bool:
+    """Whether storage or one of its libraries failed; an error of this package's own code is none."""
+    if isinstance(error, _TYPES):
+        return True
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return not packages.isdisjoint(LIBRARIES | {_DELTA_RS})

@@ -1,0 +1,14 @@
+"""The types of keyword arguments name the attributes that there are."""
+
+from __future__ import annotations
+
+from lakequeue.model import attributes
+from lakequeue.model.attribute_types import ChangeableAttributes, NewQueueAttributes
+
+FIXED = {"profile", "Profile", "shards", "Shards", "FifoQueue"}
+
+
+def test_every_attribute_that_can_be_set_is_typed() -> None:
+    known = set(attributes.settable_names())
+    assert set(NewQueueAttributes.__annotations__) | {"fifo"} == known
+    assert set(ChangeableAttributes.__annotations__) == known - FIXED - {"fifo"}

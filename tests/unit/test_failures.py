@@ -1,0 +1,48 @@
+"""Failures of storage are told from errors of the package's own code by their types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import obstore.exceptions
+import pyarrow as pa
+import pytest
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import AnalysisException
+
+from lakequeue import LakeQueue, QueueClientError
+from lakequeue.storage.catalog import Catalog
+from lakequeue.storage.engines.failures import is_storage_failure
+from lakequeue.storage.engines.interface import LostRace, StaleSnapshot
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(OSError, PermissionError, TimeoutError, LostRace, StaleSnapshot),
+        *(DeltaError, CommitFailedError, TableNotFoundError),
+        *(obstore.exceptions.GenericError, obstore.exceptions.NotFoundError),
+        *(pa.ArrowInvalid, pa.ArrowKeyError, Py4JNetworkError, Py4JJavaError, AnalysisException),
+    ],
+)
+def test_what_storage_raises_is_its_failure(kind: type[Exception]) -> None:
+    assert is_storage_failure(kind.__new__(kind))
+
+
+@pytest.mark.parametrize("kind", [KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError])
+def test_an_error_of_our_own_is_none(kind: type[Exception]) -> None:
+    assert not is_storage_failure(kind())
+
+
+def test_an_error_of_our_own_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lq = LakeQueue(str(tmp_path / "root"))
+    lq.create_queue("orders")
+    for raised, seen in ((KeyError("row"), KeyError), (DeltaError("no"), QueueClientError)):
+        with monkeypatch.context() as patch, pytest.raises(seen):
+
+            def failing(self: Catalog, raised: Exception = raised) -> None:
+                raise raised
+
+            patch.setattr(Catalog, "rows", failing)
+            lq.list_queues()
