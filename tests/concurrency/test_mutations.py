@@ -21,6 +21,7 @@ from lakequeue import (
     QueueDoesNotExist,
     ReceiptHandleIsInvalid,
 )
+from lakequeue.runtime import open_queue
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import ShardMachine
@@ -334,9 +335,9 @@ def keep_the_machine_after_a_failure(patch: Patch) -> None:
 
 
 @contextmanager
-def _without_finishing(queue: OpenQueue) -> Iterator[None]:
-    with queue.root.storage_errors():
-        yield
+def _without_finishing(queue: OpenQueue, verb: str) -> Iterator[Any]:
+    with open_queue.logged(verb, queue.name) as call, queue.root.storage_errors():
+        yield call
 
 
 def forget_leases_on_loading(patch: Patch) -> None:
