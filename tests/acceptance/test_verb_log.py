@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from concurrency.rig import apart, at_once
 
+from concurrency.harness import apart, at_once
 from lakequeue import LakeQueue, Queue, QueueDoesNotExist, SendEntry
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock

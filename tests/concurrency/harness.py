@@ -53,7 +53,7 @@ def small_segments(patch: pytest.MonkeyPatch, commits: int = 2) -> None:
 @contextmanager
 def without_merging(patch: pytest.MonkeyPatch) -> Iterator[None]:
     with patch.context() as scope:
-        scope.setattr("lakequeue.runtime.shard_service.merge_recent", lambda *_: None)
+        scope.setattr("lakequeue.runtime.shard_sender.merge_recent", lambda *_: None)
         yield
 
 

@@ -38,7 +38,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
     for name in (
         "storage.engines.commit._REPEATS",
-        "runtime.shard_service.ATTEMPTS",
+        "runtime.shard_races.ATTEMPTS",
         "runtime.root.ATTEMPTS",
         "operations.queues.ATTEMPTS",
     ):

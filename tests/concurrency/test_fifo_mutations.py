@@ -163,7 +163,7 @@ def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
 def drop_segments_with_live_ids(patch: Patch) -> None:
     merge = merge_segments.merge_recent
     patch.setattr(
-        "lakequeue.runtime.shard_service.merge_recent", lambda table, shard, floor, _: merge(table, shard, floor)
+        "lakequeue.runtime.shard_sender.merge_recent", lambda table, shard, floor, _: merge(table, shard, floor)
     )
 
 

@@ -19,7 +19,7 @@ import pytest
 from concurrency.harness import apart, at_once, check_log, drain, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, SendEntry
 from lakequeue.operations import move
-from lakequeue.runtime import group_commit, shard_service
+from lakequeue.runtime import group_commit, shard_ledger, shard_reader, shard_sender
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.storage import ledger
 from lakequeue.storage.messages import append, body_cache, deliver_moved, read
@@ -27,7 +27,18 @@ from lakequeue.testing import ManualClock
 
 TARGETS = {
     str(module.__file__)
-    for module in (append, body_cache, deliver_moved, group_commit, ledger, move, read, shard_service)
+    for module in (
+        append,
+        body_cache,
+        deliver_moved,
+        group_commit,
+        ledger,
+        move,
+        read,
+        shard_ledger,
+        shard_reader,
+        shard_sender,
+    )
 }
 ERRORS = [OSError("injected"), KeyboardInterrupt()]
 

@@ -21,7 +21,7 @@ from lakequeue import (
     QueueDoesNotExist,
     ReceiptHandleIsInvalid,
 )
-from lakequeue.runtime import open_queue
+from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import ShardMachine
@@ -186,7 +186,7 @@ def a_failed_receive_hides_nothing(on: TwoProcesses) -> None:
 
 
 def a_throttled_send_stored_nothing(on: TwoProcesses) -> None:
-    on.patch.setattr("lakequeue.runtime.shard_service.ATTEMPTS", 2)
+    on.patch.setattr("lakequeue.runtime.shard_races.ATTEMPTS", 2)
     on.patch.setattr("lakequeue.storage.engines.commit._REPEATS", 2)
     on.patch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
     original = PointTable.append
@@ -295,7 +295,7 @@ def join_the_open_segment_without_its_fence(patch: Patch) -> None:
 
 def drop_whatever_is_closed(patch: Patch) -> None:
     merge = merge_segments.merge_recent
-    patch.setattr("lakequeue.runtime.shard_service.merge_recent", lambda table, *_: merge(table, 2**62))
+    patch.setattr("lakequeue.runtime.shard_sender.merge_recent", lambda table, *_: merge(table, 2**62))
 
 
 def merge_without_a_fence(patch: Patch) -> None:
@@ -335,9 +335,9 @@ def keep_the_machine_after_a_failure(patch: Patch) -> None:
 
 
 @contextmanager
-def _without_finishing(queue: OpenQueue, verb: str) -> Iterator[Any]:
-    with open_queue.logged(verb, queue.name) as call, queue.root.storage_errors():
-        yield call
+def _without_finishing(queue: OpenQueue, verb: str) -> Iterator[Call]:
+    with queue.root.storage_errors():
+        yield Call()
 
 
 def forget_leases_on_loading(patch: Patch) -> None:
@@ -407,7 +407,7 @@ MUTATIONS = [
     Mutation("answer from memory", answer_from_memory, {an_empty_answer_is_a_fresh_one: "8"}),
     Mutation(
         "know the log as it was",
-        replace("lakequeue.runtime.shard_service._short", lambda *_: False),
+        replace("lakequeue.runtime.shard_ledger._short", lambda *_: False),
         {an_empty_answer_has_seen_the_newest_messages: "1"},
     ),
     Mutation("read no newer log", read_no_newer_log, {an_empty_answer_has_seen_the_newest_messages: "1"}),

@@ -16,7 +16,7 @@ import pytest
 from concurrency.harness import apart, at_once, check_log, drain, log_rows
 from concurrency.stopping import busy_hours, older, short_logs, stopped_in
 from lakequeue import Queue, QueueClientError
-from lakequeue.runtime import shard_service
+from lakequeue.runtime import shard_races
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines import commit, locks
 from lakequeue.storage.engines.point import PointTable
@@ -89,8 +89,8 @@ def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(
 ) -> None:
     queue, _ = pair
     queue.send("a")
-    monkeypatch.setattr(shard_service, "ALONE_PATIENCE", 0.05)
-    commit, lost = Ledger.commit, iter([True] * (shard_service.PATIENCE + 1))
+    monkeypatch.setattr(shard_races, "ALONE_PATIENCE", 0.05)
+    commit, lost = Ledger.commit, iter([True] * (shard_races.PATIENCE + 1))
     monkeypatch.setattr(Ledger, "commit", lambda *args: False if next(lost, False) else commit(*args))
     with stopped_holding(layout.receipts_path(queue.runtime.root.path, queue.key, 0), "shared"):
         [(message,)] = at_once([queue.receive], patience=20)

@@ -24,7 +24,8 @@ from typing import Any
 
 from lakequeue import LakeQueue, QueueClientError, QueueServiceError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.operations import compact
-from lakequeue.runtime import shard_service
+from lakequeue.runtime.shard_service import ShardService
+from lakequeue.shard import Claim
 from lakequeue.storage import cleaning, layout, ledger
 from lakequeue.storage.engines import commit, log_trimming
 from lakequeue.storage.engines.point import PointEngine, PointTable
@@ -180,16 +181,16 @@ def _claim_of(message: Any) -> tuple[int, str]:
 def _record_claims() -> dict[tuple[int, str], tuple[int, int]]:
     """Shard and lease id -> from when to when the shard's clock says that the messages are held."""
     claims: dict[tuple[int, str], tuple[int, int]] = {}
-    command = shard_service.ShardService.command
+    command = ShardService.command
 
     def recorded(self: Any, commands: Any, now: int) -> Any:
         results = command(self, commands, now)
         for asked, result in zip(commands, results, strict=True):
-            if isinstance(asked, shard_service.Claim) and result.error is None:
+            if isinstance(asked, Claim) and result.error is None:
                 claims[self.shard, asked.lease_id] = (result.value.received_at, result.value.visible_at)
         return results
 
-    shard_service.ShardService.command = recorded  # type: ignore[method-assign]
+    ShardService.command = recorded  # type: ignore[method-assign]
     return claims
 
 

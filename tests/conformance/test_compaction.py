@@ -643,7 +643,7 @@ def _what_waits_is_kept(harness: Harness, patch: Patch) -> None:
 def _two_at_once_join_once(harness: Harness, patch: Patch) -> None:
     queue = harness.create()
     with patch.context() as scope:
-        scope.setattr("lakequeue.runtime.shard_service.merge_recent", lambda *_: None)
+        scope.setattr("lakequeue.runtime.shard_sender.merge_recent", lambda *_: None)
         for number in range(7):
             queue.send(str(number))
     path = layout.messages_path(harness.root, queue.key, 0)
@@ -706,7 +706,7 @@ MUTATIONS = [
     Mutation("no history in the floor", no_history_in_the_floor, {_history_is_kept: "RWD-4"}),
     Mutation(
         "no floor",
-        replace("lakequeue.runtime.shard_service.ShardService._committed_floor", lambda _: 2**40),
+        replace("lakequeue.runtime.shard_ledger.ShardLedger._committed_floor", lambda _: 2**40),
         {_history_is_kept: "RWD-4", _what_waits_is_kept: "DLT-6"},
     ),
     Mutation("no fence", no_fence, {_two_at_once_join_once: "DLT-1"}),

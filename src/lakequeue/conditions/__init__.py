@@ -1,1 +1,1 @@
-"""Conditions on messages in SQL, judged in worker processes without a JVM."""
+"""SQL conditions on messages, evaluated in worker processes without a JVM."""

@@ -1,4 +1,4 @@
-"""Conditions on messages in SQL, judged without a JVM: by DuckDB, in worker processes."""
+"""SQL conditions on messages, evaluated by DuckDB in worker processes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.interrupts import Interrupt
 
 LONGEST = 65_536
-"""Characters of a condition."""
+"""Maximum length of a condition in characters."""
 
 
 class Predicate:
-    """A condition, checked once and then asked of any number of tables; for one thread.
+    """A condition, checked once and then evaluated on any number of tables; not thread-safe.
 
     Args:
         text: a boolean SQL expression over the columns.
         columns: names and types that it may use.
-        parameter: what to call it in a refusal.
-        interrupt: once it is set, every method raises `sandbox.Interrupted`, also one that is at work.
+        parameter: its name in error messages.
+        interrupt: once it is set, every method raises `sandbox.Interrupted`, running ones included.
 
     Raises:
-        InvalidParameterValue: it is none; with the first line of what DuckDB says.
-        QueueClientError: no process can be started that judges it.
+        InvalidParameterValue: the text is no condition; with the first line of DuckDB's message.
+        QueueClientError: no worker process can be started.
     """
 
     def __init__(
@@ -41,17 +41,18 @@ class Predicate:
             raise self._refused(f"Must have {LONGEST:,} characters at most, not {len(text):,}")
         checked = self._ask("check", columns.empty_table())
         self.columns = frozenset(checked.document["columns"])
-        """Names of the columns that it looks at."""
+        """Names of the columns that it uses."""
 
     def select(self, rows: pa.Table) -> npt.NDArray[np.int64]:
-        """Numbers of the rows for which it is true, in order; NULL is not true.
+        """Indexes of the rows for which it is true, in order; NULL is not true.
 
         Args:
-            rows: at least the columns that it looks at, and one in any case.
+            rows: the columns that it uses, and at least one column.
 
         Raises:
-            InvalidParameterValue: it fails on a row, as by a cast of text that is no number, or needs more time
-                or memory than it may have.
+            InvalidParameterValue: it fails on a row, for example casting text to a number, or exceeds the limits
+                of
+                time or memory.
         """
         marks = self._ask("judge", rows).marks
         self._judged += len(rows)
@@ -82,6 +83,6 @@ class Predicate:
 
 
 def _line(text: str, most: int) -> str:
-    """The beginning of a text on one line."""
+    """The beginning of a text, on one line."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 1]}…"

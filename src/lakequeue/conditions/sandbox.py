@@ -1,8 +1,8 @@
-"""Worker processes that judge conditions: a condition that hangs or crashes is ended, and nothing else with it.
+"""Worker processes that evaluate conditions, so that one that hangs or crashes ends nothing else.
 
-A worker is started as a program of its own, never by a fork, which delta-rs does not survive. It has one request
-at a time. If that takes too long, or nobody wants its answer any more, the worker is killed, and the next request
-starts another one. Idle workers end by themselves after a while, and when this process is gone.
+A worker is started as a separate program, never by a fork, which delta-rs does not survive. It handles one request
+at a time. If that takes too long, or its reply is no longer needed, the worker is killed, and the next request
+starts a new one. Idle workers end after a while, and when this process ends.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from lakequeue.errors import QueueClientError, RequestThrottled
 from lakequeue.model.interrupts import Interrupt
 
 AT_ONCE = 4
-"""Workers of this process that have a request, at most; further requests wait."""
+"""Maximum number of busy workers of this process; further requests wait."""
 WAIT_SECONDS = 60.0
-"""Time that a request waits for a worker."""
+"""Maximum time that a request waits for a worker."""
 START_SECONDS = 60.0
-"""Time that a worker has to start."""
+"""Maximum time that a worker takes to start."""
 SECONDS = 10.0
-"""Time that a worker has for a request: one batch of messages, hundreds of times what a filter needs."""
+"""Maximum time for a request, which is one batch of messages: hundreds of times what a filter needs."""
 MEMORY = 768 * 2**20
-"""Bytes of data that a worker may have; it starts with a quarter of them."""
+"""Maximum bytes of data of a worker; it starts with a quarter of that."""
 IDLE = 60.0
-"""Seconds without a request after which a worker ends by itself."""
+"""Seconds without a request after which a worker ends."""
 
 _PROGRAM = Path(__file__).with_name("evaluator.py")
-# isolated: neither the working directory nor the environment says what is imported, but where this process has its
-# packages; Arrow does without NumPy, and starts in half the time
+# isolated: imports come only from where this process has its packages, not from the working directory or the
+# environment; without NumPy, Arrow starts in half the time
 _START = (
     "import sys; sys.modules['numpy'] = None; path, *sys.path = sys.argv[1:]; "
     "exec(compile(open(path, 'rb').read(), path, 'exec'))"
 )
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH", "SYSTEMROOT")
-"""What of the environment a program may need to start; the rest may hold secrets."""
-_LAST_WORDS = 5.0
-"""Seconds that a worker may take to end after it has closed its pipe."""
+"""Environment variables that a program may need to start; others may hold secrets."""
+_END_SECONDS = 5.0
+"""Seconds that a worker may take to end after it closed its pipe."""
 
 
 class Slow(Exception):
-    """The worker took longer than `SECONDS`, and was ended."""
+    """The worker took longer than `SECONDS` and was killed."""
 
 
 class Crashed(Exception):
-    """The worker ended before it replied; says how."""
+    """The worker ended before it replied; the message says how."""
 
 
 class Interrupted(QueueClientError):
-    """Nobody wants the reply any more."""
+    """The reply is no longer needed."""
 
     def __init__(self) -> None:
         super().__init__("judging the condition was interrupted")
@@ -69,7 +69,7 @@ class Interrupted(QueueClientError):
 
 @attrs.frozen
 class Reply:
-    """What a worker answers: a document, and a byte for each row that it judged."""
+    """A worker's reply: a document, and a byte for each evaluated row."""
 
     document: dict[str, Any]
     marks: bytes
@@ -92,11 +92,11 @@ class Worker:
 
     @property
     def usable(self) -> bool:
-        """Whether it may have another request; not shortly before it would end by itself."""
+        """Whether it can take another request; not when it may soon end for being idle."""
         return self._process.poll() is None and monotonic() - self._used < IDLE / 2
 
     def start(self, nice: int) -> None:
-        """Waits until it takes requests; QueueClientError if it cannot start."""
+        """Waits until it accepts requests; QueueClientError if it cannot start."""
         if not self._started:
             with _killed_after(START_SECONDS, self, threading.Event()):
                 self.send({"memory": MEMORY, "idle": IDLE, "nice": nice})
@@ -106,7 +106,7 @@ class Worker:
             raise _not_started(self.end())
 
     def send(self, request: Mapping[str, Any], rows: bytes | memoryview = b"") -> None:
-        """Sends a request; if the worker has ended, `receive` will tell."""
+        """Sends a request; `receive` tells if the worker has ended."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.write(json.dumps({**request, "bytes": len(rows)}).encode() + b"\n")
@@ -114,7 +114,7 @@ class Worker:
             self._process.stdin.flush()
 
     def receive(self) -> Reply | None:
-        """The reply to a request; None if the worker has ended."""
+        """Waits for the reply to a request; None if the worker has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):
@@ -125,16 +125,16 @@ class Worker:
         return Reply(document, marks) if len(marks) == document["bytes"] else None
 
     def kill(self) -> None:
-        """Ends it, from any thread."""
+        """Kills it, from any thread."""
         self._process.kill()
 
     def wait(self) -> None:
-        """Waits a little for the end of a worker that no longer replies."""
+        """Waits briefly for a worker that no longer replies to end."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LAST_WORDS)
+            self._process.wait(_END_SECONDS)
 
     def end(self) -> str:
-        """Ends it if it is still there; says how it ended, by its signal or its last words."""
+        """Kills it if it still runs; returns how it ended: its signal, or its last line of errors."""
         self._process.kill()
         _, errors = self._process.communicate()
         status = self._process.returncode
@@ -147,7 +147,7 @@ class Sandbox:
     """The workers of this process. Thread-safe.
 
     Attributes:
-        nice: how much less than this process workers that start from now on get of the processor, 0 to 19.
+        nice: added to the niceness of workers that start from now on, 0 to 19.
     """
 
     nice = 0
@@ -161,11 +161,11 @@ class Sandbox:
         """Has a worker answer a request.
 
         Args:
-            interrupt: ends it when it is set.
+            interrupt: ends the request when it is set.
 
         Raises:
-            Slow, Crashed: there is no answer, and will be none another time.
-            Interrupted: nobody wants it any more.
+            Slow, Crashed: there is no reply, and a retry would not get one.
+            Interrupted: the reply is no longer needed.
             RequestThrottled: too many requests are waiting.
             QueueClientError: no worker can be started.
         """
@@ -207,7 +207,7 @@ class Sandbox:
             self._busy -= 1
             if worker is not None:
                 self._idle.append(worker)
-            self._changed.notify_all()  # one alone might be interrupted just now, and no other called
+            self._changed.notify_all()  # a single waiter might just be interrupted, and no other would wake
 
     def close(self) -> None:
         """Ends the idle workers."""
@@ -241,7 +241,7 @@ class Sandbox:
 
 @contextmanager
 def _killed_after(seconds: float, worker: Worker, late: threading.Event) -> Iterator[None]:
-    """Ends a worker that is not ready in time, and sets an event then."""
+    """Kills a worker that is not ready in time, and sets an event then."""
 
     def end() -> None:
         late.set()
@@ -263,5 +263,5 @@ def _not_started(reason: str) -> QueueClientError:
 shared = Sandbox()
 """The sandbox of this process."""
 atexit.register(shared.close)
-if hasattr(os, "register_at_fork"):  # the workers of a process are not those of its forks
+if hasattr(os, "register_at_fork"):  # a fork must not use the workers of its parent
     os.register_at_fork(after_in_child=shared.__init__)  # type: ignore[misc]

@@ -20,7 +20,8 @@ from lakequeue.model.arguments import check_whole
 from lakequeue.model.clock import to_micros
 from lakequeue.operations.results import PeekedMessage, peeked_message
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import Now, ShardService
+from lakequeue.runtime.shard_ledger import Now
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import Run, ShardMachine
 from lakequeue.storage import layout
 

@@ -8,7 +8,7 @@ import attrs
 
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import ShardDepth
+from lakequeue.runtime.shard_ledger import ShardDepth
 
 
 @attrs.frozen

@@ -19,7 +19,8 @@ from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import ShardDepth, ShardService
+from lakequeue.runtime.shard_ledger import ShardDepth
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import ShardMachine
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.ledger import Ledger

@@ -25,7 +25,8 @@ from lakequeue.model.messages import (
 )
 from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import Placed, ShardService, settle
+from lakequeue.runtime.shard_sender import Placed
+from lakequeue.runtime.shard_service import ShardService, settle
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.messages.append import NewMessage
 

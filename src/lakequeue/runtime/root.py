@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, RequestThrottled
 from lakequeue.model.clock import Clock, to_micros
 from lakequeue.model.redrive_policies import Place
-from lakequeue.runtime.shard_service import ShardService, Shared
+from lakequeue.runtime.shard_ledger import Shared
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.engines import process
 from lakequeue.storage.engines.commit import first_line

@@ -1,4 +1,4 @@
-"""What may be asked of a shard, and what it answers."""
+"""Commands to a shard, and its answers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Spans = Sequence[tuple[int, int]]
 class Claim:
     """Receive up to `max_messages` under one new lease; the answer is a `ClaimResult`.
 
-    `visibility_timeout` None stands for the queue's (RCV-5). `at_limit` says what a full shard answers:
-    OverLimit, an empty result, or what the type of the queue prescribes (INF-3, INF-4). A claim that
-    repeats a live `attempt_id` answers what that one got (ATT-3); on FIFO shards only. `dead_letter_keys` tells
-    the keys of dead-letter queues by their ARNs; None for one that is not there, whose letters stay.
+    `visibility_timeout` None: the queue's (RCV-5). `at_limit`: the answer of a full shard is OverLimit, an empty
+    result, or the default of the queue's type (INF-3, INF-4). A claim that repeats a live `attempt_id` gets the
+    same messages again (ATT-3); FIFO shards only. `dead_letter_keys` maps ARNs of dead-letter queues to their
+    keys;
+    None: there is no such queue, and the messages stay.
     """
 
     max_messages: int
@@ -33,7 +34,7 @@ class Claim:
 
 @attrs.frozen
 class Delete:
-    """Delete one message by receipt; the answer is whether this call removed it (DEL-2, RCP-6)."""
+    """Delete one message by receipt; the answer is whether this command removed it (DEL-2, RCP-6)."""
 
     offset: int
     lease_id: str
@@ -52,7 +53,7 @@ class ChangeVisibility:
 
 @attrs.frozen
 class LeaseDelete:
-    """Delete what a lease still holds of `spans`; `except_offsets` become visible instead."""
+    """Delete the messages of `spans` that a lease still holds; `except_offsets` become visible instead."""
 
     lease_id: str
     spans: Spans
@@ -61,7 +62,7 @@ class LeaseDelete:
 
 @attrs.frozen
 class LeaseExtend:
-    """Let the receipts that a lease still holds end `timeout` from now."""
+    """Let the receipts that a lease still holds end `timeout` from now; 0 hands them back."""
 
     lease_id: str
     spans: Spans
@@ -70,7 +71,7 @@ class LeaseExtend:
 
 @attrs.frozen
 class LeaseRelease:
-    """Hand back at once what a lease still holds."""
+    """Hand back at once the messages that a lease still holds."""
 
     lease_id: str
     spans: Spans
@@ -78,9 +79,9 @@ class LeaseRelease:
 
 @attrs.frozen
 class Move:
-    """Begin to move the visible messages of `spans` to another queue; the answer is how many that are.
+    """Begin to move the visible messages of `spans` to another queue; the answer is their number.
 
-    None while an earlier move is unfinished. They arrive as if sent there for the first time (DLQ-8).
+    It is None while an earlier move is unfinished. They arrive as if sent there for the first time (DLQ-8).
     """
 
     spans: Spans
@@ -89,23 +90,23 @@ class Move:
 
 @attrs.frozen
 class Moved:
-    """Remove what a move has brought to its target; the answer is how many messages that were."""
+    """Remove the messages that a move appended at its target; the answer is their number."""
 
     number: int
 
 
 @attrs.frozen
 class MoveBack:
-    """Make visible again what a move could not bring away; the answer is how many messages that were."""
+    """Make visible again the messages of a move whose target is gone; the answer is their number."""
 
     number: int
 
 
 @attrs.frozen
 class Purge:
-    """Remove every message sent so far (PUR-1); `queue_name` is for the text of the error.
+    """Remove every message sent so far (PUR-1); `queue_name` is for the error message.
 
-    `at_any_time` leaves the pause of PUR-2 to the shard of the queue that is purged last.
+    `at_any_time` skips the check of PUR-2, which only the shard that is purged last makes.
     """
 
     queue_name: str = ""
@@ -116,7 +117,7 @@ class Purge:
 class Rewind:
     """Make deleted messages visible again that were sent at `to` (an instant) or later (RWD-9).
 
-    The answer is how many that were. `checked`: all shards were asked already whether they would refuse.
+    The answer is their number. `checked`: all shards were already asked whether they refuse.
     """
 
     to: int
@@ -138,12 +139,12 @@ class Close:
 
 @attrs.frozen
 class Expire:
-    """Commit what retention has removed; the answer is how many messages that were."""
+    """Commit what retention has removed; the answer is the number of messages."""
 
 
 @attrs.frozen
 class Rewrite:
-    """Change nothing, but commit: the caller writes all runs anew."""
+    """Commit without a change, so that the caller can rewrite all runs."""
 
 
 Command = (
@@ -179,10 +180,10 @@ class ClaimedSpan:
 class ClaimResult:
     """What a claim took, lowest offset first; no spans when nothing was available (RCV-14).
 
-    `lease_id` is that of the claim, or of an earlier one that it repeats. `order` holds the same offsets as
-    ranges in the order of delivery on FIFO shards, where that differs (FIF-5); elsewhere it is empty. Before a
-    claim hands out anything, messages that were received too often have to go: `moving` says that a move is to
-    be finished, `unresolved` names the dead-letter queue whose key is wanted; claim again after that.
+    `lease_id` is that of the claim, or of the earlier one that it repeats. On FIFO shards `order` holds the same
+    offsets as ranges in the order of delivery (FIF-5); elsewhere it is empty. Dead letters must move before a
+    claim hands out anything: `moving` says that a move must be completed, `unresolved` names the dead-letter queue
+    whose key is needed; claim again after that.
     """
 
     spans: tuple[ClaimedSpan, ...]
@@ -201,9 +202,9 @@ class ClaimResult:
 
 @attrs.frozen
 class Outgoing:
-    """A move that is not finished: ranges `(first, last, receive_count)`, lowest first.
+    """An unfinished move: ranges `(first, last, receive_count)`, lowest first.
 
-    A count of 0 means a redrive, which forgets where and how often the message was received.
+    A count of 0 means a redrive, which forgets earlier receives.
     """
 
     number: int
@@ -213,7 +214,7 @@ class Outgoing:
 
 @attrs.frozen
 class LeaseCounts:
-    """Messages of a lease that a command reached, and those that the lease no longer held."""
+    """Number of messages that a lease command reached, and of those that the lease no longer held."""
 
     done: int
     lost: int
@@ -223,8 +224,8 @@ class LeaseCounts:
 class Result:
     """Answer to one command.
 
-    `changed` says that the answer stands or falls with the commit: the command, or one before it in the
-    same decision, changed the state. Else it was read from the state and is as fresh as that.
+    `changed`: the answer is valid only if the decision is committed, as this command or one before it changed the
+    state. Otherwise it was read from the state and is as fresh as that.
     """
 
     value: Any = None
@@ -234,7 +235,7 @@ class Result:
 
 @attrs.frozen
 class Decision:
-    """Answers, and the rows to commit: at most one put or delete per first offset, and likewise in the history.
+    """Answers, and the rows to commit: at most one put or delete per first offset, in runs and history each.
 
     `head` carries the next epoch. Nothing needs to be committed when `commit` is false.
     """
@@ -250,7 +251,7 @@ class Decision:
 
 @attrs.frozen
 class Counts:
-    """Messages of a shard by what may be done with them (QUE-23)."""
+    """Number of messages of a shard by state (QUE-23)."""
 
     visible: int
     in_flight: int

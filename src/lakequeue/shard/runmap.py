@@ -1,4 +1,4 @@
-"""The interval map of one shard: disjoint runs by first offset, always maximal, with a record of changes."""
+"""The interval map of one shard: disjoint, maximal runs by first offset, with a record of changes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class RunMap:
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs: SortedDict[int, Run] = SortedDict({run.first: run for run in runs})
-        self._before: dict[int, Run | None] = {}  # by first offset: what was there when last handed out
-        self._handed_out: dict[int, Run | None] = {}  # the same for changes whose commit is under way
+        self._before: dict[int, Run | None] = {}  # by first offset: the run at the last `changes`, if any
+        self._handed_out: dict[int, Run | None] = {}  # the same for changes that are being committed
         self.size = sum(run.last - run.first + 1 for run in self._runs.values())
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class RunMap:
                 yield run._replace(first=max(run.first, first), last=min(run.last, last))
 
     def pieces_from(self, first: int) -> Iterator[Run]:
-        """The parts of runs from an offset on, in order; looks no further than it is gone through."""
+        """The parts of runs from an offset on, in order; lazy."""
         run = self.at(first)
         if run is not None:
             yield run._replace(first=first)
@@ -78,7 +78,7 @@ class RunMap:
                 self._add(run._replace(first=last + 1))
 
     def put(self, run: Run) -> None:
-        """Set the state of a range and join it with equal neighbours."""
+        """Set a run and join it with neighbours that are alike."""
         self.cut(run.first, run.last)
         left = self.at(run.first - 1)
         if left is not None and left.alike(run):
@@ -91,7 +91,7 @@ class RunMap:
         self._add(run)
 
     def changes(self) -> tuple[list[Run], list[int]]:
-        """What differs from the committed state: runs to put, and first offsets to delete."""
+        """Changes since the committed state: runs to put, and first offsets to delete."""
         self._before |= self._handed_out
         self._handed_out, self._before = self._before, {}
         puts: list[Run] = []
@@ -106,7 +106,7 @@ class RunMap:
         return puts, deletes
 
     def settle(self) -> None:
-        """Take the state at the last `changes` as the committed one; what changed since is kept."""
+        """Take the state at the last `changes` as committed; later changes stay recorded."""
         self._handed_out = {}
 
     def _drop(self, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Rows of the ledger as the state machine sees them, and the log they lie over.
+"""Rows of the ledger as the state machine uses them, and the interface of the log below them.
 
 Instants and durations are whole microseconds (instants since the epoch, UTC); offsets are dense per
 shard; ranges of offsets include both ends.
@@ -20,12 +20,11 @@ MOVING = "moving"
 class Run(NamedTuple):
     """Consecutive messages in the same state: one row of `receipts`.
 
-    `visible_at` None means delayed and never received: each message of the run then becomes available
-    when the log says so. A `ready` run with a `lease_id` was handed back by the holder of that lease
-    (VIS-4); an `in_flight` run whose `visible_at` has passed may be claimed again, but its lease stays
-    the latest one until then (RCP-8). A `settled` run lies in the history: deleted messages that a rewind may
-    bring back; nothing else is kept of them, so that neighbours are one run. A `moving` run is on its way to
-    another queue: nobody holds it any more, and whoever finds it finishes the move.
+    `visible_at` None: never received, so each message becomes available when the log says so. A `ready` run with a
+    `lease_id` was handed back by that lease (VIS-4). An `in_flight` run whose `visible_at` has passed may be
+    claimed again; until then its lease stays the latest one (RCP-8). A `settled` run is history: deleted messages
+    that a rewind may restore; nothing else is kept of them, so that neighbours are one run. A `moving` run is on
+    its way to another queue: no receipt holds it, and any process that finds it completes the move.
     """
 
     first: int
@@ -48,7 +47,7 @@ class Run(NamedTuple):
         return self.last - self.first + 1
 
     def alike(self, other: Run) -> bool:
-        """Whether everything but the range is equal, so that neighbours are one run."""
+        """Whether everything but the range is equal, so that neighbours form one run."""
         return self[2:] == other[2:]
 
 
@@ -67,9 +66,9 @@ def joined_runs(runs: Iterable[Run]) -> list[Run]:
 class Head:
     """The one row of a shard that is not a run: the fence, the marks, and a copy of the attributes.
 
-    Messages below `floor_offset` are gone; from `head_offset` on none was looked at yet; in between, a
-    message without a run is deleted. Those below `released_offset` are not held, whatever the cap on delayed
-    ones is now (INF-9). `attributes` holds wire names and string values.
+    Messages below `floor_offset` are gone; those from `head_offset` on were never delivered; in between, a message
+    without a run is deleted. Messages below `released_offset` are not held, whatever the cap on delayed ones is
+    now (INF-9). `attributes` holds wire names and string values.
     """
 
     epoch: int = 0
@@ -86,17 +85,17 @@ class Head:
 
 
 class DeadLetters(NamedTuple):
-    """Messages that were received too often in another queue: what they bring from there (DLQ-4, RET-7)."""
+    """Messages that came from another queue as dead letters, with their receive count there (DLQ-4, RET-7)."""
 
     first: int
     last: int
     receive_count: int
     first_sent_at: int | None
-    """Where retention counts from, if not from the instant that they came."""
+    """First send instant, from which retention counts; None: it counts from their arrival."""
 
 
 class Log(Protocol):
-    """What the rules need to know of a shard's messages; it only ever grows at its end."""
+    """A shard's messages as the rules use them; it only grows at its end."""
 
     @property
     def end(self) -> int:
@@ -116,7 +115,7 @@ class Log(Protocol):
         """
 
     def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
-        """Those in a range, in order."""
+        """Dead letters in a range, in order."""
 
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
-        """Offsets by message group in ascending ranges; a group may come again with higher offsets."""
+        """Offsets by message group in ascending ranges; a group may occur again with higher offsets."""

@@ -1,8 +1,8 @@
-"""What the holder of a receipt may do with it: delete, change visibility, and the same for a whole lease.
+"""Settling by receipt: delete, change visibility, and the same for a whole lease.
 
-A receipt is judged by its lease id: the latest one of a message is the one that counts (RCP-6). On lenient
-queues it keeps its power after its timeout until someone else receives the message (RCP-8); on strict
-queues it ends with the timeout (RCP-7).
+A receipt is identified by its lease id, and only the latest of a message is valid (RCP-6). On lenient queues it
+stays valid after its timeout until the message is received again (RCP-8); on strict queues it ends with the
+timeout (RCP-7).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakequeue.shard.state import ShardState
 
 
 def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
-    """Delete one message; one that is gone already counts as deleted (RCP-10, DEL-9).
+    """Delete one message; one that is already gone counts as deleted (RCP-10, DEL-9).
 
     Raises:
         InvalidParameterValue: on a strict queue, a receipt that is not the latest or has ended (RCP-7).
@@ -75,7 +75,7 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
 
 
 def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, bool]:
-    """Delete what the lease holds; the excepted offsets become visible now."""
+    """Delete the messages that the lease holds; the excepted ones become visible now."""
     kept = sorted(set(command.except_offsets))
     done = 0
     changed = False
@@ -93,7 +93,7 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extend what the lease holds; what timed out is hidden again as far as there is room.
+    """Extend the receipts that the lease holds; timed out messages are hidden again as far as there is room.
 
     Raises:
         InvalidParameterValue: the total since the receive would pass twelve hours (VIS-9); nothing changed.
@@ -118,7 +118,7 @@ def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, 
 
 
 def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts, bool]:
-    """Make visible now what the lease holds."""
+    """Make the messages that the lease holds visible now."""
     return _release(state, command.lease_id, command.spans)
 
 
@@ -137,7 +137,7 @@ def holds(state: ShardState, run: Run, lease_id: str) -> bool:
 
 
 def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
-    """The parts of `spans` that a lease may still settle, each once, in the order of the offsets."""
+    """The parts of `spans` that a lease may still settle, each once, by offset."""
     reached = -1
     for first, last in sorted(spans):
         first = max(first, reached + 1)
@@ -147,7 +147,7 @@ def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
 
 
 def check_total(state: ShardState, run: Run, timeout: int) -> None:
-    """Refuse, never clamp, what would hide a message for over twelve hours since it was received (VIS-9)."""
+    """Refuse, never clamp, a timeout that ends more than twelve hours after the receive (VIS-9)."""
     received_at = state.now if run.received_at is None else run.received_at
     if state.now + timeout - received_at > LONGEST_RECEIPT:
         raise InvalidParameterValue.of(
@@ -158,7 +158,7 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
 
 
 def _split(run: Run, kept: list[int]) -> Iterator[tuple[Run, bool]]:
-    """Cut a run at the offsets to keep, which are in order: pairs of a piece and whether it is kept."""
+    """Cut a run at the offsets to keep, which ascend; yields pieces, each with whether it is kept."""
     start = bisect_left(kept, run.first)
     end = bisect_left(kept, run.last + 1)
     edges = [run.first - 1, *kept[start:end], run.last + 1]
@@ -170,7 +170,7 @@ def _split(run: Run, kept: list[int]) -> Iterator[tuple[Run, bool]]:
 
 
 def _counts(spans: Spans, done: int) -> LeaseCounts:
-    """Distinct offsets of the spans that were reached, and the others."""
+    """Counts over the distinct offsets of the spans, of which `done` were reached."""
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)

@@ -1,4 +1,4 @@
-"""The catalog: a row of ``queues`` for each queue incarnation, changed by MERGE under the name's fence."""
+"""The catalog: one row of ``queues`` for each queue incarnation, changed by MERGE under a fence per name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.roots import local_path
 
 CREATION = 3600.0
-"""Seconds that the creation of a queue may take on an object store, tables and all."""
-ORPHANS_KEPT = 48 * 3600.0
-"""Seconds that tables stay there which the catalog does not name."""
+"""Seconds that creating a queue with its tables may take on an object store."""
+ORPHAN_SECONDS = 48 * 3600.0
+"""Age in seconds at which tables there are removed that the catalog does not name."""
 
 _SOURCE = layout.QUEUES.append(pa.field("op", pa.string()))
 
@@ -43,7 +43,7 @@ class QueueRow:
     attributes_version: int = 1
     tags: Mapping[str, str] = attrs.field(factory=dict)
     move_tasks: str | None = None
-    """Redrives that were asked for through the wire: JSON of the server, read by it alone."""
+    """Redrives requested over HTTP: JSON that only the server reads."""
     deleted_at: int | None = None
     layout_version: int = layout.LAYOUT_VERSION
 
@@ -59,7 +59,7 @@ class Catalog:
         self._rows: list[QueueRow] = []
 
     def rows(self) -> list[QueueRow]:
-        """Every incarnation, deleted ones too, as of now.
+        """Every incarnation, deleted ones included, read anew.
 
         Raises:
             QueueClientError: no root, no queues table in it, or a newer layout.
@@ -72,7 +72,7 @@ class Catalog:
         return self._rows
 
     def live(self, region: str, name: str) -> QueueRow | None:
-        """The living queue of this name."""
+        """The queue of this name that is not deleted."""
         matches = [row for row in self.rows() if (row.region, row.name) == (region, name)]
         return next((row for row in matches if row.deleted_at is None), None)
 
@@ -81,11 +81,11 @@ class Catalog:
         return next((row for row in self.rows() if row.key == key), None)
 
     def put(self, row: QueueRow, changes: int) -> bool:
-        """Writes a row unless the name's fence moved on from ``changes``; False: look again."""
+        """Writes a row if the name's fence is still at ``changes``; False: it is not, so read again."""
         return self._merge(row, "put", changes)
 
     def remove(self, row: QueueRow, changes: int) -> bool:
-        """Removes a row, likewise."""
+        """Removes a row under the same condition."""
         return self._merge(row, "del", changes)
 
     def _merge(self, row: QueueRow, op: str, changes: int) -> bool:
@@ -103,40 +103,41 @@ class Catalog:
         )
 
     def changes(self, region: str, name: str) -> int:
-        """How often a queue of this name was written, as of the loaded snapshot."""
+        """Fence of a name in the loaded snapshot: how often a queue of this name was written."""
         return self._open().transaction(_fence(region, name)) or 0
 
     def sweep(self) -> Freed:
-        """Removes files and log entries of ``queues`` that nobody needs, and tables that it does not name."""
+        """Removes unneeded files and log entries of ``queues``, and tables that it does not name."""
         table, kept = self._engine.open(layout.queues_path(self.root)), layout.QUEUES_RETENTION
         return self._remove_orphans() + cleaning.vacuum(table, kept) + cleaning.trim(table, kept)
 
     @contextmanager
     def creating(self) -> Iterator[Callable[[], bool]]:
-        """Keeps the tables of a queue from the sweep, until its row names them.
+        """Protects the tables of a new queue from the sweep until its row names them.
 
-        Answers what tells whether that is still so: on object stores, where there is no lock, for an hour.
+        Yields a function that tells whether they are still protected: on object stores, without a lock, for an
+        hour.
         """
         path, began = layout.queues_path(self.root), time.time()
         with committing(path, exclusive=self._engine.commits_alone):
             yield lambda: local_path(path) is not None or time.time() - began < CREATION
 
     def _remove_orphans(self) -> Freed:
-        """Removes the tables of queues whose creation was lost or killed."""
+        """Removes the tables of queues whose creation lost its race or was killed."""
         freed = Freed()
         with committing(layout.queues_path(self.root), exclusive=True, patience=cleaning.PATIENCE):
             known = {row.key for row in self.rows()}
-            kept = 0.0 if local_path(self.root) is not None else ORPHANS_KEPT
+            kept = 0.0 if local_path(self.root) is not None else ORPHAN_SECONDS
             for name in Folder(f"{self.root}/q").folders():
                 if name not in known:
                     freed += cleaning.remove_tables(self.root, name, kept)
         return freed
 
     def prepare(self, mode: int = 0o700) -> None:
-        """Makes the root and its ``queues`` table where they are missing.
+        """Creates the root and its ``queues`` table if they are missing.
 
         Args:
-            mode: permission bits that the directory of a new local root gets, whatever the umask.
+            mode: permission bits of the directory of a new local root, whatever the umask.
 
         Raises:
             QueueClientError: the root holds something else or cannot be written.
@@ -149,12 +150,12 @@ class Catalog:
             if local is not None:
                 os.makedirs(local, mode & 0o700, exist_ok=True)
                 if not self._engine.exists(path):
-                    # what a process that is just making it, or was killed while it did, has left is no obstacle
+                    # directories of a root are allowed: another process may be creating it, or was killed doing so
                     if set(os.listdir(local)) - layout.ROOT_FOLDERS:
                         raise QueueClientError(
                             f"{self.root} holds something else; a root is an empty or new directory"
                         )
-                    with suppress(PermissionError):  # somebody else's, who has decided
+                    with suppress(PermissionError):  # another user owns it and has set the mode
                         os.chmod(local, mode)
             if not self._engine.exists(path):
                 self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)

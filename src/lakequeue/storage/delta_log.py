@@ -1,7 +1,7 @@
-"""Reading a Delta log: the live files, the application ids and the tokens that its entries tell.
+"""Reading a Delta log: live files, application ids and tokens of commits.
 
-delta-rs reads every entry since the last checkpoint each time it is asked for the live files. Here each entry is
-read once, so following a log costs a look for the next entry, and one request where there is none.
+delta-rs reads every entry since the last checkpoint whenever it lists the live files. Here each entry is read
+once, so following a log costs one request if nothing is new.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _ENTRY = re.compile(r"(\d{20})\.json")
 
 
 _BEHIND = 32
-"""Entries of its own that a snapshot reads to know its files; for more the newest checkpoint is quicker."""
+"""Entries that a snapshot reads to bring its files up to date; beyond that the newest checkpoint is quicker."""
 
 
 class LogTrimmed(Exception):
-    """The log no longer tells what comes after a version, or it is read by another one's rules; load it anew."""
+    """Log entries that follow a snapshot were removed; load the newest snapshot."""
 
 
 class LiveFile(NamedTuple):
-    """A data file of a table's snapshot, with what the log knows of it."""
+    """A data file of a snapshot, as the log describes it."""
 
     path: str
-    """As the log has it: relative to the table, URL-encoded."""
+    """As in the log: relative to the table, URL-encoded."""
     size: int
     rows: int
     partition: Mapping[str, Any]
@@ -47,13 +47,13 @@ class LiveFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the file below the table's directory."""
+        """Path below the table's directory."""
         return unquote(self.path)
 
 
 @attrs.frozen
 class Entry:
-    """What one commit did."""
+    """The actions of one commit."""
 
     added: list[LiveFile] = attrs.field(factory=list)
     removed: list[str] = attrs.field(factory=list)
@@ -64,7 +64,7 @@ class Entry:
 
 
 def entry_name(version: int) -> str:
-    """The file of a version's entry, below the table's directory."""
+    """Path of a version's log entry, below the table's directory."""
     return f"{LOG}/{version:020}.json"
 
 
@@ -84,7 +84,7 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
 
 
 def parse(data: bytes) -> Entry:
-    """An entry of the log."""
+    """Parses an entry of the log."""
     entry, token = Entry(), None
     for line in data.splitlines():
         action = json.loads(line)
@@ -100,14 +100,14 @@ def parse(data: bytes) -> Entry:
 
 
 class Snapshot:
-    """A version of a table as its log tells it; ``follow`` brings it up to date."""
+    """A version of a table, read from its log; ``follow`` brings it up to date."""
 
     def __init__(self, folder: Folder, version: int | None = None) -> None:
         """Loads a version, None for the newest.
 
         Raises:
             FileNotFoundError: there is no table.
-            LogTrimmed: entries were removed meanwhile; try again.
+            LogTrimmed: entries were removed while it was loaded; try again.
         """
         self.version = -1
         self.transactions: dict[str, int] = {}
@@ -115,7 +115,7 @@ class Snapshot:
         self._files: dict[str, LiveFile] = {}
         self._files_version = -1
         self.file_count = 0
-        """Live files, known without their entries being read."""
+        """Number of live files."""
         names = {entry.name.rpartition("/")[2] for entry in folder.files(LOG)}
         checkpoints = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
         entries = sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
@@ -134,7 +134,7 @@ class Snapshot:
             raise LogTrimmed(str(error)) from error
 
     def follow(self) -> None:
-        """Adopts the commits made since.
+        """Applies the commits made since.
 
         Raises:
             LogTrimmed: entries after this version were removed.
@@ -144,27 +144,27 @@ class Snapshot:
                 self._read(self.version + 1)
             except FileNotFoundError:
                 break
-        # Entries are removed oldest first. So if that of this version is there, the next was not removed: nobody
-        # has made it yet. Object stores keep entries for a week, and nobody follows a snapshot that is so old.
+        # Entries are removed oldest first: if that of this version exists, the next was not removed but never
+        # made. Object stores keep entries for a week, and no snapshot is followed that long.
         if self._folder.local is not None and not self._folder.exists(entry_name(self.version)):
             raise LogTrimmed(f"{self._folder.uri} has no entry {self.version}")
 
     def adopt(self, transactions: Mapping[str, int], grown: int) -> None:
-        """Goes to the next version, which this process has made; its entry is read when files are asked for.
+        """Moves to the next version, which this process committed; its entry is read once the files are needed.
 
         Args:
-            transactions: the application ids that it carries.
-            grown: by how many live files there are more.
+            transactions: the versions of application ids that it set.
+            grown: the change in the number of live files.
         """
         self.transactions.update(transactions)
         self.file_count += grown
         self.version += 1
 
     def files(self) -> Mapping[str, LiveFile]:
-        """The live files by path, as the log has it.
+        """The live files by path as in the log.
 
         Raises:
-            LogTrimmed: entries before this version were removed; load anew.
+            LogTrimmed: entries before this version were removed; load the newest snapshot.
         """
         try:
             while self._files_version < self.version <= self._files_version + _BEHIND:
@@ -180,7 +180,7 @@ class Snapshot:
         return self._files
 
     def tokens(self, since: int) -> Iterator[str | None]:
-        """Tokens of the commits after a version, as far as their entries are there."""
+        """Tokens of the commits after a version, up to the first whose entry is missing."""
         for version in range(since + 1, self.version + 1):
             try:
                 yield self._entry(version).token

@@ -1,7 +1,4 @@
-"""Files below a directory, on local disks or on an object store, by their names relative to it.
-
-Names are literal: nothing in them is decoded, and none is a pattern.
-"""
+"""Files below a directory, on local disks or an object store, by literal names relative to it."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ from obstore.store import ObjectStore, from_url
 from lakequeue.storage.roots import local_path
 
 WHOLE = 4 * 2**20
-"""Bytes up to which a remote file is read in one request, whatever is asked of it."""
+"""Bytes up to which a remote file is read in one request, whatever part is needed."""
 
 
 @attrs.frozen
 class Freed:
-    """What was removed from storage."""
+    """Files removed from storage, and their bytes."""
 
     files: int = 0
     bytes: int = 0
@@ -44,7 +41,7 @@ class Entry(NamedTuple):
 
 
 class Folder:
-    """A directory, which need not exist yet."""
+    """A directory; it need not exist yet."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
@@ -55,12 +52,12 @@ class Folder:
         return from_url(self.uri)
 
     def path(self, name: str) -> str:
-        """Where a local file is."""
+        """Path of a local file."""
         assert self.local is not None
         return os.path.join(self.local, name)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file; on local disks also a directory."""
+        """Whether there is such a file; on local disks also whether there is such a directory."""
         if self.local is not None:
             return os.path.exists(self.path(name))
         try:
@@ -89,7 +86,7 @@ class Folder:
         return bytes(obstore.get(self._store, name).bytes())
 
     def open(self, name: str, size: int) -> BinaryIO:
-        """A file of a known size, to read parts of it."""
+        """Opens a file of a known size for reading in parts."""
         if self.local is not None:
             return open(self.path(name), "rb")
         if size <= WHOLE:
@@ -97,7 +94,7 @@ class Folder:
         return cast(BinaryIO, io.BufferedReader(_Remote(self._store, name, size), buffer_size=2**16))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Writes a file in one step unless there is one; whether it did."""
+        """Creates a file atomically unless it exists; returns whether it did."""
         if self.local is None:
             try:
                 obstore.put(self._store, name, data, mode="create")
@@ -118,7 +115,7 @@ class Folder:
         return True
 
     def write(self, name: str, data: Any) -> None:
-        """Writes a file that nobody else writes; ``data`` is anything like bytes."""
+        """Writes a file that no other process writes; ``data`` is bytes-like."""
         if self.local is None:
             obstore.put(self._store, name, bytes(data))
             return
@@ -127,16 +124,16 @@ class Folder:
             file.write(data)
 
     def writer(self, name: str) -> Any:
-        """A file to write, as a context manager."""
+        """Opens a file for writing, as a context manager."""
         if self.local is None:
             return obstore.open_writer(self._store, name)
         os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
         return open(self.path(name), "wb")
 
-    def files(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
-        """Files below a directory of this one, at any depth, as far as their names come after another."""
+    def files(self, prefix: str = "") -> Iterator[Entry]:
+        """Files below a subdirectory, at any depth."""
         if self.local is None:
-            for chunk in obstore.list(self._store, prefix or None, offset=after or None):
+            for chunk in obstore.list(self._store, prefix or None):
                 for found in chunk:
                     yield Entry(found["path"], found["size"], found["last_modified"].timestamp())
             return
@@ -148,11 +145,10 @@ class Folder:
                     status = os.stat(self.path(path))
                 except FileNotFoundError:
                     continue
-                if path > after:
-                    yield Entry(path, status.st_size, status.st_mtime)
+                yield Entry(path, status.st_size, status.st_mtime)
 
     def folders(self, prefix: str = "") -> list[str]:
-        """Names of the directories in a directory of this one."""
+        """Names of the directories in a subdirectory."""
         if self.local is None:
             found = obstore.list_with_delimiter(self._store, prefix or None)
             return sorted(name.rpartition("/")[2] for name in found["common_prefixes"])
@@ -163,7 +159,7 @@ class Folder:
             return []
 
     def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in this order; those that are gone already count as nothing."""
+        """Removes files in the order given; missing ones are skipped and not counted."""
         freed = Freed()
         for name in names:
             try:
@@ -188,7 +184,7 @@ class Folder:
 
 
 class _Remote(io.RawIOBase):
-    """A remote file that is read in parts."""
+    """A remote file, read in parts."""
 
     def __init__(self, store: ObjectStore, name: str, size: int) -> None:
         self._store, self._name, self._size = store, name, size

@@ -1,8 +1,8 @@
 """Schemas, partitions, table properties, paths and application ids of a lakequeue root.
 
 A root holds one ``queues`` table, one ``stats`` table and, for each queue incarnation, a directory ``q/<key>``
-with a directory per shard, which holds the tables ``messages`` and ``receipts`` of that shard. Commits to one
-table queue up behind one another whatever partition they touch, so shards in one table would share its pace.
+with a directory per shard, which holds the shard's tables ``messages`` and ``receipts``. Commits to one table wait
+for one another whatever partition they touch, so shards in one table would share its throughput.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import attrs
 import pyarrow as pa
 
 LAYOUT_VERSION = 3
-"""Written into every row of ``queues``; a reader refuses any other."""
+"""Stored in every row of ``queues``; readers refuse any other."""
 
 CLOSED = 2**62
-"""A ``send`` version at or above this says that the shard takes no more messages."""
+"""A ``send`` version at or above this means that the shard is closed to sends."""
 
 INSTANT = pa.timestamp("us", "UTC")
 
@@ -38,7 +38,7 @@ QUEUES = pa.schema(
     ]
 )
 
-# To pack some columns into a struct, as in RECEIPTS, makes no difference to an append.
+# Packing columns into a struct, as in RECEIPTS, would not speed up appends.
 MESSAGES = pa.schema(
     [
         ("base_offset", pa.int64()),
@@ -54,8 +54,8 @@ MESSAGES = pa.schema(
         ("sent_at", INSTANT),
         ("delay_seconds", pa.float64()),
         ("send_id", pa.string()),
-        # Of moved messages: the ARN of the queue that they come from. Of those that came as dead letters, also how
-        # often they were received there, and on standard queues when they were first sent (DLQ-4, RET-7).
+        # Moved messages: the ARN of the source queue. Dead letters also: how often they were received there and,
+        # on standard queues, when they were first sent (DLQ-4, RET-7).
         ("source_queue", pa.string()),
         ("source_receive_count", pa.int32()),
         ("first_sent_at", INSTANT),
@@ -77,7 +77,7 @@ RUN = pa.struct(
         ("target_key", pa.string()),
     ]
 )
-"""What is told of every message of a run; NULL on the head row."""
+"""State of every message of a run; NULL on the head row."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -93,8 +93,8 @@ HEAD = pa.struct(
         ("released_offset", pa.int64()),
     ]
 )
-"""What is told of the shard, on its head row (first_offset = -1); NULL on runs."""
-# Each top-level column costs a MERGE of delta-rs: 27 flat ones took 51 ms, the same in these six 24 to 32 ms.
+"""State of the shard, on its head row (first_offset = -1); NULL on runs."""
+# Each top-level column slows down a MERGE of delta-rs: 27 columns took 51 ms, the same data in these six 24-32 ms.
 RECEIPTS = pa.schema(
     [
         ("settled", pa.bool_()),
@@ -131,33 +131,34 @@ HEAD_OFFSET = -1
 
 @attrs.frozen
 class Retention:
-    """How long a table keeps what its newest snapshot does not need."""
+    """How long a table keeps files and log entries that its newest snapshot does not need."""
 
     file_hours: int
     log_minutes: int = 10
-    # on object stores nothing but time keeps what a stopped process needs to find or to commit
+    # on object stores, where there is no lock, only age protects what a stopped process still needs
     remote_file_hours: int = 48
     remote_log_minutes: int = 7 * 24 * 60
 
     @property
     def properties(self) -> dict[str, str]:
-        """The same as properties of the table."""
+        """The table properties that go with it."""
         return {
             # a checkpoint every 100 commits keeps opening a table at ~20 ms
             "delta.checkpointInterval": "100",
-            # the log is a part of the fence, so only `sweep` removes entries; also, this lists it at each commit
+            # the log is a part of the fence, so only `log_trimming` removes entries; also, this lists it at each
+            # commit
             "delta.enableExpiredLogCleanup": "false",
             "delta.deletedFileRetentionDuration": f"interval {self.file_hours} hours",
-            # an engine that writes deletion vectors would make the other one blind
+            # the point engine cannot read deletion vectors
             "delta.enableDeletionVectors": "false",
         }
 
 
-# an entry that lists queues reads at once what its snapshot names
+# readers read at once what their snapshot names
 QUEUES_RETENTION = Retention(file_hours=24)
 # a lease may read for 12 h, and files of a bulk send wait uncommitted
 MESSAGES_RETENTION = Retention(file_hours=24)
-# a commit per operation leaves a file each
+# every operation leaves a file
 RECEIPTS_RETENTION = Retention(file_hours=1)
 STATS_RETENTION = Retention(file_hours=24)
 
@@ -165,7 +166,7 @@ NO_RETENTION = Retention(0, 0, 0, 0)
 
 QUEUES_PROPERTIES = QUEUES_RETENTION.properties
 MESSAGES_PROPERTIES = MESSAGES_RETENTION.properties | {
-    # statistics on bodies would fill the log; these four are what readers skip by
+    # readers skip files by these four; statistics on bodies would fill the log
     "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds,source_receive_count",
 }
 RECEIPTS_PROPERTIES = RECEIPTS_RETENTION.properties | {
@@ -175,7 +176,7 @@ STATS_PROPERTIES = STATS_RETENTION.properties | {"delta.dataSkippingStatsColumns
 
 
 ROOT_FOLDERS = {"queues", "stats", "q"}
-"""What a root holds."""
+"""Directories of a root."""
 
 
 def queues_path(root: str) -> str:
@@ -190,10 +191,6 @@ def tables_path(root: str, key: str) -> str:
     return f"{root}/q/{key}"
 
 
-def shard_path(root: str, key: str, shard: int) -> str:
-    return f"{root}/q/{key}/{shard}"
-
-
 def messages_path(root: str, key: str, shard: int) -> str:
     return f"{root}/q/{key}/{shard}/messages"
 
@@ -203,45 +200,45 @@ def receipts_path(root: str, key: str, shard: int) -> str:
 
 
 SEND_ID = "send"
-"""On ``messages``: version, the end offset; at or above ``CLOSED``: no more sends."""
+"""On ``messages``: version, the end offset; ``CLOSED`` or more: closed."""
 CLOCK_ID = "clock"
 """On ``messages``: version, the last ``sent_at`` in microseconds."""
 FILES_ID = "files"
-"""On ``messages``: version, how often segments were merged or dropped."""
+"""On ``messages``: version, the number of merges and drops of segments."""
 ATTRIBUTES_ID = "attributes"
-"""On ``messages``: version of the queue attributes that senders must know."""
+"""On ``messages``: version, that of the queue attributes that senders must know."""
 RECEIPTS_ID = "receipts"
-"""On ``receipts``: version, the epoch, as the head row says it too."""
+"""On ``receipts``: version, the epoch, which the head row repeats."""
 
 TURN_ID = "turn"
-"""On ``messages`` and ``receipts`` of an object store: version, how often a process asked for its turn."""
+"""On ``messages`` and ``receipts`` of an object store: version, the number of requests for a turn."""
 
 
 def stats_id(key: str) -> str:
-    """On ``stats``: the last minute (since the epoch) that the queue has a row for."""
+    """On ``stats``: version, the last minute (since the epoch) with a row of the queue."""
     return f"stats-{key}"
 
 
 STATS_FILES_ID = "stats-files"
-"""On ``stats``: version, how often files were joined."""
+"""On ``stats``: version, the number of merges of files."""
 
 
 def move_id(source_key: str, shard: int) -> str:
-    """On ``messages``: version, number of the last move from a shard of another queue that was appended here."""
+    """On ``messages``: version, the number of the last move appended here from a shard of another queue."""
     return f"move-{source_key}-{shard}"
 
 
 def bulk_id(send_id: str) -> str:
-    """On ``messages``: version 1 once the bulk send of this id has reached the shard."""
+    """On ``messages``: version 1 once the bulk send with this id has reached the shard."""
     return f"bulk-{send_id}"
 
 
 def stream_id(stream: str) -> str:
-    """On ``messages``: version, one more than the number of the stream's last batch that reached the shard."""
+    """On ``messages``: version, one more than the number of the stream's last batch in the shard."""
     return f"stream-{stream}"
 
 
 def end_of(version: int | None) -> int:
-    """End offset that a ``send`` version says (0 if there was none)."""
+    """End offset of a ``send`` version; 0 if there is none."""
     version = version or 0
     return version - CLOSED if version >= CLOSED else version

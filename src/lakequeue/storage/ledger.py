@@ -1,8 +1,9 @@
-"""The ledger of one shard: rows of ``receipts`` as runs and head, committed by MERGE under the epoch."""
+"""The ledger of one shard: the rows of ``receipts`` as runs and head, committed by MERGE under the epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import repeat
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.errors import QueueClientError
+from lakequeue.model.clock import to_micros
 from lakequeue.shard import Decision, Head, Run, ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
@@ -20,9 +22,9 @@ RANGE_ROWS = 10_000
 """Runs in a file of a compacted ledger."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""Files beside those that the runs need, up to which the compactor leaves a ledger as it is."""
+"""Files beyond those that the runs need, up to which the compactor leaves a ledger alone."""
 _LOOK_EVERY = 16
-"""Merges between two looks at whether the ledger wants compaction."""
+"""Merges between two checks of whether the ledger needs compaction."""
 
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = pa.schema(
@@ -36,7 +38,7 @@ class Ledger:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._merges = 0
-        self._known: dict[bool, dict[str, pa.Table]] = {False: {}, True: {}}  # files by path, as read last
+        self._known: dict[bool, dict[str, pa.Table]] = {False: {}, True: {}}  # files by path, as last read
 
     @property
     def epoch(self) -> int:
@@ -54,7 +56,7 @@ class Ledger:
         return _head(heads[0]["head"]), _runs(rows.filter(pc.invert(at_head))), history
 
     def floor(self) -> int:
-        """Floor of the loaded snapshot, without reading the runs beside the head."""
+        """Floor of the loaded snapshot; reads the head row only."""
         heads = [file for file in self._files() if file.minimum["first_offset"] == layout.HEAD_OFFSET]
         for part in self.table.read(heads, ["first_offset", "head"]):
             for head in part.filter(pc.equal(part["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist():
@@ -62,15 +64,15 @@ class Ledger:
         return 0
 
     def crowded(self, machine: ShardMachine) -> bool:
-        """Whether the loaded snapshot has some more files than its runs (those of ``machine``) need."""
+        """Whether the loaded snapshot has more files than its runs (those of ``machine``) need."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         return self.table.file_count > needed + _SPARE_FILES
 
     def commit(self, decision: Decision, machine: ShardMachine, rewrite: bool = False) -> bool:
-        """Commits a decision made on the loaded epoch; False: the race is lost, load again.
+        """Commits a decision made on the loaded epoch; False: the race is lost, so load again.
 
-        A ledger in many or lopsided files is written anew in the same commit instead (from the
-        runs that ``machine`` holds after the decision), and with ``rewrite`` in any case.
+        If the ledger has many or uneven files, or with ``rewrite``, the same commit rewrites all of it instead,
+        from the runs that ``machine`` holds after the decision.
         """
         epoch = decision.head.epoch
         fence = {layout.RECEIPTS_ID: epoch - 1}
@@ -109,7 +111,7 @@ class Ledger:
         ]
 
     def _wants_compaction(self, machine: ShardMachine) -> bool:
-        # 400 scattered deletes took the MERGE from 21 to 192 ms without this
+        # without this, 400 scattered deletes took a MERGE from 21 to 192 ms
         if self._merges < _LOOK_EVERY:
             return False
         self._merges = 0
@@ -118,7 +120,7 @@ class Ledger:
             return True
         if machine.run_count <= 2 * RANGE_ROWS:
             return False
-        # the file of the head is written by every merge
+        # every merge writes the file of the head
         return any(
             file.rows > 2 * RANGE_ROWS
             for file in self._files()
@@ -131,7 +133,7 @@ class Ledger:
     def _read(self, *, settled: bool = False) -> pa.Table:
         files, known = self._files(settled=settled), self._known[settled]
         fresh = [file for file in files if file.path not in known]
-        # a merge writes a file or two: whoever lost to it need not read the others again
+        # a merge writes a file or two, so after a lost race the others need not be read again
         tables = known | dict(zip((file.path for file in fresh), self.table.read(fresh, _DATA.names), strict=True))
         self._known[settled] = {file.path: tables[file.path] for file in files}
         return pa.concat_tables(
@@ -156,7 +158,7 @@ def run_rows(
     with_op: bool = False,
     settled: bool = False,
 ) -> pa.Table:
-    """Rows of ``receipts``: the head (if given), then ``puts``; with ``op`` also ``deletes``."""
+    """Rows of ``receipts``: the head if given, then ``puts``, then (only with ``op``) ``deletes``."""
     heads, count = int(head is not None), len(puts) + len(deletes) + int(head is not None)
     first, last, state, *details = zip(*puts, strict=True) if puts else ((), (), (), *repeat((), len(layout.RUN)))
     arrays = {
@@ -194,7 +196,7 @@ def _head_cells(head: Head) -> dict[str, Any]:
 
 
 def _runs(rows: pa.Table) -> list[Run]:
-    # column by column: an object per cell would take twenty times as long
+    # column by column: an object per cell takes twenty times as long
     details = rows["run"].combine_chunks().flatten()
     columns = [rows[name].combine_chunks() for name in ("first_offset", "last_offset", "state")]
     return list(map(Run._make, zip(*map(_values, [*columns, *details]), strict=True)))
@@ -211,20 +213,14 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _head(cells: dict[str, Any]) -> Head:
-    def micros(name: str) -> int | None:
-        value = cells[name]
-        return None if value is None else pa.scalar(value, layout.INSTANT).cast(pa.int64()).as_py()
+    def micros(instant: datetime | None) -> int | None:
+        return None if instant is None else to_micros(instant)
 
     return Head(
-        epoch=cells["epoch"],
-        head_offset=cells["head_offset"],
-        floor_offset=cells["floor_offset"],
-        purged_offset=cells["purged_offset"],
-        purged_at=micros("purged_at"),
-        closed=cells["closed"],
-        move_number=cells["move_number"],
-        committed_at=micros("committed_at") or 0,
-        attributes=dict(cells["attributes"]),
-        attributes_version=cells["attributes_version"],
-        released_offset=cells["released_offset"],
+        **cells
+        | {
+            "purged_at": micros(cells["purged_at"]),
+            "committed_at": micros(cells["committed_at"]) or 0,
+            "attributes": dict(cells["attributes"]),
+        }
     )

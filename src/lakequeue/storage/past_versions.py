@@ -1,6 +1,6 @@
-"""Earlier versions of a table, as far back as its log reaches: for looks into the past, which commit nothing.
+"""Earlier versions of a table, read-only, as far back as its log reaches.
 
-Versions are opened through delta-rs whatever engine commits: both write the same tables.
+They are opened through delta-rs whichever engine commits: both write the same tables.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Version(NamedTuple):
 
 
 def versions(path: str, first: int = 0) -> list[Version]:
-    """The versions of a table from a number on that can still be opened, oldest first."""
+    """Versions of a table from a number on that can still be opened, oldest first."""
     oldest = max(first, readable_from(path))
     found = [Version(entry["version"], entry["timestamp"] * 1000) for entry in DeltaTable(path).history()]
     return sorted(version for version in found if version.number >= oldest)
 
 
 def version_at(path: str, instant: int) -> int | None:
-    """Number of the version that was in force at an instant by the machine's clock; None before the first one.
+    """Number of the version that was current at an instant by the machine's clock; None before the first one.
 
     Raises:
         QueueClientError: the log no longer reaches back so far.
@@ -49,7 +49,7 @@ def version_at(path: str, instant: int) -> int | None:
 
 
 def opened(path: str, version: int) -> PointTable:
-    """A handle on an earlier version; for reading, and not to be refreshed.
+    """A read-only handle on an earlier version; do not refresh it.
 
     Raises:
         FileNotFoundError: its log was trimmed since.

@@ -18,13 +18,13 @@ from lakequeue.storage.folder import Freed
 
 MINUTE = 60 * 1_000_000
 MAX_FILES = 16
-"""Files of a day that are not joined."""
+"""Files of a day above which they are merged."""
 ATTEMPTS = 30
 
 
 @attrs.frozen
 class StatsRow:
-    """How a queue stood at one instant."""
+    """Depth of a queue at one instant."""
 
     queue: str
     region: str
@@ -36,12 +36,12 @@ class StatsRow:
     oldest_age: float | None
     """Seconds."""
     sent: int
-    """Messages that were ever sent."""
+    """Messages sent since the queue was created."""
     held: int = 0
 
 
 def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
-    """Appends rows for the minute of ``now``, but for queues that have one; returns how many."""
+    """Appends rows for the minute of ``now``, except for queues that have one; returns how many."""
     table = _open(engine, root)
     minute = now // MINUTE
     races = Races(ATTEMPTS)
@@ -59,7 +59,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 
 def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
-    """The rows of a queue with their minutes as instants, from an instant on, in order."""
+    """The rows of a queue from an instant on, in order, each with its minute as an instant."""
     found: list[tuple[int, StatsRow]] = []
     for part in _since(engine, root, since):
         rows = part.filter(pc.equal(part["key"], key))
@@ -70,7 +70,7 @@ def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, Sta
 
 
 def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
-    """Visible messages of every queue, by its key, with the minutes as instants, from an instant on, in order."""
+    """Visible messages of every queue by key, from an instant on, in order, each with its minute as an instant."""
     found: dict[str, list[tuple[int, int]]] = {}
     for part in _since(engine, root, since):
         columns = (part["key"], part["minute"].cast(pa.int64()), part["visible"])
@@ -90,16 +90,16 @@ def _since(engine: Engine, root: str, since: int) -> Iterator[pa.Table]:
 
 
 def sweep(engine: Engine, root: str) -> Freed:
-    """Joins the small files of each day; removes files and log entries that nobody needs."""
+    """Merges the small files of each day; removes unneeded files and log entries."""
     table = _open(engine, root)
     for day in sorted({file.partition["day"] for file in table.files()}):
         files = [file for file in table.files() if file.partition["day"] == day]
         if len(files) > MAX_FILES:
-            _join(table, day, files)
+            _merge(table, day, files)
     return vacuum(table, layout.STATS_RETENTION) + trim(table, layout.STATS_RETENTION)
 
 
-def _join(table: Table, day: str, files: Sequence[LiveFile]) -> None:
+def _merge(table: Table, day: str, files: Sequence[LiveFile]) -> None:
     columns = [field for field in layout.STATS if field.name not in layout.STATS_PARTITIONS]
     schema = pa.schema(columns)
     rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in table.read(files)])

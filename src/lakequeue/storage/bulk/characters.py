@@ -1,7 +1,7 @@
-"""Bodies with characters that a message cannot carry, counted in files that wait on a local disk (SND-12).
+"""Counts bodies with refused characters in files on a local disk (SND-12).
 
-Looking at every byte of a gigabyte in the JVM takes as long as writing it; here it takes a quarter of that:
-numpy asks each row group whether anything in it could be wrong, and only then is each row looked at.
+Checking every byte of a gigabyte in the JVM takes as long as writing it; here it takes a quarter of that: numpy
+scans each row group for suspicious bytes, and rows are checked only where it finds any.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _THREADS = 2
 
 
 def rows_with_refused_characters(paths: Sequence[str]) -> int:
-    """Rows of Parquet files whose ``body`` has control characters or noncharacters."""
+    """Number of rows whose ``body`` has control characters or noncharacters."""
     with ThreadPoolExecutor(_THREADS) as threads:
         return sum(threads.map(_count, paths))
 

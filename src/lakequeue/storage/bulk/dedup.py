@@ -1,4 +1,4 @@
-"""Deduplication of a bulk send to a FIFO queue, whole columns at a time (DDP-1)."""
+"""Deduplication of bulk sends to FIFO queues, column by column (DDP-1)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 def opened_at(table: Table, now: int) -> int:
-    """The instant that messages of a commit on the loaded snapshot are stamped with."""
+    """The send instant of messages that are committed on the loaded snapshot at ``now``."""
     return max(now, table.transaction(layout.CLOCK_ID) or 0)
 
 
 def without_repeats(messages_path: str, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
-    """Leaves the first message of each deduplication id; files that hold others are replaced."""
+    """Keeps the first message of each deduplication id; files with others are rewritten."""
     keys = [_keys(staged_files.read_columns(messages_path, file, _KEY), by_group) for file in files]
     if not keys:
         return []
@@ -48,29 +48,29 @@ def without_repeats(messages_path: str, files: Sequence[DataFile], by_group: boo
 
 
 class Duplicates:
-    """Waiting files of a shard without the messages whose deduplication id was sent less than five minutes before.
+    """Staged files of a shard without messages whose deduplication id was sent less than five minutes before.
 
-    Follows the log from one snapshot to the next, so that a lost race costs a look at what was sent since.
+    It follows the log from snapshot to snapshot, so after a lost race only what was sent since is read.
     """
 
     def __init__(
         self, messages_path: str, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
     ) -> None:
-        """``purged`` tells up to which offset the shard was purged; that does not count any more (DDP-13)."""
+        """``purged`` returns the purge mark of the shard; ids below it do not count (DDP-13)."""
         self._path = messages_path
         self._by_group = by_group
         self._purged = purged
         self._staged = [
             (file, _keys(staged_files.read_columns(messages_path, file, _KEY), by_group)) for file in staged
         ]
-        self._sent = _SENT.empty_table()  # messages of the log with a key of ours
-        self._known = 0  # offset up to which the log was looked at
+        self._sent = _SENT.empty_table()  # messages of the log with a key of the staged files
+        self._known = 0  # offset up to which the log was read
         self._taken = _NO_KEYS
         self._left: list[DataFile] | None = None
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
     def check(self, table: Table, now: int) -> bool:
-        """Judges by the loaded snapshot and an instant; whether ``files`` is the same as it was before."""
+        """Checks against the loaded snapshot at an instant; returns whether ``files`` is unchanged."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))
@@ -81,7 +81,7 @@ class Duplicates:
         return self._left is not None
 
     def files(self) -> list[DataFile]:
-        """The files to commit; writes those anew that hold duplicates."""
+        """The files to commit; those with duplicates are rewritten."""
         if self._left is None:
             self._left = list(self._remaining())
         return self._left
@@ -110,7 +110,7 @@ class Duplicates:
 
 
 def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
-    """What may not repeat: the deduplication id, within its group if that is the scope (DDP-2, DDP-14)."""
+    """Keys that must not repeat: deduplication ids, within their groups if that is the scope (DDP-2, DDP-14)."""
     ids = rows["dedup_id"].cast(pa.large_string())
     if not by_group:
         return ids
@@ -119,7 +119,7 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
-    """Messages from an offset on that were sent after an instant, but not moved here (DDP-16)."""
+    """Messages from an offset on that were sent after an instant, without moved ones (DDP-16)."""
     files = sorted(log_files(table), key=lambda file: file.first)
     # nothing in a segment was sent after the next one was opened
     ends = {file.base: later.opened_at for file, later in pairwise(files) if later.base != file.base}
@@ -132,7 +132,7 @@ def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Ta
     tables = table.read([file.file for file in recent], [*_KEY, "sent_at", "source_queue"])
     parts = []
     for file, rows in zip(recent, tables, strict=True):
-        sent_at = pc.fill_null(rows["sent_at"].cast(pa.int64()), file.opened_at)
+        sent_at = file.sent_at(rows)
         offset = pa.array(np.arange(file.first, file.last + 1), pa.int64())
         counts = pc.and_(pc.greater(sent_at, horizon), pc.greater_equal(offset, first))
         part = pa.table([_keys(rows, by_group), sent_at, offset], schema=_SENT)

@@ -33,9 +33,9 @@ SEQUENCE_NUMBER = """
 """
 """``sequence.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
-"""More ranges than this are not told to the reader one by one; the planner does not like it."""
+"""Maximum number of ranges in the filter; more slow down the planner."""
 _BUCKET = 8
-"""Positions are joined by their 256-blocks, so that a row meets few ranges."""
+"""Bits of a block of 256 positions; the join is by block, so that a row meets few ranges."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -43,12 +43,12 @@ _COLUMNS = (
 
 
 class LeasePlace(NamedTuple):
-    """Messages of one lease that lie together in one file; all bounds inclusive."""
+    """Adjacent messages of one lease in one file; bounds are inclusive."""
 
     path: str
     """URI or path of the file, not URL-encoded."""
     whole: bool
-    """Whether they are all messages of the file."""
+    """Whether these are all messages of the file."""
     shard: int
     base_offset: int
     opened_at: int
@@ -64,7 +64,7 @@ class LeaseColumns:
     Attributes:
         key: the queue incarnation.
         lease_id: id of the claim.
-        lease_key: ``handles.lease_key``: seals this lease's handles only, so that a plan may show it.
+        lease_key: ``handles.lease_key``: signs this lease's handles only, so that a query plan may show it.
         fifo: whether the queue is one, and its messages have sequence numbers.
     """
 
@@ -77,13 +77,13 @@ class LeaseColumns:
 def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
     """The messages of a lease with their receipt handles; columns are ``LEASE_COLUMNS``.
 
-    It reads the files themselves. They stay for 24 hours, whatever is merged or trimmed meanwhile; the log that
-    names them is much shorter.
+    It reads the files directly. They stay for 24 hours whatever is merged or trimmed; log entries are trimmed
+    sooner.
 
     Args:
         spark: any session.
-        places: where the messages lie.
-        lease: what the handles are made of.
+        places: where the messages are.
+        lease: what their handles are made from.
     """
     from pyspark.sql import functions as F
 
@@ -154,7 +154,7 @@ def _read(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
-    """The places as rows. A file is known by its name alone, which has a UUID in it."""
+    """The places as rows. A file is identified by its name, which contains a UUID."""
     from pyspark.sql import functions as F
 
     schema = (
@@ -171,7 +171,7 @@ def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _any(conditions: Sequence[Column]) -> Column:
-    """An OR of many as a balanced tree; a chain of 64 nests too deep for the planner's liking."""
+    """The OR of conditions as a balanced tree; a chain of 64 is too deep for the planner."""
     from pyspark.sql import functions as F
 
     if len(conditions) < 2:

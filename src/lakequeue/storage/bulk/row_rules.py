@@ -1,4 +1,4 @@
-"""The rules of a message as conditions over the rows of a DataFrame, judged while they are written."""
+"""The rules for messages as conditions on the rows of a DataFrame, checked while they are written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 INPUT_COLUMNS = ("body", "delay_seconds", "group_id", "dedup_id", "message_attributes")
 ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
 _FOREVER = 10_000_000_000.0
-"""Seconds; the largest delay that still makes an instant, where a profile has no limit."""
+"""Seconds: the largest delay that makes a valid instant, where a profile has no limit."""
 _OTHERS = "\\x7f-\\ud7ff\\ue000-\\ufffd\\x{10000}-\\x{10ffff}"
 # Java matches a class of single characters from a bit set, several times faster than ranges
 _ASCII = "".join(f"\\x{code:02x}" for code in (9, 10, 13, *range(32, 127)))
@@ -24,13 +24,13 @@ _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
 
 @attrs.frozen
 class Fifo:
-    """What a FIFO queue asks of the rows of a DataFrame."""
+    """Options of a FIFO queue for the rows of a DataFrame."""
 
     shards: int = 1
     content_based_deduplication: bool = False
     dedup_by_group: bool = False
     order_by: str | None = None
-    """Column that the messages of a group are ordered by; None: as they lie in the DataFrame."""
+    """Column that the messages of a group are ordered by; None: the order of the DataFrame."""
 
 
 class Rule(NamedTuple):
@@ -39,7 +39,7 @@ class Rule(NamedTuple):
     text: str
     error: type[QueueServiceError] = InvalidParameterValue
 
-    def said_of(self, count: int) -> str:
+    def describe(self, count: int) -> str:
         if count != 1:
             return f"{count:,} rows {self.verb} {self.text}"
         return f"1 row {_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
@@ -91,7 +91,7 @@ def row_rules(
     fifo: Fifo | None,
     count_attributes: bool,
 ) -> list[tuple[Rule, Column]]:
-    """Rules with the condition under which a row breaks them; columns that are not given cost nothing."""
+    """Rules, each with the condition under which a row breaks it; missing columns cost nothing."""
     from pyspark.sql import functions as F
 
     body = F.col("body")
@@ -181,7 +181,7 @@ def _attributes_allowed() -> Column:
 
 def refuse(broken: Sequence[tuple[Rule, int]]) -> None:
     if broken:
-        said = "; ".join(rule.said_of(count) for rule, count in broken)
-        # one error for the call: characters only if they are all that is wrong
+        said = "; ".join(rule.describe(count) for rule, count in broken)
+        # one error for the call: that for characters only if nothing else is wrong
         error = broken[0][0].error if len({rule.error for rule, _ in broken}) == 1 else InvalidParameterValue
         raise error(f"Nothing was sent: {said}.")

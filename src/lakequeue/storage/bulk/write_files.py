@@ -1,8 +1,4 @@
-"""DataFrames on their way in: the files of a bulk send.
-
-Nothing here commits. ``stage`` leaves files and a manifest below the ``messages`` table; whoever commits adds
-the files with the bases of that moment.
-"""
+"""Writing the files of a bulk send: ``stage`` leaves files and a manifest below the tables, without a commit."""
 
 from __future__ import annotations
 
@@ -47,28 +43,28 @@ def stage(
     fifo: Fifo | None = None,
     count_attributes: bool = True,
 ) -> Manifest:
-    """Writes a DataFrame's messages below the queue's tables in one pass, checked on the way; commits nothing.
+    """Checks and writes a DataFrame's messages below the queue's tables in one pass; commits nothing.
 
     Args:
         spark: the session that the DataFrame belongs to.
         df: columns ``body`` STRING, and optionally ``delay_seconds``, ``group_id``, ``dedup_id`` and
             ``message_attributes`` (name -> text, or name -> type, string_value, binary_value).
         root, key: the queue.
-        shards: which take the files of a standard queue in turn.
-        name: of the send; message ids are derived from it and the row's place.
+        shards: get the files of a standard queue in turn.
+        name: the key of the send; message ids are derived from it and the row's place.
         max_bytes: the largest message, in UTF-8 bytes (SND-2).
         default_delay: seconds for rows without ``delay_seconds`` (DLY-9).
         max_delay: largest delay a row may ask for, in seconds; None: any.
-        fifo: what a FIFO queue makes of the rows: each group in one file in its order (FIF-1), and of rows with
-            the same deduplication id only the first (DDP-1); None on standard queues.
+        fifo: options of a FIFO queue, which keeps each group in order in one file (FIF-1), and of rows with the
+            same
+            deduplication id only the first (DDP-1); None on standard queues.
         count_attributes: whether message attributes count towards ``max_bytes``.
 
     Returns:
-        The manifest; that of an earlier staging of the same name if one is there by now.
+        The manifest; that of an earlier attempt at the same send if there is one.
 
     Raises:
-        InvalidParameterValue: columns or rows break a rule; the message says which and how many. Nothing is
-            left behind.
+        InvalidParameterValue: columns or rows break a rule; the message says which and how many. No file is left.
         InvalidMessageContents: likewise, for characters that are not allowed.
     """
     from pyspark.sql import Observation
@@ -78,7 +74,7 @@ def stage(
     source = _normalized(df, None if fifo is None else fifo.order_by)
     here = local_path(root) is not None
     rules = row_rules(set(df.columns), max_bytes, max_delay, fifo, count_attributes)
-    if not here:  # to fetch the files for a look at their bytes would cost more than Spark's regular expression
+    if not here:  # fetching the files to check their bytes would cost more than Spark's regular expression
         rules.append((CHARACTERS, ~allowed_characters()))
     observation = Observation(f"lakequeue-{uuid.uuid4().hex}")
     broken = [F.count_if(condition).alias(rule.name) for rule, condition in rules]
@@ -112,7 +108,7 @@ def stage(
     app_id = None if name.anonymous and len(set(places)) == 1 else name.app_id
     manifest = Manifest(name.files, app_id, name.version, list(map(WaitingFile, places, files)))
     there = manifests.write_manifest(layout.tables_path(root, key), manifest)
-    if there != manifest:  # a second attempt at the same send was quicker; its files are the send
+    if there != manifest:  # another attempt at the same send was quicker; its files are used
         for shard in set(places):
             with contextlib.suppress(OSError):
                 staged_files.delete_folder(layout.messages_path(root, key, shard), folder)
@@ -127,7 +123,7 @@ _PARQUET = {
     # positions are row numbers: a file cut in two would start in the middle
     "maxRecordsPerFile": "0",
     "parquet.block.size": str(staged_files.ROW_GROUP),
-    # unique values: a dictionary is built for nothing
+    # unique values: a dictionary would be useless
     "parquet.enable.dictionary#body": "false",
     "parquet.enable.dictionary#message_id": "false",
     "parquet.enable.dictionary#dedup_id": "false",
@@ -137,7 +133,7 @@ _PARQUET = {
 
 
 def _normalized(df: DataFrame, order_by: str | None) -> DataFrame:
-    """Every input column and ``_order``; ``_number`` = partition and row number of monotonically_increasing_id."""
+    """All input columns with their types, ``_order``, and ``_number`` from monotonically_increasing_id."""
     from pyspark.sql import functions as F
 
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
@@ -173,9 +169,9 @@ def _delayed(df: DataFrame, default: float) -> DataFrame:
 
 
 def _grouped(spark: SparkSession, df: DataFrame, fifo: Fifo) -> DataFrame:
-    """Whole message groups in each partition, in their order, and whole partitions in each shard.
+    """Partitions that hold whole message groups in order, and belong to one shard each.
 
-    A group's rows lie together, as a claim of neighbours is one run of the ledger.
+    The rows of a group are adjacent, as a claim of neighbours is one run of the ledger.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
@@ -183,7 +179,7 @@ def _grouped(spark: SparkSession, df: DataFrame, fifo: Fifo) -> DataFrame:
     wanted = min(int(spark.conf.get("spark.sql.shuffle.partitions")), spark.sparkContext.defaultParallelism)
     files = -(-wanted // fifo.shards)
     place = F.crc32("group_id") % fifo.shards * files + F.pmod(F.xxhash64("group_id"), F.lit(files))
-    # adaptive execution leaves a shuffle alone whose number of partitions was asked for (REPARTITION_BY_NUM)
+    # adaptive execution keeps a number of partitions that was asked for (REPARTITION_BY_NUM)
     placed = df.repartitionById(fifo.shards * files, place.cast("int"))
     order = ["_number"] if fifo.order_by is None else ["_order", "_number"]
     try:
@@ -207,13 +203,13 @@ def _rows(df: DataFrame, send_id: str) -> DataFrame:
         return F.lit(None).cast(type_).alias(name)
 
     digest = F.md5(F.concat(F.lit(f"{send_id}-"), F.col("_number").cast("string")))
-    # the layout of a UUID of version 3 (by md5), variant 1
+    # formatted as a UUID of version 3 (by md5), variant 1
     parts = [
         F.substring(digest, 1, 8), F.lit("-"), F.substring(digest, 9, 4), F.lit("-3"), F.substring(digest, 14, 3),
         F.lit("-a"), F.substring(digest, 18, 3), F.lit("-"), F.substring(digest, 21, 12),
     ]  # fmt: skip
     return df.select(
-        # where the rows lie now, which is not where _number was taken
+        # the place in the written file, unlike _number
         F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1).alias("position"),
         F.concat(*parts).alias("message_id"),
         "body",

@@ -1,4 +1,4 @@
-"""One commit under a fence: checked, tagged with a token, and its outcome known for sure."""
+"""One commit under a fence: checked, marked with a token, its outcome known for sure."""
 
 from __future__ import annotations
 
@@ -18,43 +18,44 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import local_path
 
 OLDEST_BASE = 3600.0
-"""Seconds after which a snapshot is too old to commit on where no lock keeps its log."""
+"""Seconds after which a snapshot is too old to commit on, where no lock protects its log."""
 LONG_COMMIT = 600.0
-"""Seconds by the wall clock after which a commit looks for its token before it is acknowledged: the process may
-have been suspended in between."""
+"""Seconds by the wall clock after which a commit searches for its token before it is acknowledged: the process may
+have been suspended."""
 TRIM_EVERY = 100
-"""Commits to a local table between two tries to keep its log short."""
+"""Commits to a local table between two attempts to trim its log."""
 TRIM_PATIENCE = 0.2
-"""Seconds that such a try waits for the table's lock."""
+"""Seconds that such an attempt waits for the table's lock."""
 _REPEATS = 30
-"""Repeats of a commit that lost to commits which did not touch its fence (merges of segments)."""
+"""Attempts at a commit that loses to commits outside its fence, such as merges of segments."""
 
 _log = logging.getLogger("lakequeue")
 
 
 class StaleAttributes(Exception):
-    """The queue's attributes changed since messages were judged by them; judge anew."""
+    """The queue's attributes changed since messages were validated; validate again."""
 
 
 def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None]) -> bool:
-    """Runs ``attempt(token)`` if the loaded snapshot is the one that the decision was made on.
+    """Runs ``attempt(token)`` if the decision was made on the loaded snapshot.
 
     Args:
         table: the handle, locked by the caller from the decision until this returns.
-        fence: application ids with the versions (0: never committed) that the decision saw.
+        fence: application ids with the versions that the decision was based on (0: never committed).
         attempt: makes the commit; it must carry the fence's ids and the token.
 
     Returns:
-        True if it is committed. False if the race is lost; the handle then holds the newest snapshot.
+        True if it is committed; False if the race is lost, and then the newest snapshot is loaded.
 
     Raises:
-        QueueClientError: storage failed, or the table's lock was held by others for too long; with
-            ``outcome_unknown`` if even looking afterwards could not tell whether it landed.
+        QueueClientError: storage failed, or others held the table's lock for too long; with ``outcome_unknown`` if
+            not
+            even the token search could tell whether it landed.
     """
     token = uuid.uuid4().hex
     stale, races = 0, Races(_REPEATS)
     for _ in races:
-        # from the look at the base to the answer nobody may remove log entries, see `locks`
+        # no log entries may be removed from the check of the base to the answer, see `locks`
         with committing(table.path, exclusive=table.commits_alone):
             if not _may_commit(table, fence):
                 return False
@@ -64,12 +65,12 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
             except Exception as error:
                 # A commit may land and still raise: post-commit work failed, or the answer was lost.
                 landed = _landed(table, token, base, error)
-                # files of an old snapshot may be gone by now; of the newest one they must not
+                # files of an old snapshot may be gone, those of the newest one must not be
                 stale += isinstance(error, StaleSnapshot)
                 if not landed and (stale > 1 or not isinstance(error, LostRace)) and holds(table, fence):
                     raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
             else:
-                # a monotonic clock stands still while the machine is suspended, a wall clock may be set back
+                # a monotonic clock stops while the machine is suspended; a wall clock may be set back
                 took = max(time.time() - wall, time.monotonic() - machine)
                 landed = took < LONG_COMMIT or _landed(table, token, base, TimeoutError(f"it took {took:.0f} s"))
         if landed:
@@ -86,14 +87,14 @@ def holds(table: Table, fence: Mapping[str, int]) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, for people."""
+    """The first line of an error's text, or its type."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _may_commit(table: Table, fence: Mapping[str, int]) -> bool:
-    """Whether the next version after the loaded one was never made, or somebody finds it there."""
-    # Once it was made and trimmed, "create if absent" succeeds at a dead place. Entries are removed oldest
-    # first, so it was not while that of the base is there.
+    """Whether the fence holds on the loaded snapshot, and the version after it was never trimmed."""
+    # "Create if absent" succeeds at a dead place once that version was made and trimmed. Entries are removed
+    # oldest first, so it was not as long as the entry of the base exists.
     local = local_path(table.path)
     fresh = _in_log(table, table.version) if local is not None else time.time() - table.loaded_at < OLDEST_BASE
     try:
@@ -115,7 +116,7 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
     try:
         table.refresh()
         landed = table.landed(token, base)
-        if _in_log(table, base):  # else the log is silent about what was trimmed, and tells of dead entries
+        if _in_log(table, base):  # else the log misses what was trimmed
             return landed
         reason = "its log was trimmed meanwhile"
     except Exception as second:
@@ -132,9 +133,9 @@ def _in_log(table: Table, version: int) -> bool:
 
 
 def _trim(table: Table) -> None:
-    """Keeps the log of a local table short, unless others are in a commit for long; never fails."""
+    """Trims the log of a local table unless others hold its lock; never fails."""
     if local_path(table.path) is None:
-        return  # there a long log costs nothing, and the compactor trims it
+        return  # there a long log is cheap, and the compactor trims it
     try:
         trim_log(table.path, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
     except LockHeld:

@@ -1,8 +1,7 @@
-"""What an engine must offer: one Delta table, one writer, commits under a fence.
+"""The interface of an engine: handles on Delta tables that commit under a fence.
 
-Everything above this interface (log, ledger, catalog, housekeeping) is written once and runs on
-both engines. Commits raise ``LostRace`` when another commit was in the way; whether a commit
-landed in spite of an error is answered by ``landed``.
+Everything above it (messages, ledger, catalog, cleaning) is written once and runs on both engines. A commit raises
+``LostRace`` if another commit was in the way; ``landed`` tells whether one landed in spite of an error.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from lakequeue.storage.delta_log import LiveFile
 
 
 class LostRace(Exception):
-    """Another commit got in between; reload, decide again, repeat."""
+    """Another commit came first; reload, decide again, repeat."""
 
 
 class StaleSnapshot(LostRace):
-    """Files of the loaded snapshot, or of its log, are gone: it was not the newest for hours; refresh."""
+    """Files of the loaded snapshot or its log are gone, as it has been outdated for hours; refresh."""
 
 
 @attrs.frozen
 class DataFile:
-    """A Parquet file below the table's directory, with what Delta must know of it."""
+    """A Parquet file below the table's directory, with what Delta records of it."""
 
     path: str
     """Relative to the table, ``/`` as separator, not URL-encoded."""
@@ -41,7 +40,7 @@ class DataFile:
     nulls: Mapping[str, int] = attrs.field(factory=dict)
 
     def statistics(self) -> str:
-        """What Delta's log keeps to skip the file by, as JSON."""
+        """Statistics for Delta's log, as JSON."""
         return json.dumps(
             {
                 "numRecords": self.rows,
@@ -62,15 +61,15 @@ def partition_text(value: object) -> str:
 class Table(Protocol):
     """One handle on one Delta table; not thread-safe, its owner locks.
 
-    ``version``, ``transaction``, ``files`` and ``read`` speak of the snapshot loaded by the last
-    ``refresh`` or commit of this handle.
+    ``version``, ``transaction``, ``files`` and ``read`` refer to the snapshot loaded by the last ``refresh`` or
+    commit of this handle.
     """
 
     path: str
     commits_alone: bool
-    """Whether its commits need the table's lock on local disks to themselves, see `locks`."""
+    """Whether commits on local disks need the table's lock exclusively, see `locks`."""
     loaded_at: float
-    """By the machine's wall clock, seconds: when the snapshot was known to be the newest."""
+    """When the snapshot was known to be the newest: machine wall clock, seconds."""
 
     @property
     def version(self) -> int:
@@ -80,27 +79,28 @@ class Table(Protocol):
         """Loads the newest snapshot."""
 
     def transaction(self, app_id: str) -> int | None:
-        """Last committed version of an application id, None if it never committed."""
+        """Last committed version of an application id; None if there is none."""
 
     def files(self) -> list[LiveFile]:
         """The live files."""
 
     @property
     def file_count(self) -> int:
-        """How many there are; cheaper."""
+        """Number of live files; cheaper than ``files``."""
 
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        """Rows of live files, a table each, in the order asked for and in the file's own row order;
-        ``columns`` are data (not partition) columns, None: all of them."""
+        """Rows of live files, one table a file, in the order given and in each file's row order.
+
+        ``columns`` are data (not partition) columns; None: all of them."""
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows ``first..last`` (row numbers, inclusive) of one live file; reads little else."""
+        """Rows ``first`` to ``last`` (row numbers, inclusive) of a live file; reads little else."""
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
         """Appends rows (schema of the table, partition columns included) in one commit."""
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
-        """Adds files that wait below the table in one commit; no files: an empty commit."""
+        """Adds files that lie below the table in one commit; no files: an empty commit."""
 
     def replace(
         self,
@@ -109,10 +109,10 @@ class Table(Protocol):
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        """Replaces every row whose partition values are among ``partition`` by ``rows``: a file for
-        each table (non-empty, partition columns included and constant within one). No rows: drops them.
+        """Replaces every row whose partition values are among ``partition``; no ``rows``: drops them.
 
-        ``rows`` may be read while it is gone through, so not all of it is in memory at once."""
+        Each table of ``rows`` becomes a file: not empty, with partition columns, which are constant within it. The
+        iterable may produce them lazily, so that they are not all in memory at once."""
 
     def merge(
         self,
@@ -124,16 +124,16 @@ class Table(Protocol):
     ) -> None:
         """MERGE of ``source`` (columns of the table and ``op``: ``put`` or ``del``) by equality on ``on``.
 
-        ``target_filter`` is SQL over the target (alias ``t``) that prunes and keeps conflicts apart.
+        ``target_filter`` is SQL over the target (alias ``t``); it prunes files and narrows conflicts.
         """
 
     def landed(self, token: str, since: int) -> bool:
         """Whether a commit after version ``since`` carries ``token``; refresh first."""
 
     def unused(self, hours: float) -> list[str]:
-        """Data files that no snapshot of the last ``hours`` needs, and uncommitted ones of that age.
+        """Paths of data files that no snapshot of the last ``hours`` needs, and of uncommitted ones of that age.
 
-        Their paths are below the table and not URL-encoded.
+        They are relative to the table and not URL-encoded.
         """
 
     def checkpoint(self) -> None:
@@ -145,13 +145,13 @@ class Engine(Protocol):
 
     name: str
     commits_alone: bool
-    """As of its tables."""
+    """See ``Table.commits_alone``."""
 
     def exists(self, path: str) -> bool:
-        """Whether a Delta table is there."""
+        """Whether there is a Delta table."""
 
     def open(self, path: str) -> Table:
-        """A new handle of its own, loaded."""
+        """A new handle with the newest snapshot."""
 
     def create(
         self,
@@ -160,4 +160,4 @@ class Engine(Protocol):
         partitions: Sequence[str],
         properties: Mapping[str, str],
     ) -> None:
-        """Creates an empty table; does nothing if there is one."""
+        """Creates an empty table unless there is one."""

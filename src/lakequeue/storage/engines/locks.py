@@ -1,18 +1,17 @@
 """The commit lock of a table on local disks, between threads and between processes.
 
-Whoever commits shares it, from the look at the version that the commit builds on to the answer. Whoever removes
-log entries or files holds it alone: so neither ever goes while a process is in a commit, however long that process
-is stopped there. Whoever commits through Spark holds it alone too, because Spark's log store on ``file://`` looks
-whether a commit file is there and then renames its own over it; delta-rs creates the file atomically.
+A committer holds it shared, from the check of the version that it builds on until it knows the outcome. Removing
+log entries or files needs it exclusively, so neither happens while a process is in a commit, however long it is
+stopped there. Commits through Spark hold it exclusively too: Spark's log store on ``file://`` checks that a commit
+file is absent and then renames its own over it, while delta-rs creates the file atomically.
 
-Object stores need no lock: they create an entry of the log by a conditional PUT.
+Object stores need no lock: they create log entries by a conditional PUT.
 
-Nobody waits without a deadline, as a process that holds the lock may be stopped. A turnstile in front of the lock
-lets whoever wants it alone get in between busy committers. It is for fairness only, so a committer that waited
-for a moment goes past it.
+Every wait has a deadline, as a process that holds the lock may be stopped. A turnstile in front of the lock lets
+an exclusive waiter in between busy committers. It only serves fairness, so a committer passes it after a moment.
 
-The system's lock belongs to a process: a second thread would get it too, and end it for both by closing the file.
-So the threads of a process settle among themselves first, and those that share it hold it together.
+The lock of the operating system belongs to a process: a second thread would get it too, and release it for both by
+closing the file. So the threads of a process coordinate first, and those that share the lock hold it together.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from lakequeue.storage.roots import local_path
 PATIENCE = 30.0
 """Seconds that a commit waits for the lock."""
 FAIRNESS = 0.25
-"""Seconds that a committer waits at the turnstile while somebody wants the lock alone."""
+"""Seconds that a committer waits at the turnstile while another wants the lock exclusively."""
 _POLL = 0.005
 """Seconds between two tries for a lock that another process holds."""
 
 
 class LockHeld(QueueClientError):
-    """The lock was held by others until the deadline; nothing was changed."""
+    """Others held the lock until the deadline; nothing was changed."""
 
 
 class _TableLock:
-    """The commit lock of one table, as the threads of this process share it."""
+    """The commit lock of one table, for the threads of this process."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "_commit.lock")
@@ -50,8 +49,8 @@ class _TableLock:
         self._turnstile = InterProcessReaderWriterLock(os.path.join(folder, "_turnstile.lock"))
         self._changed = threading.Condition()
         self._sharing: set[int] = set()  # threads
-        self._owner: int | None = None  # the thread that has it alone
-        self._claimant: int | None = None  # the thread that is about to
+        self._owner: int | None = None  # the thread that holds it exclusively
+        self._claimant: int | None = None  # the thread that waits for that
 
     @contextlib.contextmanager
     def shared(self, patience: float) -> Iterator[None]:
@@ -75,7 +74,7 @@ class _TableLock:
             yield
             return
         if me in self._sharing:
-            raise self._held(0)  # two that share it and each want it alone would wait for each other
+            raise self._held(0)  # two threads that did this would wait for each other
         deadline = time.monotonic() + patience
         try:
             claimed = self._wait(lambda: self._claims(me), deadline)
@@ -93,7 +92,7 @@ class _TableLock:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                # those of this process notify, others have to be asked again
+                # threads of this process notify; other processes must be polled
                 self._changed.wait(min(left, _POLL))
             return True
 
@@ -121,7 +120,7 @@ class _TableLock:
         self._owner = me
         return True
 
-    # Both go by what the system has, and not only by what was noted: an interrupt may strike between the two.
+    # Both check what the system holds, not only what was noted: an interrupt may come between the two.
 
     def _give_way(self, me: int) -> None:
         with self._changed:
@@ -153,10 +152,10 @@ _locks_mutex = threading.Lock()
 
 @contextlib.contextmanager
 def committing(table_path: str, *, exclusive: bool, patience: float | None = None) -> Iterator[None]:
-    """Holds the table's commit lock; nothing to do on remote storage, whose stores arbitrate.
+    """Holds the table's commit lock; does nothing on remote storage, whose stores arbitrate.
 
-    A thread may take it again inside, but not alone what it shares. So a writer that keeps losing its races can
-    take it alone, decide and commit.
+    It is reentrant in a thread, but a shared hold cannot become exclusive. A writer that keeps losing its races
+    can take it exclusively, decide and commit.
 
     Raises:
         LockHeld: others held it for ``patience`` (None: ``PATIENCE``) seconds.

@@ -1,6 +1,6 @@
 """The point engine: one Delta table through delta-rs, in tens of milliseconds, without a JVM.
 
-delta-rs makes the commits. What the log says is read here, see ``delta_log``.
+delta-rs makes the commits; the log is read by ``delta_log``.
 """
 
 from __future__ import annotations
@@ -32,29 +32,28 @@ from lakequeue.storage.folder import Folder
 
 _T = TypeVar("_T")
 _WRITER = WriterProperties(compression="SNAPPY")
-# the log is a part of the fence: only `sweep` removes entries of it
+# the log is a part of the fence: only `log_trimming` removes its entries
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 _LOADS = 3
-"""Tries to load the newest snapshot that may meet a trimmed log, before the last one."""
-_LOST = ("oncurrent", "conflict", "deleted data", "Invalid table version", "already exists")
+"""Tries to load the newest snapshot while its log is being trimmed, before the last one."""
 
 
 @attrs.define
 class _Commit:
-    """One that is being made."""
+    """A commit under way."""
 
     table: DeltaTable
     grown: int | None = 0
-    """By how many live files there are more afterwards; None if that is not known."""
+    """Change in the number of live files; None if unknown."""
 
 
 class PointTable:
-    """One handle of one Delta table. ``engine.Table`` says what each method promises."""
+    """One handle on one Delta table; ``interface.Table`` documents the methods."""
 
     commits_alone = False
 
     def __init__(self, path: str, version: int | None = None) -> None:
-        """Opens a version, None for the newest; others are for reading only."""
+        """Opens a version, None for the newest; older ones are read-only."""
         self.path = path
         self._folder = Folder(path)
         self.loaded_at = time.time()
@@ -162,7 +161,7 @@ class PointTable:
         return token in self._snapshot.tokens(since)
 
     def unused(self, hours: float) -> list[str]:
-        # delta-rs would make two commits of a VACUUM; here it only names the files
+        # a VACUUM of delta-rs makes two commits; a dry run only lists the files
         return _repeated(
             lambda: DeltaTable(self.path).vacuum(
                 retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
@@ -177,7 +176,7 @@ class PointTable:
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
         with self._folder.open(file.name, file.size) as source:
-            # partitioning=None: the directories are named by partition values, which Delta's log holds anyway
+            # else the directory names would become columns; the partition values are in Delta's log
             return pq.read_table(source, columns=columns, partitioning=None)
 
     def _write(
@@ -199,11 +198,11 @@ class PointTable:
                 commit_properties=_properties(transactions, token),
                 post_commithook_properties=_HOOKS,
             )
-            table.update_incremental()  # this call leaves the handle on the version before its own commit
+            table.update_incremental()  # the handle still has the version before its own commit
             commit.grown = None
 
     def _write_file(self, rows: pa.Table) -> DataFile:
-        """Writes rows of one partition as a file below the table, not yet part of it."""
+        """Writes rows of one partition as a file below the table, not yet committed."""
         partitions = self._current().metadata().partition_columns
         partition = {name: partition_text(rows[name][0].as_py()) for name in partitions}
         data = rows.drop_columns(partitions)
@@ -225,7 +224,7 @@ class PointTable:
 
     @contextmanager
     def _committing(self, transactions: Mapping[str, int]) -> Iterator[_Commit]:
-        """The table on the version that the snapshot has; afterwards the snapshot has the commit."""
+        """A commit on the version of the snapshot, which then moves to the new version."""
         base = self.version
         try:
             commit = _Commit(self._current())
@@ -234,13 +233,11 @@ class PointTable:
             raise LostRace(str(error)) from error
         except DeltaError as error:
             self._table = None
-            if any(word in str(error) for word in _LOST):
-                raise LostRace(str(error)) from error
-            if "not found" in str(error):
+            if "not found" in str(error):  # delta-rs has no type of its own for this
                 raise StaleSnapshot(str(error)) from error
             raise
         self.loaded_at = time.time()
-        if commit.grown is not None and commit.table.version() == base + 1:  # nobody else in between
+        if commit.grown is not None and commit.table.version() == base + 1:  # no other commit in between
             self._snapshot.adopt(transactions, commit.grown)
         else:
             self._snapshot.follow()
@@ -282,7 +279,7 @@ class PointEngine:
             DeltaTable.create(
                 path, schema, mode="ignore", partition_by=list(partitions), configuration=dict(properties)
             )
-        except DeltaError:  # somebody else has just created it
+        except DeltaError:  # another process has just created it
             if not self.exists(path):
                 raise
 
@@ -291,7 +288,7 @@ _STATISTICS = {"position", "sent_at", "delay_seconds", "first_offset", "last_off
 
 
 def _repeated(read: Callable[[], _T]) -> _T:
-    """What a look at the newest version finds, begun anew when it meets a log that is trimmed meanwhile."""
+    """Reads the newest version; starts again if its log is trimmed meanwhile."""
     for _ in range(_LOADS):
         try:
             return read()

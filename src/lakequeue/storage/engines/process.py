@@ -1,4 +1,4 @@
-"""The process that uses storage: neither delta-rs's threads nor Spark's connection survive a fork."""
+"""Detects forks: neither delta-rs's threads nor Spark's connection survive one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _user: int | None = None
 
 
 def claim() -> None:
-    """Notes that this process has begun to use storage."""
+    """Records that this process uses storage."""
     global _user
     check()
     _user = os.getpid()
 
 
 def check() -> None:
-    """Raises QueueClientError in a child that was forked after its parent had begun to use storage."""
+    """Raises QueueClientError in a child that was forked after its parent had used storage."""
     if _user not in (None, os.getpid()):
         raise QueueClientError(
             "this process was forked from one that had used lakequeue, and the libraries below do not survive "

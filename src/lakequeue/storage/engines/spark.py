@@ -1,9 +1,8 @@
 """The Spark engine: one Delta table through delta-spark, for places where only Spark may touch storage.
 
-Commits go through Delta's optimistic transaction, started on the snapshot that this handle has loaded. So
-several application ids fit into one commit, files that wait are added as they are, and a commit that was
-decided on an older snapshot meets every later one in Delta's own conflict check. Only MERGE starts a
-transaction of its own; there the fence is the stale-id check of a fresh session.
+Commits use Delta's optimistic transaction on the snapshot that the handle has loaded. So a commit carries several
+application ids, adds staged files as they are, and is checked by Delta against every commit since that snapshot.
+Only MERGE starts a transaction of its own; there the fence is the stale-id check of a fresh session.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ if TYPE_CHECKING:
 
 _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
 _ROW_ORDER = ("position", "first_offset")
-"""Rows of a file are in the order of the first of these columns that the table has."""
+"""The rows of a file are sorted by the first of these columns that the table has."""
 
 
 class SparkTable:
-    """One handle of one Delta table. ``engine.Table`` says what each method promises."""
+    """One handle on one Delta table; ``interface.Table`` documents the methods."""
 
     commits_alone = True
 
@@ -100,7 +99,7 @@ class SparkTable:
         uris = rows["_file"].unique().to_pylist()
         tables = []
         for file in files:
-            # the log's path is URL-encoded once, and so is the URI that Spark answers with
+            # the path in the log and the URI from Spark are each URL-encoded once
             mine = pa.array([uri for uri in uris if unquote(uri).endswith(f"/{file.name}")], pa.string())
             own = rows.filter(pc.is_in(rows["_file"], mine)).sort_by("_row")
             tables.append(own.drop_columns(["_file", "_row"]).combine_chunks())
@@ -109,7 +108,7 @@ class SparkTable:
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
         condition = f"_row BETWEEN {int(first)} AND {int(last)}"
         start = file.minimum.get("position")
-        if start is not None:  # has statistics in the file, so the other row groups are not read
+        if start is not None:  # this column has statistics, so other row groups are skipped
             condition += f" AND position BETWEEN {start + int(first)} AND {start + int(last)}"
         rows = self._rows([file], columns, condition)
         return rows.sort_by("_row").drop_columns(["_file", "_row"]).combine_chunks()
@@ -145,15 +144,15 @@ class SparkTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        """The fence is the first of ``transactions``: Delta's MERGE takes one id, others are dropped.
+        """The fence is the first of ``transactions``: Delta's MERGE takes one id, the others are dropped.
 
-        It must be one that each commit raises by one: then whoever comes second finds it taken.
+        Each commit must raise it by one, so that of two commits the second finds it taken.
         """
         from delta.tables import DeltaTable
 
         app_id, version = next(iter(transactions.items()))
         decided_on = self.transaction(app_id)
-        session = new_session(self._spark)  # a session remembers its last commit: a fresh one tells if it made any
+        session = new_session(self._spark)  # only a fresh session tells whether it committed
         for name, value in {
             "spark.databricks.delta.write.txnAppId": app_id,
             "spark.databricks.delta.write.txnVersion": str(version),
@@ -191,14 +190,14 @@ class SparkTable:
 
     def unused(self, hours: float) -> list[str]:
         self.refresh()
-        # a dry run names the files; VACUUM itself would commit twice, for minutes under the lock of a local root
+        # a dry run lists the files; VACUUM itself commits twice, for minutes under the lock of a local root
         session = new_session(self._spark)
         session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        # the listing is spread over so many tasks; by default 10,000, which took two cores 100 s for ten files
+        # tasks of the listing; the default of 10,000 took two cores 100 s for ten files
         session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
         with active(session):
             dead = session.sql(f"VACUUM delta.{quoted(self._uri)} RETAIN {float(hours)} HOURS DRY RUN").collect()
-        # the answer encodes some paths and not others; each names one file at most, as file names are unique
+        # some paths in the answer are URL-encoded and some are not; file names are unique, so no variant is wrong
         prefix = f"{unquote(urlparse(self._uri).path).rstrip('/')}/"
         variants = [variant for row in dead for variant in (row.path, unquote(row.path))]
         return sorted({variant.partition(prefix)[2] for variant in variants} - {""})
@@ -236,7 +235,7 @@ class SparkTable:
         txn.commit(sequence, write_operation(self._jvm, token))
 
     def _frame(self, rows: pa.Table) -> DataFrame:
-        """One partition, sorted as the writer would sort it, and by the row order within that."""
+        """Rows as one Spark partition, sorted by the table's partitions and its row order."""
         names = [field["name"] for field in self._schema["fields"]]
         order = [name for name in _ROW_ORDER if name in names][:1]
         df = self._session.createDataFrame(rows.select(names)).coalesce(1)
@@ -287,8 +286,8 @@ class SparkEngine:
     def create(
         self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]
     ) -> None:
-        # CREATE TABLE refuses a log shorter-lived than removed files, and turns on features of its own;
-        # so the first commit is made of the same two actions that delta-rs writes
+        # CREATE TABLE refuses a log retention below that of files, and enables features of its own; so the first
+        # commit consists of the two actions that delta-rs writes
         from pyspark.sql.pandas.types import from_arrow_schema
 
         metadata = {
@@ -312,5 +311,5 @@ class SparkEngine:
             if snapshot.version() >= 0:
                 return
             txn = log.startTransaction(none, jvm.scala.Option.apply(snapshot))
-            with contextlib.suppress(LostRace), lost_races():  # somebody else has just created it
+            with contextlib.suppress(LostRace), lost_races():  # another process has just created it
                 txn.commit(action_sequence(jvm, map(json.dumps, actions)), write_operation(jvm, "created"))

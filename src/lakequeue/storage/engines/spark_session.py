@@ -1,6 +1,4 @@
-"""Sessions and JVM objects of the Spark engine: isolated sessions, Delta's actions, and its conflicts as lost
-races.
-"""
+"""Isolated sessions of the Spark engine, Delta's actions as JVM objects, and its conflicts as lost races."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def quoted(name: str) -> str:
 
 
 def action_sequence(jvm: Any, actions: Iterable[Any]) -> Any:
-    """Actions, as Java objects or as the JSON of Delta's log, as a Scala sequence."""
+    """A Scala sequence of actions, given as Java objects or as JSON of Delta's log."""
     java = jvm.java.util.ArrayList()
     for action in actions:
         java.add(
@@ -55,6 +53,7 @@ def write_operation(jvm: Any, token: str) -> Any:
 
 
 def new_session(spark: SparkSession) -> SparkSession:
+    """A session of its own on the same context, with the settings that commits need."""
     with active(spark):
         session = spark.newSession()
     for name, value in _SESSION.items():
@@ -64,9 +63,9 @@ def new_session(spark: SparkSession) -> SparkSession:
 
 @contextlib.contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Makes the session the thread's active one, and gives the user's back afterwards.
+    """Makes a session the thread's active one, and restores the user's afterwards.
 
-    Delta's own code asks for the active session; so does a user's later ``getOrCreate``.
+    Delta's code uses the active session, and so does a later ``getOrCreate`` of the user's.
     """
     from pyspark.sql import SparkSession
 
@@ -85,9 +84,10 @@ def active(session: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost_races() -> Iterator[None]:
+    """Turns Delta's conflicts into ``LostRace``."""
     from delta import exceptions
 
-    # siblings in Python, not a tree
+    # siblings in Python, without a common base
     conflicts = (
         exceptions.ConcurrentAppendException,
         exceptions.ConcurrentDeleteDeleteException,
@@ -105,6 +105,7 @@ def lost_races() -> Iterator[None]:
 
 
 def add_action(file: DataFile) -> str:
+    """The action that adds a file, as JSON of Delta's log."""
     add = {
         "path": _encoded(file.path),
         "partitionValues": dict(file.partition),

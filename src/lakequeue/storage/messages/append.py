@@ -31,17 +31,17 @@ class NewMessage:
 
 @attrs.frozen
 class Appended:
-    """Where messages landed: offsets from ``first`` on, in the order given."""
+    """Appended messages: offsets from ``first`` on, in the order given."""
 
     first: int
     rows: pa.Table
     closed_segment: bool
-    """Whether this commit closed the segment before, so that its files may be merged."""
+    """Whether this commit closed the previous segment, so that its files may be merged."""
 
 
 @attrs.frozen
 class Segment:
-    """A segment that takes small appends."""
+    """The open segment, which takes small appends."""
 
     base: int
     opened_at: int
@@ -50,7 +50,7 @@ class Segment:
 
 @attrs.frozen
 class _Loaded:
-    """What a snapshot says of the end of the log; replaced as a whole, so that an interrupt leaves no mixture."""
+    """The end of the log in one snapshot; replaced as a whole, so that an interrupt leaves no mixed state."""
 
     version: int
     send_version: int
@@ -60,16 +60,16 @@ class _Loaded:
 
 @attrs.frozen
 class Place:
-    """Where messages go in the log of a shard, from offset ``first`` on."""
+    """Where an append puts its messages: a segment, and offsets from ``first`` on."""
 
     segment: Segment
     first: int
     sent_at: int
     closes: bool
-    """Whether the segment before is closed by this, so that its files may be merged."""
+    """Whether it closes the previous segment, so that its files may be merged."""
 
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Rows of ``messages`` from their columns, the same in each, that do not follow from the place."""
+        """Rows of ``messages``; ``cells`` has the same columns for each, without those that the place sets."""
         count, base = len(cells), self.segment.base
         placed: dict[str, list[Any]] = {
             "base_offset": [base] * count,
@@ -85,7 +85,7 @@ class Place:
         return pa.Table.from_arrays(arrays, schema=layout.MESSAGES)
 
     def ids(self, count: int) -> dict[str, int]:
-        """Application ids of the commit that appends so many."""
+        """Application ids of the commit that appends ``count`` messages."""
         return {layout.SEND_ID: self.first + count, layout.CLOCK_ID: self.sent_at}
 
 
@@ -110,26 +110,26 @@ class Appender:
 
     @property
     def last_sent_at(self) -> int:
-        """Instant of the last message of the loaded snapshot, in microseconds."""
+        """Send instant of the last message in the loaded snapshot, in microseconds."""
         return self._loaded.last_sent_at
 
     @property
     def attributes_version(self) -> int:
-        """Version of the queue attributes that this snapshot asks a sender to know."""
+        """Version of the queue attributes that a sender must know, in the loaded snapshot."""
         return self.table.transaction(layout.ATTRIBUTES_ID) or 0
 
     def window(self, by_group: bool, now: int) -> DedupWindow:
         """The deduplication ids that a send at ``now`` on the loaded snapshot must not repeat."""
         if self._window is None:
             self._window = DedupWindow(by_group)
-        now = max(now, self.last_sent_at)  # what the messages will be stamped with
+        now = max(now, self.last_sent_at)  # the instant that the messages will get
         if self._window.end < self.end:
             self._window.follow(self.table, log_files(self.table), self.end, now)
         self._window.advance(now)
         return self._window
 
     def append(self, messages: Sequence[NewMessage], now: int, attributes_version: int) -> Appended | None:
-        """Appends in one commit; None if the race is lost, then the newest snapshot is loaded.
+        """Appends in one commit; None if the race is lost, and then the newest snapshot is loaded.
 
         Raises:
             QueueDoesNotExist: the log was closed, as the queue was deleted.
@@ -152,7 +152,7 @@ class Appender:
         return Appended(first, rows, place.closes)
 
     def place(self, now: int) -> Place:
-        """Where messages go that are appended at an instant to the loaded snapshot.
+        """The place for messages that are appended to the loaded snapshot at an instant.
 
         Raises:
             QueueDoesNotExist: the log was closed, as the queue was deleted.
@@ -166,12 +166,12 @@ class Appender:
         return Place(segment, first, sent_at, closes)
 
     def close(self) -> bool:
-        """Closes the log for good, by an empty commit that every append on an older snapshot loses to."""
+        """Closes the log for good, by an empty commit that makes appends on older snapshots fail."""
         return self._commit_empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> bool:
-        """Announces a version of the queue's attributes to every sender, by such an empty commit."""
-        # two announcements leave the end where it is; without this the older one might land last
+        """Announces a version of the queue's attributes to every sender, by such a commit."""
+        # announcements do not move the end; without this fence the older of two might land last
         fence = {layout.ATTRIBUTES_ID: self.attributes_version}
         return self._commit_empty(fence, {layout.ATTRIBUTES_ID: version})
 
@@ -192,7 +192,7 @@ class Appender:
             raise QueueDoesNotExist("The specified queue does not exist.")
 
     def fence(self, attributes_version: int) -> Mapping[str, int]:
-        """What a commit decided on the loaded snapshot depends on."""
+        """The fence of a commit that is decided on the loaded snapshot."""
         return {
             layout.SEND_ID: self._loaded.send_version,
             layout.ATTRIBUTES_ID: attributes_version,

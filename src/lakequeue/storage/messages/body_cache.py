@@ -1,7 +1,7 @@
-"""Messages by offset: read from files with skipping, read ahead, kept in a bounded cache.
+"""Messages by offset: read from files with skipping, read ahead, and kept in a bounded cache.
 
-BodyCache never change and offsets stay what they are through merges of files, so the cache needs no
-invalidation, and what this process sent itself never has to be read.
+Bodies never change and merges keep offsets, so the cache needs no invalidation. What this process sent itself is
+cached at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BodyCache:
         self._bytes = 0
 
     def remember(self, first: int, rows: pa.Table) -> None:
-        """Keeps rows from offset ``first`` on (columns of ``messages``), unless some are known."""
+        """Caches rows of ``messages`` from offset ``first`` on, unless that offset is cached."""
         if not len(rows) or self._known(first) or rows.nbytes > self._limit // 4:
             return
         chunk = rows.select(_COLUMNS)
@@ -49,14 +49,14 @@ class BodyCache:
                 oldest, size = self._order.popitem(last=False)
                 del self._chunks[oldest]
                 self._bytes -= size
-        except BaseException:  # an interrupt in between: what was noted of it would not agree
+        except BaseException:  # an interrupt in between would leave inconsistent records
             self._chunks.clear()
             self._order.clear()
             self._bytes = 0
             raise
 
     def read(self, table: Table, log: ShardLog, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Messages ``first..last`` as column -> value; None where the log holds it no more."""
+        """Messages ``first`` to ``last`` as column -> value; None where the log no longer has one."""
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
             rows = self.rows(table, log, offset, last)
@@ -64,7 +64,7 @@ class BodyCache:
         return messages
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
-        """Messages from ``first`` on, to ``last`` as far as one reading goes; None if the log lacks ``first``."""
+        """Messages from ``first`` on, up to ``last`` or the end of one read; None if the log lacks ``first``."""
         found = self._known(first) or self._fetch(table, log, first, last)
         if found is None:
             return None

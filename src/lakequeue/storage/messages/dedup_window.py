@@ -1,4 +1,4 @@
-"""Deduplication ids of one FIFO shard: which were sent within the last five minutes, and where (DDP-1)."""
+"""The deduplication window of a FIFO shard: ids sent within the last five minutes, with their offsets (DDP-1)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.messages.read import LogFile
+from lakequeue.storage.messages.read import LogFile, stretches
 
 WINDOW = 300 * 1_000_000
 """Microseconds from the first accepted send (DDP-9)."""
@@ -19,12 +19,12 @@ Key = str | tuple[str, str]
 
 
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
-    """What may not repeat: the deduplication id, within its group if that is the scope (DDP-2, DDP-14)."""
+    """Key that must not repeat: the deduplication id, within its group if that is the scope (DDP-2, DDP-14)."""
     return (group_id or "", dedup_id or "") if by_group else dedup_id or ""
 
 
 class DedupWindow:
-    """Offsets by key of what was first sent less than ``WINDOW`` ago; follows the log of a shard.
+    """Offsets by key of messages sent less than ``WINDOW`` ago; follows the log of a shard.
 
     Not thread-safe, its owner locks.
     """
@@ -32,12 +32,12 @@ class DedupWindow:
     def __init__(self, by_group: bool) -> None:
         self.by_group = by_group
         self.end = 0
-        """Offset after the last message that it knows."""
+        """Offset after the last message that was added."""
         self._offsets: dict[Key, int] = {}
         self._sends: deque[tuple[int, int, Sequence[Key | None]]] = deque()  # instant, first offset, keys
 
     def find(self, key: Key) -> int | None:
-        """Offset of the message that holds a key."""
+        """Offset of the message with a key; None if there is none."""
         return self._offsets.get(key)
 
     def advance(self, now: int) -> None:
@@ -53,27 +53,27 @@ class DedupWindow:
         self._offsets = {key: at for key, at in self._offsets.items() if at >= offset}
 
     def add(self, first: int, keys: Sequence[Key | None], sent_at: int) -> None:
-        """Note messages that were sent at one instant, from offset ``first`` on; None holds no key."""
+        """Add messages that were sent at one instant, from offset ``first`` on; a key of None is not recorded."""
         self._sends.append((sent_at, first, keys))
         self._offsets.update((key, offset) for offset, key in enumerate(keys, first) if key is not None)
         self.end = first + len(keys)
 
     def follow(self, table: Table, files: Sequence[LogFile], end: int, now: int) -> None:
-        """Read what the log gained since the last time, as far as it is recent enough."""
+        """Read what was added to the log since the last call, as far as it lies in the window."""
         recent: list[tuple[LogFile, pa.Table]] = []
         for file in sorted(files, key=lambda file: file.first, reverse=True):
             if file.last < self.end:
                 break
             rows = table.read([file.file], ["sent_at", "group_id", "dedup_id", "source_queue"])[0]
             recent.append((file, rows))
-            if _instants(file, rows)[0] <= now - WINDOW:
+            if file.sent_at(rows)[0].as_py() <= now - WINDOW:
                 break
         for file, rows in reversed(recent):
             self._add_rows(file, rows, now - WINDOW)
         self.end = end
 
     def _add_rows(self, file: LogFile, rows: pa.Table, horizon: int) -> None:
-        sent = _instants(file, rows)
+        sent = file.sent_at(rows).to_numpy()
         begin = max(self.end - file.first, int(np.searchsorted(sent, horizon, side="right")))
         ids = pc.if_else(pc.is_null(rows["source_queue"]), rows["dedup_id"], None)  # moved messages do not count
         keys: list[Key | None] = ids.slice(begin).to_pylist()
@@ -83,12 +83,6 @@ class DedupWindow:
                 None if key is None else dedup_key(group, str(key), True)
                 for group, key in zip(groups, keys, strict=True)
             ]
-        edges = [0, *(np.flatnonzero(np.diff(sent[begin:])) + 1).tolist(), len(keys)]
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in stretches(sent[begin:]):
             if start < stop:
                 self.add(file.first + begin + start, keys[start:stop], int(sent[begin + start]))
-
-
-def _instants(file: LogFile, rows: pa.Table) -> np.ndarray:
-    instants: np.ndarray = pc.fill_null(rows["sent_at"].cast(pa.int64()), file.opened_at).to_numpy()
-    return instants

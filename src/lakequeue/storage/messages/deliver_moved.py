@@ -1,7 +1,7 @@
-"""Bringing messages from a shard of one queue into the logs of another, each move once.
+"""Appending moved messages to the logs of another queue, each move once.
 
-Each log of the target keeps the number of the last move from that shard. It is fence and memory at once: who
-repeats a move, or comes late with an old one, finds it there.
+Each log of the target keeps the number of the last move from a source shard. It is fence and record at once: a
+repeated or late move finds it there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Cells = Mapping[str, Any]
 
 @attrs.frozen
 class Source:
-    """Where a move comes from."""
+    """The source shard of a move, and its number."""
 
     key: str
     shard: int
@@ -35,15 +35,15 @@ class Source:
 
 
 def arrived(table: Table, source: Source) -> bool:
-    """Whether the loaded snapshot of a target's shard has its part of the move, or of a later one."""
+    """Whether the loaded snapshot of a target shard has its part of this move, or of a later one."""
     return (table.transaction(layout.move_id(source.key, source.shard)) or 0) >= source.number
 
 
 def deliver(table: Table, source: Source, messages: Sequence[Cells], now: Callable[[], int]) -> bool | None:
-    """Appends messages to a shard of the target in one commit, unless that was done before.
+    """Appends messages to a shard of the target in one commit, unless they arrived before.
 
     Returns:
-        Whether a segment was closed by it, so that files may be merged. None: the target was deleted.
+        Whether it closed a segment, so that files may be merged. None: the target was deleted.
 
     Raises:
         RequestThrottled: too many lost races; nothing was appended.
@@ -57,7 +57,7 @@ def deliver(table: Table, source: Source, messages: Sequence[Cells], now: Callab
             place = Appender(table).place(now())
         except QueueDoesNotExist:
             return None
-        # a lower number would be accepted by Delta: what is there is part of the fence
+        # Delta would accept a lower number, so the current one is part of the fence
         fence = {move: table.transaction(move) or 0, layout.SEND_ID: place.first}
         rows, ids = place.rows(messages), {move: source.number, **place.ids(len(messages))}
         if commit(table, fence, lambda token, rows=rows, ids=ids: table.append(rows, ids, token)):  # type: ignore[misc]

@@ -1,9 +1,9 @@
-"""Keeping the log in few files: dropping what lies below the floor, joining small files.
+"""Keeping the log in few files: drops segments below the floor and merges small ones.
 
-A closed segment is one that is not the last of its shard in the snapshot that the commit is made on. The last
-one is open: it is touched only when nothing was sent for an hour, or when all of it lies below the floor, and
-then in a commit that carries ``send`` unchanged, so that it and an append refuse each other.
-Everything here is fenced by ``files`` and may fail or be killed without harm.
+A segment is closed if a later one exists in the snapshot that the commit is made on. The last segment is open: it
+is replaced only when nothing was sent for an hour, or when all of it lies below the floor, and then in a commit
+that carries ``send`` unchanged, so that it conflicts with appends. Everything here is fenced by ``files`` and may
+fail or be killed without harm.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.messages.read import LogFile, log_files
 
 TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
-"""Segments up to a tier's bytes are joined once there are ``TIER_SEGMENTS`` of them side by side."""
+"""Adjacent segments of at most a tier's bytes are merged once there are ``TIER_SEGMENTS`` of them."""
 TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
-"""Files that are joined at once, in bytes; they are held in memory."""
+"""Maximum bytes merged at once; they are held in memory."""
 IDLE = 3600 * 1_000_000
 """Microseconds without a send after which the open segment counts as closed."""
 CUT_BYTES = 256 * 1024
-"""Segments below this size are not rewritten for the rows below the floor; they go as a whole, or with others."""
+"""Smaller segments are not rewritten to drop rows below the floor; they are dropped or merged as a whole."""
 CUT_ROWS = 100_000
 """Rows of a file that replaces a part of a segment."""
 
@@ -41,12 +41,12 @@ Segment = list[LogFile]
 
 @attrs.frozen
 class MergeCounts:
-    """What a pass over the log of a shard came to."""
+    """Segments that a pass over the log of a shard replaced."""
 
     dropped: int = 0
     """Segments below the floor."""
     merged: int = 0
-    """Segments that are now part of another file."""
+    """Segments that became part of another file."""
     cut: int = 0
     """Segments of which the part below the floor was dropped."""
 
@@ -55,29 +55,29 @@ class MergeCounts:
 
 
 def merge_recent(table: Table, floor: int, drop_before: int | None = None) -> None:
-    """What senders do when they close a segment: drops closed ones below ``floor``, joins the newest small ones.
+    """Drops closed segments below ``floor`` and merges the newest small ones; for senders that closed a segment.
 
     Args:
         table: a handle on ``messages``, locked by the caller.
-        floor: a committed floor of the ledger, of any age: floors only rise, and what lies below
-            one was forgotten by the ledger before (forget first, drop later).
-        drop_before: only what was sent before this instant may be dropped, as FIFO queues still look for
-            deduplication ids in what is younger (RET-11).
+        floor: a committed floor of the ledger, of any age: floors only rise, and the ledger has already forgotten
+            what lies below (forget first, drop later).
+        drop_before: only segments sent before this instant may be dropped, as FIFO queues need the deduplication
+            ids of younger ones (RET-11).
     """
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small))
 
 
 def merge_all(table: Table, floor: int, now: int, drop_before: int | None = None) -> MergeCounts:
-    """What the compactor does: the same with the small segments anywhere, the rows below ``floor`` of large
-    segments, and the open segment if it is idle or below the floor.
+    """Does the same for all small segments, for rows below ``floor`` in large segments, and for the open segment
+    if it is idle or below the floor; for the compactor.
 
     Args:
-        table: a handle on ``messages``, used by nobody else meanwhile.
+        table: a handle on ``messages`` that nothing else uses meanwhile.
         floor, drop_before: as for ``merge_recent``.
         now: an instant in microseconds.
     """
 
-    def step(seen: _Seen) -> _Step | None:
+    def step(seen: _Snapshot) -> _Step | None:
         return (
             _next_step(seen, floor, drop_before, _any_small)
             or _cut_step(seen, floor, drop_before)
@@ -88,13 +88,13 @@ def merge_all(table: Table, floor: int, now: int, drop_before: int | None = None
 
 
 @attrs.frozen
-class _Seen:
-    """The segments of a snapshot, and the versions that a replacement rests on."""
+class _Snapshot:
+    """The segments of a snapshot, and the versions that fence a replacement."""
 
     segments: list[Segment]
     """The closed ones."""
     ends: list[int]
-    """For each the instant at which the next one was opened; nothing in it was sent later."""
+    """For each the instant at which the next was opened; nothing in it was sent later."""
     open_one: Segment | None
     number: int
     """``files``."""
@@ -113,22 +113,22 @@ class _Step:
     """Whether the open segment is among them, so that the commit must carry ``send``."""
 
 
-def _run(table: Table, next_step: Callable[[_Seen], _Step | None]) -> MergeCounts:
+def _run(table: Table, next_step: Callable[[_Snapshot], _Step | None]) -> MergeCounts:
     done = MergeCounts()
-    # each step looks anew: a replacement loads the newest snapshot, in which another process may have joined
+    # each step reads anew: another process may have merged in the newest snapshot
     while True:
-        seen = _look(table)
+        seen = _snapshot(table)
         step = next_step(seen)
         if step is None or not _replace(table, seen, step):
             return done
         done += step.outcome
 
 
-def _look(table: Table) -> _Seen:
+def _snapshot(table: Table) -> _Snapshot:
     files = sorted(log_files(table), key=lambda file: file.first)
     segments = [list(group) for _, group in groupby(files, key=lambda file: file.base)]
     ends = [segment[0].opened_at for segment in segments[1:]]
-    return _Seen(
+    return _Snapshot(
         segments[:-1],
         ends,
         segments[-1] if segments else None,
@@ -139,7 +139,7 @@ def _look(table: Table) -> _Seen:
 
 
 def _next_step(
-    seen: _Seen,
+    seen: _Snapshot,
     floor: int,
     drop_before: int | None,
     small: Callable[[list[Segment], int], list[Segment]],
@@ -153,11 +153,11 @@ def _next_step(
         return _drop(gone)
     for segment in seen.segments:
         if len(segment) > 1:
-            return _join([segment])
+            return _merge([segment])
     for tier in TIERS:
         found = small(seen.segments, tier)
         if len(found) >= TIER_SEGMENTS:
-            return _join(found)
+            return _merge(found)
     return None
 
 
@@ -171,7 +171,7 @@ def _newest_small(segments: list[Segment], limit: int) -> list[Segment]:
 
 
 def _any_small(segments: list[Segment], limit: int) -> list[Segment]:
-    """The first stretch of small neighbours that is long enough, as far as it may be joined at once."""
+    """The first long enough row of adjacent small segments, up to the maximum merged at once."""
     for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
         found: list[Segment] = []
         for segment in group:
@@ -187,24 +187,24 @@ def _drop(segments: list[Segment]) -> _Step:
     return _Step(segments, lambda table: [], MergeCounts(dropped=len(segments)))
 
 
-def _join(segments: list[Segment]) -> _Step:
-    return _Step(segments, lambda table: [_joined(table, segments)], MergeCounts(merged=len(segments)))
+def _merge(segments: list[Segment]) -> _Step:
+    return _Step(segments, lambda table: [_merged(table, segments)], MergeCounts(merged=len(segments)))
 
 
-def _open_step(seen: _Seen, floor: int, now: int, drop_before: int | None) -> _Step | None:
-    """What may be done with the open segment. It keeps its base: a sender may still be about to append to it."""
+def _open_step(seen: _Snapshot, floor: int, now: int, drop_before: int | None) -> _Step | None:
+    """A step for the open segment. It keeps its base, as a sender may be about to append to it."""
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
         return None
     if segment[-1].last < floor and (drop_before is None or last_sent_at < drop_before):
         return attrs.evolve(_drop([segment]), with_send=True)
     if len(segment) > 1 and now - last_sent_at > IDLE:
-        return attrs.evolve(_join([segment]), with_send=True)
+        return attrs.evolve(_merge([segment]), with_send=True)
     return None
 
 
-def _cut_step(seen: _Seen, floor: int, drop_before: int | None) -> _Step | None:
-    """Rewrites a segment of which at least half lies below the floor, so that no row is copied twice for it."""
+def _cut_step(seen: _Snapshot, floor: int, drop_before: int | None) -> _Step | None:
+    """Rewrites a segment once half of it lies below the floor, so that no row is copied twice."""
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
@@ -215,7 +215,7 @@ def _cut_step(seen: _Seen, floor: int, drop_before: int | None) -> _Step | None:
 
 @attrs.frozen
 class _Rest:
-    """The rows of a file from an offset on, a piece after the other."""
+    """The rows of a file from an offset on, in pieces."""
 
     file: LogFile
     start: int
@@ -226,7 +226,7 @@ class _Rest:
             rows = table.read_rows(self.file.file, first - self.file.first, last - self.file.first, _COLUMNS)
             _check_dense(table, first, last, len(rows))
             rows = _stamped(rows, self.file)
-            # a piece is a segment: nothing before it was sent later than it was opened
+            # each piece becomes a segment: nothing before it was sent after it was opened
             opened_at = rows["sent_at"].cast(pa.int64())[0].as_py()
             yield _segment_rows(rows, first, first, opened_at)
 
@@ -235,7 +235,7 @@ def _size(segment: Segment) -> int:
     return sum(file.size for file in segment)
 
 
-def _joined(table: Table, segments: Sequence[Segment]) -> pa.Table:
+def _merged(table: Table, segments: Sequence[Segment]) -> pa.Table:
     files = [file for segment in segments for file in segment]
     parts = table.read([file.file for file in files], _COLUMNS)
     rows = pa.concat_tables([_stamped(part, file) for part, file in zip(parts, files, strict=True)])
@@ -244,7 +244,7 @@ def _joined(table: Table, segments: Sequence[Segment]) -> pa.Table:
 
 
 def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
-    """With the instant of sending in every row, which a bulk segment leaves to its opening."""
+    """Rows with their send instant filled in, which in a bulk segment is its opening time."""
     rows = rows.select(_COLUMNS).cast(_FILE)
     if not file.bulk:
         return rows
@@ -259,7 +259,7 @@ def _check_dense(table: Table, first: int, last: int, count: int) -> None:
 
 def _segment_rows(rows: pa.Table, first: int, base: int, opened_at: int) -> pa.Table:
     count = len(rows)
-    # dense offsets mean that the rows are numbered through
+    # offsets are dense, so rows are numbered consecutively
     rows = rows.set_column(0, "position", pa.array(range(first - base, first - base + count), pa.int64()))
     partition = [
         pa.array([base] * count, pa.int64()),
@@ -268,7 +268,7 @@ def _segment_rows(rows: pa.Table, first: int, base: int, opened_at: int) -> pa.T
     return pa.Table.from_arrays([*partition, *rows.columns], schema=layout.MESSAGES)
 
 
-def _replace(table: Table, seen: _Seen, step: _Step) -> bool:
+def _replace(table: Table, seen: _Snapshot, step: _Step) -> bool:
     bases = [segment[0].base for segment in step.segments]
     fence = {layout.FILES_ID: seen.number}
     ids = {layout.FILES_ID: seen.number + 1}

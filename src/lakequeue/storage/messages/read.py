@@ -1,4 +1,4 @@
-"""A shard's messages as the state machine and the readers see them: segments, files, instants."""
+"""The log of a shard as the state machine and readers use it: segments, files, send instants."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SECOND = 1_000_000
 
 
 class Columns(NamedTuple):
-    """What is kept of a file's messages: instants and delays (µs), groups as numbers of names, and of dead
-    letters their receive count, 0 for others, and when they were first sent, if that differs."""
+    """Cached columns of a file: send instants and delays (µs), groups as indexes into ``names``; for dead letters
+    the receive count (0 for others) and the first send instant, if it differs (else 0)."""
 
     sent_at: Integers
     delay: Integers
@@ -48,7 +48,7 @@ class LogFile:
     first: int
     last: int
     bulk: bool
-    """All of it was sent at ``opened_at``."""
+    """All its messages were sent at ``opened_at``."""
     delayed: bool
     """It may hold messages with a delay."""
     dead_letters: bool
@@ -56,7 +56,7 @@ class LogFile:
 
     @classmethod
     def of(cls, file: LiveFile) -> LogFile:
-        """What the log of the table says of a file of ``messages``."""
+        """A live file of ``messages`` as part of the log."""
         base, delay = file.partition["base_offset"], file.maximum.get("delay_seconds")
         return cls(
             file=file,
@@ -68,6 +68,10 @@ class LogFile:
             delayed=delay is None or delay > 0,
             dead_letters=file.nulls.get("source_receive_count") != file.rows,
         )
+
+    def sent_at(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Send instants of rows of the file, in microseconds."""
+        return pc.fill_null(rows["sent_at"].cast(pa.int64()), self.opened_at)
 
     @property
     def size(self) -> int:
@@ -100,7 +104,7 @@ class ShardLog:
         self._opened = [file.opened_at for file in self.files]
 
     def file_of(self, offset: int) -> LogFile | None:
-        """The file that holds an offset, None if its segment was dropped."""
+        """The file that holds an offset; None if its segment was dropped."""
         index = bisect_right(self._firsts, offset) - 1
         return self.files[index] if index >= 0 and offset <= self.files[index].last else None
 
@@ -120,7 +124,7 @@ class ShardLog:
         stop = bisect_left(self._opened, instant)
         if stop == 0:
             return self.files[0].first if self.files else self.end
-        # a segment was sent before the next one was opened, so only the last of these is in question
+        # all messages of a segment were sent before the next was opened, so only the last of these is in question
         index = stop - 1
         while index > 0 and self.files[index - 1].base == self.files[index].base:
             index -= 1
@@ -133,11 +137,11 @@ class ShardLog:
 
     @property
     def begin(self) -> int:
-        """Everything below was dropped."""
+        """First offset that was not dropped."""
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """The log as it was at an instant, when it was known to reach up to an offset at or above ``begin``."""
+        """The log as it was at an instant; ``reached`` is an end offset that it is known to have had by then."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns)
@@ -152,15 +156,15 @@ class ShardLog:
                 continue
             low, high = max(first, file.first), min(last, file.last)
             if delay is not None and file.bulk:
-                edges, instants = [0, high - low + 1], np.array([file.opened_at + delay])
+                parts, instants = [(0, high - low + 1)], np.array([file.opened_at + delay])
             else:
                 columns, part = self._columns(file), slice(low - file.first, high - file.first + 1)
                 sent, own = columns.sent_at[part], columns.delay[part] if delay is None else delay
                 instants = np.where(own > 0, sent + own, 0)
-                edges = [0, *(np.flatnonzero(np.diff(instants)) + 1).tolist(), len(instants)]
+                parts = stretches(instants)
             if begin < low:
                 yield begin, low - 1, 0
-            for start, stop in zip(edges, edges[1:], strict=False):
+            for start, stop in parts:
                 yield low + start, low + stop - 1, int(instants[start])
             begin = high + 1
         if begin <= last:
@@ -173,8 +177,7 @@ class ShardLog:
             low, high = max(first, file.first), min(last, file.last)
             columns, part = self._columns(file), slice(low - file.first, high - file.first + 1)
             count, sent = columns.source_receive_count[part], columns.first_sent_at[part]
-            changes = np.flatnonzero((np.diff(count) != 0) | (np.diff(sent) != 0)) + 1
-            for start, stop in pairwise([0, *changes.tolist(), len(count)]):
+            for start, stop in stretches(count, sent):
                 if count[start]:
                     yield DeadLetters(low + start, low + stop - 1, int(count[start]), int(sent[start]) or None)
 
@@ -196,8 +199,7 @@ class ShardLog:
             group = columns.group[offsets - file.first]
             order = np.argsort(group, kind="stable")  # by group, and in each the offsets stay in order
             offsets, group = offsets[order], group[order]
-            edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
-            for start, stop in zip(edges, edges[1:], strict=False):
+            for start, stop in stretches(group):
                 yield columns.names[group[start]], cast(Sequence[int], offsets[start:stop])
 
 
@@ -229,8 +231,7 @@ class LogReader:
         known = self._known.get(file.file.path)
         if known is None:
             rows = self.table.read([file.file], _KEPT)[0]
-            sent = rows["sent_at"].cast(pa.int64())
-            sent = pc.fill_null(sent, file.opened_at).to_numpy()
+            sent = file.sent_at(rows).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
             group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()
             known = self._known[file.file.path] = Columns(
@@ -247,3 +248,9 @@ class LogReader:
 def log_files(table: Table) -> list[LogFile]:
     """The live files of ``messages`` in the loaded snapshot."""
     return [LogFile.of(file) for file in table.files()]
+
+
+def stretches(*columns: Integers) -> list[tuple[int, int]]:
+    """Maximal stretches of rows that are equal in all columns, as (start, stop)."""
+    changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
+    return list(pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(columns[0])]))

@@ -1,0 +1,284 @@
+"""The ledger of a shard in this process: commands behind a group commit, and questions on fresh state."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple, TypeVar
+
+import attrs
+
+from lakequeue.errors import QueueDoesNotExist, RequestThrottled
+from lakequeue.runtime import calls, shard_races
+from lakequeue.runtime.group_commit import GroupCommit
+from lakequeue.runtime.home_shard import HomeShard
+from lakequeue.runtime.waiters import Waiters
+from lakequeue.shard import (
+    Claim,
+    Command,
+    Counts,
+    Expire,
+    Purge,
+    Result,
+    Rewrite,
+    SetAttributes,
+    ShardMachine,
+)
+from lakequeue.storage import layout
+from lakequeue.storage.engines.interface import Engine, StaleSnapshot
+from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.turns import Turns
+from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.messages.read import LogReader
+
+LOADS = 3
+"""Tries to read the newest ledger that may fail before its caller learns of it."""
+Now = Callable[[], int]
+"""The caller's clock in microseconds, asked for each decision: a lost race may outlast a timeout (RCV-4)."""
+
+_T = TypeVar("_T")
+
+
+@attrs.frozen
+class _Commands:
+    commands: Sequence[Command]
+    now: Now
+
+
+class ShardDepth(NamedTuple):
+    """The depth of a shard at an instant, all from one snapshot."""
+
+    counts: Counts
+    oldest_sent_at: int | None
+    """Instant at which the oldest stored message was sent."""
+    sent: int
+    """Messages that were ever sent."""
+
+    @classmethod
+    def of(cls, machine: ShardMachine, now: int) -> ShardDepth:
+        counts = machine.counts(now)
+        oldest = counts.oldest_offset
+        return cls(counts, None if oldest is None else machine.log.sent_at(oldest), machine.log.end)
+
+
+@attrs.frozen
+class Shared:
+    """What the shards of a queue share in this process."""
+
+    waiters: Waiters
+    home: HomeShard
+
+    @classmethod
+    def of(cls, shards: int) -> Shared:
+        return cls(Waiters(), HomeShard(shards))
+
+
+class ShardLedger:
+    """Decides commands on the newest ledger and commits what they change. Thread-safe."""
+
+    def __init__(self, engine: Engine, root: str, key: str, shard: int, shared: Shared) -> None:
+        self.shard = shard
+        self.shared = shared
+        self._engine = engine
+        self._messages = layout.messages_path(root, key, shard)
+        self._receipts = layout.receipts_path(root, key, shard)
+        self._settling = GroupCommit(self._run_commands)
+        self._settle_turns = Turns()
+        self._ledger_lock = threading.RLock()
+        self._ledger: Ledger | None = None
+        self._reader: LogReader | None = None
+        self._machine: ShardMachine | None = None
+
+    def command(self, commands: Sequence[Command], now: Now) -> list[Result]:
+        """Applies commands in one commit, possibly with those of other callers.
+
+        Raises:
+            RequestThrottled: too many lost races; nothing was changed.
+        """
+        return self._settling.submit(_Commands(commands, now))
+
+    def depth(self, now: int) -> ShardDepth:
+        """Fresh counts."""
+        return self.look(lambda machine: ShardDepth.of(machine, now))
+
+    def next_event(self, now: int) -> int | None:
+        """When a claim may find more than now, as far as this process knows."""
+        with self._at_ledger():
+            return None if self._machine is None else self._machine.next_event(now)
+
+    def activity(self) -> object:
+        """The newest versions of the tables, which every commit makes others."""
+        with self._at_ledger():
+            tables = self._open_ledger().table, self._open_reader().table
+            for table in tables:
+                table.refresh()
+            return [table.version for table in tables]
+
+    def forgotten(self) -> bool:
+        """Whether nobody has claimed new messages since this process looked last; False at the first look."""
+        with self._at_ledger():
+            known = self._machine and self._machine.head.head_offset
+            return self._fresh_machine().head.head_offset == known
+
+    @property
+    def attributes_version(self) -> int:
+        """Version of the queue's attributes in the last snapshot of the ledger that was decided on."""
+        machine = self._machine
+        return 0 if machine is None else machine.attributes_version
+
+    def look(self, question: Callable[[ShardMachine], _T]) -> _T:
+        """Asks the machine something on a fresh snapshot.
+
+        Raises:
+            QueueDoesNotExist: the queue was deleted.
+        """
+        with self._at_ledger():
+            machine = self._fresh_machine()
+            if machine.head.closed:
+                raise QueueDoesNotExist("The specified queue does not exist.")
+            return question(machine)
+
+    def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
+        commands = [command for group in groups for command in group.commands]
+        self._settle_turns.give(self._ledger.table if self._ledger else None)
+        with self._at_ledger(), ExitStack() as alone:
+            results = self._decide_in_turn(commands, lambda: max(group.now() for group in groups), alone)
+        if results is None:
+            error = RequestThrottled("too many lost races; nothing was changed")
+            return [error for _ in groups]
+        if any(result.changed for result in results):
+            self.wake()
+        answers: list[list[Result] | BaseException] = []
+        for group in groups:
+            answers.append(results[: len(group.commands)])
+            results = results[len(group.commands) :]
+        return answers
+
+    def _decide_in_turn(self, commands: Sequence[Command], now: Now, alone: ExitStack) -> list[Result] | None:
+        wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
+        # these speak of every message sent before the call
+        whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
+        rewrite = any(isinstance(command, Rewrite) for command in commands)
+        fresh, races = False, Races(shard_races.ATTEMPTS)
+        for _ in races:
+            if self._machine is None:
+                self._load_machine()
+                fresh = True
+            machine, ledger = self._machine, self._open_ledger()
+            assert machine is not None
+            # FIFO: how much its groups hide is not known before, and a delete looks for the group's next message
+            reread = whole or machine.fifo or machine.log.end - machine.head.head_offset < wanted
+            if reread:
+                machine.log = self._open_reader().refresh()
+            try:
+                decision = machine.decide(commands, now())
+            except (OSError, StaleSnapshot):
+                if fresh:
+                    raise
+                self._machine = None  # it knew of files that were joined with others, and removed, since then
+                continue
+            if not reread and _short(commands, decision.results):
+                # enough lies in the log as it was known, but hidden: newer messages may be visible
+                log = self._open_reader().refresh()
+                if log.end != machine.log.end:
+                    if decision.commit:
+                        self._machine = None
+                    else:
+                        machine.log = log
+                    continue
+            if not fresh and not all(result.changed for result in decision.results):
+                # an answer that rests on no commit is given from a snapshot as new as the call
+                ledger.table.refresh()
+                fresh = True
+                if ledger.epoch != machine.head.epoch:
+                    self._machine = None
+                    continue
+            if not decision.commit:
+                return decision.results
+            with self._settle_turns.timed():
+                done = ledger.commit(decision, machine, rewrite)
+            if done:
+                calls.committed(self.shard, races.lost)
+                machine.committed()
+                if wanted:
+                    self.shared.home.committed(self.shard, races.lost)
+                return decision.results
+            self._machine = None
+            races.lose()
+            self._settle_turns.ask(ledger.table, races.lost)
+            if races.lost == shard_races.PATIENCE:
+                shard_races.keep_others_out(alone, ledger.table.path)
+        calls.gave_up(races.lost)
+        return None
+
+    @contextmanager
+    def _at_ledger(self) -> Iterator[None]:
+        """Holds the ledger and the reader of the log."""
+        with self._ledger_lock, shard_races.dropping(self._drop_ledger):
+            yield
+
+    def _drop_ledger(self) -> None:
+        self._machine = self._ledger = self._reader = None
+
+    def _load_machine(self) -> None:
+        ledger = self._open_ledger()
+        for attempt in range(LOADS + 1):
+            ledger.table.refresh()
+            try:
+                head, runs, history = ledger.load()
+                break
+            except (OSError, StaleSnapshot):  # its files were written anew, and removed, since it was listed
+                if attempt == LOADS:
+                    raise
+        # the ledger first: a log at least as new as the head that speaks of it
+        log = self._open_reader().refresh()
+        self._machine = ShardMachine(head, runs, log, history)
+
+    def _fresh_machine(self) -> ShardMachine:
+        if self._machine is not None:
+            ledger = self._open_ledger()
+            ledger.table.refresh()
+            if ledger.epoch != self._machine.head.epoch:
+                self._machine = None
+        if self._machine is None:
+            self._load_machine()
+        assert self._machine is not None
+        self._machine.log = self._open_reader().refresh()
+        return self._machine
+
+    def _open_ledger(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger(self._engine.open(self._receipts))
+        return self._ledger
+
+    def _open_reader(self) -> LogReader:
+        if self._reader is None:
+            self._reader = LogReader(self._engine.open(self._messages))
+        return self._reader
+
+    def rewrite_ledger(self, now: Now) -> bool:
+        """Writes the ledger into as few files as it needs, if it has some more; whether it did."""
+        with self._at_ledger():
+            machine = self._fresh_machine()
+            if not self._open_ledger().crowded(machine):
+                return False
+        return self.command([Rewrite()], now)[0].error is None
+
+    def _committed_floor(self) -> int:
+        with self._at_ledger():
+            ledger = self._open_ledger()
+            ledger.table.refresh()
+            return ledger.floor()
+
+    def wake(self) -> None:
+        """Wakes a long poll; called after every change that this process makes."""
+        self.shared.waiters.wake()
+
+
+def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:
+    """Whether a claim was given less than it asked for."""
+    return any(
+        isinstance(command, Claim) and result.error is None and result.value.message_count < command.max_messages
+        for command, result in zip(commands, results, strict=True)
+    )

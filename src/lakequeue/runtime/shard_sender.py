@@ -1,0 +1,280 @@
+"""The log of a shard in this process: sends behind a group commit, and the merging of its segments."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import attrs
+
+from lakequeue.errors import QueueDoesNotExist, RequestThrottled
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.runtime import calls, shard_races
+from lakequeue.runtime.group_commit import GroupCommit
+from lakequeue.runtime.shard_ledger import Now, Shared
+from lakequeue.runtime.shard_reader import ShardReader
+from lakequeue.storage import layout
+from lakequeue.storage.engines.commit import StaleAttributes, first_line
+from lakequeue.storage.engines.interface import Engine, StaleSnapshot
+from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.turns import Turns
+from lakequeue.storage.messages.append import Appended, Appender, NewMessage
+from lakequeue.storage.messages.dedup_window import WINDOW, DedupWindow, Key, dedup_key
+from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all, merge_recent
+
+_log = logging.getLogger("lakequeue")
+
+
+@attrs.frozen
+class _Send:
+    messages: Sequence[NewMessage]
+    now: Now
+    attributes: QueueAttributes
+    attributes_version: int
+
+
+class Placed(NamedTuple):
+    """Where a message lies: the one that was sent, or the one that it repeats (DDP-8)."""
+
+    offset: int
+    message_id: str
+
+
+Sent = list[Placed | None]
+"""A place for each message of a send; None for those that the cap on stored messages refused."""
+
+
+class ShardSender(ShardReader):
+    """Appends messages to the log. Thread-safe."""
+
+    def __init__(self, engine: Engine, root: str, key: str, shard: int, shared: Shared) -> None:
+        super().__init__(engine, root, key, shard, shared)
+        self._sending = GroupCommit(self._run_sends)
+        self._send_turns = Turns()
+        self._send_lock = threading.RLock()
+        self._appender: Appender | None = None
+
+    def send(
+        self,
+        messages: Sequence[NewMessage],
+        now: Now,
+        attributes: QueueAttributes,
+        attributes_version: int,
+    ) -> Sent:
+        """Appends messages validated under a version of the attributes, but for duplicates on FIFO queues.
+
+        Raises:
+            StaleAttributes: the queue has newer attributes.
+            QueueDoesNotExist: it was deleted.
+            RequestThrottled: too many lost races; nothing was sent.
+        """
+        return self._sending.submit(_Send(messages, now, attributes, attributes_version))
+
+    def close(self) -> None:
+        """Closes the log for good; does nothing if it is closed."""
+        self._announce(lambda appender: appender.closed, Appender.close)
+
+    def announce_attributes(self, version: int) -> None:
+        """Announces a version of the queue's attributes to every sender, unless the log has it or is closed."""
+        self._announce(
+            lambda appender: appender.closed or appender.attributes_version >= version,
+            lambda appender: appender.announce_attributes(version),
+        )
+
+    def _announce(self, known: Callable[[Appender], bool], announce: Callable[[Appender], bool]) -> None:
+        with self._at_log():
+            appender = self._open_appender()
+            races = Races(shard_races.ATTEMPTS)
+            for _ in races:
+                appender.refresh()
+                if known(appender) or announce(appender):
+                    return
+                races.lose()
+        raise RequestThrottled("the log of the queue is too busy")
+
+    def closed(self) -> bool:
+        """Whether the log takes no more messages, as of now."""
+        with self._at_log():
+            appender = self._open_appender()
+            appender.refresh()
+            return appender.closed
+
+    def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
+        self._send_turns.give(self._appender.table if self._appender else None)
+        with self._at_log(), ExitStack() as alone:
+            answers, appended = self._append_in_turn(sends, alone)
+            if appended is not None:
+                self.wake()
+                if appended.closed_segment:
+                    self._merge_segments(sends[0].now(), sends[0].attributes.fifo)
+            return answers
+
+    def _append_in_turn(
+        self, sends: Sequence[_Send], alone: ExitStack
+    ) -> tuple[list[Sent | BaseException], Appended | None]:
+        appender = self._open_appender()
+        fresh, races = False, Races(shard_races.ATTEMPTS)
+        for _ in races:
+            now = max(send.now() for send in sends)
+            appender.check_open()
+            try:
+                version = appender.attributes_version
+                current = next((send for send in sends if send.attributes_version == version), sends[0])
+                places = self._places(current.attributes, now)
+            except (OSError, StaleSnapshot):
+                if fresh:
+                    raise
+                appender.refresh()  # files were joined or trimmed, and removed, since this snapshot
+                fresh = True
+                continue
+            answers: list[Sent | BaseException] = [
+                [places.put(message) for message in send.messages]
+                if send.attributes_version == version
+                else StaleAttributes()
+                for send in sends
+            ]
+            stale = any(isinstance(answer, StaleAttributes) for answer in answers)
+            if not fresh and (stale or not places.new):
+                appender.refresh()  # an answer that commits nothing is given from fresh state only
+                fresh = True
+                continue
+            if not places.new:
+                return answers, None
+            with self._send_turns.timed():
+                done = appender.append(places.new, now, version)
+            if done is not None:
+                calls.committed(self.shard, races.lost)
+                if not sends[0].attributes.fifo:  # where the group says the shard
+                    self.shared.home.committed(self.shard, races.lost)
+                with self._body_lock:
+                    self._bodies.remember(done.first, done.rows)
+                return answers, done
+            races.lose()
+            self._send_turns.ask(appender.table, races.lost)
+            if races.lost == shard_races.PATIENCE:
+                shard_races.keep_others_out(alone, appender.table.path)
+                appender.refresh()
+        calls.gave_up(races.lost)
+        return [RequestThrottled("too many lost races; nothing was sent") for _ in sends], None
+
+    def _places(self, attributes: QueueAttributes, now: int) -> _Places:
+        appender = self._open_appender()
+        room = self._room(attributes, now, appender.end)
+        if not attributes.fifo:
+            return _Places(appender.end, room)
+        window = appender.window(attributes.dedup_by_group, now)
+        return _Places(appender.end, room, window, self._original)
+
+    def _original(self, window: DedupWindow, key: Key) -> Placed | None:
+        """The message that holds a deduplication id, unless a purge took it."""
+        offset = window.find(key)
+        if offset is None:
+            return None
+        purged = self.purged_offset()
+        if offset < purged:
+            window.forget_below(purged)
+            return None
+        [row] = self.messages(offset, offset)
+        return None if row is None else Placed(offset, row["message_id"])
+
+    def purged_offset(self) -> int:
+        """Everything below was purged, as of now."""
+        return self.look(lambda machine: machine.head.purged_offset)
+
+    def room(self, attributes: QueueAttributes, now: int) -> int | None:
+        """Messages that the cap on stored ones leaves in the shard, None without a cap (QUE-21)."""
+        with self._at_log():
+            appender = self._open_appender()
+            appender.refresh()
+            return self._room(attributes, now, appender.end)
+
+    @contextmanager
+    def holding_sends(self) -> Iterator[None]:
+        """Keeps this process's sends to the shard waiting."""
+        with self._send_lock:
+            yield
+
+    def _room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
+        limit = attributes.stored_limit
+        if limit is None:
+            return None
+        return self.look(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
+
+    def _merge_segments(self, now: int, fifo: bool) -> None:
+        try:
+            floor = self._committed_floor()
+            appender = self._open_appender()
+            merge_recent(appender.table, floor, now - WINDOW if fifo else None)
+            appender.refresh()
+        except Exception as error:  # a failed merge never fails a send; the next one tries again
+            _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
+            self._appender = None
+
+    def merge_segments(self, now: int, fifo: bool) -> None:
+        """Joins small files after a segment was closed by somebody who did not send through here."""
+        with self._at_log():
+            self._merge_segments(now, fifo)
+
+    def compact(self, now: int, fifo: bool) -> MergeCounts:
+        """Drops what lies below the floor, and joins small files, of the log.
+
+        Raises:
+            QueueDoesNotExist: the log is closed.
+        """
+        floor = self._committed_floor()
+        # a handle of its own: the fences keep it apart from senders, who need not wait for it
+        table = self._engine.open(self._messages)
+        if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
+            raise QueueDoesNotExist("The specified queue does not exist.")
+        return merge_all(table, floor, now, now - WINDOW if fifo else None)
+
+    @contextmanager
+    def _at_log(self) -> Iterator[None]:
+        """Holds the writing handle."""
+        with self._send_lock, shard_races.dropping(self._drop_appender):
+            yield
+
+    def _drop_appender(self) -> None:
+        self._appender = None
+
+    def _open_appender(self) -> Appender:
+        if self._appender is None:
+            self._appender = Appender(self._engine.open(self._messages))
+        return self._appender
+
+
+class _Places:
+    """Places for the messages of one commit, in the order of their sending."""
+
+    def __init__(
+        self,
+        end: int,
+        room: int | None,
+        window: DedupWindow | None = None,
+        original: Callable[[DedupWindow, Key], Placed | None] = lambda window, key: None,
+    ) -> None:
+        self.new: list[NewMessage] = []
+        self._end = end
+        self._room = room
+        self._window = window
+        self._original = original
+        self._by_key: dict[Key, Placed] = {}
+
+    def put(self, message: NewMessage) -> Placed | None:
+        """The place of a message or of the one that it repeats; None if there is no room."""
+        if self._window is None:
+            return self._append(message)
+        key = dedup_key(message.entry.group_id, message.entry.dedup_id, self._window.by_group)
+        placed = self._by_key.get(key) or self._original(self._window, key) or self._append(message)
+        if placed is not None:
+            self._by_key[key] = placed
+        return placed
+
+    def _append(self, message: NewMessage) -> Placed | None:
+        if self._room is not None and len(self.new) >= self._room:
+            return None
+        self.new.append(message)
+        return Placed(self._end + len(self.new) - 1, message.message_id)
