@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from lakequeue.runtime.shard_ledger import ShardLedger
+from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.storage.messages.body_cache import BodyCache
 
@@ -21,7 +23,7 @@ def settle(shards: Sequence[ShardService]) -> Sequence[int]:
     return home.order()
 
 
-class ShardService(ShardSender):
+class ShardService(ShardSender, ShardReader, ShardLedger):
     """Everything this process does with one shard. Thread-safe."""
 
     def release(self) -> None:
