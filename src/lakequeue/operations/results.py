@@ -1,4 +1,4 @@
-"""What a queue answers with: rows of the log and of the ledger as messages and counts."""
+"""The values that a queue returns: messages and counts, made of rows of the log and of the ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakequeue.shard import ClaimedSpan, ClaimResult, Run
 
 @attrs.frozen
 class QueueCounts:
-    """Messages of a queue by what may be done with them; ``oldest_age`` in seconds or None.
+    """Messages of a queue by state; ``oldest_age`` in seconds, or None without messages.
 
     ``held``: sent while as many were delayed as may be, and not counted as such until there are fewer.
     """
@@ -30,7 +30,7 @@ class QueueCounts:
 
 @attrs.frozen
 class PeekedMessage:
-    """A message as it lies in the queue, looked at without receiving it."""
+    """A stored message, as ``peek`` shows it."""
 
     message_id: str
     body: str
@@ -86,7 +86,7 @@ def received_message(
 
 
 def peeked_message(row: Mapping[str, Any], state: str, run: Run) -> PeekedMessage:
-    """A message as someone sees it who only looks."""
+    """A message as ``peek`` shows it."""
     return PeekedMessage(
         row["message_id"],
         row["body"],
