@@ -699,7 +699,6 @@ def no_fence(patch: Patch) -> None:
         "replace",
         lambda self, parts, rows, ids, token: replace(self, parts, rows, {}, token),
     )
-    patch.setattr("lakequeue.storage.engines.point._LOST", ())
 
 
 MUTATIONS = [
