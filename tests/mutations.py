@@ -56,6 +56,16 @@ def replace(*targets: Any) -> Callable[[Patch], None]:
     return lambda patch: patch.setattr(*targets)
 
 
+def shown_by(test: Callable[..., None], arguments: Callable[..., tuple[Any, ...]]) -> Scenario:
+    """A test as a scenario, with arguments made from those of a scenario."""
+
+    def scenario(*given: Any) -> None:
+        test(*arguments(*given))
+
+    scenario.__name__ = test.__name__.removeprefix("test_")
+    return scenario
+
+
 def each_case(mutations: Iterable[Mutation]) -> pytest.MarkDecorator:
     """Parametrizes a test by ``case``: each scenario as the code is, then under each of its mutations."""
     rows = [(mutation, *row) for mutation in mutations for row in mutation.scenarios.items()]

@@ -27,8 +27,8 @@ class LakeQueue:
     As a context manager it releases at the end what this process holds of the root; a later call opens it again.
 
     Args:
-        root: local path or URI; must be writable and hold nothing else. ``create_queue`` makes it.
-        spark: adds the DataFrame verbs.
+        root: local path or URI; it must be writable and hold nothing else. ``create_queue`` creates it.
+        spark: session for the DataFrame verbs.
         engine: ``auto`` commits through delta-rs and moves DataFrames through Spark; ``spark`` commits
             through Spark too, where the Python process may not touch storage (slow); ``point`` refuses Spark.
         clock: source of time; tests pass ``lakequeue.testing.ManualClock``.
@@ -102,7 +102,7 @@ class LakeQueue:
         tags: dict[str, str] | None = None,
         **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
-        """Creates a queue, or answers the one that has the name and all the given attributes (QUE-15).
+        """Creates a queue, or returns the one that has the name and all the given attributes (QUE-15).
 
         Args:
             name: 1 to 80 letters, digits, ``-`` and ``_`` (NAM-5); profile ``cmq`` has its own rule (NAM-10).
@@ -133,9 +133,9 @@ class LakeQueue:
         """Queues of the region by name (QUE-11, QUE-12).
 
         Args:
-            prefix: only names that begin so.
-            limit: at most so many, 1 to 1,000.
-            after: only names behind this one: the last name of the page before.
+            prefix: only names with this prefix.
+            limit: maximum number of queues, 1 to 1,000.
+            after: only names after this one, as the last name of the page before.
         """
         whole = isinstance(limit, int) and not isinstance(limit, bool)
         if limit is not None and not (whole and 1 <= limit <= MAX_LISTED):
@@ -157,13 +157,13 @@ class LakeQueue:
     def register_views(
         self, spark: SparkSession, now: datetime | None = None, as_of: datetime | None = None
     ) -> None:
-        """Makes the temporary views ``queues``, ``messages``, ``receipts``, ``history`` and ``stats``.
+        """Creates the temporary views ``queues``, ``messages``, ``receipts``, ``history`` and ``stats``.
 
         Args:
             spark: the session.
             now: the instant that states are judged at; None is ``as_of``, or else the time of each query.
-            as_of: an aware instant by the machine's clock: show the tables as they were then. Ten minutes back
-                are kept, of shards that commit all the time only the last 200 commits; ``stats`` reaches further.
+            as_of: an aware instant by the machine's clock: show the tables as they were then. Earlier versions are
+                kept for ten minutes, those of busy shards for 200 commits; ``stats`` reaches further back.
 
         Raises:
             QueueClientError: the log of a table no longer reaches back to ``as_of``.
@@ -173,24 +173,24 @@ class LakeQueue:
             spark.sql(statement)
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
-        """The SQL of these views, for sessions that are not Python's; needs no JVM."""
+        """The SQL that creates these views, for a session outside Python; needs no JVM."""
         from lakequeue.operations import views
 
         return views.statements(self._runtime, now, as_of)
 
     def compact(self, progress: Progress | None = None) -> list[CompactionSummary]:
-        """Frees what the queues of the root, of all regions, no longer need; changes no answer.
+        """Frees the storage that the queues of the root, of all regions, no longer need; changes no answer.
 
-        Expires, drops and joins parts of the logs, removes files and log entries that are old enough, removes
-        queues that were deleted a day ago, and notes in the ``stats`` table how each queue stands, once a minute.
-        It may run beside everything else, twice at once, and be killed anywhere.
+        It expires messages, drops and merges parts of the logs, removes old files and log entries, removes queues
+        that were deleted a day ago, and records the depth of each queue in the ``stats`` table, once a minute. It
+        may run beside all other calls, twice at once, and be killed at any point.
 
         Args:
-            progress: called with queues done, queues in all, and the name of the one that is next.
+            progress: called with the number of queues done, the number of all, and the name of the next one.
 
         Returns:
-            A summary per queue, and one for the root's own tables, whose ``queue`` is None. A step that failed
-            is named in ``failures``.
+            A summary per queue, and one for the tables of the root, whose ``queue`` is None. Its ``failures`` name
+            the steps that failed.
 
         Raises:
             QueueClientError: the root does not exist, or holds no queues.

@@ -39,7 +39,7 @@ class Lease:
 
     Settling a lease is one commit per shard whatever its size, made by the point engine, so a busy
     cluster cannot hold up a heartbeat. Each verb answers ``LeaseCounts(done, lost)``; ``lost`` are
-    messages that the lease holds no more.
+    messages that the lease no longer holds.
     """
 
     def __init__(self, leased: LeasedMessages) -> None:
@@ -68,7 +68,7 @@ class Lease:
         return operations.frame(self._leased)
 
     def extend(self, visibility_timeout: Duration) -> LeaseCounts:
-        """Lets the lease end so many seconds from now.
+        """Makes the lease end in this many seconds.
 
         Raises:
             InvalidParameterValue: out of range, or more than 12 h in all (VIS-9).

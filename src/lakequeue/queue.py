@@ -84,7 +84,7 @@ class Queue:
         dedup_id: str | None = None,
         system_attributes: Mapping[str, Any] | None = None,
     ) -> SendResult:
-        """Sends one message; it is stored when this returns (SND-3, QUE-33).
+        """Sends one message; it is stored when the call returns (SND-3, QUE-33).
 
         Args:
             body: text of at least one byte, at most the queue's maximum message size (SND-1, SND-2).
@@ -103,7 +103,7 @@ class Queue:
         return send.send(self._runtime, entry)
 
     def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
-        """Sends a batch, with a result for each entry; what is refused does not fail the rest (BAT-4).
+        """Sends a batch, with a result for each entry; a refused entry does not fail the others (BAT-4).
 
         Raises:
             EmptyBatchRequest: the batch has no entry (BAT-5).
@@ -126,13 +126,14 @@ class Queue:
         """Receives messages and hides them from others for the visibility timeout (RCV-3).
 
         Args:
-            max_messages: at most so many (default 1); returns what is there, without waiting for more.
+            max_messages: maximum number of messages (default 1); the call does not wait for more than the first.
             visibility_timeout: seconds, counted from the return (RCV-4); None is the queue's (RCV-5).
             wait_time: seconds to wait for the first message (LPL-1); None is the queue's.
-            attempt_id: on FIFO queues, a token of this receive: while its messages are hidden, at most for
-                300 s, the same id answers them again with the same handles, hidden anew (ATT-1, ATT-3).
+            attempt_id: on FIFO queues, a token of this receive: for as long as its messages are hidden, at most
+                300 s, a receive with the same id returns them again with the same handles and hides them again
+                (ATT-1, ATT-3).
             attribute_names: which message attributes to return (MSA-4).
-            interrupt: ends the wait early, once another thread sets it.
+            interrupt: ends the wait early when another thread sets it.
 
         Raises:
             OverLimit: a standard queue has as many messages in flight as it may (INF-3).
@@ -177,7 +178,7 @@ class Queue:
         return settle.delete_batch(self._runtime, receipt_handles)
 
     def change_visibility(self, receipt_handle: str, visibility_timeout: Duration) -> None:
-        """Lets a receipt end so many seconds from now; 0 makes the message visible at once (VIS-1, VIS-4).
+        """Makes a received message visible in this many seconds; 0 makes it visible at once (VIS-1, VIS-4).
 
         Raises:
             ReceiptHandleIsInvalid: not a handle of this queue.
@@ -236,7 +237,7 @@ class Queue:
     def rewind(self, to: datetime) -> int:
         """Makes deleted messages that were sent at ``to`` or later consumable again, in their old order (RWD-9).
 
-        What is in flight or was not received yet stays as it is. Returns how many came back.
+        Messages that are in flight or were not received yet stay as they are. Returns how many came back.
 
         Args:
             to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``.
@@ -277,7 +278,10 @@ class Queue:
         self.update_attributes(lambda attributes: changes)
 
     def update_attributes(self, update: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-        """Changes attributes to what follows from those that they replace; errors as in ``set_attributes``."""
+        """Changes attributes, given those that are replaced; errors as in ``set_attributes``.
+
+        ``update`` may be called again if another process changes them at the same time.
+        """
         attributes.update(self._runtime, update)
 
     def counts(self) -> QueueCounts:
@@ -290,16 +294,16 @@ class Queue:
     def peek(
         self, where: str | None = None, limit: int = 10, interrupt: Interrupt | None = None
     ) -> list[PeekedMessage]:
-        """Looks at the oldest messages without receiving them; nothing changes.
+        """Returns the oldest messages without receiving them; nothing changes.
 
         Args:
             where: a condition in SQL (docs/reference/conditions.md) on ``message_id``, ``body``, ``state``,
                 ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
                 ``source_queue`` (its name) and ``message_attributes`` (a map from names to texts; binary values in
                 base64). NULL is not true.
-                All messages are gone through, oldest first, until ``limit`` are found.
-            limit: at most so many.
-            interrupt: set by another thread, it ends the judging of the condition, by QueueClientError.
+                Messages are tested oldest first, until ``limit`` are found.
+            limit: maximum number of messages.
+            interrupt: when another thread sets it, the search ends with QueueClientError.
 
         Raises:
             InvalidParameterValue: ``limit`` is below 1, or ``where`` is no such condition, or needs more time or
@@ -317,30 +321,30 @@ class Queue:
     ) -> int:
         """Moves messages of a dead-letter queue back to the queues that they come from; returns how many (DLQ-8).
 
-        They are there as if sent now: never received, with their age beginning anew. Visible messages are moved,
-        oldest first; those whose queue is gone, and those that did not come as dead letters, stay.
+        They arrive as if they were sent now: never received, and with age 0. Visible messages are moved, oldest
+        first. Messages stay if their queue was deleted, or if they did not come as dead letters.
 
         Args:
-            max_messages: at most so many; None moves all.
-            where: which of them, a condition in SQL as for ``peek``.
+            max_messages: maximum number of messages; None moves all.
+            where: which messages, a condition in SQL as for ``peek``.
             progress: called with the number of messages moved so far.
             destination: another queue of the same kind that takes all of them, wherever they come from.
-            interrupt: set by another thread, it ends the judging of the condition, by QueueClientError.
+            interrupt: when another thread sets it, the redrive ends with QueueClientError.
 
         Raises:
             InvalidParameterValue: ``max_messages`` is below 1, ``where`` is no condition, or ``destination`` is of
                 the other kind or the queue itself; nothing was moved. Or the condition fails on a message, or
-                needs more time or memory than it may have; how many were moved before is said then.
+                needs more time or memory than it may have; the error says how many messages were moved before.
         """
         target = None if destination is None else destination.runtime
         return move.redrive(self._runtime, max_messages, where, progress, target, interrupt)
 
     def redrivable(self, where: str | None = None, interrupt: Interrupt | None = None) -> dict[str, int]:
-        """How many messages such a redrive would move now, by the name of the queue that takes them."""
+        """How many messages a redrive would move now, by the name of the queue that takes them."""
         return move.redrivable(self._runtime, where, interrupt)
 
     def compact(self) -> CompactionSummary:
-        """Frees what the queue no longer needs, in one pass; changes no answer.
+        """Frees the storage that the queue no longer needs, in one pass; changes no answer.
 
         See ``LakeQueue.compact``, which does it for all queues, and also removes deleted ones.
         """
@@ -354,7 +358,7 @@ class Queue:
 
     @property
     def dead_letter_queue(self) -> str | None:
-        """ARN of the queue that takes what was received too often (DLQ-2)."""
+        """ARN of the queue that takes messages that were received too often (DLQ-2)."""
         policy = self._runtime.attributes.redrive
         return None if policy is None else policy.dead_letter_queue
 
@@ -367,5 +371,5 @@ class Queue:
         attributes.add_tags(self._runtime, check_tags(dict(tags or {}) | more))
 
     def remove_tags(self, *keys: str) -> None:
-        """Removes tags; unknown keys are passed over (QUE-28)."""
+        """Removes tags; ignores keys that the queue does not have (QUE-28)."""
         attributes.remove_tags(self._runtime, keys)

@@ -454,29 +454,10 @@ def test_a_receive_may_be_repeated_with_its_attempt_id(ask, fifo):
     assert receive("y") == [] and receive("x") == first
 
 
-@pytest.mark.spec("SND-4", "SND-5", "SND-6", "SND-16")
-@pytest.mark.parametrize(
-    ("args", "code"),
-    [
-        (["x", "--dedup-id", "d"], "MissingParameter"),
-        (["x", "--group", "g"], "InvalidParameterValue"),
-        (["x", "--group", "a b", "--dedup-id", "d"], "InvalidParameterValue"),
-        (["x", "--group", "g", "--dedup-id", "d", "--delay", "2"], "InvalidParameterValue"),
-        (["--lines", __file__, "--group", "g"], "InvalidParameterValue"),
-    ],
-)
-def test_what_fifo_queues_refuse(run, root, fifo, args, code):
-    before = commits(root)
-    result = run("send", "orders.fifo", *args)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"error: {code}: ") and one_line(result.stderr)
-    assert commits(root) == before
-
-
 # --- errors
 
 
-@pytest.mark.spec("ERR-8")
+@pytest.mark.spec("ERR-8", "SND-4", "SND-5", "SND-6", "SND-16")
 @pytest.mark.parametrize(
     ("args", "code"),
     [
@@ -510,9 +491,14 @@ def test_what_fifo_queues_refuse(run, root, fifo, args, code):
         (["change-visibility", "orders", HANDLE, "1"], "ReceiptHandleIsInvalid"),
         (["peek", "orders", "--limit", "0"], "InvalidParameterValue"),
         (["peek", "orders", "--where", "nope = 1"], "InvalidParameterValue"),
+        (["send", "orders.fifo", "x", "--dedup-id", "d"], "MissingParameter"),
+        (["send", "orders.fifo", "x", "--group", "g"], "InvalidParameterValue"),
+        (["send", "orders.fifo", "x", "--group", "a b", "--dedup-id", "d"], "InvalidParameterValue"),
+        (["send", "orders.fifo", "x", "--group", "g", "--dedup-id", "d", "--delay", "2"], "InvalidParameterValue"),
+        (["send", "orders.fifo", "--lines", __file__, "--group", "g"], "InvalidParameterValue"),
     ],
 )
-def test_refusals_exit_with_1_name_the_code_and_change_nothing(run, queue, root, args, code):
+def test_refusals_exit_with_1_name_the_code_and_change_nothing(run, queue, fifo, root, args, code):
     queue.send("x")
     before = commits(root)
     result = run(*args)

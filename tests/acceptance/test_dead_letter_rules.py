@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from concurrency.harness import spread
 from conformance.harness import Call
 from lakequeue import LakeQueue, Queue, RedriveAllowPolicy, RedrivePolicy, SendEntry, errors
 from lakequeue.model.redrive_policies import arn
@@ -384,22 +383,6 @@ def test_only_dead_letters_go_back(lq):
     assert dead.redrive() == 1
     assert queue.redrive() == 0
     assert (stored(queue), stored(dead)) == (["a"], [])
-
-
-@pytest.mark.spec("DLQ-8", "DLQ-2")
-def test_letters_find_their_way_between_queues_of_several_shards(lq):
-    dead = lq.create_queue("dead", shards=2)
-    queue = lq.create_queue("orders", shards=3, redrive_policy=RedrivePolicy("dead", 1))
-    bodies = [f"{number:02}" for number in range(24)]
-    spread(queue, bodies)
-    assert sorted(received(queue)) == bodies
-    assert received(queue) == []
-    assert sorted(stored(dead)) == bodies
-    assert all(shard.depth(lq.runtime.now()).counts.visible for shard in dead.runtime.shards)
-    assert dead.redrive(max_messages=10) == 10
-    assert dead.redrive(where="body >= '12'") + dead.redrive() == 14
-    assert sorted(received(queue)) == bodies
-    assert stored(dead) == []
 
 
 # --- deduplication

@@ -18,6 +18,7 @@ from lakequeue import LakeQueue, QueueClientError, QueueDoesNotExist
 from lakequeue.operations import queues
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.testing import ManualClock
+from mutations import Patch
 
 CREATE = """
 import sys, time
@@ -65,9 +66,7 @@ def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("DLT-7")
-def test_tables_of_a_creation_that_was_lost_or_killed_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_of_a_creation_that_was_lost_or_killed_are_removed(tmp_path: Path, monkeypatch: Patch) -> None:
     lq = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
     kept = lq.create_queue("kept")
     kept.send("a")
@@ -88,9 +87,7 @@ def test_tables_of_a_creation_that_was_lost_or_killed_are_removed(
 
 
 @pytest.mark.spec("DLT-7")
-def test_tables_of_a_queue_that_is_just_being_created_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_of_a_queue_that_is_just_being_created_stay(tmp_path: Path, monkeypatch: Patch) -> None:
     here, there = apart(tmp_path / "root", ManualClock())
     here.create_queue("kept")
     put = Catalog.put
@@ -107,9 +104,7 @@ def test_tables_of_a_queue_that_is_just_being_created_stay(
     assert drain(there.queue("orders")) == ["a"]
 
 
-def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(tmp_path: Path, monkeypatch: Patch) -> None:
     lq = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
     lq.create_queue("first")
     monkeypatch.setattr("lakequeue.storage.catalog.local_path", lambda _: None)  # no lock

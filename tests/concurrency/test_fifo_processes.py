@@ -123,20 +123,6 @@ def test_ten_minutes_with_one_process_killed_again_and_again(workers: FifoWorker
     assert min(summary.sent, summary.received, summary.deleted) > SOAK_SECONDS / 10, summary
 
 
-@pytest.mark.spec("DDP-10", "DDP-8", "SND-17")
-def test_two_processes_of_sixteen_threads_send_one_id(workers: FifoWorkers) -> None:
-    go = workers.root.parent / "go"
-    for name in ("here", "there"):
-        workers.start_senders(name, go)
-    for name in ("here", "there"):
-        workers.wait_until_ready(name)
-    go.touch()
-    workers.stop()
-    answers = _answers_for_one_id(workers)
-    assert len(answers) == 2 * SENDERS
-    assert len(set(answers)) == 1
-
-
 @pytest.mark.spark
 @pytest.mark.spec("DDP-10", "DDP-8", "SND-17")
 def test_sixteen_threads_through_spark_and_a_process_beside_them_send_one_id(

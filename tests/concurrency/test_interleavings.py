@@ -26,10 +26,14 @@ from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
+from mutations import Patch
+
+Two = tuple[LakeQueue, LakeQueue]
+"""Two processes on one root."""
 
 
 @pytest.fixture
-def two(tmp_path: Path, clock: ManualClock) -> tuple[LakeQueue, LakeQueue]:
+def two(tmp_path: Path, clock: ManualClock) -> Two:
     here, there = apart(tmp_path / "root", clock)
     return here, there
 
@@ -37,9 +41,7 @@ def two(tmp_path: Path, clock: ManualClock) -> tuple[LakeQueue, LakeQueue]:
 class TestFreshAnswers:
     """An answer that commits nothing speaks of everything that was done before the call (design 4.2)."""
 
-    def test_an_empty_receive_has_seen_what_its_own_process_sent_behind_delayed_messages(
-        self, two: tuple[LakeQueue, LakeQueue]
-    ) -> None:
+    def test_an_empty_receive_has_seen_what_its_own_process_sent_behind_delayed_messages(self, two: Two) -> None:
         queue = two[0].create_queue("orders")
         queue.send_batch([SendEntry(body="later", delay=100)] * 1 + [SendEntry(body="later too", delay=200)])
         assert queue.receive() == []
@@ -47,9 +49,7 @@ class TestFreshAnswers:
         assert [message.body for message in queue.receive()] == ["now"]
 
     @pytest.mark.spec("RET-6")
-    def test_a_longer_retention_brings_nothing_back(
-        self, two: tuple[LakeQueue, LakeQueue], clock: ManualClock
-    ) -> None:
+    def test_a_longer_retention_brings_nothing_back(self, two: Two, clock: ManualClock) -> None:
         queue = two[0].create_queue("orders", message_retention_period=60)
         other = two[1].queue("orders")
         queue.send("a")
@@ -62,7 +62,7 @@ class TestFreshAnswers:
 
 class TestAttributes:
     @pytest.mark.spec("QUE-25")
-    def test_a_sender_to_any_shard_notices_a_change(self, two: tuple[LakeQueue, LakeQueue]) -> None:
+    def test_a_sender_to_any_shard_notices_a_change(self, two: Two) -> None:
         queue = two[0].create_queue("orders", shards=2)
         other = two[1].queue("orders")
         for body in "abc":  # so that the next one goes to the second shard
@@ -74,9 +74,7 @@ class TestAttributes:
         assert (counts.visible, counts.delayed) == (3, 2)
 
     @pytest.mark.spec("QUE-25")
-    def test_the_newer_of_two_changes_is_the_one_that_stays(
-        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_newer_of_two_changes_is_the_one_that_stays(self, two: Two, monkeypatch: Patch) -> None:
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
         queue.send("a")
         table = shard_of(queue)._open_appender().table
@@ -98,7 +96,7 @@ class TestAttributes:
     @pytest.mark.spec("QUE-25")
     @pytest.mark.parametrize("how", ["attributes", "list_queues", "create_queue", "tags"])
     def test_whoever_learns_of_a_change_that_was_not_finished_can_send(
-        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch, how: str
+        self, two: Two, monkeypatch: Patch, how: str
     ) -> None:
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
         monkeypatch.setattr(queue.runtime, "announce_attributes", lambda: None)  # killed in between
@@ -115,7 +113,7 @@ class TestAttributes:
         assert other.counts().delayed == 1
 
     @pytest.mark.spec("QUE-25")
-    def test_tags_do_not_hide_a_change_of_attributes(self, two: tuple[LakeQueue, LakeQueue]) -> None:
+    def test_tags_do_not_hide_a_change_of_attributes(self, two: Two) -> None:
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
         queue.set_attributes(delay=10)
         other.set_tags({"a": "b"})
@@ -125,9 +123,7 @@ class TestAttributes:
 
 class TestCatalog:
     @pytest.mark.spec("QUE-15")
-    def test_one_of_two_creations_at_once_wins(
-        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_of_two_creations_at_once_wins(self, two: Two, monkeypatch: Patch) -> None:
         two[0].create_queue("before")
         check = queues.check_cooldown
 
@@ -150,9 +146,7 @@ class TestCatalog:
 
 
 class TestMerging:
-    def test_a_merge_that_is_overtaken_by_a_wider_one_changes_nothing(
-        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_merge_that_is_overtaken_by_a_wider_one_changes_nothing(self, two: Two, monkeypatch: Patch) -> None:
         small_segments(monkeypatch)
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
         with without_merging(monkeypatch):
@@ -177,7 +171,7 @@ class TestMerging:
         assert len(check_log(queue)) == 12
 
     def test_a_sender_whose_segment_was_closed_and_merged_opens_another(
-        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+        self, two: Two, monkeypatch: Patch
     ) -> None:
         small_segments(monkeypatch)
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
@@ -188,9 +182,7 @@ class TestMerging:
         assert application_id(queue, layout.FILES_ID) > 0
         assert [row.body for row in check_log(queue)] == ["first", *map(str, range(9)), "last"]
 
-    def test_a_claimed_body_that_was_dropped_meanwhile_is_passed_over(
-        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_claimed_body_that_was_dropped_meanwhile_is_passed_over(self, two: Two, monkeypatch: Patch) -> None:
         small_segments(monkeypatch)
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
         with without_merging(monkeypatch):
@@ -213,9 +205,7 @@ class TestMerging:
         assert log_rows(queue)[0].offset > 1
         assert drain(other) == ["7", "8"]
 
-    def test_only_segments_that_nobody_may_ask_for_are_dropped(
-        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_only_segments_that_nobody_may_ask_for_are_dropped(self, two: Two, monkeypatch: Patch) -> None:
         small_segments(monkeypatch)
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
         for number in range(6):
@@ -233,7 +223,7 @@ class TestMerging:
 class TestManyShards:
     @pytest.mark.spec("ERR-9")
     def test_a_receive_returns_what_one_shard_gave_although_the_next_is_too_busy(
-        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
+        self, two: Two, monkeypatch: Patch
     ) -> None:
         queue = two[0].create_queue("orders", shards=2)
         for shard, body in enumerate("ab"):
@@ -253,9 +243,7 @@ class TestManyShards:
         assert sorted(outcomes, key=str) == [["a"], "throttled"]
 
     @pytest.mark.spec("ERR-9", "BAT-4")
-    def test_a_batch_says_which_of_its_shards_was_too_busy(
-        self, two: tuple[LakeQueue, LakeQueue], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_batch_says_which_of_its_shards_was_too_busy(self, two: Two, monkeypatch: Patch) -> None:
         queue = two[0].create_queue("orders", shards=2)
         for shard, body in enumerate("ab"):
             keep_to(queue, shard)
@@ -275,9 +263,7 @@ class TestManyShards:
 
 class TestClosing:
     @pytest.mark.spec("QUE-13")
-    def test_senders_and_a_deletion_at_once_lose_no_acknowledged_send_silently(
-        self, two: tuple[LakeQueue, LakeQueue]
-    ) -> None:
+    def test_senders_and_a_deletion_at_once_lose_no_acknowledged_send_silently(self, two: Two) -> None:
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
         acknowledged: list[str] = []
 

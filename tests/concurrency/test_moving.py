@@ -20,6 +20,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
+from mutations import Patch
 
 WRITES = ("append", "merge", "replace", "add")
 MARK, APPEND, REMOVAL, END = 1, 2, 3, 4
@@ -59,6 +60,9 @@ class Pair:
         return stored(fresh.queue), stored(fresh.dead)
 
 
+Two = tuple[Pair, Pair]
+
+
 def received(queue: Queue) -> list[str]:
     return [message.body for message in queue.receive(1_000, visibility_timeout=0, wait_time=0)]
 
@@ -67,7 +71,7 @@ def stored(queue: Queue) -> list[str]:
     return sorted(message.body for message in queue.peek(limit=1_000))
 
 
-def two_processes(root: Path, clock: ManualClock) -> tuple[Pair, Pair]:
+def two_processes(root: Path, clock: ManualClock) -> Two:
     """One queue with two dead letters and a young message, in two processes."""
     here, there = apart(root, clock)
     mine = Pair.create(here)
@@ -77,7 +81,7 @@ def two_processes(root: Path, clock: ManualClock) -> tuple[Pair, Pair]:
 
 
 @pytest.fixture
-def two(tmp_path: Path, clock: ManualClock) -> tuple[Pair, Pair]:
+def two(tmp_path: Path, clock: ManualClock) -> Two:
     return two_processes(tmp_path / "root", clock)
 
 
@@ -143,7 +147,7 @@ def long(*values: Any) -> Any:
 @takes_over
 @pytest.mark.parametrize("step", [long(MARK), APPEND, REMOVAL, long(END)])
 def test_dead_letters_of_a_killed_process_are_in_one_queue_once(
-    two: tuple[Pair, Pair], step: int, takes_over: Callable[[Pair], None]
+    two: Two, step: int, takes_over: Callable[[Pair], None]
 ) -> None:
     mine, theirs = two
     with dying(step):
@@ -162,7 +166,7 @@ def test_dead_letters_of_a_killed_process_are_in_one_queue_once(
 @takes_over
 @pytest.mark.parametrize("step", [long(MARK), APPEND, REMOVAL])
 def test_a_redrive_of_a_killed_process_can_be_repeated(
-    two: tuple[Pair, Pair], step: int, takes_over: Callable[[Pair], None]
+    two: Two, step: int, takes_over: Callable[[Pair], None]
 ) -> None:
     mine, theirs = two
     letters(mine)
@@ -182,10 +186,7 @@ def test_a_redrive_of_a_killed_process_can_be_repeated(
 @pytest.mark.parametrize("gets_ahead", TAKING_OVER)
 @pytest.mark.parametrize("verb", [letters, redrive])
 def test_a_process_that_overtakes_another_one_and_the_one_it_overtook_move_once(
-    two: tuple[Pair, Pair],
-    step: int,
-    gets_ahead: Callable[[Pair], None],
-    verb: Callable[[Pair], None],
+    two: Two, step: int, gets_ahead: Callable[[Pair], None], verb: Callable[[Pair], None]
 ) -> None:
     mine, theirs = two
     if verb is redrive:
@@ -200,9 +201,7 @@ def test_a_process_that_overtakes_another_one_and_the_one_it_overtook_move_once(
 
 @pytest.mark.spec("DLQ-8")
 @pytest.mark.parametrize("step", [APPEND, REMOVAL])
-def test_a_redrive_counts_what_it_moved_although_another_process_ended_it(
-    two: tuple[Pair, Pair], step: int
-) -> None:
+def test_a_redrive_counts_what_it_moved_although_another_process_ended_it(two: Two, step: int) -> None:
     mine, theirs = two
     received(mine.queue)
     mine.fail("d", "e")  # and takes away c
@@ -227,7 +226,7 @@ def go_on_for_long(pair: Pair) -> None:
 
 @pytest.mark.spec("DLQ-2", "DLQ-8")
 @pytest.mark.parametrize("step", [APPEND, REMOVAL])
-def test_a_process_that_slept_through_later_moves_moves_nothing_twice(two: tuple[Pair, Pair], step: int) -> None:
+def test_a_process_that_slept_through_later_moves_moves_nothing_twice(two: Two, step: int) -> None:
     mine, theirs = two
     with before_write(step, lambda: go_on_for_long(theirs)):
         letters(mine)
@@ -237,7 +236,7 @@ def test_a_process_that_slept_through_later_moves_moves_nothing_twice(two: tuple
 
 @pytest.mark.spec("DLQ-2")
 def test_a_process_that_slept_before_it_looked_at_the_target_moves_nothing_twice(
-    two: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch
+    two: Two, monkeypatch: Patch
 ) -> None:
     mine, theirs = two
     bring = move._bring
@@ -256,9 +255,7 @@ def test_a_process_that_slept_before_it_looked_at_the_target_moves_nothing_twice
 @pytest.mark.spec("DLQ-2", "QUE-13")
 @pytest.mark.parametrize("step", [long(MARK), APPEND, REMOVAL])
 @pytest.mark.parametrize("again", [False, True])
-def test_messages_come_back_from_a_queue_that_is_deleted_under_a_move(
-    two: tuple[Pair, Pair], step: int, again: bool
-) -> None:
+def test_messages_come_back_from_a_queue_that_is_deleted_under_a_move(two: Two, step: int, again: bool) -> None:
     mine, theirs = two
 
     def delete() -> None:
@@ -280,9 +277,7 @@ def test_messages_come_back_from_a_queue_that_is_deleted_under_a_move(
 
 @pytest.mark.spec("DLQ-8", "QUE-13")
 @pytest.mark.parametrize("step", [long(MARK), APPEND])
-def test_a_redrive_to_a_queue_that_is_deleted_under_it_leaves_the_letters(
-    two: tuple[Pair, Pair], step: int
-) -> None:
+def test_a_redrive_to_a_queue_that_is_deleted_under_it_leaves_the_letters(two: Two, step: int) -> None:
     mine, theirs = two
     letters(mine)
     with before_write(step, lambda: theirs.lq.delete_queue("orders")):
@@ -293,9 +288,7 @@ def test_a_redrive_to_a_queue_that_is_deleted_under_it_leaves_the_letters(
 
 @pytest.mark.spec("DLQ-2", "PUR-1")
 @pytest.mark.parametrize("step", [APPEND, REMOVAL])
-def test_a_purge_takes_what_a_killed_process_was_moving(
-    two: tuple[Pair, Pair], clock: ManualClock, step: int
-) -> None:
+def test_a_purge_takes_what_a_killed_process_was_moving(two: Two, clock: ManualClock, step: int) -> None:
     mine, theirs = two
     with dying(step):
         letters(mine)
@@ -308,7 +301,7 @@ def test_a_purge_takes_what_a_killed_process_was_moving(
 
 
 @pytest.mark.spec("DLQ-2", "RET-7")
-def test_what_expires_while_it_is_on_its_way_arrives_nowhere(two: tuple[Pair, Pair], clock: ManualClock) -> None:
+def test_what_expires_while_it_is_on_its_way_arrives_nowhere(two: Two, clock: ManualClock) -> None:
     mine, theirs = two
     with dying(APPEND):
         letters(mine)
@@ -327,7 +320,7 @@ def test_what_expires_while_it_is_on_its_way_arrives_nowhere(two: tuple[Pair, Pa
     [("merge", LostRace("answer lost")), ("append", OSError("post-commit work failed"))],
 )
 def test_a_step_that_landed_and_raised_counts_once(
-    two: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
+    two: Two, monkeypatch: Patch, method: str, error: Exception
 ) -> None:
     mine, _ = two
     fault = Fault(method, error, landed=True, times=3).install(monkeypatch)
@@ -343,7 +336,7 @@ def test_a_step_that_landed_and_raised_counts_once(
 @pytest.mark.parametrize("landed", [False, True])
 @pytest.mark.parametrize("verb", [letters, redrive])
 def test_an_append_whose_outcome_cannot_be_learned_is_ended_by_the_next(
-    two: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch, verb: Callable[[Pair], None], landed: bool
+    two: Two, monkeypatch: Patch, verb: Callable[[Pair], None], landed: bool
 ) -> None:
     mine, _ = two
     if verb is redrive:
@@ -371,7 +364,7 @@ def test_an_append_whose_outcome_cannot_be_learned_is_ended_by_the_next(
 @pytest.mark.spec("DLQ-2", "ERR-9", "RCV-3")
 @pytest.mark.parametrize("error", [LostRace("conflict"), OSError("no space left on device")], ids=type)
 def test_a_dead_letter_queue_that_cannot_be_written_hides_no_other_message(
-    two: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch, error: Exception
+    two: Two, monkeypatch: Patch, error: Exception
 ) -> None:
     mine, _ = two
     monkeypatch.setattr("lakequeue.storage.messages.deliver_moved.ATTEMPTS", 2)
@@ -524,7 +517,7 @@ class TestKilled:
 
 
 @pytest.mark.spec("DLQ-2")
-def test_each_move_of_a_shard_has_a_number_of_its_own(two: tuple[Pair, Pair]) -> None:
+def test_each_move_of_a_shard_has_a_number_of_its_own(two: Two) -> None:
     mine, theirs = two
 
     def number() -> int:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
+from concurrency import test_moving as moving
 from concurrency.test_moving import (
     APPEND,
     Pair,
-    before_write,
     compact,
     dying,
-    go_on_for_long,
     letters,
     received,
     redrive,
-    stored,
     two_processes,
 )
 from lakequeue import LakeQueueError
@@ -27,29 +25,9 @@ from lakequeue.operations import move as moves
 from lakequeue.shard import Moved, move
 from lakequeue.shard.state import ShardState
 from lakequeue.testing import ManualClock
-from mutations import Case, Mutation, Patch, each_case, replace
+from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 
 # --- scenarios
-
-
-def nothing_is_lost_or_doubled_by_who_is_overtaken(mine: Pair, theirs: Pair) -> None:
-    with before_write(APPEND, lambda: compact(theirs)):
-        letters(mine)
-    source, dead = mine.stored()
-    assert Counter(source + dead) == Counter("abc")
-
-
-def who_slept_through_later_moves_brings_nothing(mine: Pair, theirs: Pair) -> None:
-    with before_write(APPEND, lambda: go_on_for_long(theirs)):
-        letters(mine)
-    assert mine.stored() == (["c"], ["a", "b"])
-
-
-def a_move_that_was_cut_short_is_ended_by_others(mine: Pair, theirs: Pair) -> None:
-    with dying(APPEND):
-        letters(mine)
-    letters(theirs)
-    assert theirs.stored() == (["c"], ["a", "b"])
 
 
 def every_move_of_a_shard_arrives(mine: Pair, theirs: Pair) -> None:
@@ -58,12 +36,6 @@ def every_move_of_a_shard_arrives(mine: Pair, theirs: Pair) -> None:
     assert sorted(received(theirs.queue)) == ["a", "b"]
     letters(theirs)
     assert theirs.stored() == (["c"], ["a", "b"])
-
-
-def messages_come_back_from_a_queue_that_is_gone(mine: Pair, theirs: Pair) -> None:
-    with before_write(APPEND, lambda: theirs.lq.delete_queue("dead")):
-        letters(mine)
-    assert stored(mine.queue) == ["a", "b", "c"]
 
 
 def the_compactor_ends_a_move(mine: Pair, theirs: Pair) -> None:
@@ -87,30 +59,42 @@ def use_a_number_again(patch: Patch) -> None:
     patch.setattr("lakequeue.shard.claim.standard.set_aside", reused)
 
 
+def moved_at(test: Callable[..., None], *arguments: Any) -> Callable[[Pair, Pair], None]:
+    """A test of moving as a scenario, in which something happens before the append."""
+    return shown_by(test, lambda mine, theirs: ((mine, theirs), APPEND, *arguments))
+
+
+overtaken = moved_at(
+    moving.test_a_process_that_overtakes_another_one_and_the_one_it_overtook_move_once, compact, letters
+)
+asleep = moved_at(moving.test_a_process_that_slept_through_later_moves_moves_nothing_twice)
+killed = moved_at(moving.test_dead_letters_of_a_killed_process_are_in_one_queue_once, letters)
+deleted = moved_at(moving.test_messages_come_back_from_a_queue_that_is_deleted_under_a_move, False)
+
 MUTATIONS = [
     Mutation(
         "append without a look at the number",
         replace("lakequeue.storage.messages.deliver_moved.arrived", lambda *_: False),
         {
-            nothing_is_lost_or_doubled_by_who_is_overtaken: "DLQ-2 DLQ-8",
-            who_slept_through_later_moves_brings_nothing: "DLQ-2 DLQ-8",
+            overtaken: "DLQ-2 DLQ-8",
+            asleep: "DLQ-2 DLQ-8",
         },
     ),
     Mutation(
         "believe that it arrived",
         replace("lakequeue.storage.messages.deliver_moved.arrived", lambda *_: True),
-        {a_move_that_was_cut_short_is_ended_by_others: "DLQ-2 DLQ-8"},
+        {killed: "DLQ-2 DLQ-8"},
     ),
     Mutation(
         "remove without appending",
         replace("lakequeue.operations.move.deliver", lambda *_: False),
-        {a_move_that_was_cut_short_is_ended_by_others: "DLQ-2 DLQ-8"},
+        {killed: "DLQ-2 DLQ-8"},
     ),
     Mutation("use a number again", use_a_number_again, {every_move_of_a_shard_arrives: "DLQ-2 DLQ-8"}),
     Mutation(
         "remove what cannot arrive",
         replace("lakequeue.operations.move.MoveBack", Moved),
-        {messages_come_back_from_a_queue_that_is_gone: "DLQ-2 DLQ-8"},
+        {deleted: "DLQ-2 DLQ-8"},
     ),
     Mutation(
         "leave moves to receivers",

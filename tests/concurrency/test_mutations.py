@@ -10,8 +10,9 @@ from typing import Any
 import attrs
 import pytest
 
+from concurrency import test_stops as stops
 from concurrency.harness import apart, check_log, drain, shard_of, small_segments, without_merging
-from concurrency.stopping import busy_hours, older, short_logs, stopped_in
+from concurrency.stopping import short_logs
 from lakequeue import (
     LakeQueue,
     LakeQueueError,
@@ -32,7 +33,7 @@ from lakequeue.storage.messages import merge_segments
 from lakequeue.storage.messages.append import Appender
 from lakequeue.storage.messages.read import LogReader
 from lakequeue.testing import ManualClock
-from mutations import Case, Mutation, Patch, each_case, replace
+from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 
 
 @attrs.frozen
@@ -229,27 +230,6 @@ def a_closed_log_takes_nothing(on: TwoProcesses) -> None:
     assert [row.body for row in check_log(on.queue)] == ["a"]
 
 
-def a_stopped_send_is_stored_once(on: TwoProcesses) -> None:
-    on.queue.send("first")
-    stopped_in(on.patch, "append", lambda: busy_hours(on.other))
-    on.queue.send("stopped")
-    assert [row.body for row in check_log(on.other)].count("stopped") == 1
-
-
-def the_files_of_a_stopped_commit_stay(on: TwoProcesses) -> None:
-    on.patch.setattr("lakequeue.storage.cleaning.PATIENCE", 0.05)
-    on.queue.send("a")
-    [message] = on.queue.receive()
-
-    def an_hour_passes() -> None:
-        older(on.here.root, 2 * 3600)
-        on.other.compact()
-
-    stopped_in(on.patch, "merge", an_hour_passes)
-    on.queue.delete(message.receipt_handle)
-    assert apart(on.here.root, on.clock, 1)[0].queue("orders").counts().in_flight == 0
-
-
 def silence_of_a_trimmed_log_proves_nothing(on: TwoProcesses) -> None:
     on.patch.setattr("lakequeue.storage.engines.commit.local_path", lambda _: None)  # as where there is no lock
     append, landed = PointTable.append, PointTable.landed
@@ -374,16 +354,24 @@ def clean_without_a_lock(patch: Patch) -> None:
         patch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
 
 
+STOPPED = {
+    shown_by(test, lambda on: ((on.queue, on.other), on.patch)): "6"
+    for test in (
+        stops.test_a_send_that_was_stopped_while_others_filled_and_trimmed_the_log_is_stored_once,
+        stops.test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit,
+    )
+}
+
 MUTATIONS = [
     Mutation(
         "commit without a lock",
         replace("lakequeue.storage.engines.commit.committing", lambda *_, **__: nullcontext()),
-        {a_stopped_send_is_stored_once: "6", the_files_of_a_stopped_commit_stay: "6"},
+        STOPPED,
     ),
     Mutation(
         "clean without a lock",
         clean_without_a_lock,
-        {a_stopped_send_is_stored_once: "6", the_files_of_a_stopped_commit_stay: "6"},
+        STOPPED,
     ),
     Mutation(
         "take silence for no",

@@ -21,6 +21,7 @@ from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry, Unsupp
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.testing import ManualClock
+from mutations import Patch
 
 HOUR = 3_600
 DAY = 86_400
@@ -166,9 +167,7 @@ def test_one_process_rewinds_while_others_receive_and_delete(
 
 
 @pytest.mark.spec("RWD-8")
-def test_rewind_switched_off_halfway_and_on_again_brings_nothing_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rewind_switched_off_halfway_and_on_again_brings_nothing_back(tmp_path: Path, monkeypatch: Patch) -> None:
     clock = ManualClock()
     here, there = apart(tmp_path / "root", clock)
     queue = here.create_queue("orders", shards=2, rewind_range=HOUR)

@@ -14,6 +14,7 @@ from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.operations import queues
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
+from mutations import Patch
 
 SHARDS = 3
 
@@ -31,7 +32,7 @@ def queue(tmp_path: Path, clock: ManualClock) -> Queue:
     return queue
 
 
-def fail_at(patch: pytest.MonkeyPatch, number: int, methods: tuple[str, ...] = ("append", "add", "merge")) -> None:
+def fail_at(patch: Patch, number: int, methods: tuple[str, ...] = ("append", "add", "merge")) -> None:
     """Makes the writes from a number on fail (the first is 1)."""
     writes = 0
 
@@ -71,7 +72,7 @@ VERBS: dict[str, tuple[Callable[[Queue], Any], int]] = {
     ("verb", "number"), [(v, n) for v, (_, writes) in VERBS.items() for n in range(1, writes + 1)]
 )
 def test_a_call_that_fails_in_the_middle_says_so_and_may_be_repeated(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str, number: int
+    queue: Queue, monkeypatch: Patch, verb: str, number: int
 ) -> None:
     call, _ = VERBS[verb]
     with monkeypatch.context() as patch:
@@ -92,7 +93,7 @@ def test_a_call_that_fails_in_the_middle_says_so_and_may_be_repeated(
 @pytest.mark.parametrize("number", range(1, SHARDS + 1))
 @pytest.mark.parametrize("verb", ["delete", "extend", "release"])
 def test_a_lease_that_is_settled_in_part_is_settled_by_a_repetition(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str, number: int
+    queue: Queue, monkeypatch: Patch, verb: str, number: int
 ) -> None:
     lease = queue.lease()
     assert lease is not None and lease.message_count == SHARDS
@@ -110,7 +111,7 @@ def test_a_lease_that_is_settled_in_part_is_settled_by_a_repetition(
 @pytest.mark.spec("BAT-4", "DEL-10", "BAT-3")
 @pytest.mark.parametrize("verb", ["delete_batch", "change_visibility_batch"])
 def test_a_batch_over_shards_tells_for_each_entry_whether_storage_failed(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str
+    queue: Queue, monkeypatch: Patch, verb: str
 ) -> None:
     handles = [message.receipt_handle for message in queue.receive(max_messages=SHARDS)]
 
@@ -133,7 +134,7 @@ def test_a_batch_over_shards_tells_for_each_entry_whether_storage_failed(
 
 @pytest.mark.spec("BAT-4")
 def test_a_batch_of_sends_over_shards_tells_for_each_entry_whether_storage_failed(
-    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     lq = LakeQueue(str(tmp_path / "fifo"), clock=clock)
     queue = lq.create_queue("orders.fifo", fifo=True, shards=SHARDS, deduplication_scope="message_group")

@@ -22,10 +22,11 @@ from lakequeue.storage.engines import commit, locks
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
+from mutations import Patch
 
 
 @pytest.fixture
-def pair(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> tuple[Queue, Queue]:
+def pair(tmp_path: Path, clock: ManualClock, monkeypatch: Patch) -> tuple[Queue, Queue]:
     """One queue, as two processes have it."""
     short_logs(monkeypatch)
     here, there = apart(tmp_path / "root", clock)
@@ -34,7 +35,7 @@ def pair(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.spec("QUE-33", "DLT-1")
 def test_a_send_that_was_stopped_while_others_filled_and_trimmed_the_log_is_stored_once(
-    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Queue, Queue], monkeypatch: Patch
 ) -> None:
     queue, other = pair
     queue.send("first")
@@ -46,7 +47,7 @@ def test_a_send_that_was_stopped_while_others_filled_and_trimmed_the_log_is_stor
 
 @pytest.mark.spec("DEL-2", "DLT-1")
 def test_a_delete_that_was_stopped_while_others_filled_and_trimmed_the_log_is_final(
-    pair: tuple[Queue, Queue], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Queue, Queue], clock: ManualClock, monkeypatch: Patch
 ) -> None:
     queue, other = pair
     queue.send("deleted")
@@ -60,7 +61,7 @@ def test_a_delete_that_was_stopped_while_others_filled_and_trimmed_the_log_is_fi
 
 @pytest.mark.spec("DLT-7")
 def test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit(
-    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Queue, Queue], monkeypatch: Patch
 ) -> None:
     queue, other = pair
     queue.send("a")
@@ -84,7 +85,7 @@ def test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit
 
 @pytest.mark.spec("ERR-9")
 def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(
-    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Queue, Queue], monkeypatch: Patch
 ) -> None:
     queue, _ = pair
     queue.send("a")
@@ -98,7 +99,7 @@ def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(
 
 @pytest.mark.spec("ERR-2")
 def test_a_process_that_is_stopped_while_it_keeps_others_out_is_named_and_changes_nothing(
-    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Queue, Queue], monkeypatch: Patch
 ) -> None:
     queue, _ = pair
     path = layout.messages_path(queue.runtime.root.path, queue.key, 0)
@@ -113,9 +114,7 @@ def test_a_process_that_is_stopped_while_it_keeps_others_out_is_named_and_change
     assert drain(queue) == ["b"]
 
 
-def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(
-    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(pair: tuple[Queue, Queue], monkeypatch: Patch) -> None:
     queue, other = pair
     monkeypatch.setattr(cleaning, "PATIENCE", 0.1)
     monkeypatch.setattr(commit, "TRIM_PATIENCE", 0.01)
@@ -132,7 +131,7 @@ def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(
 
 @pytest.mark.spec("DLT-7")
 def test_a_process_that_was_stopped_between_listing_and_reading_reads_again(
-    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Queue, Queue], monkeypatch: Patch
 ) -> None:
     queue, other = pair
     queue.send("a")
@@ -153,13 +152,13 @@ class TestWithoutALock:
     """As on object stores: nothing keeps a log from being trimmed while a process is stopped."""
 
     @pytest.fixture(autouse=True)
-    def no_lock(self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_lock(self, pair: tuple[Queue, Queue], monkeypatch: Patch) -> None:
         for module in ("engines.commit", "engines.log_trimming", "cleaning"):
             monkeypatch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
         monkeypatch.setattr("lakequeue.storage.engines.commit.local_path", lambda _: None)
 
     def test_a_snapshot_that_was_loaded_hours_ago_is_not_committed_on(
-        self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+        self, pair: tuple[Queue, Queue], monkeypatch: Patch
     ) -> None:
         queue, other = pair
         queue.send("first")
@@ -177,7 +176,7 @@ class TestWithoutALock:
         assert [row.body for row in check_log(queue)] == ["first", "second", "third"]
 
     def test_a_commit_that_took_long_is_found_before_it_is_acknowledged(
-        self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+        self, pair: tuple[Queue, Queue], monkeypatch: Patch
     ) -> None:
         queue, other = pair
         stopped_in(monkeypatch, "append", lambda: time_flies(monkeypatch, commit.LONG_COMMIT + 1))
@@ -185,7 +184,7 @@ class TestWithoutALock:
         assert drain(other) == ["stopped"]
 
     def test_a_commit_at_a_dead_place_is_not_acknowledged(
-        self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+        self, pair: tuple[Queue, Queue], monkeypatch: Patch
     ) -> None:
         queue, other = pair
         queue.send("first")
@@ -206,7 +205,7 @@ class TestWithoutALock:
 
     @pytest.mark.spec("ERR-9")
     def test_a_log_that_was_trimmed_meanwhile_tells_nothing(
-        self, pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+        self, pair: tuple[Queue, Queue], monkeypatch: Patch
     ) -> None:
         queue, other = pair
         queue.send("first")
@@ -235,7 +234,7 @@ def cut_log(folder: Path) -> None:
             path.unlink()
 
 
-def time_flies(patch: pytest.MonkeyPatch, seconds: float) -> None:
+def time_flies(patch: Patch, seconds: float) -> None:
     """Lets the machine's wall clock jump, as it does while a machine is suspended."""
     now = time.time
     patch.setattr("lakequeue.storage.engines.commit.time.time", lambda: now() + seconds)

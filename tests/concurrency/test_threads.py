@@ -16,6 +16,7 @@ from lakequeue import LakeQueue, OverLimit, QueueClientError, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.testing import ManualClock
+from mutations import Patch
 
 
 @pytest.mark.spec("RCV-15", "RCV-3")
@@ -76,7 +77,7 @@ def test_the_cap_on_stored_messages_holds_for_eight_senders(tmp_path: Path, proc
 
 @pytest.mark.spec("SND-7", "SND-17")
 def test_threads_that_send_keep_their_own_order_and_every_offset_is_there_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     small_segments(monkeypatch, 3)
     queues = [entry.create_queue("orders") for entry in apart(tmp_path / "root", SystemClock())]
@@ -221,9 +222,7 @@ class TestInterrupted:
         assert caught.value.outcome_unknown
         assert group.submit(4) == 4
 
-    def test_a_queue_works_on_after_an_interrupted_commit(
-        self, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_queue_works_on_after_an_interrupted_commit(self, lq: LakeQueue, monkeypatch: Patch) -> None:
         from lakequeue.storage.engines.point import PointTable
 
         queue = lq.create_queue("orders")

@@ -33,12 +33,12 @@ from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import PointEngine, PointTable
 from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
-from mutations import Case, Mutation, each_case, replace
+from mutations import Case, Mutation, Patch, each_case, replace
 
 DAY = 24 * 3600
 
 
-def keep_nothing(patch: pytest.MonkeyPatch) -> None:
+def keep_nothing(patch: Patch) -> None:
     """Lets a pass remove at once what else stays for hours, and join and cut what else is too small for it."""
     small_segments(patch)
     for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
@@ -622,7 +622,7 @@ def test_three_hours_of_a_steadier_flow_stay_small(harness: Harness):
 # --- what holds it together
 
 
-def _history_is_kept(harness: Harness, patch: pytest.MonkeyPatch) -> None:
+def _history_is_kept(harness: Harness, patch: Patch) -> None:
     queue = harness.create(rewind_range=300)
     for number in range(6):
         queue.send(str(number))
@@ -632,7 +632,7 @@ def _history_is_kept(harness: Harness, patch: pytest.MonkeyPatch) -> None:
     assert drain(harness.queue()) == list("012345")
 
 
-def _what_waits_is_kept(harness: Harness, patch: pytest.MonkeyPatch) -> None:
+def _what_waits_is_kept(harness: Harness, patch: Patch) -> None:
     queue = harness.create()
     for number in range(6):
         queue.send(str(number))
@@ -640,7 +640,7 @@ def _what_waits_is_kept(harness: Harness, patch: pytest.MonkeyPatch) -> None:
     assert drain(harness.queue()) == list("012345")
 
 
-def _two_at_once_join_once(harness: Harness, patch: pytest.MonkeyPatch) -> None:
+def _two_at_once_join_once(harness: Harness, patch: Patch) -> None:
     queue = harness.create()
     with patch.context() as scope:
         scope.setattr("lakequeue.runtime.shard_sender.merge_recent", lambda *_: None)
@@ -662,7 +662,7 @@ def _two_at_once_join_once(harness: Harness, patch: pytest.MonkeyPatch) -> None:
     assert [row.body for row in check_log(queue)] == list("0123456")
 
 
-def _an_open_segment_loses_no_send(harness: Harness, patch: pytest.MonkeyPatch) -> None:
+def _an_open_segment_loses_no_send(harness: Harness, patch: Patch) -> None:
     queue = harness.create()
     queue.send("0")
     queue.delete(queue.receive()[0].receipt_handle)
@@ -679,7 +679,7 @@ def _an_open_segment_loses_no_send(harness: Harness, patch: pytest.MonkeyPatch) 
     assert drain(harness.queue()) == ["1"]
 
 
-def no_history_in_the_floor(patch: pytest.MonkeyPatch) -> None:
+def no_history_in_the_floor(patch: Patch) -> None:
     def floor(state: Any) -> Any:
         import attrs
 
@@ -690,7 +690,7 @@ def no_history_in_the_floor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("lakequeue.shard.state.ShardState.current_head", floor)
 
 
-def no_fence(patch: pytest.MonkeyPatch) -> None:
+def no_fence(patch: Patch) -> None:
     commit = merge_segments.commit
     patch.setattr(merge_segments, "commit", lambda table, _, attempt: commit(table, {}, attempt))
     replace = PointTable.replace
@@ -699,7 +699,6 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
         "replace",
         lambda self, parts, rows, ids, token: replace(self, parts, rows, {}, token),
     )
-    patch.setattr("lakequeue.storage.engines.point._LOST", ())
 
 
 MUTATIONS = [
@@ -715,7 +714,7 @@ MUTATIONS = [
 
 @each_case(MUTATIONS)
 def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path):
-    def prepare(patch: pytest.MonkeyPatch) -> tuple[Harness, pytest.MonkeyPatch]:
+    def prepare(patch: Patch) -> tuple[Harness, pytest.MonkeyPatch]:
         keep_nothing(patch)
         return Harness(str(tmp_path), ManualClock(), "point"), patch
 

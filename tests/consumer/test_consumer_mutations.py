@@ -11,7 +11,7 @@ from lakequeue import Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
-from mutations import Case, Mutation, Patch, each_case, replace
+from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 
 Make = Callable[..., Harness]
 
@@ -77,16 +77,6 @@ def a_lost_receipt_is_told(make: Make) -> None:
     assert lost == [True]
 
 
-def shown_by(test: Callable[..., None], *arguments: Any, **attributes: Any) -> Callable[[Make], None]:
-    """A test of the consumer as a scenario, on a queue with these attributes."""
-
-    def scenario(make: Make) -> None:
-        test(make(**attributes), *arguments)
-
-    scenario.__name__ = test.__name__.removeprefix("test_")
-    return scenario
-
-
 def the_last_extension_is_not_refused(make: Make) -> None:
     harness = make()
     harness.send("A")
@@ -149,19 +139,28 @@ MUTATIONS = [
     Mutation(
         "never beats",
         replace(HeartbeatRenewal, "next_check", lambda self, hold, since: None),
-        {shown_by(consuming.test_messages_that_wait_for_their_group_are_kept_too, fifo=True): "HBN-1"},
+        {
+            shown_by(
+                consuming.test_messages_that_wait_for_their_group_are_kept_too, lambda make: (make(fifo=True),)
+            ): "HBN-1"
+        },
     ),
     Mutation(
         "knows no groups",
         replace(WorkerPool, "_by_lane", lambda self, jobs: {job.handle: [job] for job in jobs}),
-        {shown_by(consuming.test_groups_go_in_parallel_and_their_messages_in_turn, fifo=True): "HBN-19"},
+        {
+            shown_by(
+                consuming.test_groups_go_in_parallel_and_their_messages_in_turn, lambda make: (make(fifo=True),)
+            ): "HBN-19"
+        },
     ),
     Mutation(
         "returns only the failure",
         returns_only_the_failure,
         {
             shown_by(
-                consuming.test_after_a_failure_the_rest_of_the_group_is_skipped, False, 30, fifo=True
+                consuming.test_after_a_failure_the_rest_of_the_group_is_skipped,
+                lambda make: (make(fifo=True), False, 30),
             ): "HBN-19"
         },
     ),
@@ -173,7 +172,11 @@ MUTATIONS = [
     Mutation(
         "hands nothing back",
         replace(WorkerPool, "_release", lambda self, jobs: None),
-        {shown_by(consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, fifo=True): "HBN-19"},
+        {
+            shown_by(
+                consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, lambda make: (make(fifo=True),)
+            ): "HBN-19"
+        },
     ),
     Mutation(
         "knows no twelve hours",

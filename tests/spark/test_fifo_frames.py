@@ -22,6 +22,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, dedup, manifests, staged_files, write_files
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
+from mutations import Patch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -212,7 +213,7 @@ def test_in_groups_of_their_own_the_same_ids_are_different(spark: SparkSession, 
 
 @pytest.mark.spec("DDP-1", "SND-17")
 def test_ids_in_merged_segments_are_found(
-    spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     small_segments(monkeypatch)
     for number in range(14):  # one each 30 s: at 390 s, those of 90 s and before are forgotten
@@ -328,7 +329,7 @@ def test_a_file_without_a_message_left_is_left_out(spark: SparkSession, queue: Q
 
 @pytest.mark.spec("DDP-1", "DDP-10", "SND-17")
 def test_a_lost_race_looks_only_at_what_was_sent_since(
-    tmp_path: Path, spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     other = apart(tmp_path / "root", clock, 1)[0].queue("orders.fifo")
     queue.send("first", group_id="x", dedup_id="d3")
@@ -359,7 +360,7 @@ def test_a_lost_race_looks_only_at_what_was_sent_since(
 
 @pytest.mark.spec("DDP-10")
 def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
-    tmp_path: Path, spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     other = apart(tmp_path / "root", clock, 1)[0].queue("orders.fifo")
     holding, rewritten = ShardService.holding_sends, staged_files.rewrite
@@ -392,7 +393,7 @@ def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
 
 @pytest.mark.spec("DDP-1")
 def test_a_cut_off_send_is_judged_again_when_it_is_repeated(
-    tmp_path: Path, spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     with monkeypatch.context() as patch:
 
@@ -437,7 +438,7 @@ def test_a_lease_shows_ids_and_sequence_numbers_and_blocks_its_groups(spark: Spa
 
 @pytest.mark.spec("DDP-9", "RCV-4")
 def test_the_window_begins_with_the_commit_however_long_the_writing_took(
-    spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     stage = write_files.stage
 

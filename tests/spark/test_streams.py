@@ -29,6 +29,7 @@ from lakequeue.spark.checkpoint import FILE
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, manifests, write_files
 from lakequeue.testing import ManualClock
+from mutations import Patch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +131,7 @@ def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> No
     "name", [manifests.SendKey.of_batch("s", 0), manifests.SendKey.of_send("load")], ids=["batch", "send_id"]
 )
 def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
-    spark: SparkSession, lq: LakeQueue, queue: Queue, name: manifests.SendKey, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lq: LakeQueue, queue: Queue, name: manifests.SendKey, monkeypatch: Patch
 ) -> None:
     stage = write_files.stage
 
@@ -148,7 +149,7 @@ def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
 
 
 def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
-    spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     def killed(*_: Any) -> None:
         raise OSError("killed")
@@ -173,7 +174,7 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
 @pytest.mark.spec("QUE-33", "DLT-7")
 @pytest.mark.parametrize("hours", [13, 30])
 def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too_old_sends_nothing(
-    spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch, hours: float
+    spark: SparkSession, queue: Queue, monkeypatch: Patch, hours: float
 ) -> None:
     complete, now = commit_files.complete, time.time
 
@@ -215,7 +216,7 @@ def test_every_row_of_a_stream_is_sent_once(folder: Folder, queue: Queue, checkp
 @pytest.mark.core
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_batch_that_was_cut_off_is_sent_once(
-    folder: Folder, queue: Queue, checkpoint: str, committed: bool, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, queue: Queue, checkpoint: str, committed: bool, monkeypatch: Patch
 ) -> None:
     folder.drop("a", "a1", "a2")
 
@@ -236,7 +237,7 @@ def test_a_batch_that_was_cut_off_is_sent_once(
 
 @pytest.mark.core
 def test_the_replay_check_of_streams_can_fail(
-    folder: Folder, queue: Queue, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, queue: Queue, checkpoint: str, monkeypatch: Patch
 ) -> None:
     """Guarantee 5: without the number of the batch in the log, a repeated one is sent again."""
     folder.drop("a", "a1")

@@ -1,8 +1,8 @@
-"""The program of a worker process that judges conditions in SQL; `sandbox` starts it.
+"""The program of a worker process that evaluates SQL conditions; `sandbox` starts it.
 
-It imports DuckDB and Arrow and nothing of this package, to start quickly. A request is a condition that is to be
-checked, or to be judged for a table of messages. A condition may crash DuckDB, fill memory or run for ever; then
-the limits that are set here or the deadline of whoever asked end this process, and nothing else.
+It imports DuckDB and Arrow and nothing of this package, to start quickly. A request asks to check a condition, or
+to evaluate it on a table of messages. A condition may crash DuckDB, fill memory or run for ever; then the limits
+set here, or the deadline of the requesting process, end this process and nothing else.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
-    # else the names of Python's own variables would be tables
+    # otherwise Python variables would be tables
     "python_enable_replacements": "false",
     # rows keep their order
     "threads": "1",
-    # enough for a batch many times over, and so little that what needs more mostly gets an error of DuckDB's
+    # many times what a batch needs; most queries that need more get an error from DuckDB
     "memory_limit": "256MB",
 }
 _KINDS = {
     *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
     *("OPERATOR", "TYPE"),
 }
-"""Kinds of expressions that look at one row; others are subqueries, windows, ``*``, parameters and lambdas."""
+"""Kinds of expressions on one row; others are subqueries, windows, ``*``, parameters and lambdas."""
 OPERATORS = (
     *("+", "-", "*", "/", "//", "%", "^", "**", "&", "|", "~", "<<", ">>", "||", "@", "^@", "~~", "!~~", "~~*"),
     *("!~~*", "~~~", "->>"),
@@ -70,34 +70,34 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "choices": ("if", "nullif"),
 }
-"""The functions that a condition may call: what filters need, and nothing that crashes on a hostile message."""
+"""Functions that a condition may call: what filters need, and none that crash on a hostile message."""
 TYPES = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"),
     *("UBIGINT", "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S"),
     *("TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "INTERVAL", "UUID", "JSON"),
 )
-"""The types that a condition may cast to; no nested ones."""
+"""Types that a condition may cast to; none are nested."""
 _ALIASES = (
     *("bool", "logical", "int1", "int2", "int16", "short", "int", "int4", "int32", "signed", "int8", "int64"),
     *("long", "int128", "uint8", "uint16", "uint32", "uint64", "float4", "real", "float8", "dec", "numeric"),
     *("bpchar", "char", "string", "text", "binary", "bytea", "datetime", "timestamp_us", "timestamptz", "guid"),
 )
-"""Other names of theirs."""
+"""Other names of these types."""
 
 _CALLABLE = {*OPERATORS, *(name for names in FUNCTIONS.values() for name in names)}
 _CASTABLE = {*(name.lower() for name in TYPES), *_ALIASES}
 
 
 class Refused(Exception):
-    """A condition that is none, or fails on a message; with the reason in one line."""
+    """The text is no condition, or fails on a message; with the reason in one line."""
 
 
 class Exhausted(Refused):
-    """A condition that needs more memory than there is; what it had may not be free again."""
+    """The condition needs more memory than there is; what it used may not be freed."""
 
 
 class Evaluator:
-    """Judges conditions in a database in memory that reaches no file, network, extension or setting."""
+    """Evaluates conditions in an in-memory database without access to files, network, extensions or settings."""
 
     def __init__(self) -> None:
         self.connection = duckdb.connect(":memory:", config=_SETTINGS)
@@ -105,12 +105,12 @@ class Evaluator:
         self.connection.execute("SET lock_configuration = true")
 
     def check(self, text: str, columns: pa.Table) -> list[str]:
-        """Names of the columns that a condition looks at.
+        """Names of the columns that a condition uses.
 
-        The text goes into a query, so whatever could make that query another one is refused by its parsed form.
+        The text becomes part of a query, so its parsed form is checked to be one expression of allowed parts.
 
         Args:
-            columns: an empty table of those that it may use.
+            columns: an empty table with the columns that it may use.
 
         Raises:
             Refused: it is not one boolean expression over the columns.
@@ -138,16 +138,16 @@ class Evaluator:
         return sorted(names)
 
     def judge(self, text: str, rows: pa.Table) -> bytes:
-        """For each row a byte: 1 where a checked condition is true, 0 where it is false or NULL.
+        """A byte for each row: 1 where a checked condition is true, 0 where it is false or NULL.
 
         Raises:
-            Refused: it fails on a row, as by a cast of text that is no number.
+            Refused: it fails on a row, for example casting text to a number.
         """
         _, found = self._run(f"{_query(text)} IS TRUE FROM messages", rows)
         return bytes(true for (true,) in found)
 
     def _run(self, query: str, rows: pa.Table) -> tuple[str, list[tuple[Any, ...]]]:
-        """Type and values of the one column of a query."""
+        """Type and values of the only column of a query."""
         try:
             self.connection.register("messages", rows)
             found = self.connection.execute(query)
@@ -159,7 +159,7 @@ class Evaluator:
             raise Refused(_first_line(error)) from None
 
     def _parsed(self, text: str) -> dict[str, Any]:
-        """The one expression that the text is, in DuckDB's own form."""
+        """The expression, in DuckDB's parsed form."""
         try:
             statement, plain = (self._statement(query) for query in (_query(text), "SELECT (true)"))
             expression: dict[str, Any]
@@ -185,7 +185,7 @@ class Evaluator:
 
 
 def _query(text: str) -> str:
-    # no line of its own: a comment at the end must not take the bracket along
+    # the bracket is on a line of its own, so that a comment at the end does not hide it
     return f"SELECT ({text}\n)"
 
 
@@ -201,7 +201,7 @@ def _expressions(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _types(part: dict[str, Any]) -> Iterator[str]:
-    """Names of the types that a part of a condition names itself."""
+    """Names of the types in a part of a condition."""
     if part["class"] == "TYPE":
         yield part["type_name"]
     elif "cast_type" in part:  # of DuckDB 1
@@ -215,11 +215,11 @@ def _first_line(error: Exception | str) -> str:
 
 
 def limit(memory: int) -> None:
-    """Has the system limit what this process may have; nothing where it knows no such limits."""
+    """Sets limits of the operating system for this process, where it supports them."""
     with suppress(ImportError):  # not POSIX
         import resource
 
-        # no file is written, and no dump of what messages say
+        # no files, and no core dump with messages
         for what, most in (
             (resource.RLIMIT_DATA, memory),
             (resource.RLIMIT_FSIZE, 0),
@@ -230,7 +230,7 @@ def limit(memory: int) -> None:
 
 
 def limit_work(seconds: float) -> None:
-    """Has the system end this process when it has worked for some time from now on, should nobody else do so."""
+    """Has the operating system end this process after some more CPU time, as a second safeguard."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -240,16 +240,16 @@ def limit_work(seconds: float) -> None:
 
 
 def exhausted(memory: int) -> bool:
-    """Whether this process has so much memory now that the next request may find too little."""
+    """Whether this process uses so much memory that the next request may run out of it."""
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as sizes:  # on Linux
         return int(sizes.read().split()[5]) * os.sysconf("SC_PAGE_SIZE") > memory / 2
     return False
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers requests, each a line of JSON and a stream of Arrow, until nobody asks any more.
+    """Answers requests, each a line of JSON and an Arrow stream, until there are no more.
 
-    A reply is a line of JSON, which says whether it is the last one, and a byte for each row that was judged.
+    A reply is a line of JSON, which says whether it is the last one, and a byte for each evaluated row.
     """
     begin = json.loads(requests.readline())
     limit(begin["memory"])
@@ -257,8 +257,8 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         os.nice(begin["nice"])
     evaluator = Evaluator()
     reply(replies, {})
-    os.dup2(1, 2)  # nobody reads errors any more
-    while asked(requests, begin["idle"]) and (line := requests.readline()):
+    os.dup2(1, 2)  # errors are only read while it starts
+    while wait_for_request(requests, begin["idle"]) and (line := requests.readline()):
         request = json.loads(line)
         rows = pa.ipc.open_stream(requests.read(request["bytes"])).read_all()
         limit_work(request["seconds"])
@@ -278,9 +278,9 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             return
 
 
-def asked(requests: BinaryIO, seconds: float) -> bool:
+def wait_for_request(requests: BinaryIO, seconds: float) -> bool:
     """Waits for the next request; False if none comes in time."""
-    with suppress(ImportError, OSError, ValueError):  # where a pipe cannot be waited for, there is no hurry
+    with suppress(ImportError, OSError, ValueError):  # no select on pipes: the read waits
         import select
 
         return bool(select.select([requests], [], [], seconds)[0])
@@ -293,7 +293,7 @@ def reply(replies: BinaryIO, document: dict[str, Any], marks: bytes = b"") -> No
 
 
 def own_output() -> BinaryIO:
-    """Standard output for replies alone; what libraries print there goes nowhere."""
+    """Standard output, reserved for replies; what libraries print is discarded."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return replies

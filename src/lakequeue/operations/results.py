@@ -1,4 +1,4 @@
-"""What a queue answers with: rows of the log and of the ledger as messages and counts."""
+"""The values that a queue returns: messages and counts, made of rows of the log and of the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakequeue.shard import ClaimedSpan, ClaimResult, Run
 
 @attrs.frozen
 class QueueCounts:
-    """Messages of a queue by what may be done with them; ``oldest_age`` in seconds or None.
+    """Messages of a queue by state; ``oldest_age`` in seconds, or None without messages.
 
     ``held``: sent while as many were delayed as may be, and not counted as such until there are fewer.
     """
@@ -35,7 +35,7 @@ WITH_VISIBLE_AT = (MessageState.VISIBLE, MessageState.IN_FLIGHT, MessageState.DE
 
 @attrs.frozen
 class PeekedMessage:
-    """A message as it lies in the queue, looked at without receiving it."""
+    """A stored message, as ``peek`` shows it."""
 
     message_id: str
     body: str
@@ -92,7 +92,7 @@ def received_message(
 
 
 def peeked_message(row: Mapping[str, Any], state: MessageState, run: Run) -> PeekedMessage:
-    """A message as someone sees it who only looks."""
+    """A message as ``peek`` shows it."""
     visible_at = None
     if state in WITH_VISIBLE_AT:
         visible_at = row["sent_at"] if run.visible_at is None else from_micros(run.visible_at)

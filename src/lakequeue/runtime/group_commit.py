@@ -1,4 +1,4 @@
-"""Group commit: whatever waits when a commit ends goes into the next one."""
+"""Group commit: requests that wait when a commit ends go into the next one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds after which a waiter looks whether an interrupt has left everybody without a leader."""
+"""Seconds after which a waiter checks whether an interrupt has left the group without a leader."""
 
 
 class _Item(Generic[Request, Answer]):
     def __init__(self, request: Request) -> None:
         self.request = request
         self.event = threading.Event()
-        """Set when it is done, and when it is its turn to lead."""
+        """Set when the request is done, and when it is its turn to lead."""
         self.done = False
         self.answer: Answer | None = None
         self.error: BaseException | None = None
@@ -36,9 +36,9 @@ class _Item(Generic[Request, Answer]):
 class GroupCommit(Generic[Request, Answer]):
     """Hands the requests of concurrent callers to one of them, a batch at a time.
 
-    The caller that finds nobody at work leads: it runs the batch, then wakes one that arrived meanwhile. No
-    thread of its own, and at most one batch runs at a time. The lead is a lock, so a leader that is interrupted
-    gives it up whatever it was doing; a waiter that nobody woke for a while takes it.
+    A caller that finds no batch running leads: it runs one, then wakes a caller that arrived meanwhile. There is
+    no extra thread, and at most one batch runs at a time. The lead is a lock, so an interrupted leader releases it
+    whatever it was doing, and a waiter that was not woken for a while takes it.
     """
 
     def __init__(self, run: Callable[[Sequence[Request]], Sequence[Answer | BaseException]]) -> None:

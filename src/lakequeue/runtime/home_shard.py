@@ -1,8 +1,8 @@
-"""The shard that a process keeps to, so that processes on one queue meet at few commits.
+"""The home shard of a process, so that processes on one queue rarely compete for a commit.
 
 Commits of two processes to one shard wait for each other, those to two shards do not. So a process begins its
-sends and receives at one shard. Where it keeps losing races it moves on, to a shard where nobody seems to be; with
-as many shards as processes each soon has one of its own. Where it keeps finding nothing, it follows the messages.
+sends and receives at one shard. If it keeps losing races there, it moves to a shard that no process seems to use;
+with as many shards as processes each soon has one of its own. If it keeps finding no messages, it follows them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable
 
 ELSEWHERE_EVERY = 16
-"""Receives of which one begins at another shard, so that none is forgotten with fewer consumers than shards."""
+"""One in this many receives begins at another shard, so that no shard is forgotten when consumers are few."""
 _ALONE = 0.125
-"""What a commit without a lost race takes off the strain; each lost one adds 1. So those who look here now and
-then leave none, those who live here a lot."""
+"""Strain that a commit without a lost race removes; each lost race adds 1. So a process that commits here now and
+then leaves none, and one that has its home here leaves a lot."""
 _LEAST, _MOST = 2.0, 64.0
-"""Strain at which the home moves, at first and at most: where processes outnumber shards, to move is of no use."""
+"""Strain at which the home moves, at first and at most: moving is of no use if processes outnumber shards."""
 _QUIET = 64
-"""Commits in a row without strain after which moving is as easy as at first."""
+"""Commits in a row without strain after which the first threshold applies again."""
 _MISSES = 8
 """Receives in a row that found messages only elsewhere, after which the home moves there."""
 
@@ -69,10 +69,10 @@ class HomeShard:
                 self._patience = _LEAST
 
     def settle(self, activity: Callable[[int], object]) -> None:
-        """Moves if it is time to.
+        """Moves the home if the strain is high enough.
 
         Args:
-            activity: how a shard stands. Where that is the same at two times nobody was in between.
+            activity: a value that changes with every commit to a shard.
         """
         if not (self._strain or self._seen) or not self._settling.acquire(blocking=False):
             return

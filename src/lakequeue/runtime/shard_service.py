@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from lakequeue.runtime.shard_ledger import ShardLedger
+from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.storage.messages.body_cache import BodyCache
 
@@ -16,12 +18,12 @@ from lakequeue.storage.messages.body_cache import BodyCache
 def settle(shards: Sequence[ShardService]) -> Sequence[int]:
     """The order in which this process goes through the shards of a queue."""
     home = shards[0].shared.home
-    with suppress(Exception):  # it is for speed alone, and whoever needs the other shards will see what it is
+    with suppress(Exception):  # it is for speed alone; a call that needs the other shards reports the failure
         home.settle(lambda shard: shards[shard].activity())
     return home.order()
 
 
-class ShardService(ShardSender):
+class ShardService(ShardSender, ShardReader, ShardLedger):
     """Everything this process does with one shard. Thread-safe."""
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""Calls of several commits: once one is done, a failure of a later one says that repeating is needed and safe."""
+"""Calls of several commits: if one fails after another, the error says that repeating is needed and safe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Steps:
     """The commits of one call, one after another.
 
     Args:
-        call: what to name it in an error.
+        call: its name in an error.
     """
 
     def __init__(self, call: str) -> None:
