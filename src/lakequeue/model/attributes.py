@@ -86,7 +86,7 @@ _ATTRIBUTES = (
     _Attribute("shards", "Shards", "count"),
 )
 HIDDEN = frozenset({"CreatedDeduplicationScope"})
-"""Wire names of what the tables keep, but nobody sets or is shown."""
+"""Wire names of attributes that the tables keep, but that cannot be set and are not shown."""
 
 _BY_FIELD = {a.field: a for a in _ATTRIBUTES}
 _BY_WIRE = {a.wire: a for a in _ATTRIBUTES} | {a.cmq: a for a in _ATTRIBUTES if a.cmq}

@@ -1,4 +1,4 @@
-"""Redrive policies: which queue takes what was received too often, and who may send it there (DLQ-2, DLQ-6).
+"""Redrive policies: the queue for messages received too often, and which sources it allows (DLQ-2, DLQ-6).
 
 On the wire both policies are JSON that names queues by ARN. Here a queue is named by its name; `located` makes
 the ARNs of a region out of names.

@@ -149,7 +149,7 @@ def _sweep(queue: OpenQueue, summary: CompactionSummary) -> None:
             for path in (layout.messages_path, layout.receipts_path)
         )
         with summary.step(f"removing files of shard {shard.shard}"):
-            if waiting is not None:  # else nobody knows which files a bulk send still needs
+            if waiting is not None:  # else it is unknown which files a bulk send still needs
                 summary.freed(cleaning.vacuum(messages, layout.MESSAGES_RETENTION, waiting.get(shard.shard, ())))
             summary.freed(cleaning.vacuum(receipts, layout.RECEIPTS_RETENTION))
         with summary.step(f"trimming the logs of shard {shard.shard}"):

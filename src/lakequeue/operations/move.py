@@ -67,7 +67,7 @@ def claim(queue: OpenQueue, shard: ShardService, command: Claim) -> Result:
             continue
         try:
             finish(queue, shard)
-        except Exception as error:  # claimed already: to raise would hide them from everybody
+        except Exception as error:  # claimed already: an error would hide them from every consumer
             _log.warning("a move from %s is unfinished: %s", queue.name, first_line(error))
         return result
 

@@ -158,7 +158,7 @@ def claim(
             command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
             result = move.claim(queue, shard, command)
         except LakeQueueError:
-            if parts:  # claimed already: to raise would hide them from everybody
+            if parts:  # claimed already: an error would hide them from every consumer
                 break
             raise
         if isinstance(result.error, OverLimit):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 30
 CACHED_QUEUES = 1_000
-"""Queues whose shards stay in memory, with what they have read, though nobody has them open."""
+"""Queues whose shards stay in memory, with their caches, after the last object of the queue is gone."""
 
 
 class _Shards(list[ShardService]):
@@ -208,7 +208,7 @@ class Root:
         raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
 
     def sweep_catalog(self) -> Freed:
-        """Removes what nobody needs of the catalog, and tables that it does not name."""
+        """Removes files that the catalog no longer needs, and tables that it does not name."""
         with self.lock:
             return self.catalog.sweep()
 

@@ -214,7 +214,7 @@ class ShardSender(ShardReader):
             self._appender = None
 
     def merge_segments(self, now: int, fifo: bool) -> None:
-        """Joins small files after a segment was closed by somebody who did not send through here."""
+        """Merges small files after a segment was closed by an append that did not pass this sender."""
         with self._at_log():
             self._merge_segments(now, fifo)
 
@@ -225,7 +225,7 @@ class ShardSender(ShardReader):
             QueueDoesNotExist: the log is closed.
         """
         floor = self._committed_floor()
-        # a handle of its own: the fences keep it apart from senders, who need not wait for it
+        # a handle of its own: the fences keep it apart from sends, which need not wait for it
         table = self._engine.open(self._messages)
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist("The specified queue does not exist.")

@@ -18,7 +18,7 @@ from lakequeue.storage.messages.body_cache import BodyCache
 def settle(shards: Sequence[ShardService]) -> Sequence[int]:
     """The order in which this process goes through the shards of a queue."""
     home = shards[0].shared.home
-    with suppress(Exception):  # it is for speed alone, and whoever needs the other shards will see what it is
+    with suppress(Exception):  # it is for speed alone; a call that needs the other shards reports the failure
         home.settle(lambda shard: shards[shard].activity())
     return home.order()
 
