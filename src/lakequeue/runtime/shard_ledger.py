@@ -116,7 +116,7 @@ class ShardLedger:
             return [table.version for table in tables]
 
     def forgotten(self) -> bool:
-        """Whether no process has claimed new messages since this one last asked; False the first time."""
+        """Whether no process claimed new messages since this one last read the ledger; False the first time."""
         with self._at_ledger():
             known = self._machine and self._machine.head.head_offset
             return self._fresh_machine().head.head_offset == known

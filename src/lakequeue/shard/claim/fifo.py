@@ -175,9 +175,7 @@ class Groups:
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Put the groups that lost their head back in the queue, `behind` those that wait or by their age
-        (FIF-14).
-        """
+        """Queue the groups that lost their head again, `behind` those that wait (FIF-14) or by age."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -218,9 +216,7 @@ class Groups:
         heapq.heappush(self._waiting, (self._shard.visible_since(offset), offset, group))
 
     def _next(self) -> tuple[str, int] | None:
-        """The group that has waited longest, and its next offset; scans fresh messages for groups that waited
-        longer.
-        """
+        """The group that has waited longest, and its next offset; scans fresh messages that may come first."""
         shard = self._shard
         while True:
             known = self._waiting[0] if self._waiting else None
