@@ -81,7 +81,7 @@ class BareSearch:
 
     def _found(self) -> Iterator[int]:
         for shard in self._queue.runtime.shards:
-            for batch in browse.batches(shard, self._queue.runtime.now, browse.ROWS):
+            for batch in browse.batches(self._queue.runtime, shard, browse.ROWS):
                 self._connection.register("messages", batch.table({"body", "state"}))
                 marks = self._connection.execute(self._query).fetchnumpy()["found"]
                 yield int(marks.sum())

@@ -323,7 +323,11 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Messages with the run that each lies in, if any; `only` leaves others unread."""
+    """Messages with the run that each lies in, if any; `only` leaves others unread.
+
+    No filter on the ledger reaches its scans, here and in `_heads`: Delta plans those with one Spark job less each
+    (a query over 16 shards: 68 jobs with, 53 without).
+    """
     fields = ", ".join(_MESSAGE_FIELDS)
     types = {"source_receive_count": "INT", **MESSAGES}
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
@@ -350,7 +354,7 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
                 SELECT shard, greatest(first_offset, chunk * {_CHUNK}) AS `offset`, false AS is_message,
                     {no_fields}, named_struct({run}) AS begun
                 FROM ({_ledgers(root, queue)})
-                LATERAL VIEW OUTER explode(sequence(first_offset DIV {_CHUNK}, last_offset DIV {_CHUNK})) AS chunk
+                LATERAL VIEW explode(sequence(first_offset DIV {_CHUNK}, last_offset DIV {_CHUNK})) AS chunk
                 WHERE chunk + first_offset >= 0
             )
         )
