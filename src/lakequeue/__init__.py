@@ -20,6 +20,7 @@ from lakequeue.model.messages import (
     SendResult,
 )
 from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
+from lakequeue.model.states import MessageState
 from lakequeue.operations.compact import CompactionSummary
 from lakequeue.operations.results import PeekedMessage, QueueCounts
 from lakequeue.queue import Queue
@@ -43,6 +44,7 @@ __all__ = [
     "Lease",
     "LeaseCounts",
     "Message",
+    "MessageState",
     "NoRenewal",
     "Outcome",
     "PeekedMessage",

@@ -88,7 +88,7 @@ MUTATIONS = [
     ),
     Mutation(
         "remove without appending",
-        replace("lakequeue.operations.move.deliver", lambda *_: False),
+        replace("lakequeue.runtime.shard_sender.deliver", lambda *_: False),
         {killed: "DLQ-2 DLQ-8"},
     ),
     Mutation("use a number again", use_a_number_again, {every_move_of_a_shard_arrives: "DLQ-2 DLQ-8"}),

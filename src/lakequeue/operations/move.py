@@ -24,10 +24,9 @@ from lakequeue.operations.send import shard_of_group
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
-from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import first_line
-from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
+from lakequeue.storage.messages.deliver_moved import Cells, Source
 
 if TYPE_CHECKING:
     from lakequeue.conditions.predicate import Predicate
@@ -201,15 +200,7 @@ def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueR
                 index = shard_of_group(group, target.shards) if fifo else turn
                 messages.setdefault(index, []).append(_cells(queue, row, count, fifo))
     shards = queue.root.shards(target)
-    for index, cells in messages.items():
-        table = queue.root.engine.open(layout.messages_path(queue.root.path, target.key, index))
-        closes = deliver(table, source, cells, queue.now)
-        if closes is None:
-            return False
-        if closes:
-            shards[index].merge_segments(queue.now(), fifo)
-        shards[index].wake()
-    return True
+    return all(shards[index].deliver(source, cells, queue.now, fifo) for index, cells in messages.items())
 
 
 def _cells(queue: OpenQueue, row: dict[str, Any], count: int, fifo: bool) -> Cells:

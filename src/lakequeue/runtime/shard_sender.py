@@ -23,6 +23,7 @@ from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import Turns
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import WINDOW, DedupWindow, Key, dedup_key
+from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
 from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all, merge_recent
 
 _log = logging.getLogger("lakequeue")
@@ -213,10 +214,21 @@ class ShardSender(ShardReader):
             _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
             self._appender = None
 
-    def merge_segments(self, now: int, fifo: bool) -> None:
-        """Merges small files after a segment was closed by an append that did not pass this sender."""
-        with self._at_log():
-            self._merge_segments(now, fifo)
+    def deliver(self, source: Source, messages: Sequence[Cells], now: Now, fifo: bool) -> bool:
+        """Appends messages that are moved here, unless they arrived before; False if the log is closed.
+
+        Raises:
+            RequestThrottled: too many lost races; nothing was appended.
+        """
+        # a handle of its own, as in `compact`
+        closes = deliver(self._engine.open(self._messages), source, messages, now)
+        if closes is None:
+            return False
+        if closes:
+            with self._at_log():
+                self._merge_segments(now(), fifo)
+        self.wake()
+        return True
 
     def compact(self, now: int, fifo: bool) -> MergeCounts:
         """Drops what lies below the floor, and joins small files, of the log.
