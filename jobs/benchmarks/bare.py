@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks.harness import Action
 from lakequeue import Queue
 from lakequeue.operations import browse
-from lakequeue.shard import IN_FLIGHT, Head, Run
+from lakequeue.shard.runs import IN_FLIGHT, Head, Run
 from lakequeue.storage import layout
 from lakequeue.storage.ledger import run_rows
 from lakequeue.storage.messages.append import SEGMENT_COMMITS

@@ -25,7 +25,7 @@ from lakequeue.operations.compact import CompactionSummary
 from lakequeue.operations.results import PeekedMessage, QueueCounts
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, NoRenewal
-from lakequeue.shard import LeaseCounts
+from lakequeue.shard.commands import LeaseCounts
 
 __version__ = "0.2.0"
 

@@ -1,4 +1,4 @@
-"""The tree of errors: what the service refused, what the environment broke, what the caller mis-set.
+"""The tree of errors: refusals by the service, failures of the environment, contradictory options.
 
 Codes, legacy codes and HTTP statuses are those of SQS (ERR-6); `cmq_code` is filled in for queues of the
 `cmq` profile (ERR-7). All errors survive pickling, request id included.
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class LakeQueueError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Base class of every error that this package raises on purpose."""
 
 
 class QueueServiceError(LakeQueueError):
@@ -80,7 +80,7 @@ class QueueServiceError(LakeQueueError):
 
 
 class QueueDoesNotExist(QueueServiceError):
-    """No queue of that name lives in this region (any more); create it, or correct name or region."""
+    """The region has no queue of this name, or it was deleted; create it, or correct the name or region."""
 
     code = "QueueDoesNotExist"
     legacy_code = "AWS.SimpleQueueService.NonExistentQueue"
@@ -88,7 +88,7 @@ class QueueDoesNotExist(QueueServiceError):
 
 
 class QueueNameExists(QueueServiceError):
-    """The name is taken by a queue with other attributes (QUE-15), or taken at all on `cmq` (QUE-16)."""
+    """A queue of this name exists with other attributes (QUE-15), or on `cmq` with any (QUE-16)."""
 
     code = "QueueNameExists"
     legacy_code = "QueueAlreadyExists"
@@ -96,7 +96,7 @@ class QueueNameExists(QueueServiceError):
 
 
 class QueueDeletedRecently(QueueServiceError):
-    """The name was given up less than the profile's cool-down ago (QUE-14); wait and create again."""
+    """A queue of this name was deleted within the profile's cool-down (QUE-14); wait, then create it."""
 
     code = "QueueDeletedRecently"
     legacy_code = "AWS.SimpleQueueService.QueueDeletedRecently"
@@ -106,7 +106,7 @@ class QueueDeletedRecently(QueueServiceError):
 
 
 class ReceiptHandleIsInvalid(QueueServiceError):
-    """The text is no receipt handle of this queue (RCP-9); use the handle that a receive returned."""
+    """The text is not a receipt handle of this queue (RCP-9); use the handle that a receive returned."""
 
     code = "ReceiptHandleIsInvalid"
     legacy_code = "ReceiptHandleIsInvalid"
@@ -115,7 +115,7 @@ class ReceiptHandleIsInvalid(QueueServiceError):
 
 
 class MessageNotInflight(QueueServiceError):
-    """The visibility of a message that is not hidden cannot be changed (RCP-12); receive it again."""
+    """The message is not in flight, so its visibility cannot change (RCP-12); receive it again."""
 
     code = "MessageNotInflight"
     legacy_code = "AWS.SimpleQueueService.MessageNotInflight"
@@ -123,7 +123,7 @@ class MessageNotInflight(QueueServiceError):
 
 
 class OverLimit(QueueServiceError):
-    """A cap of the queue is reached (INF-3, QUE-21); settle messages, or spread over more queues."""
+    """The queue has reached a cap (INF-3, QUE-21); settle messages, or use more queues."""
 
     code = "OverLimit"
     legacy_code = "OverLimit"
@@ -132,7 +132,7 @@ class OverLimit(QueueServiceError):
 
 
 class TooManyEntriesInBatchRequest(QueueServiceError):
-    """The batch has more entries than the profile allows (BAT-1); cut it."""
+    """The batch has more entries than the profile allows (BAT-1); split it."""
 
     code = "TooManyEntriesInBatchRequest"
     legacy_code = "AWS.SimpleQueueService.TooManyEntriesInBatchRequest"
@@ -156,7 +156,7 @@ class BatchEntryIdsNotDistinct(QueueServiceError):
 
 
 class InvalidBatchEntryId(QueueServiceError):
-    """The id of a batch entry has other characters, or more of them, than allowed (BAT-5)."""
+    """The id of a batch entry is too long or has characters that are not allowed (BAT-5)."""
 
     code = "InvalidBatchEntryId"
     legacy_code = "AWS.SimpleQueueService.InvalidBatchEntryId"
@@ -167,7 +167,7 @@ class InvalidBatchEntryId(QueueServiceError):
 
 
 class BatchRequestTooLong(QueueServiceError):
-    """The entries of a batch are too long together (BAT-5); cut it."""
+    """The entries of a batch are too long together (BAT-5); split it."""
 
     code = "BatchRequestTooLong"
     legacy_code = "AWS.SimpleQueueService.BatchRequestTooLong"
@@ -210,7 +210,7 @@ class InvalidParameterValue(QueueServiceError):
 
     @classmethod
     def of(cls, value: object, parameter: str, reason: str) -> InvalidParameterValue:
-        """The error for a value of a parameter, as SQS words it; the reason is a sentence."""
+        """The error for a parameter's value, worded as SQS does; ``reason`` is a sentence."""
         return cls(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
 
 
@@ -262,8 +262,8 @@ class QueueClientError(LakeQueueError):
 
     Attributes:
         message: what failed.
-        outcome_unknown: True if the call may have taken effect; repeating it with the same ids or handles
-            is then needed and safe.
+        outcome_unknown: True if the call may have taken effect; then repeat it with the same ids or handles,
+            which is safe.
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
@@ -273,7 +273,7 @@ class QueueClientError(LakeQueueError):
 
 
 class InvalidOptions(LakeQueueError):
-    """Options of a client-side object contradict each other or their ranges; `.problems` names them all."""
+    """Options contradict each other or are out of range; `.problems` lists every problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(list(problems))
@@ -284,11 +284,11 @@ class InvalidOptions(LakeQueueError):
 
 
 class LeaseLost(LakeQueueError):
-    """Nothing is left of a lease: all its messages went to somebody else, expired or were settled.
+    """The lease holds no message any more: all were received again, expired or were settled.
 
     Attributes:
-        done: messages that the call still settled.
-        lost: messages that it could not settle any more.
+        done: messages that the call settled.
+        lost: messages that it could no longer settle.
     """
 
     def __init__(self, done: int = 0, lost: int = 0) -> None:
@@ -318,7 +318,7 @@ CMQ_CODES: dict[str, int] = {
 
 @contextmanager
 def coded_for(profile_name: str) -> Iterator[None]:
-    """Gives service errors that pass through their CMQ number, if the profile is `cmq` (ERR-7)."""
+    """Sets the CMQ number of service errors raised in the block, on the `cmq` profile only (ERR-7)."""
     try:
         yield
     except QueueServiceError as error:

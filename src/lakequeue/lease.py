@@ -26,7 +26,7 @@ from lakequeue.operations.lease import LeasedMessages
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.shard import LeaseCounts
+from lakequeue.shard.commands import LeaseCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

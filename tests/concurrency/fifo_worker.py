@@ -21,7 +21,7 @@ from worker import Diary, micros  # a script sees the files beside it
 
 from lakequeue import LakeQueue, Queue, QueueClientError, QueueServiceError, RequestThrottled, SendEntry
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import Claim, ClaimResult
+from lakequeue.shard.commands import Claim, ClaimResult
 from lakequeue.storage.messages import append, merge_segments
 
 QUEUE = "orders.fifo"

@@ -14,7 +14,8 @@ from concurrency.fifo_history import fifo_rows
 from concurrency.harness import apart, application_id, check_log, drain, small_segments
 from lakequeue import LakeQueueError, Message, Queue, SendEntry
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import IN_FLIGHT, ShardMachine
+from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.runs import IN_FLIGHT
 from lakequeue.shard.state import ShardState
 from lakequeue.storage import layout, ledger
 from lakequeue.storage.engines.point import PointTable

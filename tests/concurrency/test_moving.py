@@ -159,7 +159,7 @@ def test_dead_letters_of_a_killed_process_are_in_one_queue_once(
     if takes_over is not redrive or step in (MARK, APPEND):
         assert (source, dead) == (["c"], ["a", "b"])
     assert (stored(mine.queue), stored(mine.dead)) == (source, dead)
-    assert shard_of(theirs.queue).look(lambda machine: machine.outgoing()) is None
+    assert shard_of(theirs.queue).query(lambda machine: machine.outgoing()) is None
 
 
 @pytest.mark.spec("DLQ-8")
@@ -533,4 +533,4 @@ def test_each_move_of_a_shard_has_a_number_of_its_own(two: Two) -> None:
     redrive(theirs)  # finds nothing to move
     letters(theirs)
     assert number() == 2
-    assert shard_of(theirs.queue).look(lambda machine: machine.head.move_number) == 2
+    assert shard_of(theirs.queue).query(lambda machine: machine.head.move_number) == 2

@@ -22,7 +22,8 @@ from concurrency.test_moving import (
 )
 from lakequeue import LakeQueueError
 from lakequeue.operations import move as moves
-from lakequeue.shard import Moved, move
+from lakequeue.shard import move
+from lakequeue.shard.commands import Moved
 from lakequeue.shard.state import ShardState
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace, shown_by

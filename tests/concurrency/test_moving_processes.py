@@ -17,7 +17,7 @@ import pytest
 from concurrency.harness import log_rows
 from concurrency.test_faults import WORKER
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
-from lakequeue.shard import Outgoing
+from lakequeue.shard.commands import Outgoing
 
 SOAK_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
 
@@ -60,7 +60,7 @@ def movers(tmp_path: Path) -> Iterator[Movers]:
 
 
 def unfinished(queue: Queue) -> list[Outgoing]:
-    moves = [shard.look(lambda machine: machine.outgoing()) for shard in queue.runtime.shards]
+    moves = [shard.query(lambda machine: machine.outgoing()) for shard in queue.runtime.shards]
     return [move for move in moves if move is not None]
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from lakequeue import LakeQueue, QueueClientError, QueueServiceError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.operations import compact
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import Claim
+from lakequeue.shard.commands import Claim
 from lakequeue.storage import cleaning, layout, ledger
 from lakequeue.storage.engines import commit, log_trimming
 from lakequeue.storage.engines.point import PointEngine, PointTable

@@ -26,7 +26,7 @@ from conformance.harness import Harness, point_only
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations.compact import compact_root
 from lakequeue.runtime import root as roots
-from lakequeue.shard import Rewrite
+from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import layout, ledger
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import DataFile
@@ -462,7 +462,7 @@ def test_a_pass_finishes_what_was_interrupted(harness: Harness, clock):
     shard_of(harness.open().queue("deleted")).close()
     succeeded(harness.open().compact())
     assert [queue.name for queue in harness.open().list_queues()] == ["set"]
-    assert shard_of(harness.queue("set")).look(lambda machine: machine.head.attributes["DelaySeconds"]) == "50"
+    assert shard_of(harness.queue("set")).query(lambda machine: machine.head.attributes["DelaySeconds"]) == "50"
     assert deleted.name == "deleted"
 
 

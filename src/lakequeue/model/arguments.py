@@ -1,4 +1,4 @@
-"""Checks of arguments that belong to no attribute of a queue."""
+"""Checks of arguments that do not depend on queue attributes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lakequeue.model.clock import to_micros
 
 
 def check_instant(parameter: str, value: object) -> int:
-    """Microseconds since the epoch of an aware instant; InvalidParameterValue if it is none."""
+    """An aware instant in microseconds since the epoch; InvalidParameterValue for anything else."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return to_micros(value)
     raise InvalidParameterValue.of(value, parameter, "Must be an instant with a time zone.")
 
 
 def check_whole(parameter: str, value: object) -> None:
-    """InvalidParameterValue unless a value is a whole number of at least 1."""
+    """Raises InvalidParameterValue unless the value is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidParameterValue.of(value, parameter, "Must be a whole number of at least 1.")

@@ -23,7 +23,8 @@ from lakequeue.model.states import MessageState
 from lakequeue.operations.results import WITH_VISIBLE_AT, PeekedMessage, peeked_message
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import Run, ShardMachine
+from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.runs import Run
 from lakequeue.storage import layout
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def batches(
     most, gone_through = growth * rows, 0
     while True:
         instant = queue.now()
-        runs = shard.look(lambda machine: parts(machine, instant, rows, start))  # noqa: B023
+        runs = shard.query(lambda machine: parts(machine, instant, rows, start))  # noqa: B023
         if not runs:
             return
         for offsets, table in _read(shard, [run for run, _ in runs], rows):

@@ -18,7 +18,7 @@ from lakequeue.operations.depth import depth
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import Expire
+from lakequeue.shard.commands import Expire
 from lakequeue.storage import cleaning, layout, stats
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import first_line

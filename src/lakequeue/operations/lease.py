@@ -17,7 +17,7 @@ from lakequeue.operations.settle import visibility
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.runtime.steps import Steps
-from lakequeue.shard import ClaimResult, Command, LeaseCounts, LeaseDelete, LeaseExtend, LeaseRelease
+from lakequeue.shard.commands import ClaimResult, Command, LeaseCounts, LeaseDelete, LeaseExtend, LeaseRelease
 from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace, lease_frame
 from lakequeue.storage.layout import messages_path
 

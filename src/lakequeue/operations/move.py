@@ -23,7 +23,7 @@ from lakequeue.operations import browse
 from lakequeue.operations.send import shard_of_group
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import Claim, Move, MoveBack, Moved, Outgoing, Result
+from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import first_line
 from lakequeue.storage.messages.deliver_moved import Cells, Source
@@ -166,7 +166,7 @@ def _key(queue: OpenQueue, arn: str) -> str | None:
 def finish(queue: OpenQueue, shard: ShardService) -> None:
     """Completes the move of a shard that is under way, if there is one."""
     with queue.finishing_moves:  # the second thread of a process finds nothing left to do
-        move = shard.look(lambda machine: machine.outgoing())
+        move = shard.query(lambda machine: machine.outgoing())
         if move is None:
             return
         target = queue.root.living(move.target_key)

@@ -21,7 +21,7 @@ from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import ShardMachine
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import ShardLog

@@ -23,7 +23,7 @@ from lakequeue.operations.attributes import check_redrive
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import ATTEMPTS, Root
-from lakequeue.shard import Head
+from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.retry import Races

@@ -26,7 +26,7 @@ from lakequeue.operations.settle import visibility
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, settle
 from lakequeue.runtime.waiters import Waiter
-from lakequeue.shard import Claim, ClaimResult
+from lakequeue.shard.commands import Claim, ClaimResult
 from lakequeue.storage.engines.commit import first_line
 
 POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
@@ -189,7 +189,7 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
         return
     now = queue.now()
     for shard in shards:
-        if shard.look(lambda machine: machine.attempt_lives(attempt_id, now)):
+        if shard.query(lambda machine: machine.attempt_lives(attempt_id, now)):
             yield shard
             return
     start = zlib.crc32(attempt_id.encode())  # so that retries at the same time begin with the same one

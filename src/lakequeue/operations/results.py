@@ -11,7 +11,8 @@ import attrs
 from lakequeue.model.clock import from_micros
 from lakequeue.model.messages import AttributeValue, Message, select_attributes
 from lakequeue.model.states import MessageState
-from lakequeue.shard import ClaimedSpan, ClaimResult, Run
+from lakequeue.shard.commands import ClaimedSpan, ClaimResult
+from lakequeue.shard.runs import Run
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ from lakequeue.model.arguments import check_instant
 from lakequeue.model.clock import to_micros
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.steps import Steps
-from lakequeue.shard import Rewind
+from lakequeue.shard.commands import Rewind
 
 
 def rewind(queue: OpenQueue, to: datetime) -> int:
@@ -18,7 +18,7 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
     with queue.service("rewind") as call:
         command = Rewind(check_instant("RewindTime", to))
         for shard in queue.shards:  # all are asked first, so that a refusal leaves every shard as it is
-            shard.look(lambda machine: machine.check_rewind(command, queue.now()))
+            shard.query(lambda machine: machine.check_rewind(command, queue.now()))
         count, checked, steps = 0, attrs.evolve(command, checked=True), Steps("rewind")
         for shard in queue.shards:
             with steps.step():
@@ -31,4 +31,4 @@ def rewindable(queue: OpenQueue, to: datetime) -> int:
     """How many messages a rewind to an instant would make visible now; refused as the rewind is."""
     with queue.service("rewindable"):
         command = Rewind(to_micros(to))
-        return sum(shard.look(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards)
+        return sum(shard.query(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards)

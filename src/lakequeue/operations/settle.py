@@ -11,7 +11,7 @@ from lakequeue.model.clock import Duration
 from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess, check_batch_ids
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.shard import ChangeVisibility, Command, Delete
+from lakequeue.shard.commands import ChangeVisibility, Command, Delete
 
 _Maker = Callable[[int, str, str], Command]
 """Makes a command of offset, lease id and the text of the handle."""

@@ -16,7 +16,7 @@ from lakequeue.runtime.calls import Call, logged
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.runtime.steps import Steps
-from lakequeue.shard import Close, Command, SetAttributes
+from lakequeue.shard.commands import Close, Command, SetAttributes
 from lakequeue.storage.catalog import QueueRow
 
 _Checked = TypeVar("_Checked")

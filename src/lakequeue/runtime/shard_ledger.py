@@ -14,17 +14,8 @@ from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.runtime.waiters import Waiters
-from lakequeue.shard import (
-    Claim,
-    Command,
-    Counts,
-    Expire,
-    Purge,
-    Result,
-    Rewrite,
-    SetAttributes,
-    ShardMachine,
-)
+from lakequeue.shard.commands import Claim, Command, Counts, Expire, Purge, Result, Rewrite, SetAttributes
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import Engine, StaleSnapshot
 from lakequeue.storage.engines.retry import Races
@@ -100,7 +91,7 @@ class ShardLedger:
 
     def depth(self, now: int) -> ShardDepth:
         """Fresh counts."""
-        return self.look(lambda machine: ShardDepth.of(machine, now))
+        return self.query(lambda machine: ShardDepth.of(machine, now))
 
     def next_event(self, now: int) -> int | None:
         """When a claim may find more than now, as far as this process knows."""
@@ -127,8 +118,8 @@ class ShardLedger:
         machine = self._machine
         return 0 if machine is None else machine.attributes_version
 
-    def look(self, question: Callable[[ShardMachine], _T]) -> _T:
-        """Asks the machine something on a fresh snapshot.
+    def query(self, query: Callable[[ShardMachine], _T]) -> _T:
+        """Runs a query on a fresh snapshot of the state machine.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -137,7 +128,7 @@ class ShardLedger:
             machine = self._fresh_machine()
             if machine.head.closed:
                 raise QueueDoesNotExist("The specified queue does not exist.")
-            return question(machine)
+            return query(machine)
 
     def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
         commands = [command for group in groups for command in group.commands]

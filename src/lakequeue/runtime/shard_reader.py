@@ -43,7 +43,7 @@ class ShardReader(ShardLedger):
             found = self._read(first, last)
         missing = [first + index for index, message in enumerate(found) if message is None]
         if missing:
-            gone_below = self.look(lambda machine: machine.head.floor_offset)
+            gone_below = self.query(lambda machine: machine.head.floor_offset)
             if missing[-1] >= gone_below:
                 raise QueueClientError(f"{self._messages} lacks offset {missing[-1]}")
         return found
@@ -70,7 +70,7 @@ class ShardReader(ShardLedger):
             found = self._from_log(lambda bodies, reader: bodies.rows(reader.table, reader.log, first, last))
         if found is not None:
             return first, found
-        gone_below = self.look(lambda machine: machine.head.floor_offset)
+        gone_below = self.query(lambda machine: machine.head.floor_offset)
         if first >= gone_below:
             raise QueueClientError(f"{self._messages} lacks offset {first}")
         return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
@@ -78,14 +78,14 @@ class ShardReader(ShardLedger):
     def _read(self, first: int, last: int) -> list[dict[str, Any] | None]:
         return self._from_log(lambda bodies, reader: bodies.read(reader.table, reader.log, first, last))
 
-    def _from_log(self, question: Callable[[BodyCache, LogReader], _T]) -> _T:
+    def _from_log(self, read: Callable[[BodyCache, LogReader], _T]) -> _T:
         reader = self._reader
         if reader is None:
             with self._at_ledger():
                 reader = self._open_reader()
         # not under the lock of the ledger: there the receivers of one commit would wait for the next one to end
         with self._body_lock, shard_races.dropping(self._drop_reader):
-            return question(self._bodies, reader)
+            return read(self._bodies, reader)
 
     def _drop_reader(self) -> None:
         self._reader = None

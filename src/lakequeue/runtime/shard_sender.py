@@ -183,7 +183,7 @@ class ShardSender(ShardReader):
 
     def purged_offset(self) -> int:
         """Everything below was purged, as of now."""
-        return self.look(lambda machine: machine.head.purged_offset)
+        return self.query(lambda machine: machine.head.purged_offset)
 
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
         """Messages that the cap on stored ones leaves in the shard, None without a cap (QUE-21)."""
@@ -202,7 +202,7 @@ class ShardSender(ShardReader):
         limit = attributes.stored_limit
         if limit is None:
             return None
-        return self.look(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
+        return self.query(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
 
     def _merge_segments(self, now: int, fifo: bool) -> None:
         try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lakequeue.lease import Lease
     from lakequeue.queue import Queue
     from lakequeue.renewal.policies import Renewal
-    from lakequeue.shard import LeaseCounts
+    from lakequeue.shard.commands import LeaseCounts
 
 _log = logging.getLogger("lakequeue")
 
