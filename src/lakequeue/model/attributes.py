@@ -36,7 +36,6 @@ from lakequeue.model.redrive_policies import (
 )
 
 _SHARDS = Limits(1, 1, 1_024)
-_NOT_FOR_THIS_KIND = "The request include parameter that is not valid for this queue type."
 
 
 class _Attribute(NamedTuple):
