@@ -1,8 +1,8 @@
 """SQL over the queues of a root: the temporary views ``queues``, ``messages``, ``receipts`` and ``history``.
 
-The views are SQL text over the tables' paths, so each query sees the newest snapshots. They cover the queues
-that are there when they are registered. A literal in each branch of their UNION ALL lets a filter on
-``queue`` leave the other queues unread.
+The views are SQL text over the tables' paths, so each query sees the newest snapshots. They cover the queues that
+exist when they are registered. Each branch of their UNION ALL has the queue's name as a literal, so that a filter
+on ``queue`` does not read the other queues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import spark_uri
 
 _CHUNK = 100_000
-"""Offsets that one task matches with their runs."""
+"""Number of offsets that one task matches with their runs."""
 
 _OF_RUNS = ("state", "visible_at", "receive_count", "first_received_at")
 MESSAGES: Mapping[str, str] = {
@@ -46,7 +46,7 @@ MESSAGES: Mapping[str, str] = {
     "shard": "INT",
     "log_offset": "BIGINT",
 }
-"""The columns of the view, which a condition of ``Queue.peek`` may name too (``browse.COLUMNS``).
+"""The columns of the view; a condition of ``Queue.peek`` may name them too (``browse.COLUMNS``).
 
 ``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when
 the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``receive_count`` is NULL
@@ -154,13 +154,13 @@ def view_statements(
 ) -> list[str]:
     """The SQL that creates or replaces the five views, for a session with Delta's extension and catalog (DLT-5).
 
-    A queue that gets a cap on delayed messages later shows held ones as such once the views are made anew.
+    If a queue gets a cap on delayed messages later, register the views again to show its held messages.
 
     Args:
-        root: where the queues are.
-        queues: the queues to show; their secrets are not looked at.
-        now: the instant that states are judged at; None is ``as_of``, or else the time of each query.
-        as_of: read the versions of the tables that were in force then; queues made later are left out.
+        root: path or URI of the root.
+        queues: the queues to show; their secrets are not used.
+        now: the instant of the states; None is ``as_of``, or else the time of each query.
+        as_of: read the versions of the tables of that time; queues created later are left out.
 
     Raises:
         QueueClientError: the log of a table no longer reaches back to ``as_of``.
@@ -194,7 +194,7 @@ def _stats(root: str) -> str:
 
 
 def _versions(root: str, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
-    """By path, the versions that were in force at an instant, of the tables that were there."""
+    """The versions of the existing tables at an instant, by path."""
     found: dict[str, int] = {}
     for queue in queues:
         if from_micros(queue.created_at) <= as_of:
@@ -204,7 +204,7 @@ def _versions(root: str, queues: Sequence[QueueRow], as_of: datetime) -> dict[st
                 for path in (layout.messages_path, layout.receipts_path)
             ]
             numbers = [past_versions.version_at(path, to_micros(as_of)) for path in tables]
-            if None not in numbers:  # else it was just being made
+            if None not in numbers:  # else the queue was just being created
                 found |= {path: number for path, number in zip(tables, numbers, strict=True) if number is not None}
     catalog = layout.queues_path(root)
     number = past_versions.version_at(catalog, to_micros(as_of)) if found else None
@@ -251,9 +251,8 @@ def _history(root: str, queue: QueueRow, now: str) -> str:
 def _judged(root: str, queue: QueueRow, now: str) -> str:
     """Messages of one queue with their states, and whether a rewind may bring them back.
 
-    The run of a message is the last one that begins at or before it, if it reaches so far: a window over
-    messages and runs together, in chunks of offsets, so that neither a join by ranges nor a single task has to
-    look at everything.
+    The run of a message is the last run that begins at or before it, if it includes it. A window over messages
+    and runs together finds it, in chunks of offsets, without a range join and in parallel.
     """
     number = SEQUENCE_NUMBER if queue.attributes.get("FifoQueue") == "true" else "CAST(NULL AS STRING)"
     return f"""
@@ -294,10 +293,10 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
-    """The heads with the offset from which on messages are held, NULL where none are (INF-9).
+    """The heads with the offset from which messages are held, NULL if none are (INF-9).
 
-    That is behind the message that fills the cap on delayed ones. Finding it takes a second look at the messages
-    with delays, so it is only in the text of queues that had a cap when the views were made.
+    It follows the message that fills the cap on delayed messages. Finding it reads the delayed messages a second
+    time, so only queues that had a cap when the views were created have this query.
     """
     heads = _heads(root, queue, now)
     if "MaxDelayedMessages" not in queue.attributes:
@@ -408,7 +407,7 @@ def _table(path: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A text as a literal; what could need escaping, which sessions do differently, goes as bytes."""
+    """A text as a SQL literal; in hex if it may need escaping, which depends on the session."""
     if re.fullmatch(r"[A-Za-z0-9_.-]*", value):
         return f"'{value}'"
     return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"
