@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.lease import Lease
-from lakequeue.model.attributes import QueueAttributes, check_tags
+from lakequeue.model.arguments import check_tags
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import BatchResult, Message, SendEntry, SendResult

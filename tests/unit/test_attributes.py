@@ -12,10 +12,7 @@ from lakequeue.errors import (
     InvalidParameterValue,
     MissingParameter,
 )
-from lakequeue.model.attributes import (
-    ATTRIBUTE_NAMES,
-    HIDDEN,
-    QueueAttributes,
+from lakequeue.model.arguments import (
     check_attempt_id,
     check_delay,
     check_max_messages,
@@ -23,6 +20,7 @@ from lakequeue.model.attributes import (
     check_visibility_timeout,
     check_wait,
 )
+from lakequeue.model.attributes import ATTRIBUTE_NAMES, HIDDEN, QueueAttributes
 
 PROFILES = ["lake", "sqs", "sqs-2018", "cmq"]
 create = QueueAttributes.create

@@ -1,16 +1,11 @@
 """Queue attributes: parsing, checks against the queue's profile, and their wire format.
 
-The profile supplies the attributes that the caller does not name (PRF-2). The functions at the end check
-arguments of single calls against the attributes of the queue.
+The profile supplies the attributes that the caller does not name (PRF-2).
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from decimal import Decimal
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -19,11 +14,19 @@ import attrs
 from lakequeue.errors import (
     InvalidAttributeName,
     InvalidAttributeValue,
-    InvalidParameterValue,
-    MissingParameter,
     coded_for,
 )
-from lakequeue.model.clock import MICROS, duration_micros
+from lakequeue.model.attribute_values import (
+    Seconds,
+    as_text,
+    parse_choice,
+    parse_flag,
+    parse_micros,
+    parse_policy,
+    parse_whole,
+    seconds,
+)
+from lakequeue.model.clock import duration_micros
 from lakequeue.model.profiles import DEFAULT_PROFILE, HOUR, Limits, Profile, profile, widest
 from lakequeue.model.redrive_policies import (
     RedriveAllowPolicy,
@@ -32,13 +35,8 @@ from lakequeue.model.redrive_policies import (
     redrive_policy,
 )
 
-Seconds = int | float
-
-
 _SHARDS = Limits(1, 1, 1_024)
-_IDENTIFIER = re.compile(r"[!-~]{1,128}")
 _NOT_FOR_THIS_KIND = "The request include parameter that is not valid for this queue type."
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 class _Attribute(NamedTuple):
@@ -183,7 +181,7 @@ class QueueAttributes:
             value = getattr(self, attribute.field)
             if value is None or (attribute.field == "fifo" and not value):
                 continue
-            wire[self._wire_name(attribute)] = attribute.choices.get(value) or _text(value)
+            wire[self._wire_name(attribute)] = attribute.choices.get(value) or as_text(value)
         return wire
 
     @classmethod
@@ -356,13 +354,13 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
         case "seconds" if value is True and attribute.field == "rewind_range":
             return True
         case "seconds":
-            return _seconds(_micros(value))
+            return seconds(parse_micros(value))
         case "count":
-            return _whole(value)
+            return parse_whole(value)
         case "cap":
-            return None if value is None or value == "unlimited" else _whole(value)
+            return None if value is None or value == "unlimited" else parse_whole(value)
         case "flag":
-            return _flag(value)
+            return parse_flag(value)
         case "text":
             return str(value) if value else None
         case "redrive":
@@ -372,9 +370,9 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
             allowed = redrive_allow_policy(value)
             return allowed and allowed.wire()
         case "policy":
-            return _policy(value)
+            return parse_policy(value)
         case "choice":
-            return _chosen(value, attribute.choices)
+            return parse_choice(value, attribute.choices)
 
 
 def _check_kind(fields: Mapping[str, Any], fifo: bool) -> None:
@@ -407,167 +405,6 @@ def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
         "max_stored_messages": rules.max_stored_messages.default,
         "allow_zero_visibility": rules.allow_zero_visibility or not strict,
     }
-
-
-def _micros(value: Any) -> int:
-    if isinstance(value, str):
-        if not _NUMBER.fullmatch(value):
-            raise ValueError(f"not a number: {value!r}")
-        value = Decimal(value)
-    return duration_micros(value)
-
-
-def _seconds(micros: int) -> Seconds:
-    return micros / MICROS if micros % MICROS else micros // MICROS
-
-
-def _whole(value: Any) -> int:
-    number = None if isinstance(value, timedelta) else _seconds(_micros(value))
-    if isinstance(number, int):
-        return number
-    raise ValueError(f"not a whole number: {value!r}")
-
-
-def _flag(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if value in ("true", "false"):
-        return bool(value == "true")
-    raise ValueError(f"neither true nor false: {value!r}")
-
-
-def _policy(value: Any) -> str | None:
-    if value is None or value == "":
-        return None
-    try:
-        policy = json.loads(value)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(policy, dict):
-        raise ValueError("not an object")
-    statements = policy.get("Statement", [])
-    if not all(isinstance(one, dict) for one in (statements if isinstance(statements, list) else [statements])):
-        raise ValueError("statements are objects")
-    return str(value)
-
-
-def _chosen(value: Any, choices: Mapping[str, str]) -> str:
-    for choice, wire in choices.items():
-        if value in (choice, wire):
-            return choice
-    raise ValueError(f"none of {[*choices]}: {value!r}")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return f"{value:.6f}".rstrip("0")
-    return str(value)
-
-
-def check_visibility_timeout(attributes: QueueAttributes, value: Any) -> int:
-    """The visibility timeout of a receive or a change, in microseconds (RCV-13, VIS-10, PRF-2)."""
-    with coded_for(attributes.profile):
-        if value is None:
-            raise MissingParameter("The request must contain the parameter VisibilityTimeout.")
-        limits = attributes.limits("visibility_timeout")
-        low = "0" if attributes.allow_zero_visibility else f"{limits.low}" if limits.low else "a fraction"
-        reason = f"Must be >= {low} and <= {limits.high}, if provided."
-        micros = _argument(attributes, "visibility_timeout", value, "VisibilityTimeout", reason, zero=True)
-        if micros == 0 and not attributes.allow_zero_visibility:
-            raise _refused(value, "VisibilityTimeout", reason)
-    return micros
-
-
-def check_wait(attributes: QueueAttributes, value: Any) -> int:
-    """The wait time of a receive, in microseconds; None means the queue's (LPL-2, LPL-3)."""
-    if value is None:
-        return attributes.wait_micros
-    limits = attributes.limits("receive_wait_time")
-    reason = f"Must be >= {limits.low} and <= {limits.high}, if provided."
-    with coded_for(attributes.profile):
-        return _argument(attributes, "receive_wait_time", value, "WaitTimeSeconds", reason)
-
-
-def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
-    """The delay of one message, in microseconds; None means the queue's (DLY-3, DLY-4, DLY-9).
-
-    A FIFO queue accepts only None and 0. Both mean the queue's current delay, and the result is None (SND-6,
-    DLY-10).
-    """
-    if value is None:
-        return None if attributes.fifo else attributes.delay_micros
-    limits = attributes.limits("delay")
-    reason = f"DelaySeconds must be >= {limits.low} and <= {limits.high}."
-    with coded_for(attributes.profile):
-        micros = _argument(attributes, "delay", value, "DelaySeconds", reason)
-        if attributes.fifo and micros:
-            raise _refused(value, "DelaySeconds", _NOT_FOR_THIS_KIND)
-    return None if attributes.fifo else micros
-
-
-def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
-    """The maximum number of messages of a receive; None means 1 (RCV-1)."""
-    if value is None:
-        return 1
-    high = attributes.profile_rules.max_batch
-    upper = "" if high is None else f" and {high}"
-    reason = f"Must be between 1{upper}, if provided." if upper else "Must be at least 1, if provided."
-    with coded_for(attributes.profile):
-        try:
-            number = _whole(value)
-        except (TypeError, ValueError):
-            number = 0
-        if not Limits(1, 1, high).contain(number):
-            raise _refused(value, "MaxNumberOfMessages", reason)
-    return number
-
-
-def check_attempt_id(attributes: QueueAttributes, value: Any) -> str | None:
-    """The attempt id of a receive, which only FIFO queues accept; or None (ATT-7)."""
-    with coded_for(attributes.profile):
-        if value is not None and not attributes.fifo:
-            raise _refused(value, "ReceiveRequestAttemptId", _NOT_FOR_THIS_KIND)
-        return check_identifier("ReceiveRequestAttemptId", value)
-
-
-def check_identifier(parameter: str, value: Any) -> str | None:
-    """An id that callers choose, 1 to 128 letters, digits and punctuation (SND-13, ATT-7); or None."""
-    if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
-        return value
-    reason = f"{parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length."
-    raise _refused(value, parameter, reason)
-
-
-def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags to store: strings, keys of 1 to 128 characters, values of at most 256 (QUE-28)."""
-    for key, value in tags.items():
-        if not isinstance(key, str) or not 1 <= len(key) <= 128:
-            raise InvalidParameterValue("Tag keys must be between 1 and 128 characters in length.")
-        if not isinstance(value, str) or len(value) > 256:
-            raise InvalidParameterValue("Tag values must be between 0 and 256 characters in length.")
-    return dict(tags)
-
-
-def _argument(
-    attributes: QueueAttributes, field: str, value: Any, parameter: str, reason: str, zero: bool = False
-) -> int:
-    """A duration within its attribute's range, in microseconds; with ``zero``, 0 is accepted too."""
-    try:
-        micros = _micros(value)
-    except (TypeError, ValueError):
-        raise _refused(value, parameter, reason) from None
-    if micros % MICROS and not attributes.fractions_allowed(field):
-        raise _refused(value, parameter, "Must be a whole number of seconds.")
-    if not attributes.limits(field).contain(_seconds(micros)) and not (zero and micros == 0):
-        raise _refused(value, parameter, reason)
-    return micros
-
-
-def _refused(value: Any, parameter: str, reason: str) -> InvalidParameterValue:
-    shown = _text(_seconds(_micros(value))) if isinstance(value, timedelta) else value
-    return InvalidParameterValue.of(shown, parameter, reason)
 
 
 def selected(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

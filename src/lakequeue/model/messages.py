@@ -27,7 +27,8 @@ from lakequeue.errors import (
     TooManyEntriesInBatchRequest,
     coded_for,
 )
-from lakequeue.model.attributes import QueueAttributes, check_delay, check_identifier
+from lakequeue.model.arguments import check_delay, check_identifier
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
 
 MAX_ATTRIBUTES = 10

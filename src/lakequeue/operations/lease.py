@@ -9,8 +9,7 @@ import attrs
 
 from lakequeue.errors import InvalidParameterValue, LeaseLost
 from lakequeue.model import receipt_handles
-from lakequeue.model.arguments import check_whole
-from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.arguments import check_visibility_timeout, check_whole
 from lakequeue.model.clock import Duration
 from lakequeue.operations.receive import claim
 from lakequeue.operations.settle import visibility

@@ -15,7 +15,8 @@ from lakequeue.errors import (
     coded_for,
 )
 from lakequeue.model import redrive_policies
-from lakequeue.model.attributes import QueueAttributes, check_tags
+from lakequeue.model.arguments import check_tags
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.redrive_policies import Place

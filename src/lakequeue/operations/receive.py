@@ -15,7 +15,7 @@ import attrs
 
 from lakequeue.errors import LakeQueueError, OverLimit
 from lakequeue.model import receipt_handles
-from lakequeue.model.attributes import check_attempt_id, check_max_messages, check_wait
+from lakequeue.model.arguments import check_attempt_id, check_max_messages, check_wait
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message

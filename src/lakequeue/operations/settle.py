@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.model import receipt_handles
-from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess, check_batch_ids
 from lakequeue.runtime.calls import Call

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.errors import InvalidOptions, InvalidParameterValue, LakeQueueError, QueueServiceError
-from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.operations import send_dataframe
 from lakequeue.spark import checkpoint as checkpoints
