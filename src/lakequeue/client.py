@@ -174,9 +174,9 @@ class LakeQueue:
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
         """The SQL that creates these views, for a session outside Python; needs no JVM."""
-        from lakequeue.operations import views
+        from lakequeue.operations import sql_views
 
-        return views.statements(self._runtime, now, as_of)
+        return sql_views.statements_of(self._runtime, now, as_of)
 
     def compact(self, progress: Progress | None = None) -> list[CompactionSummary]:
         """Frees storage that the root's queues, of all regions, no longer need; changes no answer.

@@ -140,7 +140,7 @@ def test_a_process_that_was_stopped_between_listing_and_reading_reads_again(
     def stopped(ledger: Ledger) -> Any:
         monkeypatch.setattr(Ledger, "load", load)
         busy_hours(other)
-        monkeypatch.setattr(layout, "RECEIPTS_RETENTION", layout.NO_RETENTION)
+        monkeypatch.setattr(layout, "RECEIPTS_RETENTION", layout.Retention(0, 0, 0, 0))
         assert not other.compact().failures
         return load(ledger)
 

@@ -162,7 +162,7 @@ def _read(shard: ShardService, runs: Sequence[Run], most: int) -> Iterator[tuple
         while first <= last:
             first, table = shard.rows(first, last)
             offsets.append(np.arange(first, first + len(table)))
-            tables.append(table.select(_FROM_LOG.names).cast(_FROM_LOG))
+            tables.append(table.select(LOG_SCHEMA.names).cast(LOG_SCHEMA))
             first, rows, size = first + len(table), rows + len(table), size + table.nbytes
             if rows >= most or size >= BYTES:
                 yield np.concatenate(offsets), pa.concat_tables(tables)
@@ -255,7 +255,7 @@ COLUMNS: dict[str, tuple[pa.DataType, Callable[[Batch], pa.Array | pa.ChunkedArr
 """Columns that a condition may name, with type and computation; the same as those of SQL's ``messages``."""
 SCHEMA = pa.schema([(name, type_) for name, (type_, _) in COLUMNS.items()])
 
-_FROM_LOG = pa.schema(
+LOG_SCHEMA = pa.schema(
     [
         layout.MESSAGES.field(name)
         for name in (

@@ -11,8 +11,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
+from lakequeue.model.arguments import check_instant
 from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.operations import browse
+from lakequeue.runtime.root import Root
 from lakequeue.storage import layout, past_versions
 from lakequeue.storage.bulk.lease_frame import SEQUENCE_NUMBER
 from lakequeue.storage.catalog import QueueRow
@@ -24,28 +27,19 @@ from lakequeue.storage.roots import spark_uri
 _CHUNK = 100_000
 """Number of offsets that one task matches with their runs."""
 
-_OF_RUNS = ("state", "visible_at", "receive_count", "first_received_at")
-MESSAGES: Mapping[str, str] = {
-    "queue": "STRING",
-    "region": "STRING",
-    "message_id": "STRING",
-    "state": "STRING",
-    "group_id": "STRING",
-    "sent_at": "TIMESTAMP",
-    "visible_at": "TIMESTAMP",
-    "receive_count": "INT",
-    "first_received_at": "TIMESTAMP",
-    "age": "DOUBLE",
-    "body": "STRING",
-    "message_attributes": "MAP<STRING, STRING>",
-    "delay_seconds": "DOUBLE",
-    "dedup_id": "STRING",
-    "source_queue": "STRING",
-    "first_sent_at": "TIMESTAMP",
-    "sequence_number": "STRING",
-    "shard": "INT",
-    "log_offset": "BIGINT",
+_TYPES = {
+    "string": "STRING",
+    "timestamp[us, tz=UTC]": "TIMESTAMP",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+    "map<string, string>": "MAP<STRING, STRING>",
 }
+"""SQL type by Arrow type."""
+
+_OF_RUNS = ("state", "visible_at", "receive_count", "first_received_at")
+MESSAGES: Mapping[str, str] = {field.name: _TYPES[str(field.type)] for field in browse.SCHEMA}
 """The columns of the view; a condition of ``Queue.peek`` may name them too (``browse.COLUMNS``).
 
 ``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when
@@ -76,30 +70,10 @@ QUEUES: Mapping[str, str] = {
 }
 """``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
 
-_RUNS = {
-    "shard": "INT",
-    "settled": "BOOLEAN",
-    "first_offset": "BIGINT",
-    "last_offset": "BIGINT",
-    "state": "STRING",
-    "lease_id": "STRING",
-    "receive_count": "INT",
-    "visible_at": "TIMESTAMP",
-    "received_at": "TIMESTAMP",
-    "first_received_at": "TIMESTAMP",
-    "attempt_id": "STRING",
-    "attempted_at": "TIMESTAMP",
-    "attempt_place": "INT",
-    "move_number": "BIGINT",
-    "target_key": "STRING",
-    "epoch": "BIGINT",
-    "head_offset": "BIGINT",
-    "floor_offset": "BIGINT",
-    "purged_offset": "BIGINT",
-    "purged_at": "TIMESTAMP",
-    "closed": "BOOLEAN",
-    "committed_at": "TIMESTAMP",
-    "released_offset": "BIGINT",
+_RUNS = {"shard": "INT"} | {
+    field.name: _TYPES[str(field.type)]
+    for field in [*layout.RECEIPTS, *layout.RUN, *layout.HEAD]
+    if field.name not in ("run", "head", "attributes", "attributes_version")
 }
 RECEIPTS: Mapping[str, str] = {"queue": "STRING", "region": "STRING"} | _RUNS
 """The row of ``first_offset`` -1 and ``state`` head is a shard's head."""
@@ -123,18 +97,7 @@ _RUN_FIELDS = (
     "first_received_at",
 )
 _RUN = f"STRUCT<{', '.join(f'{name}: {_RUNS[name]}' for name in _RUN_FIELDS)}>"
-_MESSAGE_FIELDS = (
-    "message_id",
-    "body",
-    "message_attributes",
-    "group_id",
-    "dedup_id",
-    "sent_at",
-    "delay_seconds",
-    "source_queue",
-    "source_receive_count",
-    "first_sent_at",
-)
+_MESSAGE_FIELDS = browse.LOG_SCHEMA.names
 
 
 def _later(instant: str, seconds: str) -> str:
@@ -147,6 +110,18 @@ _AVAILABLE_AT = f"""coalesce(run.visible_at, CASE
     WHEN coalesce(delay_seconds, head.delay) > 0 THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
 END)"""
 _GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
+
+
+def statements_of(root: Root, now: datetime | None, as_of: datetime | None) -> list[str]:
+    """The SQL that creates the views of the queues that exist, or that existed at ``as_of``."""
+    then = None if as_of is None else check_instant("as_of", as_of)
+    with root.storage_errors():
+        rows = [
+            row
+            for row in root.rows()
+            if row.deleted_at is None or (then is not None and row.created_at <= then < row.deleted_at)
+        ]
+        return view_statements(root.path, rows, now, as_of)
 
 
 def view_statements(

@@ -97,6 +97,11 @@ class Root:
         mode: permission bits of the directory of a new local root.
         spark: session for DataFrame verbs, or None.
         through_spark: commit through Spark instead of delta-rs.
+
+    Attributes:
+        engine: the engine that commits.
+        catalog: the table of queues; use it under ``lock``.
+        lock: guards the catalog's handle.
     """
 
     def __init__(
@@ -108,22 +113,8 @@ class Root:
         self.region = region
         self.spark = spark
         self._mode = mode
-        self._tables = _tables(self.path, spark if through_spark else None)
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that commits."""
-        return self._tables.engine
-
-    @property
-    def catalog(self) -> Catalog:
-        """The table of queues; use it under ``lock``."""
-        return self._tables.catalog
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Guards the catalog's handle."""
-        return self._tables.lock
+        self._tables = tables = _tables(self.path, spark if through_spark else None)
+        self.engine, self.catalog, self.lock = tables.engine, tables.catalog, tables.lock
 
     def now(self) -> int:
         """The clock's time in microseconds."""
@@ -165,14 +156,10 @@ class Root:
             self._tables.forget_others({row.key for row in rows if row.deleted_at is None})
             return rows
 
-    def row(self, key: str) -> QueueRow | None:
-        """The catalog's current row of an incarnation."""
-        with self.lock:
-            return self.catalog.incarnation(key)
-
     def living(self, key: str) -> QueueRow | None:
-        """The row of an incarnation, unless it was deleted."""
-        row = self.row(key)
+        """The current row of an incarnation, unless it was deleted."""
+        with self.lock:
+            row = self.catalog.incarnation(key)
         return None if row is None or row.deleted_at is not None else row
 
     def living_at(self, place: Place) -> QueueRow | None:
