@@ -8,6 +8,8 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from lakequeue.model.clock import format_instant
 
 if TYPE_CHECKING:
@@ -50,13 +52,10 @@ def queue(queue: Queue) -> dict[str, Any]:
 
 
 def counts(name: str, counts: QueueCounts) -> dict[str, Any]:
-    names = "visible in_flight delayed rewindable oldest_age held"
-    return {"queue": name} | _fields(counts, names)
+    return {"queue": name} | attrs.asdict(counts)
 
 
 def summary(summary: CompactionSummary) -> dict[str, Any]:
-    import attrs
-
     return attrs.asdict(summary)
 
 
