@@ -11,11 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import attrs
 
-from lakequeue.errors import (
-    InvalidAttributeName,
-    InvalidAttributeValue,
-    coded_for,
-)
+from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue, coded_for
 from lakequeue.model.attribute_values import (
     Seconds,
     as_text,

@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from lakequeue.errors import (
-    QueueDeletedRecently,
-    QueueDoesNotExist,
-    QueueNameExists,
-    RequestThrottled,
-    coded_for,
-)
+from lakequeue.errors import QueueDeletedRecently, QueueDoesNotExist, QueueNameExists, RequestThrottled, coded_for
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_tags
 from lakequeue.model.attributes import QueueAttributes
