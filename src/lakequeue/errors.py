@@ -53,7 +53,7 @@ class QueueServiceError(LakeQueueError):
         http_status: status under which SQS sends this error.
         sender_fault: True if the caller has to change the request, False if the service is to blame.
         request_id: fresh UUID of the refused request.
-        legacy_code: code of the older query protocol.
+        legacy_code: code in the older query protocol, by default the same.
         cmq_code: number of the same error in CMQ, on `cmq` queues only.
     """
 
@@ -61,6 +61,10 @@ class QueueServiceError(LakeQueueError):
     legacy_code: ClassVar[str] = "QueueServiceError"
     default_message: ClassVar[str] = "The request was refused."
     status: ClassVar[int] = 400
+
+    def __init_subclass__(cls) -> None:
+        cls.code = cls.__name__
+        cls.legacy_code = cls.__dict__.get("legacy_code", cls.__name__)
 
     def __init__(
         self,
@@ -82,7 +86,6 @@ class QueueServiceError(LakeQueueError):
 class QueueDoesNotExist(QueueServiceError):
     """The region has no queue of this name, or it was deleted; create it, or correct the name or region."""
 
-    code = "QueueDoesNotExist"
     legacy_code = "AWS.SimpleQueueService.NonExistentQueue"
     default_message = "The specified queue does not exist."
 
@@ -90,7 +93,6 @@ class QueueDoesNotExist(QueueServiceError):
 class QueueNameExists(QueueServiceError):
     """A queue of this name exists with other attributes (QUE-15), or on `cmq` with any (QUE-16)."""
 
-    code = "QueueNameExists"
     legacy_code = "QueueAlreadyExists"
     default_message = "A queue with this name already exists."
 
@@ -98,7 +100,6 @@ class QueueNameExists(QueueServiceError):
 class QueueDeletedRecently(QueueServiceError):
     """A queue of this name was deleted within the profile's cool-down (QUE-14); wait, then create it."""
 
-    code = "QueueDeletedRecently"
     legacy_code = "AWS.SimpleQueueService.QueueDeletedRecently"
     default_message = (
         "You must wait 60 seconds after deleting a queue before you can create another with the same name."
@@ -108,8 +109,6 @@ class QueueDeletedRecently(QueueServiceError):
 class ReceiptHandleIsInvalid(QueueServiceError):
     """The text is not a receipt handle of this queue (RCP-9); use the handle that a receive returned."""
 
-    code = "ReceiptHandleIsInvalid"
-    legacy_code = "ReceiptHandleIsInvalid"
     default_message = "The input receipt handle is invalid."
     status = 404
 
@@ -117,7 +116,6 @@ class ReceiptHandleIsInvalid(QueueServiceError):
 class MessageNotInflight(QueueServiceError):
     """The message is not in flight, so its visibility cannot change (RCP-12); receive it again."""
 
-    code = "MessageNotInflight"
     legacy_code = "AWS.SimpleQueueService.MessageNotInflight"
     default_message = "The specified message isn't in flight."
 
@@ -125,8 +123,6 @@ class MessageNotInflight(QueueServiceError):
 class OverLimit(QueueServiceError):
     """The queue has reached a cap (INF-3, QUE-21); settle messages, or use more queues."""
 
-    code = "OverLimit"
-    legacy_code = "OverLimit"
     default_message = "The queue has reached one of its limits."
     status = 403
 
@@ -134,7 +130,6 @@ class OverLimit(QueueServiceError):
 class TooManyEntriesInBatchRequest(QueueServiceError):
     """The batch has more entries than the profile allows (BAT-1); split it."""
 
-    code = "TooManyEntriesInBatchRequest"
     legacy_code = "AWS.SimpleQueueService.TooManyEntriesInBatchRequest"
     default_message = "The batch has too many entries."
 
@@ -142,7 +137,6 @@ class TooManyEntriesInBatchRequest(QueueServiceError):
 class EmptyBatchRequest(QueueServiceError):
     """The batch has no entry (BAT-5)."""
 
-    code = "EmptyBatchRequest"
     legacy_code = "AWS.SimpleQueueService.EmptyBatchRequest"
     default_message = "There should be at least one entry in the batch request."
 
@@ -150,7 +144,6 @@ class EmptyBatchRequest(QueueServiceError):
 class BatchEntryIdsNotDistinct(QueueServiceError):
     """Two entries of one batch have the same id (BAT-5)."""
 
-    code = "BatchEntryIdsNotDistinct"
     legacy_code = "AWS.SimpleQueueService.BatchEntryIdsNotDistinct"
     default_message = "Two or more batch entries have the same id."
 
@@ -158,7 +151,6 @@ class BatchEntryIdsNotDistinct(QueueServiceError):
 class InvalidBatchEntryId(QueueServiceError):
     """The id of a batch entry is too long or has characters that are not allowed (BAT-5)."""
 
-    code = "InvalidBatchEntryId"
     legacy_code = "AWS.SimpleQueueService.InvalidBatchEntryId"
     default_message = (
         "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
@@ -169,7 +161,6 @@ class InvalidBatchEntryId(QueueServiceError):
 class BatchRequestTooLong(QueueServiceError):
     """The entries of a batch are too long together (BAT-5); split it."""
 
-    code = "BatchRequestTooLong"
     legacy_code = "AWS.SimpleQueueService.BatchRequestTooLong"
     default_message = "The entries of the batch are too long together."
 
@@ -177,8 +168,6 @@ class BatchRequestTooLong(QueueServiceError):
 class InvalidMessageContents(QueueServiceError):
     """The text has characters that a message cannot carry (SND-12); encode it first."""
 
-    code = "InvalidMessageContents"
-    legacy_code = "InvalidMessageContents"
     default_message = (
         "Invalid characters found. Valid unicode characters are "
         "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
@@ -188,24 +177,18 @@ class InvalidMessageContents(QueueServiceError):
 class InvalidAttributeName(QueueServiceError):
     """There is no such queue attribute, or it cannot be set here (QUE-2, QUE-23, QUE-26)."""
 
-    code = "InvalidAttributeName"
-    legacy_code = "InvalidAttributeName"
     default_message = "Unknown attribute."
 
 
 class InvalidAttributeValue(QueueServiceError):
     """A queue attribute lies outside the range of the queue's profile (PRF-2)."""
 
-    code = "InvalidAttributeValue"
-    legacy_code = "InvalidAttributeValue"
     default_message = "Invalid value for a queue attribute."
 
 
 class InvalidParameterValue(QueueServiceError):
     """An argument of a call is out of range or does not fit this queue."""
 
-    code = "InvalidParameterValue"
-    legacy_code = "InvalidParameterValue"
     default_message = "Invalid value for a parameter."
 
     @classmethod
@@ -217,15 +200,12 @@ class InvalidParameterValue(QueueServiceError):
 class MissingParameter(QueueServiceError):
     """An argument that the call needs is absent or empty."""
 
-    code = "MissingParameter"
-    legacy_code = "MissingParameter"
     default_message = "A required parameter is missing."
 
 
 class PurgeQueueInProgress(QueueServiceError):
     """The queue was purged less than 60 seconds ago (PUR-2); wait."""
 
-    code = "PurgeQueueInProgress"
     legacy_code = "AWS.SimpleQueueService.PurgeQueueInProgress"
     default_message = "Only one PurgeQueue operation is allowed every 60 seconds."
     status = 403
@@ -234,7 +214,6 @@ class PurgeQueueInProgress(QueueServiceError):
 class UnsupportedOperation(QueueServiceError):
     """This queue, or this version of the package, cannot do that."""
 
-    code = "UnsupportedOperation"
     legacy_code = "AWS.SimpleQueueService.UnsupportedOperation"
     default_message = "This operation is not supported."
 
@@ -242,8 +221,6 @@ class UnsupportedOperation(QueueServiceError):
 class RequestThrottled(QueueServiceError):
     """The commit lost too many races (ERR-9); nothing was changed, repeat the call later."""
 
-    code = "RequestThrottled"
-    legacy_code = "RequestThrottled"
     default_message = "The request was throttled; try again."
     status = 403
 
@@ -251,8 +228,6 @@ class RequestThrottled(QueueServiceError):
 class ResourceNotFoundException(QueueServiceError):
     """A resource other than a queue, such as a move task, does not exist."""
 
-    code = "ResourceNotFoundException"
-    legacy_code = "ResourceNotFoundException"
     default_message = "The resource does not exist."
     status = 404
 

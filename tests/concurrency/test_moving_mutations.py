@@ -1,4 +1,4 @@
-"""Messages that move between queues are neither lost nor doubled, and the safeguards that this needs."""
+"""Mutations of moves: no message is lost or doubled, and the safeguards that this needs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def use_a_number_again(patch: Patch) -> None:
 
 
 def moved_at(test: Callable[..., None], *arguments: Any) -> Callable[[Pair, Pair], None]:
-    """A test of moving as a scenario, in which something happens before the append."""
+    """A test of moves as a scenario, with an action before the append."""
     return shown_by(test, lambda mine, theirs: ((mine, theirs), APPEND, *arguments))
 
 

@@ -1,4 +1,4 @@
-"""Guarantees of a queue in several processes, each with the safeguards that it needs."""
+"""Mutations of a queue in several processes: each guarantee, and the safeguards that it needs."""
 
 from __future__ import annotations
 

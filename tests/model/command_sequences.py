@@ -180,20 +180,19 @@ class Comparison:
         timeout = None if b % 4 == 0 else TIMEOUTS[b % len(TIMEOUTS)]
         attempt = ATTEMPTS[c // 3 % len(ATTEMPTS)] if self.fifo else None
         keys = KEYS[(a + b + c) % len(KEYS)]
-        self.ask(a % 7 + 1, timeout, ("default", "error", "empty")[c % 3], attempt, keys)
+        self.ask(a % 7 + 1, timeout, attempt, keys)
 
     def ask(
         self,
         count: int,
         timeout: int | None,
-        at_limit: Any = "default",
         attempt: str | None = None,
         keys: dict[str, str | None] = KEYS[0],
     ) -> None:
         self.names += 1
         lease = f"lease-{self.names}"
-        command = Claim(count, timeout, lease, at_limit, attempt, keys)
-        self.add(command, "claim", count, timeout, lease, at_limit, attempt, keys)
+        command = Claim(count, timeout, lease, attempt, keys)
+        self.add(command, "claim", count, timeout, lease, attempt, keys)
 
     def move(self, a: int, b: int, c: int) -> None:
         first = a % (len(self.log) + 1)

@@ -73,13 +73,12 @@ class FifoModel(Model):
         count: int,
         timeout: int | None,
         lease: str,
-        at_limit: str,
         attempt: str | None = None,
         keys: dict[str, str | None] | None = None,
     ) -> Claimed:
         if attempt is not None and self.attempt_lives(attempt):
             return self.repeat(attempt, timeout)
-        count = self.allowed(count, at_limit)
+        count = self.allowed(count)
         dead = self.meet_dead(count, lease, keys or {})
         if dead is not None:
             return dead

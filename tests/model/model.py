@@ -308,11 +308,10 @@ class Model:
         count: int,
         timeout: int | None,
         lease: str,
-        at_limit: str,
         attempt: str | None = None,
         keys: dict[str, str | None] | None = None,
     ) -> Claimed:
-        count = self.allowed(count, at_limit)
+        count = self.allowed(count)
         dead = self.meet_dead(count, lease, keys or {})
         return dead or self.receive(self.deliverable()[:count], timeout, lease)
 
@@ -375,11 +374,11 @@ class Model:
             self.hand_back(message)
         return len(back)
 
-    def allowed(self, count: int, at_limit: str) -> int:
+    def allowed(self, count: int) -> int:
         """How many of `count` messages the cap leaves room for."""
         if self.settings.cap is None:
             return count
-        if self.full() and (at_limit if at_limit != "default" else self.at_limit) == "error":
+        if self.full() and self.at_limit == "error":
             raise Refused("OverLimit")
         return min(count, max(0, self.settings.cap - self.in_flight()))
 

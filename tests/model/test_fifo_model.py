@@ -40,7 +40,7 @@ class Shard:
 
     def receive(self, count: int = 10, vt: int | None = None, attempt: str | None = None) -> str:
         """Names of the messages in the order of delivery."""
-        self.comparison.ask(count, None if vt is None else vt * SECOND, "default", attempt)
+        self.comparison.ask(count, None if vt is None else vt * SECOND, attempt)
         [result] = self.comparison.flush(self.ending)
         assert isinstance(result.value, ClaimResult), result.error
         order = [self.names[offset] for first, last in result.value.order for offset in range(first, last + 1)]

@@ -413,10 +413,11 @@ def test_a_receive_takes_what_room_there_is() -> None:
 
 
 @pytest.mark.spec("INF-7")
-def test_a_waiting_receive_gets_nothing_at_the_cap() -> None:
+def test_a_receive_gets_nothing_at_the_cap() -> None:
     q = shard(9, max_inflight_messages=2, message_retention_period=60)
     assert q.receive(0, 5, vt=100) == "0 1"
-    assert q.receive(1, at_limit="empty") == ""
+    with pytest.raises(QueueServiceError, match="in flight"):
+        q.receive(1)
     assert q.machine.next_event(1 * S) == 60 * S, "an expired message makes room as well"
 
 

@@ -15,11 +15,7 @@ from lakequeue.cli.output import error_console, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lakequeue import (
-        CompactionSummary,
-        Message,
-        SendResult,
-    )
+    from lakequeue import CompactionSummary, Message, SendResult
 
 PREVIEW = 200
 """Maximum number of characters of a body in a table."""

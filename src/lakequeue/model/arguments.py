@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lakequeue.errors import InvalidParameterValue, MissingParameter, coded_for
-from lakequeue.model.attribute_values import as_text, parse_micros, parse_whole, seconds
+from lakequeue.model.attribute_values import as_text, parse_micros, parse_whole
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import MICROS, to_micros
+from lakequeue.model.clock import MICROS, seconds, to_micros
 from lakequeue.model.profiles import Limits
 
 _IDENTIFIER = re.compile(r"[!-~]{1,128}")

@@ -9,7 +9,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from lakequeue.model.clock import MICROS, duration_micros
+from lakequeue.model.clock import duration_micros, seconds
 
 Seconds = int | float
 
@@ -22,10 +22,6 @@ def parse_micros(value: Any) -> int:
             raise ValueError(f"not a number: {value!r}")
         value = Decimal(value)
     return duration_micros(value)
-
-
-def seconds(micros: int) -> Seconds:
-    return micros / MICROS if micros % MICROS else micros // MICROS
 
 
 def parse_whole(value: Any) -> int:

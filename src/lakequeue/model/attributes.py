@@ -11,11 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import attrs
 
-from lakequeue.errors import (
-    InvalidAttributeName,
-    InvalidAttributeValue,
-    coded_for,
-)
+from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue, coded_for
 from lakequeue.model.attribute_values import (
     Seconds,
     as_text,
@@ -24,9 +20,8 @@ from lakequeue.model.attribute_values import (
     parse_micros,
     parse_policy,
     parse_whole,
-    seconds,
 )
-from lakequeue.model.clock import duration_micros
+from lakequeue.model.clock import duration_micros, seconds
 from lakequeue.model.profiles import DEFAULT_PROFILE, HOUR, Limits, Profile, profile, widest
 from lakequeue.model.redrive_policies import (
     RedriveAllowPolicy,
@@ -388,20 +383,14 @@ def _check_kind(fields: Mapping[str, Any], fifo: bool) -> None:
 
 def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
     fifo, strict = given["fifo"], given.get("profile_strict", True)
-    inflight = rules.max_inflight_messages_fifo if fifo else rules.max_inflight_messages
-    return {
-        "visibility_timeout": rules.visibility_timeout.default,
-        "message_retention_period": rules.message_retention_period.default,
-        "delay": rules.delay.default,
-        "receive_wait_time": rules.receive_wait_time.default,
-        "maximum_message_size": rules.maximum_message_size.default,
+    ranges = {a.field: getattr(rules, a.field) for a in _ATTRIBUTES if hasattr(rules, a.field)}
+    defaults = {field: limits.default for field, limits in ranges.items() if isinstance(limits, Limits)}
+    if fifo:
+        defaults |= {"max_inflight_messages": rules.max_inflight_messages_fifo.default}
+    return defaults | {
         "content_based_deduplication": False if fifo else None,
         "deduplication_scope": "queue" if fifo else None,
         "fifo_throughput_limit": "per_queue" if fifo else None,
-        "rewind_range": rules.rewind_range.default,
-        "max_inflight_messages": inflight.default,
-        "max_delayed_messages": rules.max_delayed_messages.default,
-        "max_stored_messages": rules.max_stored_messages.default,
         "allow_zero_visibility": rules.allow_zero_visibility or not strict,
     }
 

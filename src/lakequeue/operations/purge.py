@@ -8,7 +8,7 @@ from lakequeue.shard.commands import Purge
 
 
 def purge(queue: OpenQueue) -> None:
-    """Removes every message sent before, in one commit per shard (PUR-1, PUR-2)."""
+    """Removes every message sent before the call, in one commit per shard (PUR-1, PUR-2)."""
     with queue.service("purge"):
         first, *others = queue.shards
         command = Purge(queue.name)

@@ -17,7 +17,7 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
     """Makes deleted messages that were sent at an instant or later visible again; returns how many (RWD-9)."""
     with queue.service("rewind") as call:
         command = Rewind(check_instant("RewindTime", to))
-        for shard in queue.shards:  # all are asked first, so that a refusal leaves every shard as it is
+        for shard in queue.shards:  # check all shards first, so that a refusal changes none
             shard.query(lambda machine: machine.check_rewind(command, queue.now()))
         count, checked, steps = 0, attrs.evolve(command, checked=True), Steps("rewind")
         for shard in queue.shards:
@@ -28,7 +28,7 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
 
 
 def rewindable(queue: OpenQueue, to: datetime) -> int:
-    """How many messages a rewind to an instant would make visible now; refused as the rewind is."""
+    """How many messages a rewind would make visible now; errors as in ``rewind``."""
     with queue.service("rewindable"):
         command = Rewind(to_micros(to))
         return sum(shard.query(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards)

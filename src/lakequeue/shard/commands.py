@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
@@ -17,17 +17,14 @@ Spans = Sequence[tuple[int, int]]
 class Claim:
     """Receive up to `max_messages` under one new lease; the answer is a `ClaimResult`.
 
-    `visibility_timeout` None: the queue's (RCV-5). `at_limit`: the answer of a full shard is OverLimit, an empty
-    result, or the default of the queue's type (INF-3, INF-4). A claim that repeats a live `attempt_id` gets the
-    same messages again (ATT-3); FIFO shards only. `dead_letter_keys` maps ARNs of dead-letter queues to their
-    keys;
-    None: there is no such queue, and the messages stay.
+    `visibility_timeout` None: the queue's (RCV-5). A claim that repeats a live `attempt_id` gets the same messages
+    again (ATT-3); FIFO shards only. `dead_letter_keys` maps ARNs of dead-letter queues to their keys; None: the
+    queue does not exist, and the messages stay.
     """
 
     max_messages: int
     visibility_timeout: int | None
     lease_id: str
-    at_limit: Literal["error", "empty", "default"] = "default"
     attempt_id: str | None = None
     dead_letter_keys: Mapping[str, str | None] = attrs.field(factory=dict)
 

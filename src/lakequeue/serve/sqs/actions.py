@@ -9,12 +9,7 @@ from typing import Any, TypeVar
 
 from lakequeue import Queue
 from lakequeue.client import MAX_LISTED, LakeQueue
-from lakequeue.errors import (
-    InvalidAttributeName,
-    InvalidParameterValue,
-    QueueDoesNotExist,
-    UnsupportedOperation,
-)
+from lakequeue.errors import InvalidAttributeName, InvalidParameterValue, QueueDoesNotExist, UnsupportedOperation
 from lakequeue.model.messages import BatchResult, Message, check_batch_ids
 from lakequeue.serve.sqs import permissions
 from lakequeue.serve.sqs.messages import (

@@ -138,10 +138,7 @@ def _allowed(state: ShardState, command: Claim) -> int:
     room = state.room
     if room is None:
         return command.max_messages
-    behaviour = command.at_limit
-    if behaviour == "default":
-        behaviour = state.attributes.inflight_limit_behavior
-    if room == 0 and behaviour == "error":
+    if room == 0 and state.attributes.inflight_limit_behavior == "error":
         raise OverLimit("The maximum number of messages in flight is reached.")
     return min(command.max_messages, room)
 

@@ -17,12 +17,7 @@ from functools import cache
 
 import attrs
 
-from lakequeue.errors import (
-    OverLimit,
-    QueueClientError,
-    QueueDoesNotExist,
-    RequestThrottled,
-)
+from lakequeue.errors import OverLimit, QueueClientError, QueueDoesNotExist, RequestThrottled
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.storage import layout
