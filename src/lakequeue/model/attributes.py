@@ -23,6 +23,7 @@ from lakequeue.errors import (
     MissingParameter,
     coded_for,
 )
+from lakequeue.model.arguments import check_text
 from lakequeue.model.clock import MICROS, duration_micros
 from lakequeue.model.profiles import DEFAULT_PROFILE, HOUR, Limits, Profile, profile, widest
 from lakequeue.model.redrive_policies import (
@@ -462,6 +463,7 @@ def _policy(value: Any) -> str | None:
     statements = policy.get("Statement", [])
     if not all(isinstance(one, dict) for one in (statements if isinstance(statements, list) else [statements])):
         raise ValueError("statements are objects")
+    str(value).encode()  # UnicodeEncodeError, a ValueError: half a surrogate pair cannot be stored
     return str(value)
 
 
@@ -561,6 +563,8 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
             raise InvalidParameterValue("Tag keys must be between 1 and 128 characters in length.")
         if not isinstance(value, str) or len(value) > 256:
             raise InvalidParameterValue("Tag values must be between 0 and 256 characters in length.")
+        for text in (key, value):
+            check_text("Tags", text)
     return dict(tags)
 
 

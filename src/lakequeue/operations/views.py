@@ -12,6 +12,8 @@ from lakequeue.runtime.root import Root
 def statements(root: Root, now: datetime | None, as_of: datetime | None) -> list[str]:
     """The SQL that makes the views over the queues that exist, or that existed at ``as_of``."""
     then = None if as_of is None else check_instant("as_of", as_of)
+    if now is not None:
+        check_instant("now", now)
     with root.storage_errors():
         rows = [
             row
