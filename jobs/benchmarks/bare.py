@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks.harness import Action
 from lakequeue import Queue
 from lakequeue.operations import browse
-from lakequeue.shard import IN_FLIGHT, Head, Run
+from lakequeue.shard.runs import IN_FLIGHT, Head, Run
 from lakequeue.storage import layout
 from lakequeue.storage.ledger import run_rows
 from lakequeue.storage.messages.append import SEGMENT_COMMITS
@@ -81,7 +81,7 @@ class BareSearch:
 
     def _found(self) -> Iterator[int]:
         for shard in self._queue.runtime.shards:
-            for batch in browse.batches(shard, self._queue.runtime.now, browse.ROWS):
+            for batch in browse.batches(self._queue.runtime, shard, browse.ROWS):
                 self._connection.register("messages", batch.table({"body", "state"}))
                 marks = self._connection.execute(self._query).fetchnumpy()["found"]
                 yield int(marks.sum())

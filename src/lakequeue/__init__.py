@@ -20,11 +20,12 @@ from lakequeue.model.messages import (
     SendResult,
 )
 from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
+from lakequeue.model.states import MessageState
 from lakequeue.operations.compact import CompactionSummary
 from lakequeue.operations.results import PeekedMessage, QueueCounts
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, NoRenewal
-from lakequeue.shard import LeaseCounts
+from lakequeue.shard.commands import LeaseCounts
 
 __version__ = "0.2.0"
 
@@ -43,6 +44,7 @@ __all__ = [
     "Lease",
     "LeaseCounts",
     "Message",
+    "MessageState",
     "NoRenewal",
     "Outcome",
     "PeekedMessage",

@@ -1,4 +1,4 @@
-"""The entry: a root and its queues."""
+"""``LakeQueue``: a root and its queues."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ MAX_LISTED = 1_000
 
 
 class LakeQueue:
-    """Queues under one root directory or URI; thread-safe, and starting it starts no JVM.
+    """Queues under one root directory or URI. Thread-safe; opening it starts no JVM.
 
-    As a context manager it releases at the end what this process holds of the root; a later call opens it again.
+    As a context manager it closes the root's tables at the end; a later call opens them again.
 
     Args:
-        root: local path or URI; it must be writable and hold nothing else. ``create_queue`` creates it.
+        root: local path or URI; it must be writable and contain nothing else. ``create_queue`` creates it.
         spark: session for the DataFrame verbs.
         engine: ``auto`` commits through delta-rs and moves DataFrames through Spark; ``spark`` commits
-            through Spark too, where the Python process may not touch storage (slow); ``point`` refuses Spark.
+            through Spark too, if the Python process cannot access storage (slow); ``point`` refuses Spark.
         clock: source of time; tests pass ``lakequeue.testing.ManualClock``.
         region: part of every queue's identity (NAM-6, NAM-7).
-        root_mode: permission bits that the directory of a new local root gets; ``0o2770`` shares it with a group,
-            see docs/operation/permissions.md.
+        root_mode: permission bits of the directory of a new local root; ``0o2770`` shares it with a group, see
+            docs/operation/permissions.md.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LakeQueue:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Releases the tables that this process holds open and what it has cached; deletes nothing."""
+        """Closes the tables and clears the caches of this process; deletes nothing."""
         self._runtime.release()
 
     def __repr__(self) -> str:
@@ -88,12 +88,12 @@ class LakeQueue:
 
     @property
     def spark(self) -> SparkSession | None:
-        """The session for DataFrame verbs, if there is one."""
+        """Session for DataFrame verbs, or None."""
         return self._runtime.spark
 
     @property
     def runtime(self) -> Root:
-        """What this process holds of the root: internals, which may change in any release."""
+        """State of the root in this process: internals, which may change in any release."""
         return self._runtime
 
     def create_queue(
@@ -104,21 +104,21 @@ class LakeQueue:
         tags: dict[str, str] | None = None,
         **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
-        """Creates a queue, or returns the one that has the name and all the given attributes (QUE-15).
+        """Creates a queue, or returns the queue that has the name and all the given attributes (QUE-15).
 
         Args:
             name: 1 to 80 letters, digits, ``-`` and ``_`` (NAM-5); profile ``cmq`` has its own rule (NAM-10).
-            fifo: a FIFO queue; its name must end in ``.fifo`` (NAM-1).
+            fifo: whether it is a FIFO queue; then its name must end in ``.fifo`` (NAM-1).
             tags: see ``Queue.set_tags``.
-            attributes: snake_case or wire names, ``profile`` and ``shards`` among them.
+            attributes: snake_case or wire names, including ``profile`` and ``shards``.
 
         Raises:
             InvalidParameterValue: the name breaks the rule.
             InvalidAttributeName, InvalidAttributeValue: an attribute is unknown or out of range.
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
-            QueueNameExists: the name is taken by a queue that differs (QUE-15), or taken at all (QUE-16).
-            QueueDeletedRecently: the profile wants a pause after a deletion (QUE-14).
-            QueueClientError: the root holds something else, or cannot be written.
+            QueueNameExists: a queue of this name exists and differs (QUE-15), or on ``cmq`` exists (QUE-16).
+            QueueDeletedRecently: the profile requires a pause after a deletion (QUE-14).
+            QueueClientError: the root contains something else, or cannot be written.
         """
         return Queue(queues.create(self._runtime, name, fifo, tags, attributes))
 
@@ -126,18 +126,18 @@ class LakeQueue:
         """The queue of this name in the region.
 
         Raises:
-            QueueDoesNotExist: there is none (QUE-27).
-            QueueClientError: the root does not exist, holds something else, or has a newer layout.
+            QueueDoesNotExist: the region has no such queue (QUE-27).
+            QueueClientError: the root does not exist, contains something else, or has a newer layout.
         """
         return Queue(queues.find(self._runtime, name))
 
     def list_queues(self, prefix: str = "", limit: int | None = None, after: str | None = None) -> list[Queue]:
-        """Queues of the region by name (QUE-11, QUE-12).
+        """Queues of the region, sorted by name (QUE-11, QUE-12).
 
         Args:
             prefix: only names with this prefix.
             limit: maximum number of queues, 1 to 1,000.
-            after: only names after this one, as the last name of the page before.
+            after: only names after this one, such as the last name of the previous page.
         """
         whole = isinstance(limit, int) and not isinstance(limit, bool)
         if limit is not None and not (whole and 1 <= limit <= MAX_LISTED):
@@ -145,14 +145,14 @@ class LakeQueue:
         return [Queue(queue) for queue in queues.listed(self._runtime, prefix, limit or MAX_LISTED, after)]
 
     def all_queues(self) -> list[Queue]:
-        """Every queue of the region, by name."""
+        """Every queue of the region, sorted by name."""
         return [Queue(queue) for queue in queues.living(self._runtime)]
 
     def delete_queue(self, name: str) -> None:
         """Deletes a queue with everything in it (QUE-13, QUE-14).
 
         Raises:
-            QueueDoesNotExist: there is none.
+            QueueDoesNotExist: the region has no such queue.
         """
         queues.delete(self._runtime, name)
 
@@ -163,39 +163,39 @@ class LakeQueue:
 
         Args:
             spark: the session.
-            now: the instant that states are judged at; None is ``as_of``, or else the time of each query.
-            as_of: an aware instant by the machine's clock: show the tables as they were then. Earlier versions are
-                kept for ten minutes, those of busy shards for 200 commits; ``stats`` reaches further back.
+            now: the instant of the states; None is ``as_of``, or else the time of each query.
+            as_of: an aware instant by the machine's clock: show the tables of that time. Earlier versions are kept
+                for ten minutes, those of busy shards for 200 commits; ``stats`` reaches further back.
 
         Raises:
             QueueClientError: the log of a table no longer reaches back to ``as_of``.
-            InvalidParameterValue: ``now`` or ``as_of`` is no aware instant.
+            InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
         for statement in self.view_statements(now, as_of):
             spark.sql(statement)
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
         """The SQL that creates these views, for a session outside Python; needs no JVM."""
-        from lakequeue.operations import views
+        from lakequeue.operations import sql_views
 
-        return views.statements(self._runtime, now, as_of)
+        return sql_views.statements_of(self._runtime, now, as_of)
 
     def compact(self, progress: Progress | None = None) -> list[CompactionSummary]:
-        """Frees the storage that the queues of the root, of all regions, no longer need; changes no answer.
+        """Frees storage that the root's queues, of all regions, no longer need; changes no answer.
 
         It expires messages, drops and merges parts of the logs, removes old files and log entries, removes queues
         that were deleted a day ago, and records the depth of each queue in the ``stats`` table, once a minute. It
-        may run beside all other calls, twice at once, and be killed at any point.
+        may run in parallel to all other calls, even twice at once, and be killed at any point.
 
         Args:
-            progress: called with the number of queues done, the number of all, and the name of the next one.
+            progress: called with the number of finished queues, the number of all queues, and the next name.
 
         Returns:
-            A summary per queue, and one for the tables of the root, whose ``queue`` is None. Its ``failures`` name
-            the steps that failed.
+            A summary per queue, and one for the root's own tables, whose ``queue`` is None. ``failures`` lists
+            failed steps.
 
         Raises:
-            QueueClientError: the root does not exist, or holds no queues.
+            QueueClientError: the root does not exist, or has no queues.
         """
         from lakequeue.operations.compact import compact_root
 

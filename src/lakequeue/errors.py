@@ -1,4 +1,4 @@
-"""The tree of errors: what the service refused, what the environment broke, what the caller mis-set.
+"""The tree of errors: refusals by the service, failures of the environment, contradictory options.
 
 Codes, legacy codes and HTTP statuses are those of SQS (ERR-6); `cmq_code` is filled in for queues of the
 `cmq` profile (ERR-7). All errors survive pickling, request id included.
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class LakeQueueError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Base class of every error that this package raises on purpose."""
 
 
 class QueueServiceError(LakeQueueError):
@@ -53,7 +53,7 @@ class QueueServiceError(LakeQueueError):
         http_status: status under which SQS sends this error.
         sender_fault: True if the caller has to change the request, False if the service is to blame.
         request_id: fresh UUID of the refused request.
-        legacy_code: code of the older query protocol.
+        legacy_code: code in the older query protocol, by default the same.
         cmq_code: number of the same error in CMQ, on `cmq` queues only.
     """
 
@@ -61,6 +61,10 @@ class QueueServiceError(LakeQueueError):
     legacy_code: ClassVar[str] = "QueueServiceError"
     default_message: ClassVar[str] = "The request was refused."
     status: ClassVar[int] = 400
+
+    def __init_subclass__(cls) -> None:
+        cls.code = cls.__name__
+        cls.legacy_code = cls.__dict__.get("legacy_code", cls.__name__)
 
     def __init__(
         self,
@@ -80,25 +84,22 @@ class QueueServiceError(LakeQueueError):
 
 
 class QueueDoesNotExist(QueueServiceError):
-    """No queue of that name lives in this region (any more); create it, or correct name or region."""
+    """The region has no queue of this name, or it was deleted; create it, or correct the name or region."""
 
-    code = "QueueDoesNotExist"
     legacy_code = "AWS.SimpleQueueService.NonExistentQueue"
     default_message = "The specified queue does not exist."
 
 
 class QueueNameExists(QueueServiceError):
-    """The name is taken by a queue with other attributes (QUE-15), or taken at all on `cmq` (QUE-16)."""
+    """A queue of this name exists with other attributes (QUE-15), or on `cmq` with any (QUE-16)."""
 
-    code = "QueueNameExists"
     legacy_code = "QueueAlreadyExists"
     default_message = "A queue with this name already exists."
 
 
 class QueueDeletedRecently(QueueServiceError):
-    """The name was given up less than the profile's cool-down ago (QUE-14); wait and create again."""
+    """A queue of this name was deleted within the profile's cool-down (QUE-14); wait, then create it."""
 
-    code = "QueueDeletedRecently"
     legacy_code = "AWS.SimpleQueueService.QueueDeletedRecently"
     default_message = (
         "You must wait 60 seconds after deleting a queue before you can create another with the same name."
@@ -106,35 +107,29 @@ class QueueDeletedRecently(QueueServiceError):
 
 
 class ReceiptHandleIsInvalid(QueueServiceError):
-    """The text is no receipt handle of this queue (RCP-9); use the handle that a receive returned."""
+    """The text is not a receipt handle of this queue (RCP-9); use the handle that a receive returned."""
 
-    code = "ReceiptHandleIsInvalid"
-    legacy_code = "ReceiptHandleIsInvalid"
     default_message = "The input receipt handle is invalid."
     status = 404
 
 
 class MessageNotInflight(QueueServiceError):
-    """The visibility of a message that is not hidden cannot be changed (RCP-12); receive it again."""
+    """The message is not in flight, so its visibility cannot change (RCP-12); receive it again."""
 
-    code = "MessageNotInflight"
     legacy_code = "AWS.SimpleQueueService.MessageNotInflight"
     default_message = "The specified message isn't in flight."
 
 
 class OverLimit(QueueServiceError):
-    """A cap of the queue is reached (INF-3, QUE-21); settle messages, or spread over more queues."""
+    """The queue has reached a cap (INF-3, QUE-21); settle messages, or use more queues."""
 
-    code = "OverLimit"
-    legacy_code = "OverLimit"
     default_message = "The queue has reached one of its limits."
     status = 403
 
 
 class TooManyEntriesInBatchRequest(QueueServiceError):
-    """The batch has more entries than the profile allows (BAT-1); cut it."""
+    """The batch has more entries than the profile allows (BAT-1); split it."""
 
-    code = "TooManyEntriesInBatchRequest"
     legacy_code = "AWS.SimpleQueueService.TooManyEntriesInBatchRequest"
     default_message = "The batch has too many entries."
 
@@ -142,7 +137,6 @@ class TooManyEntriesInBatchRequest(QueueServiceError):
 class EmptyBatchRequest(QueueServiceError):
     """The batch has no entry (BAT-5)."""
 
-    code = "EmptyBatchRequest"
     legacy_code = "AWS.SimpleQueueService.EmptyBatchRequest"
     default_message = "There should be at least one entry in the batch request."
 
@@ -150,15 +144,13 @@ class EmptyBatchRequest(QueueServiceError):
 class BatchEntryIdsNotDistinct(QueueServiceError):
     """Two entries of one batch have the same id (BAT-5)."""
 
-    code = "BatchEntryIdsNotDistinct"
     legacy_code = "AWS.SimpleQueueService.BatchEntryIdsNotDistinct"
     default_message = "Two or more batch entries have the same id."
 
 
 class InvalidBatchEntryId(QueueServiceError):
-    """The id of a batch entry has other characters, or more of them, than allowed (BAT-5)."""
+    """The id of a batch entry is too long or has characters that are not allowed (BAT-5)."""
 
-    code = "InvalidBatchEntryId"
     legacy_code = "AWS.SimpleQueueService.InvalidBatchEntryId"
     default_message = (
         "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
@@ -167,9 +159,8 @@ class InvalidBatchEntryId(QueueServiceError):
 
 
 class BatchRequestTooLong(QueueServiceError):
-    """The entries of a batch are too long together (BAT-5); cut it."""
+    """The entries of a batch are too long together (BAT-5); split it."""
 
-    code = "BatchRequestTooLong"
     legacy_code = "AWS.SimpleQueueService.BatchRequestTooLong"
     default_message = "The entries of the batch are too long together."
 
@@ -177,8 +168,6 @@ class BatchRequestTooLong(QueueServiceError):
 class InvalidMessageContents(QueueServiceError):
     """The text has characters that a message cannot carry (SND-12); encode it first."""
 
-    code = "InvalidMessageContents"
-    legacy_code = "InvalidMessageContents"
     default_message = (
         "Invalid characters found. Valid unicode characters are "
         "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
@@ -188,44 +177,35 @@ class InvalidMessageContents(QueueServiceError):
 class InvalidAttributeName(QueueServiceError):
     """There is no such queue attribute, or it cannot be set here (QUE-2, QUE-23, QUE-26)."""
 
-    code = "InvalidAttributeName"
-    legacy_code = "InvalidAttributeName"
     default_message = "Unknown attribute."
 
 
 class InvalidAttributeValue(QueueServiceError):
     """A queue attribute lies outside the range of the queue's profile (PRF-2)."""
 
-    code = "InvalidAttributeValue"
-    legacy_code = "InvalidAttributeValue"
     default_message = "Invalid value for a queue attribute."
 
 
 class InvalidParameterValue(QueueServiceError):
     """An argument of a call is out of range or does not fit this queue."""
 
-    code = "InvalidParameterValue"
-    legacy_code = "InvalidParameterValue"
     default_message = "Invalid value for a parameter."
 
     @classmethod
     def of(cls, value: object, parameter: str, reason: str) -> InvalidParameterValue:
-        """The error for a value of a parameter, as SQS words it; the reason is a sentence."""
+        """The error for a parameter's value, worded as SQS does; ``reason`` is a sentence."""
         return cls(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
 
 
 class MissingParameter(QueueServiceError):
     """An argument that the call needs is absent or empty."""
 
-    code = "MissingParameter"
-    legacy_code = "MissingParameter"
     default_message = "A required parameter is missing."
 
 
 class PurgeQueueInProgress(QueueServiceError):
     """The queue was purged less than 60 seconds ago (PUR-2); wait."""
 
-    code = "PurgeQueueInProgress"
     legacy_code = "AWS.SimpleQueueService.PurgeQueueInProgress"
     default_message = "Only one PurgeQueue operation is allowed every 60 seconds."
     status = 403
@@ -234,7 +214,6 @@ class PurgeQueueInProgress(QueueServiceError):
 class UnsupportedOperation(QueueServiceError):
     """This queue, or this version of the package, cannot do that."""
 
-    code = "UnsupportedOperation"
     legacy_code = "AWS.SimpleQueueService.UnsupportedOperation"
     default_message = "This operation is not supported."
 
@@ -242,8 +221,6 @@ class UnsupportedOperation(QueueServiceError):
 class RequestThrottled(QueueServiceError):
     """The commit lost too many races (ERR-9); nothing was changed, repeat the call later."""
 
-    code = "RequestThrottled"
-    legacy_code = "RequestThrottled"
     default_message = "The request was throttled; try again."
     status = 403
 
@@ -251,8 +228,6 @@ class RequestThrottled(QueueServiceError):
 class ResourceNotFoundException(QueueServiceError):
     """A resource other than a queue, such as a move task, does not exist."""
 
-    code = "ResourceNotFoundException"
-    legacy_code = "ResourceNotFoundException"
     default_message = "The resource does not exist."
     status = 404
 
@@ -262,8 +237,8 @@ class QueueClientError(LakeQueueError):
 
     Attributes:
         message: what failed.
-        outcome_unknown: True if the call may have taken effect; repeating it with the same ids or handles
-            is then needed and safe.
+        outcome_unknown: True if the call may have taken effect; then repeat it with the same ids or handles,
+            which is safe.
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
@@ -273,7 +248,7 @@ class QueueClientError(LakeQueueError):
 
 
 class InvalidOptions(LakeQueueError):
-    """Options of a client-side object contradict each other or their ranges; `.problems` names them all."""
+    """Options contradict each other or are out of range; `.problems` lists every problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(list(problems))
@@ -284,11 +259,11 @@ class InvalidOptions(LakeQueueError):
 
 
 class LeaseLost(LakeQueueError):
-    """Nothing is left of a lease: all its messages went to somebody else, expired or were settled.
+    """The lease holds no message any more: all were received again, expired or were settled.
 
     Attributes:
-        done: messages that the call still settled.
-        lost: messages that it could not settle any more.
+        done: messages that the call settled.
+        lost: messages that it could no longer settle.
     """
 
     def __init__(self, done: int = 0, lost: int = 0) -> None:
@@ -318,7 +293,7 @@ CMQ_CODES: dict[str, int] = {
 
 @contextmanager
 def coded_for(profile_name: str) -> Iterator[None]:
-    """Gives service errors that pass through their CMQ number, if the profile is `cmq` (ERR-7)."""
+    """Sets the CMQ number of service errors raised in the block, on the `cmq` profile only (ERR-7)."""
     try:
         yield
     except QueueServiceError as error:

@@ -1,4 +1,4 @@
-"""A lease: up to millions of messages received under one receipt, worked on as a DataFrame."""
+"""``Lease``: up to millions of messages received at once and processed as a DataFrame."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
 from lakequeue.operations import lease as operations
 from lakequeue.operations.lease import LeasedMessages
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.shard import LeaseCounts
+from lakequeue.shard.commands import LeaseCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,9 +37,8 @@ _log = logging.getLogger("lakequeue")
 class Lease:
     """Messages claimed at once; get one from ``Queue.lease``.
 
-    Settling a lease is one commit per shard whatever its size, made by the point engine, so a busy
-    cluster cannot hold up a heartbeat. Each verb answers ``LeaseCounts(done, lost)``; ``lost`` are
-    messages that the lease no longer holds.
+    Settling a lease of any size is one commit per shard by the point engine, so a busy cluster does not delay
+    heartbeats. Each verb returns ``LeaseCounts(done, lost)``; ``lost`` messages no longer belong to the lease.
     """
 
     def __init__(self, leased: LeasedMessages) -> None:
@@ -50,7 +49,7 @@ class Lease:
 
     @property
     def message_count(self) -> int:
-        """Messages that were claimed."""
+        """Number of claimed messages."""
         return self._leased.count
 
     @property
@@ -63,7 +62,7 @@ class Lease:
         """The messages: message_id, body, receipt_handle, sent_at, message_attributes, group_id,
         delay_seconds, receive_count, shard, offset, dedup_id, sequence_number.
 
-        Lazy; files that it reads stay for 24 hours.
+        The DataFrame is lazy; the files that it reads stay for 24 hours.
         """
         return operations.frame(self._leased)
 
@@ -71,8 +70,8 @@ class Lease:
         """Makes the lease end in this many seconds.
 
         Raises:
-            InvalidParameterValue: out of range, or more than 12 h in all (VIS-9).
-            LeaseLost: nothing of the lease is held any more.
+            InvalidParameterValue: the timeout is out of range, or exceeds 12 h in total (VIS-9).
+            LeaseLost: the lease holds no message any more.
         """
         now = self._queue.now()
         counts = self._extend(visibility_timeout)
@@ -84,17 +83,17 @@ class Lease:
 
     @contextmanager
     def keep_alive(self, policy: Renewal) -> Iterator[Lease]:
-        """Extends the lease in the background for as long as the block runs, or until it is settled in it.
+        """Extends the lease in the background until the block ends or settles it.
 
-        Extensions are one commit per shard by the point engine, so they are made in time however busy Spark is.
-        Once the lease is lost, the Spark jobs that the block has started in its thread are cancelled.
+        Extensions are one commit per shard by the point engine, so a busy Spark does not delay them. When the
+        lease is lost, the Spark jobs that the block started in its thread are cancelled.
 
         Args:
-            policy: `HeartbeatRenewal` or `ComputedRenewal`; the lease takes the place of the message, and its
-                own timeout that of the queue.
+            policy: `HeartbeatRenewal` or `ComputedRenewal`, applied to the lease instead of a message and to its
+                timeout instead of the queue's.
 
         Raises:
-            LeaseLost: at the end of the block, if nothing of the lease is held any more.
+            LeaseLost: at the end of the block, if the lease holds no message any more.
             QueueDoesNotExist: at the end of the block, if the queue was deleted.
         """
         if self._heartbeat is not None:
@@ -160,7 +159,7 @@ class Lease:
         """Deletes every message of the lease.
 
         Raises:
-            LeaseLost: nothing of the lease is held any more.
+            LeaseLost: the lease holds no message any more.
         """
         return self._settle(operations.delete)
 
@@ -168,25 +167,25 @@ class Lease:
         """Makes every message of the lease visible at once.
 
         Raises:
-            LeaseLost: nothing of the lease is held any more.
+            LeaseLost: the lease holds no message any more.
         """
         return self._settle(operations.release)
 
     def delete_except(self, failed: DataFrame | Iterable[str]) -> LeaseCounts:
-        """Deletes all messages but these, which become visible at once.
+        """Deletes all messages except ``failed``, which become visible at once.
 
         Args:
             failed: receipt handles of the lease, or a DataFrame with a column ``receipt_handle``.
 
         Raises:
-            ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not one of this lease.
-            LeaseLost: nothing of the lease is held any more.
+            ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not of this lease.
+            LeaseLost: the lease holds no message any more.
         """
         kept = list(_texts(failed))
         return self._settle(lambda leased: operations.delete(leased, kept))
 
     def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
-        """Ends the lease, and its heartbeat with it, unless it fails in a way that is worth another try."""
+        """Settles the lease and ends its heartbeat, unless it fails with an error that a retry may solve."""
         heartbeat, lease_id = self._heartbeat, self._leased.lease_id
         hold = heartbeat.drop(lease_id) if heartbeat else None
         try:
@@ -206,11 +205,11 @@ def _texts(failed: DataFrame | Iterable[str]) -> Iterable[str]:
 
 @contextmanager
 def _cancellable(spark: SparkSession | None) -> Iterator[Callable[[], None]]:
-    """Answers what cancels the Spark jobs that this thread starts in the block."""
+    """Yields a function that cancels the Spark jobs that this thread starts in the block."""
     if spark is None:
         yield lambda: None
         return
-    # a tag, and no job group: a thread has one group, which may be the user's
+    # a tag, not a job group: a thread has only one group, which may be the user's
     context, tag = spark.sparkContext, f"lakequeue-{uuid.uuid4()}"
     context.addJobTag(tag)
     try:

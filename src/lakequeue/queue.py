@@ -1,4 +1,4 @@
-"""One queue, as its users see it."""
+"""``Queue``: the verbs of one queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.lease import Lease
-from lakequeue.model.attributes import QueueAttributes, check_tags
+from lakequeue.model.arguments import check_tags
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import BatchResult, Message, SendEntry, SendResult
@@ -27,11 +28,10 @@ if TYPE_CHECKING:
 class Queue:
     """A queue incarnation. Get one from ``LakeQueue``; thread-safe.
 
-    As a context manager it releases at the end what this process holds of the queue; a later call opens it again.
+    As a context manager it closes the queue's tables at the end; a later call opens them again.
 
-    Every method raises QueueDoesNotExist once the queue was deleted, RequestThrottled when other
-    processes won every race for a commit (nothing was changed; try again), and QueueClientError
-    when storage fails.
+    Every method raises QueueDoesNotExist after the queue was deleted, RequestThrottled if other processes won
+    every race for a commit (nothing was changed; try again), and QueueClientError if storage fails.
     """
 
     def __init__(self, runtime: OpenQueue) -> None:
@@ -39,7 +39,7 @@ class Queue:
 
     @property
     def runtime(self) -> OpenQueue:
-        """What this process holds of the queue: internals, which may change in any release."""
+        """State of the queue in this process: internals, which may change in any release."""
         return self._runtime
 
     @property
@@ -67,7 +67,7 @@ class Queue:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Releases the tables that this process holds open and what it has cached; deletes nothing."""
+        """Closes the tables and clears the caches of this process; deletes nothing."""
         self._runtime.release()
 
     def __repr__(self) -> str:
@@ -90,14 +90,14 @@ class Queue:
             body: text of at least one byte, at most the queue's maximum message size (SND-1, SND-2).
             delay: seconds until it becomes visible; None is the queue's delay, 0 overrides it (DLY-9).
             attributes: at most ten, each a str, number, bytes or ``(type, value)`` (MSA-3).
-            group_id: the message group on FIFO queues, which must have one (SND-4); a tag on standard ones.
-            dedup_id: on FIFO queues, what makes a repeated send the same message for 300 s (DDP-1); not
-                needed with content-based deduplication.
+            group_id: the message group, required on FIFO queues (SND-4); only a tag on standard queues.
+            dedup_id: on FIFO queues, sends with the same id within 300 s are one message (DDP-1); optional with
+                content-based deduplication.
             system_attributes: ``AWSTraceHeader`` (SND-15).
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
-            OverLimit: the queue stores as many messages as it may (QUE-21).
+            OverLimit: the queue has reached its cap on stored messages (QUE-21).
         """
         entry = SendEntry(body, None, delay, attributes, group_id, dedup_id, system_attributes)
         return send.send(self._runtime, entry)
@@ -108,7 +108,7 @@ class Queue:
         Raises:
             EmptyBatchRequest: the batch has no entry (BAT-5).
             TooManyEntriesInBatchRequest, BatchRequestTooLong: the batch is too long.
-            InvalidBatchEntryId, BatchEntryIdsNotDistinct: ids of its entries are malformed or repeated.
+            InvalidBatchEntryId, BatchEntryIdsNotDistinct: entry ids are malformed or repeated.
         """
         return send.send_batch(self._runtime, entries)
 
@@ -126,17 +126,17 @@ class Queue:
         """Receives messages and hides them from others for the visibility timeout (RCV-3).
 
         Args:
-            max_messages: maximum number of messages (default 1); the call does not wait for more than the first.
+            max_messages: maximum number of messages (default 1); the call waits only for the first message.
             visibility_timeout: seconds, counted from the return (RCV-4); None is the queue's (RCV-5).
             wait_time: seconds to wait for the first message (LPL-1); None is the queue's.
-            attempt_id: on FIFO queues, a token of this receive: for as long as its messages are hidden, at most
-                300 s, a receive with the same id returns them again with the same handles and hides them again
-                (ATT-1, ATT-3).
+            attempt_id: on FIFO queues, a token of this receive. While its messages are hidden, at most 300 s, a
+                receive with the same id returns them again with the same handles and hides them again (ATT-1,
+                ATT-3).
             attribute_names: which message attributes to return (MSA-4).
             interrupt: ends the wait early when another thread sets it.
 
         Raises:
-            OverLimit: a standard queue has as many messages in flight as it may (INF-3).
+            OverLimit: a standard queue has reached its cap on messages in flight (INF-3).
             InvalidParameterValue: an argument is out of range.
         """
         request = receive.Request(
@@ -165,8 +165,8 @@ class Queue:
         """Deletes a received message; an older receipt does nothing on lenient queues (RCP-6, RCP-10).
 
         Raises:
-            ReceiptHandleIsInvalid: not a handle of this queue (RCP-9).
-            InvalidParameterValue: a strict queue, and the receipt is over or not the latest (RCP-7).
+            ReceiptHandleIsInvalid: this is not a handle of this queue (RCP-9).
+            InvalidParameterValue: on strict queues, the receipt has ended or is not the latest (RCP-7).
         """
         settle.delete(self._runtime, receipt_handle)
 
@@ -181,9 +181,10 @@ class Queue:
         """Makes a received message visible in this many seconds; 0 makes it visible at once (VIS-1, VIS-4).
 
         Raises:
-            ReceiptHandleIsInvalid: not a handle of this queue.
-            MessageNotInflight: it was handed back, or on strict queues its time is over (RCP-12).
-            InvalidParameterValue: out of range, more than 12 h in all (VIS-9), or not the latest receipt.
+            ReceiptHandleIsInvalid: this is not a handle of this queue.
+            MessageNotInflight: the message was released, or on strict queues its timeout has ended (RCP-12).
+            InvalidParameterValue: the timeout is out of range or exceeds 12 h in total (VIS-9), or the receipt is
+                not the latest.
         """
         settle.change_visibility(self._runtime, receipt_handle, visibility_timeout)
 
@@ -199,25 +200,25 @@ class Queue:
         Args:
             df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``,
                 ``message_attributes``.
-            send_id: repeating a call with the same id sends nothing twice, for good.
-            order_by: on FIFO queues, a column that the messages of each group follow; None is the order of
-                the rows. It may be one beside those above.
+            send_id: makes the call repeatable: later calls with the same id send nothing.
+            order_by: on FIFO queues, the column by which the messages of each group are ordered, any column of
+                ``df``; None is the order of the rows.
 
         Duplicates on FIFO queues are accepted and do not count (DDP-1).
 
         Raises:
-            InvalidParameterValue, InvalidMessageContents: rows break a rule; says how many and which
-                rule, and nothing is sent.
-            QueueClientError: no Spark session, or storage failed.
+            InvalidParameterValue, InvalidMessageContents: rows break a rule; the error names the rule and the
+                number of rows, and nothing is sent.
+            QueueClientError: there is no Spark session, or storage failed.
         """
         from lakequeue.operations.send_dataframe import send_dataframe
 
         return send_dataframe(self._runtime, df, send_id, order_by)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
-        """Claims up to ``max_messages`` at once under one lease; None if none is available.
+        """Claims up to ``max_messages`` messages under one lease; None if no message is available.
 
-        ``Lease.messages`` is their DataFrame. Only the cap on messages in flight limits the number.
+        ``Lease.messages`` is their DataFrame. The cap on messages in flight applies; no other limit does.
         """
         from lakequeue.operations.lease import lease
 
@@ -227,67 +228,67 @@ class Queue:
     # --- the queue itself
 
     def purge(self) -> None:
-        """Removes every message sent before (PUR-1).
+        """Removes every message sent before the call (PUR-1).
 
         Raises:
-            PurgeQueueInProgress: the last purge is less than 60 s old (PUR-2).
+            PurgeQueueInProgress: the last purge was less than 60 s ago (PUR-2).
         """
         purge.purge(self._runtime)
 
     def rewind(self, to: datetime) -> int:
-        """Makes deleted messages that were sent at ``to`` or later consumable again, in their old order (RWD-9).
+        """Makes deleted messages that were sent at ``to`` or later visible again, in their old order (RWD-9).
 
-        Messages that are in flight or were not received yet stay as they are. Returns how many came back.
+        Other messages do not change. Returns the number of messages that became visible.
 
         Args:
             to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``.
 
         Raises:
             UnsupportedOperation: the queue keeps no history (RWD-15).
-            InvalidParameterValue: ``to`` is too early (RWD-11), in the future, or no aware instant.
+            InvalidParameterValue: ``to`` is too early (RWD-11), in the future, or not an aware instant.
         """
         return rewind.rewind(self._runtime, to)
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """The earliest instant that ``rewind`` takes now and finds messages from; None without rewind (RWD-24)."""
+        """The earliest instant to which ``rewind`` can go now; None without rewind (RWD-24)."""
         return attributes.min_rewind_time(self._runtime)
 
     def attributes(self, names: Sequence[str] = ("All",)) -> dict[str, str]:
         """The queue's attributes and counts by their SQS names, as strings (QUE-23).
 
         Raises:
-            InvalidAttributeName: a name that is none.
+            InvalidAttributeName: a name is unknown.
         """
         return attributes.read(self._runtime, names)
 
     @property
     def arn(self) -> str:
-        """Name of the queue in policies and listings of SQS."""
+        """ARN of the queue, its name in policies and listings of SQS."""
         return self._runtime.arn
 
     def set_attributes(self, **changes: Unpack[ChangeableAttributes]) -> None:
-        """Changes attributes; they hold from this commit on, in every process (QUE-25).
+        """Changes attributes; they apply from this commit on, in every process (QUE-25).
 
         Raises:
             InvalidAttributeName, InvalidAttributeValue: see ``QueueAttributes``; nothing is changed.
-            InvalidParameterValue: a redrive policy is malformed (DLQ-2), or names a queue that is of another
+            InvalidParameterValue: a redrive policy is malformed (DLQ-2), or names a queue that is of the other
                 kind (DLQ-3) or does not allow it (DLQ-6).
             QueueDoesNotExist: the dead-letter queue does not exist.
         """
         self.update_attributes(lambda attributes: changes)
 
     def update_attributes(self, update: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-        """Changes attributes, given those that are replaced; errors as in ``set_attributes``.
+        """Changes attributes; ``update`` returns the changes, given the current attributes.
 
-        ``update`` may be called again if another process changes them at the same time.
+        It is called again if another process changes them at the same time. Errors as in ``set_attributes``.
         """
         attributes.update(self._runtime, update)
 
     def counts(self) -> QueueCounts:
-        """Messages by state, exact at one snapshot per shard; cheap whatever the backlog.
+        """Number of messages by state, exact at one snapshot per shard; the cost does not depend on the backlog.
 
-        A shard with more than about 200,000 runs (scattered receipts) becomes slow.
+        It is slow for shards with more than about 200,000 runs (scattered receipts).
         """
         return depth(self._runtime).counts
 
@@ -306,8 +307,8 @@ class Queue:
             interrupt: when another thread sets it, the search ends with QueueClientError.
 
         Raises:
-            InvalidParameterValue: ``limit`` is below 1, or ``where`` is no such condition, or needs more time or
-                memory than it may have.
+            InvalidParameterValue: ``limit`` is below 1, or ``where`` is malformed or exceeds its limit of time or
+                memory.
         """
         return browse.peek(self._runtime, where, limit, interrupt)
 
@@ -319,34 +320,34 @@ class Queue:
         destination: Queue | None = None,
         interrupt: Interrupt | None = None,
     ) -> int:
-        """Moves messages of a dead-letter queue back to the queues that they come from; returns how many (DLQ-8).
+        """Moves messages of a dead-letter queue back to their source queues; returns how many (DLQ-8).
 
-        They arrive as if they were sent now: never received, and with age 0. Visible messages are moved, oldest
-        first. Messages stay if their queue was deleted, or if they did not come as dead letters.
+        They arrive like new messages: never received, with age 0. The verb moves visible messages, oldest first.
+        Messages whose queue was deleted, or that did not come as dead letters, stay.
 
         Args:
             max_messages: maximum number of messages; None moves all.
-            where: which messages, a condition in SQL as for ``peek``.
+            where: a condition in SQL as for ``peek``; None moves every message.
             progress: called with the number of messages moved so far.
-            destination: another queue of the same kind that takes all of them, wherever they come from.
+            destination: another queue of the same kind that receives all messages, whatever their source.
             interrupt: when another thread sets it, the redrive ends with QueueClientError.
 
         Raises:
-            InvalidParameterValue: ``max_messages`` is below 1, ``where`` is no condition, or ``destination`` is of
-                the other kind or the queue itself; nothing was moved. Or the condition fails on a message, or
-                needs more time or memory than it may have; the error says how many messages were moved before.
+            InvalidParameterValue: ``max_messages`` is below 1, ``where`` is malformed, or ``destination`` is of
+                the other kind or the queue itself; nothing was moved. Or the condition fails on a message or
+                exceeds its limit of time or memory; the error says how many messages were moved before.
         """
         target = None if destination is None else destination.runtime
         return move.redrive(self._runtime, max_messages, where, progress, target, interrupt)
 
     def redrivable(self, where: str | None = None, interrupt: Interrupt | None = None) -> dict[str, int]:
-        """How many messages a redrive would move now, by the name of the queue that takes them."""
+        """How many messages a redrive would move now, by the name of the target queue."""
         return move.redrivable(self._runtime, where, interrupt)
 
     def compact(self) -> CompactionSummary:
-        """Frees the storage that the queue no longer needs, in one pass; changes no answer.
+        """Frees storage that the queue no longer needs, in one pass; changes no answer.
 
-        See ``LakeQueue.compact``, which does it for all queues, and also removes deleted ones.
+        ``LakeQueue.compact`` does this for all queues and also removes deleted queues.
         """
         from lakequeue.operations.compact import compact
 
@@ -358,7 +359,7 @@ class Queue:
 
     @property
     def dead_letter_queue(self) -> str | None:
-        """ARN of the queue that takes messages that were received too often (DLQ-2)."""
+        """ARN of the queue for messages that were received too often (DLQ-2)."""
         policy = self._runtime.attributes.redrive
         return None if policy is None else policy.dead_letter_queue
 

@@ -13,15 +13,15 @@ from typing import TypeAlias
 
 import attrs
 
-_POLL = 0.001  # real seconds between looks at wake events, which may be set without the clock's knowledge
-_ARRIVAL = 0.1  # real seconds that a thread started since the last advance gets to become a participant
+_POLL = 0.001  # real seconds between checks of wake events, which are set without notice to the clock
+_ARRIVAL = 0.1  # real seconds that a new thread has to become a participant
 
 _Who: TypeAlias = "threading.Thread | asyncio.Task[object]"
 
 
 @attrs.define(eq=False)
 class _Waiter:
-    """One wait that is going on; `stir` makes it look at the clock again."""
+    """One wait in progress; `stir` makes it check the clock again."""
 
     who: _Who
     until: datetime
@@ -35,7 +35,7 @@ class ManualClock:
     """A clock that stands still until `advance`.
 
     Threads and tasks wait on it as on the system's clock. `advance` moves from one due wait to the next and lets
-    everybody come to rest in between, so that what a test observes does not depend on the machine's speed.
+    all participants come to rest in between, so tests do not depend on the machine's speed.
 
     Args:
         start: first instant, aware; 2026-01-01 UTC by default.
@@ -48,7 +48,7 @@ class ManualClock:
             raise ValueError("a clock starts at an aware instant")
         self._now = start.astimezone(timezone.utc)
         self._late_now = self._now
-        """The time for late participants, whose turn at an instant comes when the others rest."""
+        """The time as late participants see it: they act at an instant after the others have come to rest."""
         self._patience = patience
         self._changed = threading.Condition()
         self._waiters: list[_Waiter] = []
@@ -62,12 +62,12 @@ class ManualClock:
 
     @property
     def waiting(self) -> int:
-        """Number of waits that are going on."""
+        """Number of waits in progress."""
         with self._changed:
             return len(self._waiters)
 
     def wait_for_waiters(self, count: int = 1) -> None:
-        """Blocks, in real time, until that many threads or tasks wait on this clock."""
+        """Blocks, in real time, until at least ``count`` threads or tasks wait on this clock."""
         with self._changed:
             self._until(lambda: len(self._waiters) >= count, f"{count} waiters")
 
@@ -106,18 +106,18 @@ class ManualClock:
             with self._changed:
                 self._busy[who] -= 1
                 self._late[who] -= late
-                self._busy += Counter()  # forgets those who left for good
+                self._busy += Counter()  # drops those whose count is 0
                 self._late += Counter()
                 self._changed.notify_all()
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Moves time forward, one instant at which a wait ends after the other.
+        """Moves time forward, with a stop at each instant at which a wait ends.
 
-        Returns when every participant waits again or has left. Called inside an event loop, it cannot let the
-        tasks of that loop run: they see the new time after the next `await`; use `advance_async` there.
+        Returns when every participant waits again or has left. Inside an event loop use `advance_async`: this
+        method blocks the loop, whose tasks see the new time only after the next `await`.
 
         Raises:
-            AssertionError: somebody did not come to rest within the clock's patience.
+            AssertionError: a participant did not come to rest within the clock's patience.
         """
         step = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
         if step < timedelta(0):
@@ -142,12 +142,12 @@ class ManualClock:
                 self._advancing += Counter()
 
     async def advance_async(self, seconds: float | timedelta) -> None:
-        """Like `advance`, from inside an event loop, whose tasks run meanwhile and come to rest as well."""
+        """Like `advance`, for use inside an event loop; its tasks run meanwhile and come to rest too."""
         me = _current()
         with self._changed:
             self._advancing[me] += 1
         try:
-            for _ in range(10):  # tasks that were created just now reach their first wait
+            for _ in range(10):  # lets new tasks reach their first wait
                 await asyncio.sleep(0)
             await asyncio.to_thread(self.advance, seconds)
         finally:
@@ -175,7 +175,7 @@ class ManualClock:
                 waiter.stir()
 
     def _rest(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Waits, in real time, for everybody except tasks of `loop`, which is blocked by this call."""
+        """Waits, in real time, until all participants rest, except tasks of `loop`, which this call blocks."""
         self._until(lambda: not self._restless(loop), "everybody to come to rest")
 
     def _restless(self, loop: asyncio.AbstractEventLoop | None) -> list[_Who]:
@@ -193,7 +193,7 @@ class ManualClock:
         return restless
 
     def _let_new_threads_arrive(self) -> None:
-        """A test may start a thread and advance at once: gives it a moment to show up here or to end."""
+        """Gives threads that a test has just started a moment to become participants or to end."""
         new = set(threading.enumerate()) - self._known_threads
         deadline = time.monotonic() + _ARRIVAL
         while time.monotonic() < deadline:
@@ -222,7 +222,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _current() -> _Who:
-    """The running task, or the thread where there is none."""
+    """The running task, or else the current thread."""
     task = asyncio.current_task() if _running_loop() else None
     return task or threading.current_thread()
 

@@ -1,4 +1,4 @@
-"""A process that consumes, started by the tests beside it.
+"""A consumer process, started by the tests in this directory.
 
 ``consumer_worker.py ROOT DIARY DIE``: consumes the queue until SIGTERM, and writes what its handler does as JSON
 lines to DIARY. Who gets the message ``deadly`` first waits for the file DIE to appear, and then kills its process.

@@ -1,4 +1,4 @@
-"""What the tables of a FIFO queue tell past all of lakequeue's code: its log, and every state of its ledger."""
+"""Reads the log and every ledger version of a FIFO queue from its tables, without lakequeue's code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Offsets = npt.NDArray[np.int64]
 
 
 class Row(NamedTuple):
-    """A message as the log of a queue with one shard has it."""
+    """A message in the log of a queue with one shard."""
 
     offset: int
     message_id: str
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 def fifo_rows(queue: Queue) -> list[Row]:
-    """Every row of the log in the order of the offsets."""
+    """Every row of the log, by offset."""
     table = DeltaTable(layout.messages_path(queue.runtime.root.path, queue.key, 0)).to_pyarrow_table()
     table = table.set_column(0, "offset", pc.add(table["base_offset"], table["position"]))
     table = table.set_column(1, "instant", table["sent_at"].cast(pa.int64()))
@@ -59,12 +59,12 @@ class Run(NamedTuple):
 
 @attrs.frozen
 class Version:
-    """What one commit to the ledger made of it."""
+    """What one commit changed in the ledger."""
 
     now: int
     head_offset: int
     gone: frozenset[Run]
-    """Runs of the version before that are none any more."""
+    """Runs of the previous version that the commit removed."""
     come: frozenset[Run]
 
 
@@ -83,7 +83,7 @@ class History:
         return cls(Path(layout.receipts_path(queue.runtime.root.path, queue.key, 0)))
 
     def follow(self) -> History:
-        """Reads the commits since the last time."""
+        """Reads the commits since the last call."""
         while (commit := self.path / "_delta_log" / f"{self._next:020}.json").exists():
             actions = [json.loads(line) for line in commit.read_text().splitlines()]
             self._next += 1
@@ -126,7 +126,7 @@ def _ledger_rows(file: Path) -> frozenset[tuple[Any, ...]]:
 
 @attrs.frozen
 class Claimed:
-    """A claim as the ledger has it."""
+    """A claim in the ledger."""
 
     offsets: frozenset[int]
     visible_at: int
@@ -134,7 +134,7 @@ class Claimed:
 
 @attrs.frozen
 class Gone:
-    """How a message left the ledger, and the receipt that it had until then."""
+    """How a message left the ledger, and its last receipt."""
 
     at: int
     lease_id: str
@@ -143,18 +143,18 @@ class Gone:
 
 @attrs.define
 class Claims:
-    """What came of every claim: by lease id and instant, as a retry keeps the lease."""
+    """The outcome of every claim, by lease id and instant, as a retry keeps the lease."""
 
     by_answer: dict[tuple[str, int], Claimed] = attrs.field(factory=dict)
     gone: dict[int, Gone] = attrs.field(factory=dict)
     """By offset."""
     retries: int = 0
     overtaken: int = 0
-    """How often a part of a group was delivered while younger messages of it were in flight (FIF-9)."""
+    """How often part of a group was delivered while younger messages of the group were in flight (FIF-9)."""
 
 
 def judge_claims(history: History, rows: list[Row]) -> Claims:
-    """Asserts of every claim, also of processes that were killed before they told, what a FIFO queue promises.
+    """Asserts the guarantees of FIFO queues for every claim, including those of killed processes.
 
     By the shard's clock: no message is claimed while another receipt of it lives (a retry of an attempt is the
     same receipt, with the same set); none that was gone comes back; and each older message of its group is gone
@@ -176,7 +176,7 @@ def judge_claims(history: History, rows: list[Row]) -> Claims:
 
 
 class _Messages:
-    """What the ledger says of each message, in arrays over the offsets."""
+    """The ledger's state of each message, in arrays by offset."""
 
     def __init__(self, rows: list[Row]) -> None:
         self.groups = list(dict.fromkeys(row.group for row in rows))
@@ -194,7 +194,7 @@ class _Messages:
         return other
 
     def take_over(self, version: Version) -> Offsets:
-        """Follows one commit; offsets of the runs that came with it."""
+        """Applies one commit; returns the offsets of its new runs."""
         for run in version.gone:
             self.state[run.first : run.last + 1] = GONE
         there = [np.array([], np.int64)]
@@ -209,7 +209,7 @@ class _Messages:
         return np.concatenate(there)
 
     def live(self, offsets: Offsets, now: int) -> Any:
-        """For each offset whether a receipt hides it."""
+        """Whether a receipt hides each offset."""
         return (self.state[offsets] == IN_FLIGHT) & (self.until[offsets] > now)
 
 

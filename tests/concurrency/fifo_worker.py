@@ -1,4 +1,4 @@
-"""A process on a FIFO queue, started by the tests beside it.
+"""A process on a FIFO queue, started by the tests in this directory.
 
 ``fifo_worker.py work ROOT ENGINE NAME LOG STOP PAUSE``: sends, receives, changes and deletes at random until the
 file STOP exists, as ``worker.py`` does. It numbers what it sends to each group, repeats some sends, sends some
@@ -21,20 +21,20 @@ from worker import Diary, micros  # a script sees the files beside it
 
 from lakequeue import LakeQueue, Queue, QueueClientError, QueueServiceError, RequestThrottled, SendEntry
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import Claim, ClaimResult
+from lakequeue.shard.commands import Claim, ClaimResult
 from lakequeue.storage.messages import append, merge_segments
 
 QUEUE = "orders.fifo"
 GROUPS = list("abcdef")
 MOST_HELD = 3
 LONGEST_LOSS = 0.1
-"""Seconds until a worker repeats a receive whose answer it takes for lost."""
+"""Seconds until a worker repeats a receive whose answer it treats as lost."""
 REPEATABLE = 60.0
-"""Seconds for which a worker repeats its own sends: far less than the deduplication window."""
+"""Seconds for which a worker repeats its own sends: much less than the deduplication window."""
 
 
 class Worker:
-    """Who sends and receives at random, and writes down what it does and what comes of it."""
+    """Sends and receives at random, and writes its calls and their results to a diary."""
 
     def __init__(self, queue: Queue, name: str, diary: Diary) -> None:
         self.queue = queue
@@ -71,7 +71,7 @@ class Worker:
         self.diary.write("sent", answers=answers)
 
     def _entry(self) -> tuple[float, SendEntry]:
-        """What to send, and the instant of its first time."""
+        """What to send, and when it was first sent."""
         draw = self.chance.random()
         repeatable = [sent for sent in self.acknowledged if sent[0] > time.monotonic() - REPEATABLE]
         if draw < 0.2 and repeatable:
@@ -98,7 +98,7 @@ class Worker:
         self.held += receipts
 
     def _receive(self, attempt_id: str | None) -> list[str]:
-        """One receive; the receipts that it gave."""
+        """Makes one receive; returns its receipts."""
         timeout = self.chance.choice([0, 1, 1, 2])
         begun = {"attempt": attempt_id, "at": micros(), "timeout": timeout * 1_000_000}
         self.diary.write("receive", **begun)
@@ -184,7 +184,7 @@ def _queue(root: str, engine: str) -> Queue:
 
 
 def _record_claims() -> dict[str, list[int]]:
-    """Lease id -> from when to when the shard's clock says that its messages are held, by the last answer."""
+    """Lease id -> interval, by the shard's clock, in which its messages are held according to the last answer."""
     claims: dict[str, list[int]] = {}
     command = ShardService.command
 

@@ -1,4 +1,4 @@
-"""Entries that share nothing but the tables, and looks at the tables past all of lakequeue's code."""
+"""Entries that share only the tables, and reads of the tables without lakequeue's code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakequeue.storage import layout
 
 
 def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:
-    """Entries to one root that know as little of each other as processes do."""
+    """Entries to one root that share as little as processes do."""
     entries = []
     for _ in range(count):
         roots.opened.clear()
@@ -33,7 +33,7 @@ def shard_of(queue: Queue, number: int = 0) -> ShardService:
 
 
 def keep_to(queue: Queue, shard: int) -> None:
-    """Has this process begin its sends and receives with a shard."""
+    """Makes a shard the home shard of this process."""
     queue.runtime.shards[0].shared.home.current = shard
 
 
@@ -45,7 +45,7 @@ def spread(queue: Queue, bodies: Iterable[str]) -> None:
 
 
 def small_segments(patch: pytest.MonkeyPatch, commits: int = 2) -> None:
-    """Lets segments close, and be merged, after very few commits."""
+    """Makes segments close and merge after very few commits."""
     patch.setattr("lakequeue.storage.messages.append.SEGMENT_COMMITS", commits)
     patch.setattr("lakequeue.storage.messages.merge_segments.TIER_SEGMENTS", 3)
 
@@ -59,7 +59,7 @@ def without_merging(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @attrs.frozen
 class Row:
-    """A row of ``messages`` as Delta has it."""
+    """A row of the Delta table ``messages``."""
 
     shard: int
     offset: int
@@ -69,7 +69,7 @@ class Row:
 
 
 def log_rows(queue: Queue) -> list[Row]:
-    """Every row of the logs, by shard and offset, read by delta-rs alone."""
+    """Every row of the logs, by shard and offset, read with delta-rs only."""
     rows: list[Row] = []
     for shard in range(len(queue.runtime.shards)):
         table = DeltaTable(layout.messages_path(queue.runtime.root.path, queue.key, shard)).to_pyarrow_table()
@@ -96,7 +96,7 @@ def application_id(queue: Queue, app_id: str, shard: int = 0) -> int:
 
 
 def check_log(queue: Queue, *, from_start: bool = True, redriven: bool = False) -> list[Row]:
-    """Asserts offsets that are dense and there once, ids too (but redriven ones), and time that only rises."""
+    """Asserts that offsets are dense and unique, ids too (except redriven ones), and that time only increases."""
     rows = log_rows(queue)
     for shard in range(len(queue.runtime.shards)):
         part = [row for row in rows if row.shard == shard]
@@ -110,7 +110,7 @@ def check_log(queue: Queue, *, from_start: bool = True, redriven: bool = False) 
 
 
 def at_once(calls: Sequence[Callable[[], Any]], patience: float = 60) -> list[Any]:
-    """Runs calls in a thread each, started together; what each returned or raised, in order."""
+    """Runs each call in its own thread, all at once; returns their results or errors in order."""
     outcomes: list[Any] = [None] * len(calls)
     ready = threading.Barrier(len(calls))
 
@@ -131,7 +131,7 @@ def at_once(calls: Sequence[Callable[[], Any]], patience: float = 60) -> list[An
 
 
 def drain(queue: Queue) -> list[str]:
-    """Bodies of everything that is visible, received in one go each time."""
+    """Receives all visible messages; returns their bodies."""
     bodies: list[str] = []
     while messages := queue.receive(max_messages=1_000, wait_time=0):
         bodies += [message.body for message in messages]

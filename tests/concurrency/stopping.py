@@ -1,4 +1,4 @@
-"""Processes that are stopped in the middle of a commit, and time that passes meanwhile."""
+"""Processes that are stopped during a commit while time passes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakequeue.storage.engines.point import PointTable
 
 
 def older(root: str | Path, seconds: float) -> None:
-    """Sets back when the files below a root were written."""
+    """Makes the files under a root older."""
     for folder, _, names in os.walk(root):
         for path in [folder, *(os.path.join(folder, name) for name in names)]:
             written = os.stat(path).st_mtime - seconds
@@ -26,7 +26,7 @@ def older(root: str | Path, seconds: float) -> None:
 
 
 def stopped_in(patch: pytest.MonkeyPatch, method: str, meanwhile: Callable[[], Any]) -> mock.Mock:
-    """Stops the next write of one kind right before it creates its log entry, its data files written.
+    """Stops the next write of one kind after its data files are written and before its log entry.
 
     delta-rs looks at the log, then links the entry to its place. What comes in between is done here to a copy of
     the table as it was, and the entry is linked after `meanwhile`, as if the process had been stopped before that.
@@ -62,7 +62,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def short_logs(patch: pytest.MonkeyPatch) -> None:
-    """Lets queues that are made from now on have checkpoints, and trim their logs, every few commits."""
+    """Makes new queues write checkpoints and trim their logs every few commits."""
     for properties in (layout.MESSAGES_PROPERTIES, layout.RECEIPTS_PROPERTIES):
         patch.setitem(properties, "delta.checkpointInterval", "10")
     patch.setattr("lakequeue.storage.engines.commit.TRIM_EVERY", 5)
@@ -71,7 +71,7 @@ def short_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 def busy_hours(queue: Queue) -> None:
-    """Others send and settle until the logs of before would be trimmed, twice over; for `short_logs`."""
+    """Sends and settles in another process until the earlier log entries are trimmed twice; for `short_logs`."""
     for _ in range(2):
         for number in range(12):
             queue.send(f"other {number}")

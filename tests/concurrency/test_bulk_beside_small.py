@@ -1,4 +1,4 @@
-"""Bulk sends of Spark beside small sends of other threads and processes."""
+"""Bulk sends by Spark, concurrent with small sends by other threads and processes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_repeated_send_id_sends_nothing_twice(
 
 @pytest.mark.core
 def test_the_replay_check_can_fail(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guarantee 5: without the id of the bulk send in the log, its files are given new offsets."""
+    """Guarantee 5: without the bulk send's id in the log, its files get new offsets again."""
     lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock())
     queue = lq.create_queue("orders")
     transaction = PointTable.transaction

@@ -1,4 +1,4 @@
-"""Consumers in processes of their own, on the system's clock, one of which dies at work."""
+"""Consumers in separate processes, on the system's clock, one of which is killed."""
 
 from __future__ import annotations
 

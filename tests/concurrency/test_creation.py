@@ -1,4 +1,4 @@
-"""Roots and queues that come and go: created at once, in part, or in a forked child."""
+"""Roots and queues created concurrently, partly, or in a forked child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults at every write: before it, after it, without an answer, again and again, and SIGKILL in between."""
+"""Faults at every write: before it, after it, without an answer, repeatedly, and by SIGKILL."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @attrs.define
 class Fault:
-    """Makes writes of one kind fail: the first ``times`` of them, before or after they landed."""
+    """Makes the first ``times`` writes of one kind fail, before or after they land."""
 
     method: str
     error: Exception
@@ -98,7 +98,7 @@ BEFORE = (list("abc"), 2, 1)
 
 
 def state(queue: Queue) -> tuple[list[str], int, int]:
-    """As a process sees it that has just started."""
+    """As a new process sees it."""
     fresh = apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue("orders")
     counts = fresh.counts()
     return [row.body for row in check_log(fresh)], counts.visible, counts.in_flight
@@ -215,7 +215,7 @@ def test_a_short_storm_is_weathered(queue: Queue, monkeypatch: pytest.MonkeyPatc
 
 
 class TestHousekeeping:
-    """Merges and drops may fail in any way without a send noticing."""
+    """Merges and drops may fail in any way without an effect on sends."""
 
     @pytest.mark.parametrize("landed", [False, True])
     @pytest.mark.parametrize("error", [LostRace("conflict"), OSError("gone")], ids=type)
@@ -252,7 +252,7 @@ class TestHousekeeping:
 
 
 class TestKilled:
-    """SIGKILL before each write of a verb with several steps; then another process carries on."""
+    """SIGKILL before each write of a verb with several steps; then another process completes it."""
 
     @pytest.mark.spec("QUE-33")
     def test_a_killed_sender_leaves_what_it_acknowledged(self, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ class TestKilled:
 
 
 def killed(root: Path, verb: str, before: int = 0, after: int = 0) -> None:
-    """Runs a verb in a process that kills itself before or after that write (the first is 1)."""
+    """Runs a verb in a process that kills itself before or after the given write (the first is 1)."""
     moment = "before" if before else "after"
     done = subprocess.run(
         [sys.executable, str(WORKER), "crash", str(root), verb, str(before or after), moment],

@@ -1,4 +1,4 @@
-"""Two processes in one on a FIFO queue: what one of them does between two steps of the other."""
+"""Interleavings on a FIFO queue: one process acts between two steps of another, both in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RAISED = [LostRace("answer lost"), OSError("post-commit work failed")]
 
 
 class Killed(BaseException):
-    """Ends a call where a SIGKILL would."""
+    """Ends a call as a SIGKILL would."""
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def two(tmp_path: Path, clock: ManualClock) -> Two:
 
 
 def another(queue: Queue) -> Queue:
-    """The queue as a process sees it that has just started."""
+    """The queue, as a new process sees it."""
     return apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue(queue.name)
 
 
 def send(queue: Queue, *bodies: str) -> None:
-    """Sends messages whose group is the letter that they begin with."""
+    """Sends messages whose group is their first letter."""
     entries = [SendEntry(body, group_id=body[0], dedup_id=body) for body in bodies]
     assert not queue.send_batch(entries).failed
 
@@ -53,7 +53,7 @@ def handles(messages: list[Message]) -> list[str]:
 def before_next(
     patch: Patch, method: str, action: Callable[[], object], table: str = "", landed: bool = False
 ) -> list[str]:
-    """Does something right before the next write, or right after it; answers whether that came to pass."""
+    """Runs an action right before or after the next write; returns a way to tell whether it ran."""
     original, done = getattr(PointTable, method), []
 
     def overtaken(self: PointTable, *args: Any) -> None:

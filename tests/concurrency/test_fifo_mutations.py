@@ -1,4 +1,4 @@
-"""Rules of FIFO queues in several processes, each with the safeguards that it needs."""
+"""Mutations of FIFO queues in several processes: each guarantee, and the safeguards that it needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from concurrency.fifo_history import fifo_rows
 from concurrency.harness import apart, application_id, check_log, drain, small_segments
 from lakequeue import LakeQueueError, Message, Queue, SendEntry
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import IN_FLIGHT, ShardMachine
+from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.runs import IN_FLIGHT
 from lakequeue.shard.state import ShardState
 from lakequeue.storage import layout, ledger
 from lakequeue.storage.engines.point import PointTable
@@ -35,12 +36,12 @@ class TwoProcesses:
     other: Queue
 
     def third(self) -> Queue:
-        """The queue as a process sees it that has just started."""
+        """The queue, as a new process sees it."""
         return apart(self.queue.runtime.root.path, self.clock, 1)[0].queue("orders.fifo")
 
 
 def _send(queue: Queue, *bodies: str) -> None:
-    """Sends messages whose group is the letter that they begin with."""
+    """Sends messages whose group is their first letter."""
     entries = [SendEntry(body, group_id=body[0], dedup_id=body) for body in bodies]
     assert not queue.send_batch(entries).failed
 

@@ -1,4 +1,4 @@
-"""Real processes on one FIFO queue, on the system's clock; afterwards their diaries and the tables must agree."""
+"""Real processes on one FIFO queue, on the system's clock; their diaries must agree with the tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Events = list[dict[str, Any]]
 
 @attrs.define
 class FifoWorkers(Workers):
-    """The workers of one test on a FIFO queue, and the ledger that they write."""
+    """The workers of one test on a FIFO queue, and their ledger."""
 
     history: History = attrs.field(init=False)
 
@@ -56,7 +56,7 @@ class FifoWorkers(Workers):
             )
 
     def kill_again_and_again(self, seconds: float, *, through_spark: float = 0, pause: float = 0) -> None:
-        """Starts one worker after the other, and kills each somewhere in its work: two at least."""
+        """Starts workers one after another and kills each during its work, at least two."""
         chance, until = random.Random(4), time.monotonic() + seconds
         life = 0
         while time.monotonic() < until or self.killed < 2:
@@ -146,7 +146,7 @@ def test_sixteen_threads_through_spark_and_a_process_beside_them_send_one_id(
 
 
 def _answers_for_one_id(workers: FifoWorkers) -> list[tuple[str, str]]:
-    """What the processes were answered, once the log was seen to hold the message once."""
+    """The answers to the processes, after checking that the log has the message once."""
     sent = [event for events in workers.events() for event in events if event["event"] == "sent"]
     stored = [row for row in fifo_rows(workers.queue) if row.dedup_id == "one"]
     check_log(workers.queue)
@@ -156,13 +156,13 @@ def _answers_for_one_id(workers: FifoWorkers) -> list[tuple[str, str]]:
 
 @attrs.frozen
 class Summary:
-    """How much of everything took place."""
+    """How often each kind of event took place."""
 
     sent: int
     repeated: int
-    """Answers that named a message of an earlier send."""
+    """Answers that name a message of an earlier send."""
     by_several: int
-    """Deduplication ids that more than one process was answered for."""
+    """Deduplication ids for which several processes got an answer."""
     received: int
     retries: int
     overtaken: int
@@ -172,7 +172,7 @@ class Summary:
 
 
 def judge(workers: FifoWorkers) -> Summary:
-    """Drains the queue, then holds the diaries against each other and against the tables."""
+    """Drains the queue, then compares the diaries with each other and with the tables."""
     diaries = [*workers.events(), _drain(workers)]
     check_log(workers.queue)
     rows = fifo_rows(workers.queue)
@@ -200,7 +200,7 @@ def judge(workers: FifoWorkers) -> Summary:
 
 
 def _judge_sends(diaries: list[Events], rows: list[Row]) -> tuple[list[str], int]:
-    """Each id is stored once, and every process was answered the one message that holds it."""
+    """Each id is stored once, and every process got that message as its answer."""
     attempted = {
         tuple(entry) for events in diaries for e in events if e["event"] == "send" for entry in e["entries"]
     }
@@ -220,7 +220,7 @@ def _judge_sends(diaries: list[Events], rows: list[Row]) -> tuple[list[str], int
 
 
 def _judge_receives(events: Events, rows: list[Row], claims: Claims) -> int:
-    """Each answer is a claim of the ledger, in order; retries gave the same again while it was alive."""
+    """Each answer is a claim in the ledger, in order; retries returned the same claim while it was live."""
     place = {row.message_id: row for row in rows}
     attempts: dict[str, dict[str, Any]] = {}
     received = 0
@@ -256,7 +256,7 @@ def _judge_retry(before: dict[str, Any], event: dict[str, Any]) -> None:
 
 
 def _judge_deletes(events: Events, rows: list[Row], claims: Claims) -> None:
-    """Whatever is gone its holder deleted, in time, and what was reported deleted is gone."""
+    """Every missing message was deleted by its holder in time, and every deleted message is missing."""
     begun: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for event in events:
         if event["event"] == "delete":
@@ -270,7 +270,7 @@ def _judge_deletes(events: Events, rows: list[Row], claims: Claims) -> None:
 
 
 def _judge_order(diaries: list[Events], rows: list[Row]) -> None:
-    """Offsets, sequence numbers, and each producer's own numbers within a group rise together."""
+    """Offsets, sequence numbers and each producer's numbers in a group increase together."""
     sequence: defaultdict[str, set[int]] = defaultdict(set)
     for event in (event for events in diaries for event in events):
         for _, _, message_id, number in event.get("answers", []):
@@ -290,7 +290,7 @@ def _judge_order(diaries: list[Events], rows: list[Row]) -> None:
 
 
 def _drain(workers: FifoWorkers) -> Events:
-    """Receives and deletes whatever is left but the anchor; the diary of it."""
+    """Receives and deletes all messages except the anchor; returns the diary."""
     events: Events = []
     deadline = time.monotonic() + 60
     while (counts := workers.queue.counts()).visible + counts.in_flight > 1:

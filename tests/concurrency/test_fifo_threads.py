@@ -16,7 +16,7 @@ from lakequeue.testing import ManualClock
 
 
 def queues(root: Path, count: int, clock: Any = None, **attributes: Any) -> list[Queue]:
-    """One queue as so many processes see it."""
+    """One queue, opened as in several processes."""
     entries = apart(root, clock or ManualClock(), count)
     return [entry.create_queue("orders.fifo", fifo=True, **attributes) for entry in entries]
 

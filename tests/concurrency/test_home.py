@@ -1,4 +1,4 @@
-"""Processes that keep to a shard forget no other one, and see what comes to any."""
+"""Processes with a home shard still receive from every other shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes in one: what one of them does between two steps of the other, step by step."""
+"""Interleavings: one process acts between two steps of another, both in this process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def two(tmp_path: Path, clock: ManualClock) -> Two:
 
 
 class TestFreshAnswers:
-    """An answer that commits nothing speaks of everything that was done before the call (design 4.2)."""
+    """An answer without a commit reflects everything that was committed before the call (design 4.2)."""
 
     def test_an_empty_receive_has_seen_what_its_own_process_sent_behind_delayed_messages(self, two: Two) -> None:
         queue = two[0].create_queue("orders")

@@ -1,4 +1,4 @@
-"""An error or a Ctrl-C at any line of what holds a handle: the next call works, and nothing is lost or doubled."""
+"""An error or Ctrl-C at any line that holds a handle: the next call works, and nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 
 class Strike:
-    """Traces this thread in the target modules: notes lines, and raises an error at the first visit of one.
+    """Traces this thread in the target modules: records lines, and raises an error at the first visit of one.
 
     First visits only: the line of a `with` is visited again when its block ends, before the lock is given back. A
     tracer can raise there, an interrupt cannot.
@@ -83,7 +83,7 @@ class Strike:
 
 @attrs.define
 class Story:
-    """What two queues, the second one for dead letters, were asked for, and what was acknowledged."""
+    """Calls on two queues, the second one for dead letters, and their acknowledgements."""
 
     queue: Queue
     dead: Queue
@@ -122,7 +122,7 @@ class Story:
             return None
 
     def judge(self) -> None:
-        """By this process, which goes on with what it has, and by one that has just started."""
+        """As this process, which keeps its state, and as a new process sees it."""
         clock = self.queue.runtime.root.clock
         at_once([lambda: self.queue.send("after"), lambda: self.dead.send("after")], patience=30)
         here = apart(self.queue.runtime.root.path, clock, 1)[0]

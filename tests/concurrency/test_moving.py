@@ -1,4 +1,4 @@
-"""Moves between queues that end anywhere, and processes that get in each other's way while they move messages."""
+"""Moves between queues that end at any point, and processes that move messages concurrently."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from mutations import Patch
 
 WRITES = ("append", "merge", "replace", "add")
 MARK, APPEND, REMOVAL, END = 1, 2, 3, 4
-"""The writes of a move in their order, and the one after it."""
+"""The writes of a move in order, and the one after it."""
 
 
 class Killed(BaseException):
-    """The end of a process, for its other half in this one."""
+    """Simulates the end of a process."""
 
 
 @attrs.frozen
 class Pair:
-    """A queue and its dead-letter queue, as one process has them."""
+    """A queue and its dead-letter queue in one process."""
 
     lq: LakeQueue
     queue: Queue
@@ -50,12 +50,12 @@ class Pair:
         return cls(lq, lq.create_queue("orders", shards=shards, redrive_policy=policy, **attributes), dead)
 
     def fail(self, *bodies: str) -> None:
-        """Sends messages that the next receive finds to be dead letters."""
+        """Sends messages that the next receive moves as dead letters."""
         self.queue.send_batch([SendEntry(body) for body in bodies])
         assert set(bodies) <= set(received(self.queue))
 
     def stored(self) -> tuple[list[str], list[str]]:
-        """Bodies in the two queues, as a process sees them that has just started."""
+        """Bodies in the two queues, as a new process sees them."""
         fresh = Pair.of(apart(self.lq.root, self.lq.clock, 1)[0])
         return stored(fresh.queue), stored(fresh.dead)
 
@@ -72,7 +72,7 @@ def stored(queue: Queue) -> list[str]:
 
 
 def two_processes(root: Path, clock: ManualClock) -> Two:
-    """One queue with two dead letters and a young message, in two processes."""
+    """One queue with two dead letters and a new message, in two processes."""
     here, there = apart(root, clock)
     mine = Pair.create(here)
     mine.fail("a", "b")
@@ -87,7 +87,7 @@ def two(tmp_path: Path, clock: ManualClock) -> Two:
 
 @contextmanager
 def before_write(number: int, act: Callable[[], Any]) -> Iterator[None]:
-    """Has something happen right before a write, counted from 1."""
+    """Runs an action right before a write, counted from 1."""
     seen, patch = 0, pytest.MonkeyPatch()
 
     def interrupted(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +122,7 @@ def dying(number: int) -> Iterator[None]:
 
 
 def letters(pair: Pair) -> None:
-    """Meets the dead letters, and takes the young message if it is the first to do so."""
+    """Moves the dead letters, and receives the new message if it is the first to do so."""
     pair.queue.receive(1_000, wait_time=0)
 
 
@@ -139,7 +139,7 @@ takes_over = pytest.mark.parametrize("takes_over", TAKING_OVER)
 
 
 def long(*values: Any) -> Any:
-    """A case for the long form."""
+    """A case that runs only among the long tests."""
     return pytest.param(*values, marks=pytest.mark.long)
 
 
@@ -159,7 +159,7 @@ def test_dead_letters_of_a_killed_process_are_in_one_queue_once(
     if takes_over is not redrive or step in (MARK, APPEND):
         assert (source, dead) == (["c"], ["a", "b"])
     assert (stored(mine.queue), stored(mine.dead)) == (source, dead)
-    assert shard_of(theirs.queue).look(lambda machine: machine.outgoing()) is None
+    assert shard_of(theirs.queue).query(lambda machine: machine.outgoing()) is None
 
 
 @pytest.mark.spec("DLQ-8")
@@ -216,7 +216,7 @@ def test_a_redrive_counts_what_it_moved_although_another_process_ended_it(two: T
 
 
 def go_on_for_long(pair: Pair) -> None:
-    """Ends the move that is under way, brings everything back, and moves it again, twice."""
+    """Completes the current move, then redrives and moves all messages again, twice."""
     for _ in range(2):
         letters(pair)
         pair.dead.redrive()
@@ -439,7 +439,7 @@ def test_threads_of_two_processes_that_move_to_and_fro_keep_every_message_once(
 
 
 class TestKilled:
-    """SIGKILL before each step; another process, which was there all the time, goes on."""
+    """SIGKILL before each step; another process, already running, completes it."""
 
     @pytest.mark.spec("DLQ-2", "QUE-33")
     @pytest.mark.parametrize("before", [long(MARK), APPEND, REMOVAL, long(END)])
@@ -480,7 +480,7 @@ class TestKilled:
     @pytest.mark.spec("QUE-25", "DLQ-2", "DLQ-9")
     @pytest.mark.parametrize("before", [long(1), 2, 4, long(6), 7])
     def test_a_change_of_policy_over_several_shards(self, tmp_path: Path, before: int) -> None:
-        """The writes are the catalog's, then the ledger's and the log's of each shard."""
+        """Writes are numbered by table: the catalog, then the ledger and the log of each shard."""
         here, there = apart(tmp_path / "root", SystemClock())
         mine = Pair.create(here, shards=3)
         other = here.create_queue("other")
@@ -533,4 +533,4 @@ def test_each_move_of_a_shard_has_a_number_of_its_own(two: Two) -> None:
     redrive(theirs)  # finds nothing to move
     letters(theirs)
     assert number() == 2
-    assert shard_of(theirs.queue).look(lambda machine: machine.head.move_number) == 2
+    assert shard_of(theirs.queue).query(lambda machine: machine.head.move_number) == 2

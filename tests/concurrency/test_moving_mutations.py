@@ -1,4 +1,4 @@
-"""Messages that move between queues are neither lost nor doubled, and the safeguards that this needs."""
+"""Mutations of moves: no message is lost or doubled, and the safeguards that this needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from concurrency.test_moving import (
 )
 from lakequeue import LakeQueueError
 from lakequeue.operations import move as moves
-from lakequeue.shard import Moved, move
+from lakequeue.shard import move
+from lakequeue.shard.commands import Moved
 from lakequeue.shard.state import ShardState
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace, shown_by
@@ -60,7 +61,7 @@ def use_a_number_again(patch: Patch) -> None:
 
 
 def moved_at(test: Callable[..., None], *arguments: Any) -> Callable[[Pair, Pair], None]:
-    """A test of moving as a scenario, in which something happens before the append."""
+    """A test of moves as a scenario, with an action before the append."""
     return shown_by(test, lambda mine, theirs: ((mine, theirs), APPEND, *arguments))
 
 
@@ -87,7 +88,7 @@ MUTATIONS = [
     ),
     Mutation(
         "remove without appending",
-        replace("lakequeue.operations.move.deliver", lambda *_: False),
+        replace("lakequeue.runtime.shard_sender.deliver", lambda *_: False),
         {killed: "DLQ-2 DLQ-8"},
     ),
     Mutation("use a number again", use_a_number_again, {every_move_of_a_shard_arrives: "DLQ-2 DLQ-8"}),

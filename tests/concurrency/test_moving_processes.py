@@ -1,4 +1,4 @@
-"""Processes that move messages to and fro and are killed at any moment; every message stays in one queue, once."""
+"""Processes that move messages back and forth and are killed at any time; each message stays in one queue."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 from concurrency.harness import log_rows
 from concurrency.test_faults import WORKER
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
-from lakequeue.shard import Outgoing
+from lakequeue.shard.commands import Outgoing
 
 SOAK_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
 
 
 @attrs.define
 class Movers:
-    """The processes, of which each life has a name of its own."""
+    """The processes; each restart has its own name."""
 
     root: Path
     running: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
@@ -60,12 +60,12 @@ def movers(tmp_path: Path) -> Iterator[Movers]:
 
 
 def unfinished(queue: Queue) -> list[Outgoing]:
-    moves = [shard.look(lambda machine: machine.outgoing()) for shard in queue.runtime.shards]
+    moves = [shard.query(lambda machine: machine.outgoing()) for shard in queue.runtime.shards]
     return [move for move in moves if move is not None]
 
 
 def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 1) -> None:
-    """Kills so many of them in the midst of work, until that left an unfinished move at least ``begun`` times."""
+    """Kills workers during their work until at least ``begun`` moves were left unfinished."""
     lq = LakeQueue(str(movers.root))
     dead = lq.create_queue("dead", shards=2)
     queue = lq.create_queue("orders", shards=2, redrive_policy=RedrivePolicy("dead", 2))

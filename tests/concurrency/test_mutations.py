@@ -1,4 +1,4 @@
-"""Guarantees of a queue in several processes, each with the safeguards that it needs."""
+"""Mutations of a queue in several processes: each guarantee, and the safeguards that it needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lakequeue import (
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import ShardMachine
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointTable
@@ -62,7 +62,7 @@ def offsets_are_given_once(on: TwoProcesses) -> None:
 def a_message_is_held_once(on: TwoProcesses) -> None:
     for body in "ab":
         on.queue.send(body)
-    shard_of(on.queue).look(lambda machine: machine)  # knows the shard as it is now
+    shard_of(on.queue).query(lambda machine: machine)  # knows the shard as it is now
     held = on.other.receive()
     shard_of(on.queue)._open_ledger().table.refresh()
     held += on.queue.receive()
@@ -173,7 +173,7 @@ def an_old_receipt_deletes_nothing(on: TwoProcesses) -> None:
 
 def a_failed_receive_hides_nothing(on: TwoProcesses) -> None:
     on.queue.send("a")
-    shard_of(on.queue).look(lambda machine: machine)
+    shard_of(on.queue).query(lambda machine: machine)
 
     def broken(*_: Any) -> None:
         raise OSError("no space left on device")
@@ -272,7 +272,7 @@ def a_message_whose_file_was_joined_and_removed_is_read(on: TwoProcesses) -> Non
         on.patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
     for number in range(9):
         on.other.send(str(number))
-    shard_of(on.queue).look(lambda machine: machine)  # knows the files as they are now
+    shard_of(on.queue).query(lambda machine: machine)  # knows the files as they are now
     for _ in range(9):
         on.other.send("more")
     on.other.compact()

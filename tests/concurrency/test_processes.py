@@ -1,4 +1,4 @@
-"""Real processes on one queue, on the system's clock; afterwards their diaries and the tables must agree."""
+"""Real processes on one queue, on the system's clock; their diaries must agree with the tables."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SOAK_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
 
 @attrs.define
 class Receipt:
-    """One receipt, as the diary of its holder tells it; instants in microseconds."""
+    """One receipt in the diary of its holder; instants in microseconds."""
 
     body: str
     received_at: int
     until: int
-    """It lasts at least so long; each change and delete is taken to have happened when it was begun."""
+    """Its earliest possible end; each change and delete counts from its start."""
     deleted_at: int | None = None
-    """When a delete was acknowledged, if the receipt was certainly the latest then."""
+    """When a delete was acknowledged, if the receipt was certainly the latest at that time."""
     delete_begun: bool = False
     pending: list[Any] = attrs.field(factory=list)
 
@@ -75,12 +75,12 @@ class Workers:
             time.sleep(0.05)
 
     def done(self, name: str, times: int) -> bool:
-        """Whether a worker has sent and received at least so often."""
+        """Whether a worker has sent and received often enough."""
         text = self.diary(name).read_text()
         return min(text.count(f'"event": "{event}"') for event in ("sent", "got")) >= times
 
     def run(self, at_least: float, at_most: float, until: dict[str, int]) -> None:
-        """Lets them work until each has done enough, however slow the machine."""
+        """Waits until each worker has done enough, however slow the machine is."""
         began = time.monotonic()
         while (gone := time.monotonic() - began) < at_most:
             if gone >= at_least and all(self.done(name, times) for name, times in until.items()):
@@ -98,14 +98,14 @@ class Workers:
         self.killed += 1
 
     def suspend(self, name: str, seconds: float) -> None:
-        """Stops a worker wherever it is, and lets it go on after a while."""
+        """Stops a worker at any point, and continues it after a while."""
         os.killpg(self.running[name].pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.killpg(self.running[name].pid, signal.SIGCONT)
         self.stopped += 1
 
     def start_compactor(self, name: str) -> None:
-        """A process that cleans up whatever nothing but the commit lock keeps."""
+        """A process that removes everything that only the commit lock protects."""
         command = [sys.executable, str(WORKER), "clean", str(self.root), str(self.stop_file)]
         with open(self.root.parent / f"{name}.stderr", "wb") as errors:
             self.running[name] = subprocess.Popen(command, stderr=errors, start_new_session=True)
@@ -129,14 +129,14 @@ def anchors(queue: Queue) -> set[str]:
 
 
 def anchor(queue: Queue) -> None:
-    """Keeps the floors at 0 to the end, so that no row of a log is dropped before it was checked."""
+    """Keeps the floors at 0 to the end, so that no log row is dropped before the check."""
     spread(queue, anchors(queue))
     assert {message.body for message in queue.receive(100, visibility_timeout=43_200)} == anchors(queue)
 
 
 @pytest.fixture
 def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Workers]:
-    """On a queue of one shard, or of as many as the test says."""
+    """A queue with one shard, or as many as the test needs."""
     short_logs(monkeypatch)
     root = tmp_path / "root"
     queue = LakeQueue(str(root)).create_queue("orders", shards=getattr(request, "param", 1))
@@ -195,7 +195,7 @@ def test_ten_minutes_of_processes_that_are_stopped_and_killed(workers: Workers) 
 
 
 def stopped_again_and_again(workers: Workers, seconds: float, kill: float = 0.0) -> Summary:
-    """Three workers and a compactor; one is stopped at any time, long enough for its log to be trimmed."""
+    """Three workers and a compactor; one is always stopped, long enough for its log to be trimmed."""
     until, chance, lives = time.monotonic() + seconds, random.Random(), 3
     workers.start_compactor("compactor")
     for life in range(lives):
@@ -263,7 +263,7 @@ def _kill_again_and_again(
 
 @attrs.frozen
 class Summary:
-    """How much of everything was acknowledged, and how much was judged."""
+    """How many calls of each kind were acknowledged, and how many were checked."""
 
     sent: int
     received: int
@@ -276,7 +276,7 @@ class Summary:
 
 
 def judge(workers: Workers) -> Summary:
-    """Drains the queue, then holds the diaries against each other and against the tables."""
+    """Drains the queue, then compares the diaries with each other and with the tables."""
     diaries = workers.events()
     receipts = [receipt for events in diaries for receipt in _receipts(events)]
     sent = [body for events in diaries for e in events if e["event"] == "sent" for body in e["bodies"]]
@@ -326,7 +326,7 @@ def judge(workers: Workers) -> Summary:
 
 
 def _receipts(events: list[dict[str, Any]]) -> list[Receipt]:
-    """What one diary says of the receipts of its process."""
+    """The receipts of a process according to its diary."""
     receipts: dict[str, Receipt] = {}
     for event in events:
         kind, receipt = event["event"], receipts.get(event.get("receipt", ""))
@@ -347,7 +347,7 @@ def _receipts(events: list[dict[str, Any]]) -> list[Receipt]:
 
 
 def _drain(queue: Queue) -> list[Receipt]:
-    """Receives and deletes whatever is left, for as long as something but the anchors is stored."""
+    """Receives and deletes messages until only the anchors are stored."""
     receipts: list[Receipt] = []
     deadline = time.monotonic() + 60
     while (counts := queue.counts()).visible + counts.in_flight > len(queue.runtime.shards):

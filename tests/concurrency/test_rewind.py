@@ -1,4 +1,4 @@
-"""Rewind beside other processes, and processes that are killed around its commits."""
+"""Rewind with concurrent processes, and with processes killed around its commits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def told(queue: Queue) -> tuple[int, int, int]:
 
 
 class TestKilled:
-    """SIGKILL right before or after a commit; another process, which was there all the time, goes on."""
+    """SIGKILL right before or after a commit; another process, already running, completes it."""
 
     @pytest.mark.spec("RWD-9", "RWD-21")
     @pytest.mark.parametrize("moment", ["before", "after"])
@@ -78,7 +78,7 @@ class TestKilled:
     def test_switching_rewind_off_is_finished_by_whoever_opens_the_queue(
         self, tmp_path: Path, before: int
     ) -> None:
-        """The writes are the catalog's, then the ledger's and the log's of each shard."""
+        """Writes are numbered by table: the catalog, then the ledger and the log of each shard."""
         [here] = apart(tmp_path / "root", SystemClock(), 1)
         queue = here.create_queue("orders", shards=3, rewind_range=DAY)
         queue.send_batch([SendEntry(body) for body in "abcdef"])
@@ -192,7 +192,7 @@ def test_rewind_switched_off_halfway_and_on_again_brings_nothing_back(tmp_path: 
 
 
 class HurriedClock(ManualClock):
-    """A millisecond passes between any two looks at it, once it runs."""
+    """A millisecond passes between any two reads, once it runs."""
 
     runs = False
 

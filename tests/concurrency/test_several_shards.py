@@ -1,4 +1,4 @@
-"""Calls of several commits that fail in the middle: their caller learns that repeating is needed and safe."""
+"""Calls of several commits that fail in the middle: the error says that the call can be repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARDS = 3
 
 @pytest.fixture
 def queue(tmp_path: Path, clock: ManualClock) -> Queue:
-    """Two messages in each shard: one is visible, one is deleted and can be rewound."""
+    """Two messages in each shard: one visible, one deleted that can be rewound."""
     lq = LakeQueue(str(tmp_path / "root"), clock=clock)
     queue = lq.create_queue("orders", shards=SHARDS, rewind_range=3_600)
     for shard in range(SHARDS):
@@ -33,7 +33,7 @@ def queue(tmp_path: Path, clock: ManualClock) -> Queue:
 
 
 def fail_at(patch: Patch, number: int, methods: tuple[str, ...] = ("append", "add", "merge")) -> None:
-    """Makes the writes from a number on fail (the first is 1)."""
+    """Makes all writes from a given number fail (the first is 1)."""
     writes = 0
 
     def failing(original: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""A process may be stopped anywhere, for any time: what it acknowledged afterwards is so, and others go on."""
+"""A process may be stopped anywhere for any time: its later acknowledgements are true, and others continue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mutations import Patch
 
 @pytest.fixture
 def pair(tmp_path: Path, clock: ManualClock, monkeypatch: Patch) -> tuple[Queue, Queue]:
-    """One queue, as two processes have it."""
+    """One queue in two processes."""
     short_logs(monkeypatch)
     here, there = apart(tmp_path / "root", clock)
     return here.create_queue("orders"), there.create_queue("orders")
@@ -140,7 +140,7 @@ def test_a_process_that_was_stopped_between_listing_and_reading_reads_again(
     def stopped(ledger: Ledger) -> Any:
         monkeypatch.setattr(Ledger, "load", load)
         busy_hours(other)
-        monkeypatch.setattr(layout, "RECEIPTS_RETENTION", layout.NO_RETENTION)
+        monkeypatch.setattr(layout, "RECEIPTS_RETENTION", layout.Retention(0, 0, 0, 0))
         assert not other.compact().failures
         return load(ledger)
 
@@ -149,7 +149,7 @@ def test_a_process_that_was_stopped_between_listing_and_reading_reads_again(
 
 
 class TestWithoutALock:
-    """As on object stores: nothing keeps a log from being trimmed while a process is stopped."""
+    """As on object stores: a log may be trimmed while a process is stopped."""
 
     @pytest.fixture(autouse=True)
     def no_lock(self, pair: tuple[Queue, Queue], monkeypatch: Patch) -> None:
@@ -226,7 +226,7 @@ class TestWithoutALock:
 
 
 def cut_log(folder: Path) -> None:
-    """Removes the entries below the newest checkpoint, whoever is in a commit."""
+    """Removes the entries below the newest checkpoint, even during a commit."""
     log = folder / "_delta_log"
     newest = max(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet"))
     for path in log.iterdir():
@@ -235,14 +235,14 @@ def cut_log(folder: Path) -> None:
 
 
 def time_flies(patch: Patch, seconds: float) -> None:
-    """Lets the machine's wall clock jump, as it does while a machine is suspended."""
+    """Makes the machine's wall clock jump, as after a suspend."""
     now = time.time
     patch.setattr("lakequeue.storage.engines.commit.time.time", lambda: now() + seconds)
 
 
 @contextmanager
 def stopped_holding(table_path: str, kind: str) -> Iterator[None]:
-    """Another process that is stopped while it has the commit lock of a table."""
+    """Another process, stopped while it holds the commit lock of a table."""
     script = (
         "import sys; from lakequeue.storage.engines.locks import committing\n"
         "with committing(sys.argv[1], exclusive=sys.argv[2] == 'exclusive'):\n"

@@ -1,4 +1,4 @@
-"""Many threads of one process on one queue: they share commits and never each other's messages."""
+"""Many threads of one process on one queue: they share commits but never messages."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class TestGroupCommit:
 
 
 class TestInterrupted:
-    """Ctrl-C reaches the main thread alone, wherever that is in a group commit."""
+    """Ctrl-C reaches only the main thread, at any point of a group commit."""
 
     def test_a_caller_that_waits_leaves_the_line_and_the_rest_go_on(self) -> None:
         gate, group, batches = _gated()
@@ -251,7 +251,7 @@ class TestInterrupted:
 
 
 def _gated() -> tuple[threading.Event, GroupCommit[int, int], list[list[int]]]:
-    """A group commit whose batches wait for a gate, and the batches that it ran."""
+    """A group commit whose batches wait for a gate, with a record of its batches."""
     gate, batches = threading.Event(), []
 
     def run(requests: Sequence[int]) -> Sequence[int]:
@@ -286,7 +286,7 @@ def _until(reached: Callable[[], bool]) -> None:
 
 
 class _interrupt_when:
-    """Sends the main thread a Ctrl-C as soon as something is so."""
+    """Sends the main thread a Ctrl-C as soon as a condition is true."""
 
     def __init__(self, reached: Callable[[], bool]) -> None:
         self._reached = reached

@@ -1,4 +1,4 @@
-"""Messages whose file cannot be read now: the others of a receive are delivered, and they come again."""
+"""Messages in an unreadable file: a receive returns the others, and later these."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def lq(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> L
 
 
 def another(queue: Queue) -> Queue:
-    """As a process has it that has read none of the messages."""
+    """The queue in a process that has read none of the messages."""
     return apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue(queue.name)
 
 
 def break_reads_of(patch: pytest.MonkeyPatch, number: int, queue: Queue) -> None:
-    """Lets the data file fail that a send wrote, given its number."""
+    """Makes the data file of a send unreadable, given the number of the send."""
     read_rows = PointTable.read_rows
 
     def reading(table: PointTable, file: LiveFile, *more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A process on a queue, started by the tests beside it.
+"""A process on a queue, started by the tests in this directory.
 
 ``worker.py work ROOT ENGINE NAME LOG STOP PAUSE``: sends, receives, changes and deletes at random until the
 file STOP exists, resting for about PAUSE seconds now and then; writes what it is about to do, and what came
@@ -25,7 +25,7 @@ from typing import Any
 from lakequeue import LakeQueue, QueueClientError, QueueServiceError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.operations import compact
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import Claim
+from lakequeue.shard.commands import Claim
 from lakequeue.storage import cleaning, layout, ledger
 from lakequeue.storage.engines import commit, log_trimming
 from lakequeue.storage.engines.point import PointEngine, PointTable
@@ -37,12 +37,12 @@ LONGEST_BATCH = 5
 
 
 def micros() -> int:
-    """The instant by the clock that all processes of a machine share."""
+    """The current time by the clock that all processes of a machine share."""
     return time.time_ns() // 1_000
 
 
 class Diary:
-    """Lines that a SIGKILL cannot take back."""
+    """A diary whose lines survive a SIGKILL."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -179,7 +179,7 @@ def _claim_of(message: Any) -> tuple[int, str]:
 
 
 def _record_claims() -> dict[tuple[int, str], tuple[int, int]]:
-    """Shard and lease id -> from when to when the shard's clock says that the messages are held."""
+    """Shard and lease id -> interval, by the shard's clock, in which the messages are held."""
     claims: dict[tuple[int, str], tuple[int, int]] = {}
     command = ShardService.command
 

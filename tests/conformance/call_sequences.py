@@ -1,4 +1,4 @@
-"""Random sequences of calls on a queue, and what they answered in terms that two queues can be compared by."""
+"""Random sequences of calls on a queue, with results that can be compared between queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = 30
 
 @attrs.define
 class CallSequence:
-    """One queue through two entries that share nothing; ids become numbers, so that two sequences compare."""
+    """One queue through two entries that share nothing; ids become numbers, so that sequences are comparable."""
 
     root: str
     fifo: bool
@@ -42,7 +42,7 @@ class CallSequence:
         return self.numbers.setdefault(message_id, len(self.numbers))
 
     def step(self, draw: random.Random) -> None:
-        """One call, drawn at random; the same draws give the same calls."""
+        """One random call; the same draws give the same calls."""
         queue = self.queues[draw.randrange(2)]
         verb = draw.choices(list(VERBS), [weight for weight, _ in VERBS.values()])[0]
         try:
@@ -52,7 +52,7 @@ class CallSequence:
         self.said.append((verb, answer))
 
     def end(self) -> None:
-        """Everything that is left, delivered and deleted until nothing comes any more, then rewound once."""
+        """Receives and deletes all messages that are left, rewinds once, and does so again."""
         for _ in range(2):
             for _ in range(60):
                 messages = self.queues[0].receive(100, visibility_timeout=5, wait_time=0)

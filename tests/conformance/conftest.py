@@ -1,4 +1,4 @@
-"""The engines, one after the other: what is tested here must hold for both."""
+"""Tests that must pass on every engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture(params=ENGINES)
 def lq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> LakeQueue:
-    """A root that does not exist yet, through each engine."""
+    """A new root, through each engine."""
     root = str(tmp_path / "root")
     if request.param == "point":
         return LakeQueue(root, clock=clock)

@@ -1,4 +1,4 @@
-"""FIFO queues on both engines. Messages are named by their group: ``A2`` is the second one of group ``A``."""
+"""FIFO queues on both engines. Messages are named by their group: ``A2`` is the second message of group ``A``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = "orders.fifo"
 
 
 class FifoHarness(Harness):
-    """A harness whose queue is a FIFO queue, unless a test asks for another."""
+    """A harness whose queue is a FIFO queue by default."""
 
     def create(self, name: str = NAME, **attributes) -> Queue:
         return super().create(name, **({"fifo": True} if name.endswith(".fifo") else {}), **attributes)
@@ -25,14 +25,14 @@ def entry(text: str, dedup_id: str | None = None, **fields) -> SendEntry:
 
 
 def send(queue: Queue, *texts: str):
-    """A batch of messages, each in the group of its first letter, its text being its deduplication id."""
+    """A batch of messages; the first letter is the group, the text is the deduplication id."""
     result = queue.send_batch([entry(text) for text in texts])
     assert not result.failed
     return result.successful
 
 
 def bodies(messages: Sequence[Message]) -> list[str]:
-    """In the order of delivery, which matters here."""
+    """Bodies in the order of delivery, which matters here."""
     return [message.body for message in messages]
 
 
@@ -41,7 +41,7 @@ def delete(queue: Queue, *messages: Message) -> None:
 
 
 def drain(queue: Queue) -> list[Message]:
-    """Everything there is, received and deleted ten at a time."""
+    """Receives and deletes all messages, ten at a time."""
     drained = []
     while messages := queue.receive(10):
         drained += messages
@@ -58,5 +58,5 @@ def group_of(messages: Sequence[Message], group: str) -> list[str]:
 
 
 def shard_of(message) -> int:
-    """The sequence number tells the shard (it says nothing else)."""
+    """The shard in which a message is stored, computed from its sequence number."""
     return (int(message.sequence_number) - 10**19) // 256 % 1_024

@@ -1,4 +1,4 @@
-"""Queues on both engines, and ways to see them as a process does that has just started.
+"""Queues on both engines, and views of them as a new process sees them.
 
 Single rules are shown by the model; here each scenario crosses the tables, and most look at the result through
 an entry that knows nothing yet, as another process would.
@@ -20,7 +20,7 @@ from lakequeue.runtime import root as roots
 from lakequeue.testing import ManualClock
 
 point_only = pytest.mark.parametrize("lq", ["point"], indirect=True)
-"""For scenarios whose way through the tables another one already shows on both engines."""
+"""For scenarios whose use of the tables another test covers on both engines."""
 
 
 def batch(*texts: str, **fields: Any) -> list[SendEntry]:
@@ -28,7 +28,7 @@ def batch(*texts: str, **fields: Any) -> list[SendEntry]:
 
 
 def bodies(messages: Iterable[Message]) -> list[str]:
-    """Sorted, since the order says nothing here."""
+    """Sorted bodies: the order does not matter here."""
     return sorted(message.body for message in messages)
 
 
@@ -42,7 +42,7 @@ def numbered(count: int, start: int = 0) -> list[str]:
 
 @attrs.define
 class Harness:
-    """One root, seen through entries that share nothing with each other."""
+    """One root, used through entries that share nothing."""
 
     root: str
     clock: ManualClock
@@ -50,23 +50,23 @@ class Harness:
     spark: Any = None
 
     def open(self, *, region: str = "local", engine: str | None = None) -> LakeQueue:
-        """An entry without anything that this process knows of the root, like one in another process."""
+        """A new entry that shares nothing with the others, like one in another process."""
         roots.opened.clear()
         engine = engine or self.engine
         spark = self.spark if engine == "spark" else None
         return LakeQueue(self.root, clock=self.clock, region=region, engine=engine, spark=spark)
 
     def create(self, name: str = "orders", **attributes: Any) -> Queue:
-        """A new queue. The point engine creates it, in a hundredth of the time, then the other takes over."""
+        """A new queue, created by the point engine, which takes a hundredth of the time."""
         self.open(engine="point").create_queue(name, **attributes)
         return self.open().queue(name)
 
     def queue(self, name: str = "orders") -> Queue:
-        """The queue as another process would open it."""
+        """The queue, opened as in another process."""
         return self.open().queue(name)
 
     def versions(self) -> dict[str, int]:
-        """The version of every Delta table below the root."""
+        """The version of every Delta table under the root."""
         logs = Path(self.root).rglob("_delta_log")
         return {
             str(log.parent.relative_to(self.root)): max(int(commit.stem) for commit in _commits(log))
@@ -74,7 +74,7 @@ class Harness:
         }
 
     def log_actions(self, table: str) -> list[dict[str, Any]]:
-        """Every action that was ever committed to a table, named by its path below the root."""
+        """Every action ever committed to a table, given its path under the root."""
         commits = sorted(_commits(Path(self.root) / table / "_delta_log"))
         return [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
 
@@ -85,7 +85,7 @@ def _commits(log: Path) -> list[Path]:
 
 @attrs.define
 class Call:
-    """A call that goes on in a thread of its own."""
+    """A call that runs in its own thread."""
 
     clock: ManualClock
     work: Callable[[], Any]
@@ -105,7 +105,7 @@ class Call:
         self.ended_at = self.clock.now()
 
     def after(self, seconds: float) -> Call:
-        """Waits until the call waits, then lets time pass."""
+        """Waits until the call waits, then advances the clock."""
         self.clock.wait_for_waiters()
         self.clock.advance(seconds)
         return self

@@ -26,7 +26,7 @@ from conformance.harness import Harness, point_only
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations.compact import compact_root
 from lakequeue.runtime import root as roots
-from lakequeue.shard import Rewrite
+from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import layout, ledger
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import DataFile
@@ -39,7 +39,7 @@ DAY = 24 * 3600
 
 
 def keep_nothing(patch: Patch) -> None:
-    """Lets a pass remove at once what else stays for hours, and join and cut what else is too small for it."""
+    """Makes a pass remove files without a delay, and merge and cut small segments too."""
     small_segments(patch)
     for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
         patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
@@ -48,7 +48,7 @@ def keep_nothing(patch: Patch) -> None:
 
 
 def older(root: str | Path, seconds: float) -> None:
-    """Sets back when the files below a root were written."""
+    """Makes the files under a root older."""
     for folder, _, names in os.walk(root):
         for path in [folder, *(os.path.join(folder, name) for name in names)]:
             written = os.stat(path).st_mtime - seconds
@@ -56,7 +56,7 @@ def older(root: str | Path, seconds: float) -> None:
 
 
 def files_of(queue: Queue, name: str) -> list[str]:
-    """Data files that lie in the directory of a table, live or not."""
+    """Data files in the directory of a table, live or not."""
     table = Path(queue.runtime.root.path) / "q" / queue.key / "0" / name
     found = table.rglob("*.parquet")
     return sorted(str(path.relative_to(table)) for path in found if "_delta_log" not in path.parts)
@@ -85,7 +85,7 @@ def succeeded(summaries: Any) -> Any:
 def compare(
     tmp_path: Path, open_at: Callable[[str, ManualClock], LakeQueue], seed: int, fifo: bool, steps: int
 ) -> None:
-    """Plays a sequence with a pass after each step, by an entry of its own, and without any."""
+    """Runs a sequence twice: with a pass by a separate entry after each step, and without passes."""
     with pytest.MonkeyPatch.context() as patch:
         keep_nothing(patch)
         said = []
@@ -243,7 +243,7 @@ def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_anoth
 
 
 def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
-    """What a bulk send commits: a file whose base and instant are partition values."""
+    """Commits a file as a bulk send does: base and instant are partition values."""
     path = layout.messages_path(queue.runtime.root.path, queue.key, 0)
     table = PointEngine().open(path)
     end = table.transaction(layout.SEND_ID) or 0
@@ -462,7 +462,7 @@ def test_a_pass_finishes_what_was_interrupted(harness: Harness, clock):
     shard_of(harness.open().queue("deleted")).close()
     succeeded(harness.open().compact())
     assert [queue.name for queue in harness.open().list_queues()] == ["set"]
-    assert shard_of(harness.queue("set")).look(lambda machine: machine.head.attributes["DelaySeconds"]) == "50"
+    assert shard_of(harness.queue("set")).query(lambda machine: machine.head.attributes["DelaySeconds"]) == "50"
     assert deleted.name == "deleted"
 
 
@@ -561,7 +561,7 @@ def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harn
 
 
 def steady_flow(harness: Harness, minutes: int, rounds: int) -> list[dict[str, float]]:
-    """A queue in use with a pass a minute; the files' own age follows, as removal goes by the machine's time."""
+    """A queue in use with a pass a minute; the files get older too, as removal uses the machine's time."""
     clock, queue = harness.clock, harness.create(visibility_timeout=90, rewind_range=600)
     stays = queue.send("stays")  # received again and again, never deleted: it holds the floor
     curve: list[dict[str, float]] = []

@@ -21,7 +21,7 @@ DAY = 86_400
 
 
 def create(harness: Harness, *names: str, **attributes) -> None:
-    """Queues of one kind; all but the first have that one as their dead-letter queue, after one receive."""
+    """Queues of one kind; the first is the dead-letter queue of the others, after one receive."""
     point = harness.open(engine="point")
     first, *others = names
     point.create_queue(first, fifo=first.endswith(".fifo"), **attributes)
@@ -31,7 +31,7 @@ def create(harness: Harness, *names: str, **attributes) -> None:
 
 
 def fail(harness: Harness, name: str, *bodies: str, **fields) -> None:
-    """Has messages that are due; through the point engine, which is fast."""
+    """Sends messages and receives them once, as often as allowed, through the point engine, which is fast."""
     queue = harness.open(engine="point").queue(name)
     groups = [{"group_id": body[0], "dedup_id": body} if queue.fifo else {} for body in bodies]
     queue.send_batch([SendEntry(body, **group, **fields) for body, group in zip(bodies, groups, strict=True)])
@@ -51,7 +51,7 @@ def bodies(queue: Queue, count: int = 100) -> list[str]:
 
 @contextmanager
 def cut_short(patch: pytest.MonkeyPatch, before: str) -> Iterator[None]:
-    """A process that ends in a move, before the append or before the removal."""
+    """Makes a process end during a move, before the append or before the removal."""
     bring = move._bring
 
     def die(*arguments) -> bool:

@@ -1,4 +1,4 @@
-"""What every engine promises about one table: fences, tokens, files and row order."""
+"""Guarantees of every engine for one table: fences, tokens, files and row order."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def ledger(engine: Engine, tmp_path: Path) -> Table:
 
 
 def committing(engine: Engine, log: Table) -> Table:
-    """Another handle, which has made a commit already; the one given has seen it."""
+    """Another handle, which has committed once; the given handle has seen that commit."""
     other = engine.open(log.path)
     other.add([], {"committing": other.version}, "begun")
     log.refresh()

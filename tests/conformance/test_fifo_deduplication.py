@@ -1,4 +1,4 @@
-"""Deduplication of sends: ids, their five minutes, their scope, and what frees them."""
+"""Deduplication of sends: ids, their five minutes, their scope, and what ends them."""
 
 from __future__ import annotations
 

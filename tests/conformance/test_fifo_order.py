@@ -1,4 +1,4 @@
-"""Order within groups, groups that wait, and groups on several shards."""
+"""Order in groups, blocked groups, and groups on several shards."""
 
 from __future__ import annotations
 

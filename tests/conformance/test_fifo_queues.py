@@ -1,4 +1,4 @@
-"""FIFO queues as queues: what they share with standard ones, their delay, their caps, and whole flows."""
+"""FIFO queues: what they share with standard queues, delay, caps, and whole flows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Held messages through the tables: what waits until fewer messages are delayed (INF-9)."""
+"""Held messages through the tables: they wait until fewer messages are delayed (INF-9)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lakequeue import SendEntry
 
 
 def shown(harness: Harness) -> dict[str, str]:
-    """State of each message, as a process sees it that has just started."""
+    """The state of each message, as a new process sees it."""
     return {message.body: message.state for message in harness.queue().peek(limit=100)}
 
 

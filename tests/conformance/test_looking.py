@@ -1,4 +1,4 @@
-"""Looking at messages by a condition: through the logs of both engines, however many there are."""
+"""Peeks with a condition, on both engines, through any number of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages cross the tables: what is sent arrives, and its state is known to every process."""
+"""Messages go through the tables: every process can receive them and sees their state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rewind or a redrive would do, before anybody does it; and looking at what was deleted."""
+"""Previews of rewinds and redrives, and peeks at deleted messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakequeue.testing import ManualClock
 
 
 def consumed(harness: Harness, clock: ManualClock, count: int = 6, **attributes: object) -> Queue:
-    """A queue with messages sent a second apart, of which the even ones were deleted."""
+    """A queue with messages sent a second apart; those with even numbers are deleted."""
     queue = harness.create(**{"rewind_range": True} | attributes)
     for number in range(count):
         queue.send(str(number))

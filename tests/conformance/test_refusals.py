@@ -1,4 +1,4 @@
-"""What is refused, in every way there is, changes no table."""
+"""A refused call changes no table, whatever the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakequeue import SendEntry, errors
 
 
 class Refused:
-    """Three queues in which something may be refused for each reason there is."""
+    """Three queues on which calls can be refused for every reason."""
 
     def __init__(self, harness: Harness, clock) -> None:
         self.harness, self.clock = harness, clock
@@ -188,7 +188,7 @@ def tampered(handle: str) -> str:
 
 
 def check(harness: Harness, refused: Refused, refusals) -> None:
-    """Each is refused with its error, and no table has a new version."""
+    """Every call is refused with its error, and no table gets a new version."""
     before = harness.versions()
     wrong = {}
     for reason, (code, operation, *text) in refusals.items():

@@ -1,4 +1,4 @@
-"""Message rewind through the tables: what was deleted comes back in its old order, and nothing else moves."""
+"""Rewind through the tables: deleted messages become visible in their old order, and others do not change."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DAY = 86_400
 
 
 def send_each(queue: Queue, clock: ManualClock, *bodies: str, every: float = 10, **fields) -> None:
-    """Sends messages so many seconds apart; the first now."""
+    """Sends messages at an interval in seconds; the first now."""
     for body in bodies:
         queue.send(body, **fields)
         clock.advance(every)
 
 
 def delete(queue: Queue, *bodies: str) -> None:
-    """Receives everything, deletes these in this order, and hands the others back."""
+    """Receives all messages, deletes these in this order, and releases the others."""
     received = {message.body: message for message in queue.receive(1_000)}
     for body in bodies:
         queue.delete(received.pop(body).receipt_handle)
@@ -161,7 +161,7 @@ def test_shards_are_rewound_and_history_does_not_count_as_stored(harness: Harnes
 def test_bodies_outlive_their_deletion_while_they_can_be_rewound(
     harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Segments are merged and dropped and the ledger is rewritten all the time."""
+    """Merges and drops segments and rewrites the ledger very often."""
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 2)
     monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 2)
     monkeypatch.setattr(ledger, "_LOOK_EVERY", 2)

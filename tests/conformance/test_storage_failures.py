@@ -1,4 +1,4 @@
-"""Commits that fail, land without an answer or lose their races, and roots that cannot be used."""
+"""Commits that fail, land without an answer or lose races, and unusable roots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receives that wait."""
+"""Long polls."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from unittest import mock
 import attrs
 
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.shard import (
+from lakequeue.shard import index
+from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
     ClaimResult,
     Close,
     Delete,
     Expire,
-    Head,
     LeaseCounts,
     LeaseDelete,
     LeaseExtend,
@@ -30,11 +30,10 @@ from lakequeue.shard import (
     Purge,
     Result,
     Rewind,
-    Run,
     SetAttributes,
-    ShardMachine,
-    index,
 )
+from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.runs import Head, Run
 
 from . import fifo
 from . import model as naive

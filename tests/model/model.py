@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from lakequeue.model.states import TRANSITIONS, MessageState
-from lakequeue.shard import DeadLetters
+from lakequeue.shard.runs import DeadLetters
 
 SECOND = 1_000_000
 TWELVE_HOURS = 43_200 * SECOND

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakequeue.shard import ChangeVisibility, ClaimResult, Delete, Purge, Rewind, SetAttributes
+from lakequeue.shard.commands import ChangeVisibility, ClaimResult, Delete, Purge, Rewind, SetAttributes
 
 from .command_sequences import Comparison, wire
 from .model import SECOND, Settings

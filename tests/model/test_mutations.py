@@ -9,24 +9,13 @@ import attrs
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.redrive_policies import RedrivePolicy
-from lakequeue.shard import (
-    DELETED,
-    VISIBLE,
-    ClaimResult,
-    Head,
-    Rewind,
-    Run,
-    ShardMachine,
-    admin,
-    decide,
-    expire,
-    move,
-    settle,
-)
+from lakequeue.shard import admin, decide, expire, move, settle
 from lakequeue.shard.claim import standard as claim
 from lakequeue.shard.claim.fifo import Groups, _Deliverable, _GroupOffsets
-from lakequeue.shard.commands import Spans
+from lakequeue.shard.commands import ClaimResult, Rewind, Spans
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runmap import RunMap
+from lakequeue.shard.runs import DELETED, VISIBLE, Head, Run
 from lakequeue.shard.state import ShardState
 from mutations import Case, Mutation, Patch, each_case, replace
 

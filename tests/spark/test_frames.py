@@ -92,7 +92,20 @@ def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table)
     assert manifests.load_manifest(tables(log), "s2") is None
 
     lease = lease_frame.lease_frame(spark, commit(log, manifest.of(0)), LEASE)
-    assert tuple(lease.columns) == lease_frame.LEASE_COLUMNS
+    assert lease.columns == [
+        "message_id",
+        "body",
+        "receipt_handle",
+        "sent_at",
+        "message_attributes",
+        "group_id",
+        "delay_seconds",
+        "receive_count",
+        "shard",
+        "offset",
+        "dedup_id",
+        "sequence_number",
+    ]
     found = lease.orderBy("offset").collect()
     assert [(row.body, row.delay_seconds, row.group_id) for row in found] == [
         (body, 7.0 if delay is None else delay, group) for body, delay, group, _ in rows

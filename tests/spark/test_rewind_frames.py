@@ -13,7 +13,7 @@ import pytest
 
 from concurrency.harness import log_versions, shard_of
 from lakequeue import LakeQueue, Queue
-from lakequeue.shard import DELETED, Run
+from lakequeue.shard.runs import DELETED, Run
 from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
 

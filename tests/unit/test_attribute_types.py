@@ -9,6 +9,6 @@ FIXED = {"profile", "Profile", "shards", "Shards", "FifoQueue"}
 
 
 def test_every_attribute_that_can_be_set_is_typed() -> None:
-    known = set(attributes.settable_names())
+    known = set(attributes._BY_CMQ_NAME)
     assert set(NewQueueAttributes.__annotations__) | {"fifo"} == known
     assert set(ChangeableAttributes.__annotations__) == known - FIXED - {"fifo"}

@@ -10,28 +10,24 @@ import pytest
 
 from lakequeue.errors import QueueServiceError
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.shard import (
-    IN_FLIGHT,
-    VISIBLE,
+from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
     ClaimedSpan,
     Close,
     Counts,
-    DeadLetters,
     Decision,
     Delete,
     Expire,
-    Head,
     LeaseCounts,
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
     Purge,
-    Run,
     SetAttributes,
-    ShardMachine,
 )
+from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.runs import IN_FLIGHT, VISIBLE, DeadLetters, Head, Run
 
 S = 1_000_000
 STRICT: dict[str, Any] = {"profile_name": "cmq", "profile_strict": False}

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.model.names import is_fifo, name_hash, new_key, validate_name
+from lakequeue.model.names import name_hash, new_key, validate_name
 from lakequeue.model.profiles import profile
 
 SQS_LIKE = ["lake", "sqs", "sqs-2018"]
@@ -42,12 +42,6 @@ def test_fifo_names_that_are_refused(name):
     with pytest.raises(InvalidParameterValue) as caught:
         validate_name(name, profile("sqs"), True)
     assert "must end with .fifo suffix" in caught.value.message
-
-
-@pytest.mark.spec("NAM-3")
-def test_the_suffix_alone_tells_a_fifo_queue():
-    assert is_fifo("orders.fifo")
-    assert not is_fifo("orders") and not is_fifo("orders.fifo2")
 
 
 @pytest.mark.spec("NAM-10", "ERR-7")

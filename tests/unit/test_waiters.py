@@ -30,7 +30,7 @@ class Waiting:
 
     def looks(self, names: str) -> None:
         for name in names:
-            self.waiting[name].polls()
+            self.waiting[name].begin_poll()
 
     def leaves(self, name: str, found: bool = False) -> None:
         self.waiting[name].found = found

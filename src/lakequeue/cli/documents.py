@@ -8,6 +8,8 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from lakequeue.model.clock import format_instant
 
 if TYPE_CHECKING:
@@ -40,74 +42,45 @@ def jsonable(value: object) -> object:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
+def _fields(value: object, names: str) -> dict[str, Any]:
+    """Attributes of a value by name, in this order."""
+    return {name: getattr(value, name) for name in names.split()}
+
+
 def queue(queue: Queue) -> dict[str, Any]:
-    return {"name": queue.name, "region": queue.region, "fifo": queue.fifo, "created_at": queue.created_at}
+    return _fields(queue, "name region fifo created_at")
 
 
 def counts(name: str, counts: QueueCounts) -> dict[str, Any]:
-    return {
-        "queue": name,
-        "visible": counts.visible,
-        "in_flight": counts.in_flight,
-        "delayed": counts.delayed,
-        "rewindable": counts.rewindable,
-        "oldest_age": counts.oldest_age,
-        "held": counts.held,
-    }
+    return {"queue": name} | attrs.asdict(counts)
 
 
 def summary(summary: CompactionSummary) -> dict[str, Any]:
-    import attrs
-
     return attrs.asdict(summary)
 
 
 def sent(sent: SendResult | BatchSuccess) -> dict[str, Any]:
-    return {
-        "message_id": sent.message_id,
-        "md5_of_body": sent.md5_of_body,
-        "md5_of_message_attributes": sent.md5_of_message_attributes,
-        "sequence_number": sent.sequence_number,
-    }
+    return _fields(sent, "message_id md5_of_body md5_of_message_attributes sequence_number")
 
 
 def failure(failure: BatchFailure) -> dict[str, Any]:
-    return {
-        "id": failure.id,
-        "code": failure.code,
-        "message": failure.message,
-        "sender_fault": failure.sender_fault,
-    }
+    return _fields(failure, "id code message sender_fault")
 
 
 def message(message: Message) -> dict[str, Any]:
-    return {
-        "message_id": message.message_id,
-        "receipt_handle": message.receipt_handle,
-        "body": message.body,
-        "md5_of_body": message.md5_of_body,
-        "message_attributes": _attributes(message.message_attributes),
-        "receive_count": message.receive_count,
-        "sent_at": message.sent_at,
-        "first_received_at": message.first_received_at,
-        "group_id": message.group_id,
-        "dedup_id": message.dedup_id,
-        "sequence_number": message.sequence_number,
-        "attributes": message.attributes,
-    }
+    return (
+        _fields(message, "message_id receipt_handle body md5_of_body")
+        | {"message_attributes": _attributes(message.message_attributes)}
+        | _fields(message, "receive_count sent_at first_received_at group_id dedup_id sequence_number attributes")
+    )
 
 
 def peeked(message: PeekedMessage) -> dict[str, Any]:
-    return {
-        "message_id": message.message_id,
-        "state": message.state,
-        "body": message.body,
-        "message_attributes": _attributes(message.message_attributes),
-        "receive_count": message.receive_count,
-        "sent_at": message.sent_at,
-        "visible_at": message.visible_at,
-        "group_id": message.group_id,
-    }
+    return (
+        _fields(message, "message_id state body")
+        | {"message_attributes": _attributes(message.message_attributes)}
+        | _fields(message, "receive_count sent_at visible_at group_id")
+    )
 
 
 def _attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Any]:

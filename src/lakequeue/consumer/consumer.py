@@ -17,7 +17,7 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.attributes import check_visibility_timeout, check_wait
+from lakequeue.model.arguments import check_visibility_timeout, check_wait
 from lakequeue.model.clock import Duration, duration_micros, from_micros, to_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message

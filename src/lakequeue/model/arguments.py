@@ -1,15 +1,24 @@
-"""Checks of arguments that belong to no attribute of a queue."""
+"""Checks of the arguments of single calls, most of them against the attributes of the queue."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
 
-from lakequeue.errors import InvalidParameterValue
-from lakequeue.model.clock import to_micros
+from lakequeue.errors import InvalidParameterValue, MissingParameter, coded_for
+from lakequeue.model.attribute_values import as_text, parse_micros, parse_whole
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import MICROS, seconds, to_micros
+from lakequeue.model.profiles import Limits
+
+_IDENTIFIER = re.compile(r"[!-~]{1,128}")
+_NOT_FOR_THIS_KIND = "The request include parameter that is not valid for this queue type."
 
 
 def check_instant(parameter: str, value: object) -> int:
-    """Microseconds since the epoch of an aware instant; InvalidParameterValue if it is none."""
+    """An aware instant in microseconds since the epoch; InvalidParameterValue for anything else."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return to_micros(value)
     raise InvalidParameterValue.of(value, parameter, "Must be an instant with a time zone.")
@@ -26,6 +35,112 @@ def check_text(parameter: str, value: object) -> None:
 
 
 def check_whole(parameter: str, value: object) -> None:
-    """InvalidParameterValue unless a value is a whole number of at least 1."""
+    """Raises InvalidParameterValue unless the value is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidParameterValue.of(value, parameter, "Must be a whole number of at least 1.")
+
+
+def check_visibility_timeout(attributes: QueueAttributes, value: Any) -> int:
+    """The visibility timeout of a receive or a change, in microseconds (RCV-13, VIS-10, PRF-2)."""
+    with coded_for(attributes.profile):
+        if value is None:
+            raise MissingParameter("The request must contain the parameter VisibilityTimeout.")
+        limits = attributes.limits("visibility_timeout")
+        low = "0" if attributes.allow_zero_visibility else f"{limits.low}" if limits.low else "a fraction"
+        reason = f"Must be >= {low} and <= {limits.high}, if provided."
+        micros = _argument(attributes, "visibility_timeout", value, "VisibilityTimeout", reason, zero=True)
+        if micros == 0 and not attributes.allow_zero_visibility:
+            raise _refused(value, "VisibilityTimeout", reason)
+    return micros
+
+
+def check_wait(attributes: QueueAttributes, value: Any) -> int:
+    """The wait time of a receive, in microseconds; None means the queue's (LPL-2, LPL-3)."""
+    if value is None:
+        return attributes.wait_micros
+    limits = attributes.limits("receive_wait_time")
+    reason = f"Must be >= {limits.low} and <= {limits.high}, if provided."
+    with coded_for(attributes.profile):
+        return _argument(attributes, "receive_wait_time", value, "WaitTimeSeconds", reason)
+
+
+def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
+    """The delay of one message, in microseconds; None means the queue's (DLY-3, DLY-4, DLY-9).
+
+    A FIFO queue accepts only None and 0. Both mean the queue's current delay, and the result is None (SND-6,
+    DLY-10).
+    """
+    if value is None:
+        return None if attributes.fifo else attributes.delay_micros
+    limits = attributes.limits("delay")
+    reason = f"DelaySeconds must be >= {limits.low} and <= {limits.high}."
+    with coded_for(attributes.profile):
+        micros = _argument(attributes, "delay", value, "DelaySeconds", reason)
+        if attributes.fifo and micros:
+            raise _refused(value, "DelaySeconds", _NOT_FOR_THIS_KIND)
+    return None if attributes.fifo else micros
+
+
+def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
+    """The maximum number of messages of a receive; None means 1 (RCV-1)."""
+    if value is None:
+        return 1
+    high = attributes.profile_rules.max_batch
+    upper = "" if high is None else f" and {high}"
+    reason = f"Must be between 1{upper}, if provided." if upper else "Must be at least 1, if provided."
+    with coded_for(attributes.profile):
+        try:
+            number = parse_whole(value)
+        except (TypeError, ValueError):
+            number = 0
+        if not Limits(1, 1, high).contain(number):
+            raise _refused(value, "MaxNumberOfMessages", reason)
+    return number
+
+
+def check_attempt_id(attributes: QueueAttributes, value: Any) -> str | None:
+    """The attempt id of a receive, which only FIFO queues accept; or None (ATT-7)."""
+    with coded_for(attributes.profile):
+        if value is not None and not attributes.fifo:
+            raise _refused(value, "ReceiveRequestAttemptId", _NOT_FOR_THIS_KIND)
+        return check_identifier("ReceiveRequestAttemptId", value)
+
+
+def check_identifier(parameter: str, value: Any) -> str | None:
+    """An id that callers choose, 1 to 128 letters, digits and punctuation (SND-13, ATT-7); or None."""
+    if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
+        return value
+    reason = f"{parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length."
+    raise _refused(value, parameter, reason)
+
+
+def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags to store: strings, keys of 1 to 128 characters, values of at most 256 (QUE-28)."""
+    for key, value in tags.items():
+        if not isinstance(key, str) or not 1 <= len(key) <= 128:
+            raise InvalidParameterValue("Tag keys must be between 1 and 128 characters in length.")
+        if not isinstance(value, str) or len(value) > 256:
+            raise InvalidParameterValue("Tag values must be between 0 and 256 characters in length.")
+        for text in (key, value):
+            check_text("Tags", text)
+    return dict(tags)
+
+
+def _argument(
+    attributes: QueueAttributes, field: str, value: Any, parameter: str, reason: str, zero: bool = False
+) -> int:
+    """A duration within its attribute's range, in microseconds; with ``zero``, 0 is accepted too."""
+    try:
+        micros = parse_micros(value)
+    except (TypeError, ValueError):
+        raise _refused(value, parameter, reason) from None
+    if micros % MICROS and not attributes.fractions_allowed(field):
+        raise _refused(value, parameter, "Must be a whole number of seconds.")
+    if not attributes.limits(field).contain(seconds(micros)) and not (zero and micros == 0):
+        raise _refused(value, parameter, reason)
+    return micros
+
+
+def _refused(value: Any, parameter: str, reason: str) -> InvalidParameterValue:
+    shown = as_text(seconds(parse_micros(value))) if isinstance(value, timedelta) else value
+    return InvalidParameterValue.of(shown, parameter, reason)

@@ -1,6 +1,6 @@
 """The keyword arguments of ``create_queue`` and ``set_attributes``, for type checkers.
 
-Each attribute has two names, that in snake_case and that of SQS, whose values may also be the strings of the wire.
+Each attribute has a snake_case name and an SQS name; a value under the SQS name may also be its wire string.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
 
 
 class ChangeableAttributes(TypedDict, total=False):
-    """What ``Queue.set_attributes`` takes."""
+    """Keyword arguments of ``Queue.set_attributes``."""
 
     visibility_timeout: Duration
     message_retention_period: Duration
@@ -55,7 +55,7 @@ class ChangeableAttributes(TypedDict, total=False):
 
 
 class NewQueueAttributes(ChangeableAttributes, total=False):
-    """What ``LakeQueue.create_queue`` takes; the additional ones are fixed at creation."""
+    """Keyword arguments of ``LakeQueue.create_queue``; those added here are fixed at creation."""
 
     profile: Literal["lake", "sqs", "sqs-2018", "cmq"]
     shards: int

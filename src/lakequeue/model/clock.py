@@ -1,7 +1,7 @@
-"""The clock that is passed in wherever time matters, and conversions to whole microseconds.
+"""The clock that callers pass in, and conversions to whole microseconds.
 
-Code of this package reads time and waits only through a `Clock`; waits for locks and retries of commits are
-not waits in this sense (LPL-6, DLT-2). Tests bring `lakequeue.testing.ManualClock`.
+This package reads time and waits only through a `Clock`, except for locks and retries of commits (LPL-6, DLT-2).
+Tests use `lakequeue.testing.ManualClock`.
 """
 
 from __future__ import annotations
@@ -22,28 +22,24 @@ Duration: TypeAlias = int | float | Decimal | timedelta
 MICROS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
-_LONGEST_WAIT = 5.0  # seconds; a wall clock that was set forward is noticed after at most this time
+_LONGEST_WAIT = 5.0  # seconds; a wait notices within this time that the wall clock was set forward
 
 
 def to_micros(instant: datetime) -> int:
-    """Microseconds since the epoch of an aware instant; ValueError for a naive one."""
+    """An aware instant in microseconds since the epoch; ValueError for a naive one."""
     if instant.tzinfo is None:
         raise ValueError("an instant needs a time zone")
     return (instant - _EPOCH) // _MICROSECOND
 
 
 def from_micros(micros: int) -> datetime:
-    """The UTC instant that many microseconds after the epoch."""
+    """The UTC instant of a number of microseconds since the epoch."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def parse_instant(text: str) -> datetime:
-    """An instant in ISO 8601; without a time zone in the text it is naive.
-
-    Raises:
-        ValueError: the text is no instant.
-    """
-    return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))  # Python 3.10 knows no Z
+    """Parses an instant in ISO 8601, naive if the text has no time zone; ValueError for other texts."""
+    return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))  # Python 3.10 does not parse Z
 
 
 def format_instant(instant: datetime) -> str:
@@ -52,7 +48,7 @@ def format_instant(instant: datetime) -> str:
 
 
 def duration_micros(duration: Duration) -> int:
-    """Whole microseconds of a duration, rounded to the nearest; TypeError or ValueError for what has none."""
+    """A duration in microseconds, rounded; TypeError or ValueError if it is not a finite duration."""
     if isinstance(duration, timedelta):
         return duration // _MICROSECOND
     if isinstance(duration, bool) or not isinstance(duration, (numbers.Real, Decimal)):
@@ -64,7 +60,7 @@ def duration_micros(duration: Duration) -> int:
 
 
 def seconds(micros: int) -> int | float:
-    """Seconds as people write them: whole ones as an int."""
+    """Microseconds as seconds; whole seconds as an int."""
     return micros // MICROS if micros % MICROS == 0 else micros / MICROS
 
 
@@ -72,11 +68,11 @@ class Clock(Protocol):
     """Source of time and of the waits that users see."""
 
     def now(self) -> datetime:
-        """The present as an aware UTC instant."""
+        """The current time as an aware UTC instant."""
         ...
 
     def wait(self, until: datetime, wake: threading.Event) -> None:
-        """Blocks the thread until `until` has come or `wake` is set, whichever is first."""
+        """Blocks the thread until the instant `until`, or until `wake` is set if that comes first."""
         ...
 
     async def wait_async(self, until: datetime, wake: asyncio.Event) -> None:
@@ -84,11 +80,11 @@ class Clock(Protocol):
         ...
 
     def participant(self, *, late: bool = False) -> AbstractContextManager[None]:
-        """Marks the thread or task inside as one that a manual clock lets come to rest before it moves.
+        """Registers the current thread or task: a manual clock waits for it to rest before time moves on.
 
         Args:
-            late: for threads; at an instant at which several waits end, this thread's end after the others have
-                come to rest again (HBN-10).
+            late: for threads; when several waits end at one instant, this thread's wait ends after the other
+                threads have come to rest again (HBN-10).
         """
         ...
 

@@ -8,10 +8,7 @@ from contextlib import contextmanager
 
 
 class Interrupt(threading.Event):
-    """Set by another thread, it ends the wait of a receive, which looks once more and answers what it found.
-
-    It also ends the judging of a condition, by an error.
-    """
+    """Ends the wait of a receive, which then polls once more; ends a search by a condition with an error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +21,7 @@ class Interrupt(threading.Event):
 
     @contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Has ``wake`` called when it is set."""
+        """Calls ``wake`` when the event is set during the block."""
         self._wakes.append(wake)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Messages on their way in and out: entries, results, message attributes, digests and the checks of a send."""
+"""Messages that callers send and receive: entries, results, message attributes, digests, checks of a send."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from lakequeue.errors import (
     TooManyEntriesInBatchRequest,
     coded_for,
 )
-from lakequeue.model.attributes import QueueAttributes, check_delay, check_identifier
+from lakequeue.model.arguments import check_delay, check_identifier
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
 
 MAX_ATTRIBUTES = 10
@@ -58,9 +59,9 @@ class SendEntry:
 
     Attributes:
         body: text, at least one character.
-        id: id inside a batch; None means the position in it.
+        id: id in a batch; None means the position in it.
         delay: seconds or timedelta; None means the queue's delay.
-        attributes: message attributes: text, number, bytes or (type, value) by name.
+        attributes: message attributes by name, each a text, number, bytes or (type, value).
         group_id: message group.
         dedup_id: deduplication id, FIFO queues only.
         system_attributes: only `AWSTraceHeader`.
@@ -80,9 +81,9 @@ class ValidEntry:
     """A checked message, ready to be stored.
 
     Attributes:
-        delay_micros: None on FIFO queues, where the queue's delay at the time holds (DLY-10).
-        dedup_id: always there on FIFO queues.
-        size: what counts towards batch and message limits, in bytes.
+        delay_micros: None on FIFO queues, which use the queue's current delay (DLY-10).
+        dedup_id: never None on FIFO queues.
+        size: bytes that count towards batch and message limits.
     """
 
     body: str
@@ -96,7 +97,7 @@ class ValidEntry:
 
 @attrs.frozen
 class SendResult:
-    """What the queue says about one stored message (SND-3)."""
+    """The result of sending one message (SND-3)."""
 
     message_id: str
     md5_of_body: str
@@ -106,7 +107,7 @@ class SendResult:
 
 @attrs.frozen
 class BatchSuccess:
-    """An entry of a batch that was done; the fields after `id` are filled for sends or for handles."""
+    """A batch entry that succeeded; a send fills the message fields, other verbs `receipt_handle`."""
 
     id: str
     message_id: str | None = None
@@ -117,12 +118,12 @@ class BatchSuccess:
 
 
 UNAVAILABLE = "ServiceUnavailable"
-"""Code of an entry that storage failed, while others of its batch were done."""
+"""Code of a batch entry whose storage failed while other entries succeeded."""
 
 
 @attrs.frozen
 class BatchFailure:
-    """An entry of a batch that was refused (BAT-4)."""
+    """A batch entry that failed (BAT-4)."""
 
     id: str
     code: str
@@ -165,7 +166,7 @@ class Message:
     sequence_number: str | None = None
     sender_id: str | None = None
     system_attributes: dict[str, str] = attrs.field(factory=dict)
-    # not part of what a message is: a repeated receive answers the same message, hidden anew (ATT-3)
+    # not compared: a repeated receive returns an equal message with a new timeout (ATT-3)
     received_at: datetime | None = attrs.field(default=None, eq=False)
     visible_at: datetime | None = attrs.field(default=None, eq=False)
 
@@ -219,12 +220,12 @@ def md5_of_attributes(attributes: Mapping[str, AttributeValue]) -> str | None:
 
 
 def content_dedup_id(body: str) -> str:
-    """The deduplication id that content-based deduplication gives: SHA-256 of the body alone (DDP-4, MSA-6)."""
+    """The deduplication id of content-based deduplication: SHA-256 of the body alone (DDP-4, MSA-6)."""
     return hashlib.sha256(body.encode()).hexdigest()
 
 
 def select_attributes(attributes: Mapping[str, AttributeValue], names: Iterable[str]) -> dict[str, AttributeValue]:
-    """The attributes that a receive asked for: names, `All`, `.*`, or a prefix `foo.*` (MSA-4)."""
+    """The attributes that a receive requests: names, `All`, `.*`, or a prefix `foo.*` (MSA-4)."""
     wanted = set(names)
     if wanted & {"All", ".*"}:
         return dict(attributes)
@@ -233,7 +234,7 @@ def select_attributes(attributes: Mapping[str, AttributeValue], names: Iterable[
 
 
 def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dict[str, AttributeValue]:
-    """Message attributes with types spelled out, checked by MSA-3 and MSA-5.
+    """Message attributes with explicit types, checked by MSA-3 and MSA-5.
 
     Raises:
         InvalidParameterValue: a name, type or value is malformed, or there are more than ten.
@@ -253,12 +254,12 @@ def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dic
 
 
 def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
-    """One message checked against the queue that it goes to (SND-1..15, DLY-3, DLY-4, MSA-3).
+    """Checks one message against the attributes of its queue (SND-1..15, DLY-3, DLY-4, MSA-3).
 
     Raises:
         MissingParameter: no body, or no group id on a FIFO queue.
         InvalidMessageContents: the body has characters that a message cannot carry.
-        InvalidParameterValue: anything else is out of range or does not fit this kind of queue.
+        InvalidParameterValue: another argument is out of range or does not fit this kind of queue.
     """
     with coded_for(attributes.profile):
         _check_required(entry, attributes)
@@ -267,9 +268,9 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """A batch checked in the order of BAT-7: a result per entry, unless the whole call is refused (BAT-5).
+    """Checks a batch in the order of BAT-7: a result per entry, unless the whole call is refused (BAT-5).
 
-    Ids, required FIFO parameters and the total size concern the call; everything else only its entry (BAT-4).
+    Bad ids, missing FIFO parameters and the total size refuse the call; other problems only their entry (BAT-4).
     """
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
@@ -353,7 +354,7 @@ def _check_body(body: object) -> str:
 
 
 def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
-    """A FIFO queue needs a group, and a deduplication id unless it derives one (SND-4, SND-5)."""
+    """FIFO queues require a group id, and a deduplication id unless they derive it (SND-4, SND-5)."""
     if not attributes.fifo:
         return
     if entry.group_id is None:
@@ -376,7 +377,7 @@ def _check_ids(entry: SendEntry, attributes: QueueAttributes) -> None:
 
 
 def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> None:
-    """A parameter that FIFO requires and an entry lacks fails the whole call (SND-4)."""
+    """Refuses the whole call if an entry lacks a parameter that FIFO queues require (SND-4)."""
     for entry in entries:
         try:
             _check_required(entry, attributes)
@@ -391,7 +392,7 @@ def _not_for_this_queue(parameter: str, value: object) -> InvalidParameterValue:
 
 
 def _check_system_attributes(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Only the trace header exists; it does not count towards the size (SND-15)."""
+    """Accepts only the trace header, which does not count towards the size (SND-15)."""
     checked = {}
     for name, value in (given or {}).items():
         if name != TRACE_HEADER:
@@ -429,7 +430,7 @@ def _check_attribute_name(name: object) -> None:
 
 
 def _typed(name: str, given: Any) -> AttributeValue:
-    """The attribute with its type: guessed from a bare value, checked in a pair."""
+    """The attribute with its type, inferred from a bare value or checked in a pair."""
     match given:
         case str():
             return AttributeValue("String", given)

@@ -1,4 +1,4 @@
-"""Names of queues: the rules of the profiles, and the key under which a queue is stored."""
+"""Queue names: the rules of each profile, and the key under which a queue is stored."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from lakequeue.errors import InvalidParameterValue, coded_for
 from lakequeue.model.profiles import Profile
 from lakequeue.model.profiles import profile as profile_of
 
-FIFO_SUFFIX = ".fifo"
-MAX_NAME = 80
-
 _SQS_STANDARD = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _SQS_FIFO = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo")
 _CMQ = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
@@ -23,11 +20,6 @@ _SQS_FIFO_RULE = (
     "must end with .fifo suffix and be 1 to 80 in length"
 )
 _CMQ_RULE = "Can only include letters, digits and hyphens, and starts with a letter. 1 to 64 in length"
-
-
-def is_fifo(name: str) -> bool:
-    """Whether the name is that of a FIFO queue (NAM-3)."""
-    return name.endswith(FIFO_SUFFIX)
 
 
 def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
@@ -49,10 +41,10 @@ def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
 
 
 def name_hash(region: str, name: str) -> str:
-    """16 hex digits for region and exact name; equal names in other case or region differ (NAM-6, NAM-9)."""
+    """16 hex digits of region and name, both case-sensitive (NAM-6, NAM-9)."""
     return hashlib.sha256(f"{region}\0{name}".encode()).hexdigest()[:16]
 
 
 def new_key(region: str, name: str) -> str:
-    """Key of a new incarnation of a queue: two queues of one name, one after the other, share nothing."""
+    """A new key for a queue; queues that have the same name one after another share nothing."""
     return f"{name_hash(region, name)}-{secrets.token_hex(4)}"

@@ -27,17 +27,17 @@ class Limits:
         return self.low <= value and (self.high is None or value <= self.high)
 
     def union(self, other: Limits) -> Limits:
-        """The smallest range that holds both, with the default of this one."""
+        """The smallest range that contains both, with this default."""
         high = None if self.high is None or other.high is None else max(self.high, other.high)
         return Limits(self.default, min(self.low, other.low), high)
 
 
 @attrs.frozen(kw_only=True)
 class Profile:
-    """What a queue of this profile starts with, what it may be set to, and how it behaves.
+    """Defaults, ranges and behaviour of the queues of one profile.
 
-    `delay.high` None stands for the queue's own retention period. Fields ending in `_fifo` hold for FIFO
-    queues, their twins without it for standard ones.
+    `delay.high` None means the queue's retention period. Fields ending in `_fifo` apply to FIFO queues, those
+    of the same name without it to standard queues.
     """
 
     name: str
@@ -145,7 +145,7 @@ def profile(name: str | Profile) -> Profile:
 
 
 def widest(attribute: str) -> Limits:
-    """The range of an attribute over all profiles together, for queues with ProfileStrict off (PRF-2)."""
+    """The union of an attribute's ranges in all profiles, for queues with ProfileStrict off (PRF-2)."""
     limits: Limits | None = None
     for each in PROFILES.values():
         own: Limits = getattr(each, attribute)

@@ -1,8 +1,7 @@
-"""Receipt handles: what they say, how they are sealed, and how a text is judged (RCP-9, RCP-15).
+"""Receipt handles: their format, signature and verification (RCP-9, RCP-15).
 
-A handle names the queue incarnation, the shard, the offset and the lease, and ends in a MAC under a key that
-belongs to that lease alone. So whoever computes many handles of one lease, as a DataFrame does, needs to know
-nothing that would open other leases.
+A handle names the queue incarnation, the shard, the offset and the lease, and ends in a MAC whose key belongs to
+that lease alone. So Spark can compute the handles of one lease without a key to other leases.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lakequeue.errors import ReceiptHandleIsInvalid
 
 MAC_LENGTH = 32
 LONGEST_RECEIPT = 43_200 * 1_000_000
-"""Microseconds after the receive at which a receipt ends, however often it was extended (VIS-9)."""
+"""Microseconds from the receive to the latest possible end of a receipt, extensions included (VIS-9)."""
 
 _TEXT = re.compile(
     r"(?P<key>[0-9a-f]{16}-[0-9a-f]{8})-(?P<shard>0|[1-9][0-9]{0,8})-(?P<offset>0|[1-9][0-9]{0,18})"
@@ -49,12 +48,12 @@ def new_lease_id() -> str:
 
 
 def lease_key(handle_key: bytes, lease_id: str) -> str:
-    """The hex key that seals the handles of one lease; it discloses nothing about other leases."""
+    """The hex key that signs the handles of one lease; it reveals nothing about other leases."""
     return hmac.new(handle_key, lease_id.encode(), hashlib.sha256).hexdigest()
 
 
 class HandleSigner:
-    """Makes the handles of one lease in one shard."""
+    """Signs the handles of one lease in one shard."""
 
     def __init__(self, key: str, shard: int, lease_id: str, handle_key: bytes) -> None:
         self._before, self._after = f"{key}-{shard}-", f"-{lease_id}"
@@ -72,7 +71,7 @@ def encode(handle: ReceiptHandle, handle_key: bytes) -> str:
 
 
 def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:
-    """The handle that a text spells, if it is one of the queue `key`.
+    """Decodes and verifies a handle of the queue `key`.
 
     Raises:
         ReceiptHandleIsInvalid: the text is malformed, not canonical, tampered with, or of another queue.

@@ -1,7 +1,7 @@
 """Redrive policies: the queue for messages received too often, and which sources it allows (DLQ-2, DLQ-6).
 
-On the wire both policies are JSON that names queues by ARN. Here a queue is named by its name; `located` makes
-the ARNs of a region out of names.
+On the wire both policies are JSON that names queues by ARN. The Python API also takes plain names; `located`
+turns them into ARNs of a region.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lakequeue.errors import InvalidParameterValue
 MOST_RECEIVES = 1_000
 MOST_SOURCES = 10
 ACCOUNT = "0" * 12
-"""Account of every queue, in ARNs and URLs."""
+"""The account in the ARNs and URLs of all queues."""
 _PERMISSIONS = ("allowAll", "denyAll", "byQueue")
 _COUNT = re.compile("[0-9]{1,9}")
 
 
 class Place(NamedTuple):
-    """What an ARN names: a queue by region and name."""
+    """The region and name of a queue, as an ARN names them."""
 
     region: str
     name: str
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 @attrs.frozen
 class RedrivePolicy:
-    """Move a message at the receive that would exceed `max_receive_count`, a whole number of 1 to 1,000 (DLQ-2).
+    """A receive beyond `max_receive_count` (1 to 1,000) moves the message to the dead-letter queue (DLQ-2).
 
     `dead_letter_queue` is a name or an ARN.
     """
@@ -51,8 +51,8 @@ class RedrivePolicy:
 class RedriveAllowPolicy:
     """Which queues may name this one as their dead-letter queue (DLQ-6).
 
-    `permission` is ``allowAll``, ``denyAll`` or ``byQueue``; the last one takes up to ten `source_queues`, names
-    or ARNs.
+    `permission` is ``allowAll``, ``denyAll`` or ``byQueue``. ``byQueue`` takes up to ten `source_queues`, names or
+    ARNs.
     """
 
     permission: Literal["allowAll", "denyAll", "byQueue"]
@@ -66,17 +66,17 @@ class RedriveAllowPolicy:
         return json.dumps(policy)
 
     def allows(self, source_arn: str) -> bool:
-        """Whether a queue may use this one."""
+        """Whether the source queue may name this one."""
         return self.permission == "allowAll" or source_arn in self.source_queues
 
 
 def arn(region: str, name: str) -> str:
-    """Name of a queue in policies and listings of SQS."""
+    """The ARN of a queue, its name in policies and listings of SQS."""
     return f"arn:lakequeue:sqs:{region}:{ACCOUNT}:{name}"
 
 
 def place(text: str) -> Place | None:
-    """What an ARN of a queue names, whatever its partition and account; None if it is none."""
+    """The region and name in a queue's ARN, of any partition and account; None for other texts."""
     parts = text.split(":")
     if len(parts) == 6 and parts[0] == "arn" and parts[2] == "sqs" and parts[3] and parts[5]:
         return Place(parts[3], parts[5])
@@ -84,7 +84,7 @@ def place(text: str) -> Place | None:
 
 
 def redrive_policy(given: Any) -> RedrivePolicy | None:
-    """A policy given as such, as a mapping or as JSON; None or an empty text means none (DLQ-9).
+    """Parses a policy, given as an object, mapping or JSON; None or an empty text removes it (DLQ-9).
 
     Raises:
         InvalidParameterValue: it is malformed, or the maximum is not a whole number of 1 to 1,000.
@@ -113,10 +113,10 @@ def redrive_policy(given: Any) -> RedrivePolicy | None:
 
 
 def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
-    """A policy given as such, as a mapping or as JSON; None or an empty text means none: all are allowed.
+    """Parses a policy, given as an object, mapping or JSON; None or an empty text means that all are allowed.
 
     Raises:
-        InvalidParameterValue: it is malformed, names over ten queues, or names queues without ``byQueue``.
+        InvalidParameterValue: it is malformed, names more than ten queues, or names queues without ``byQueue``.
     """
     if given is None or given == "":
         return None
@@ -140,7 +140,7 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
 
 
 def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
-    """Attributes as given, but policies as JSON in which every queue has an ARN; plain names are of `region`."""
+    """The attributes with policies as JSON and with ARNs in place of plain names, which belong to `region`."""
     found = dict(given)
     for name in ("redrive_policy", "RedrivePolicy"):
         policy = redrive_policy(found.get(name))
@@ -155,7 +155,7 @@ def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
 
 
 def refused(attribute: str, given: Any, reason: str) -> InvalidParameterValue:
-    """The refusal of a policy."""
+    """The error for a refused policy."""
     shown = given.wire() if isinstance(given, (RedrivePolicy, RedriveAllowPolicy)) else given
     return InvalidParameterValue.of(shown, attribute, reason)
 

@@ -9,9 +9,9 @@ _STEP = 37
 
 
 def sequence_number(shard: int, offset: int) -> str:
-    """20 digits, increasing with the offset within a shard and never used twice in a queue (SEQ-1, SEQ-3, SEQ-6).
+    """20 digits that increase with the offset in a shard and are unique in a queue (SEQ-1, SEQ-3, SEQ-6).
 
-    The numbers of neighbours lie apart by varying distances, so that nobody counts on them being consecutive.
+    The gaps between neighbours vary, so that no consumer relies on consecutive numbers.
     """
     place = offset * _SHARDS + shard
     return str(_BASE + place * _SPREAD + offset * _STEP % _SPREAD)

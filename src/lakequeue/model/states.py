@@ -6,11 +6,11 @@ from enum import Enum
 
 
 class MessageState(str, Enum):
-    """What may be done with a message now.
+    """The state of a message at an instant.
 
     The Python API, SQL, the command line, the console and the runs in `receipts` all use these words. The state
-    follows from what is stored and from the time of the question: the end of a delay, of a visibility timeout or
-    of the retention period needs no commit.
+    follows from the stored data and the current time: no commit is needed when a delay, a visibility timeout or
+    the retention period ends.
     """
 
     VISIBLE = "visible"

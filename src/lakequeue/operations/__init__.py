@@ -1,1 +1,1 @@
-"""A module for each verb: what it does to the shards of a queue."""
+"""One module per verb: what it does to the shards of a queue."""

@@ -41,7 +41,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
 
     Args:
         queue: the queue.
-        changes: answers what to change, given the attributes that are replaced.
+        changes: returns the changes, given the current attributes.
     """
     with queue.service("set_attributes"):
 
@@ -51,7 +51,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
             changed = attributes.with_changes(**wanted)
             if {"redrive_policy", "RedrivePolicy"} & wanted.keys():
                 check_redrive(queue.root, queue.region, queue.name, changed)
-            # every shard must have seen the last change: what that forgot stays forgotten (RWD-8, RET-6)
+            # every shard must have applied the last change: what that removed stays removed (RWD-8, RET-6)
             queue.adopt(row)
             queue.announce_attributes()
             return attrs.evolve(
@@ -69,7 +69,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
 
 
 def min_rewind_time(queue: OpenQueue) -> datetime | None:
-    """The earliest instant that a rewind takes now and finds messages from; None without rewind (RWD-24)."""
+    """The earliest instant to which a rewind can go now; None without rewind (RWD-24)."""
     with queue.service("min_rewind_time"):
         queue.reload()
         if not queue.attributes.rewind_micros:
@@ -99,20 +99,20 @@ def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
 
 
 def move_tasks(queue: OpenQueue) -> str | None:
-    """Records of the redrives that were asked for through the SQS API, as the server wrote them."""
+    """Records of redrives requested through the SQS API, in the server's format."""
     with queue.service("move_tasks"):
         queue.reload()
         return queue.row.move_tasks
 
 
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
-    """Replaces these records; ``change`` gets the newest."""
+    """Replaces these records; ``change`` is applied to the newest."""
     with queue.service("update_move_tasks"):
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))
 
 
 def check_redrive(root: Root, region: str, name: str, attributes: QueueAttributes) -> None:
-    """Raises why the redrive policy of a queue is refused (DLQ-2, DLQ-3, DLQ-6)."""
+    """Raises an error if the redrive policy of a queue is refused (DLQ-2, DLQ-3, DLQ-6)."""
     policy, given = attributes.redrive, attributes.redrive_policy
     if policy is None:
         return

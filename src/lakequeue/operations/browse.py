@@ -1,4 +1,4 @@
-"""Browsing the stored messages of a queue without changing them, in batches of bounded size."""
+"""Browses the stored messages of a queue without changing them, in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from lakequeue.model.states import MessageState
 from lakequeue.operations.results import WITH_VISIBLE_AT, PeekedMessage, peeked_message
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import Run, ShardMachine
+from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.runs import Run
 from lakequeue.storage import layout
 
 if TYPE_CHECKING:
@@ -31,47 +32,47 @@ if TYPE_CHECKING:
     from lakequeue.model.interrupts import Interrupt
 
 ROWS = 4096
-"""Messages of a batch at most, at first."""
+"""Maximum number of messages in the first batch."""
 GROWTH = 4
-"""How many times as many messages the batches of a long search grow to have."""
+"""Factor by which the batches of a long search may grow."""
 BYTES = 8 * 2**20
-"""Size of a batch in memory from which on it takes no more rows."""
+"""Size in memory at which a batch takes no more rows."""
 
 Integers = npt.NDArray[np.int64]
 
 
 @attrs.frozen(eq=False)
 class Batch:
-    """Stored messages of one shard, in the order of their sending."""
+    """Stored messages of one shard, in the order of sending."""
 
     queue: OpenQueue
     shard: ShardService
     now: int
-    """Instant that their states are judged at."""
+    """Instant of their states, in microseconds."""
     runs: list[tuple[Run, MessageState]]
-    """Parts of runs with their state, as ``ShardMachine`` answers them."""
+    """Parts of runs with their state, from ``ShardMachine``."""
     offsets: Integers
     rows: pa.Table
-    """Their rows in the log, one for each offset."""
+    """Their rows in the log, one per offset."""
 
     @property
     def run_numbers(self) -> Integers:
-        """For each message the number of its part in ``runs``."""
+        """The index in ``runs`` of each message."""
         return np.searchsorted([run.first for run, _ in self.runs], self.offsets, side="right") - 1
 
     def message(self, index: int) -> PeekedMessage:
-        """One of them, by its number in the batch."""
+        """The message at an index in the batch."""
         run, state = self.runs[self.run_numbers[index]]
         return peeked_message(self.rows.slice(index, 1).to_pylist()[0], state, run)
 
     def table(self, names: Collection[str]) -> pa.Table:
-        """The messages as a condition sees them, in some of the columns of ``COLUMNS`` (and one at least)."""
+        """The messages as a condition sees them: the named columns of ``COLUMNS``, at least one."""
         chosen = [name for name in COLUMNS if name in names] or ["message_id"]
         return pa.table({name: COLUMNS[name][1](self).cast(COLUMNS[name][0]) for name in chosen})
 
 
 Parts = Callable[[ShardMachine, int, int, int], list[tuple[Run, MessageState]]]
-"""Which messages of a shard: ``ShardMachine.peek`` or ``ShardMachine.peek_history``."""
+"""Selects messages of a shard: ``ShardMachine.peek`` or ``ShardMachine.peek_history``."""
 
 
 def batches(
@@ -82,26 +83,27 @@ def batches(
     start: int = 0,
     growth: int = 1,
 ) -> Iterator[Batch]:
-    """Every message stored in a shard from an offset on, oldest first, in batches of bounded size.
+    """The messages stored in a shard from an offset on, oldest first, in batches of bounded size.
 
-    A batch has `rows` messages at most, or half of what came before it, but never more than `growth` times `rows`.
-    Each batch judges states anew, so a slow reader sees later changes. To be called within ``OpenQueue.service``.
+    The size of a batch is `rows`, or half the number of messages before it if that is more, up to `growth` times
+    `rows`. Each batch shows the states of its own instant, so a slow reader sees later changes. Call it within
+    ``OpenQueue.service``.
     """
-    most, gone_through = growth * rows, 0
+    most, browsed = growth * rows, 0
     while True:
         instant = queue.now()
-        runs = shard.look(lambda machine: parts(machine, instant, rows, start))  # noqa: B023
+        runs = shard.query(lambda machine: parts(machine, instant, rows, start))  # noqa: B023
         if not runs:
             return
         for offsets, table in _read(shard, [run for run, _ in runs], rows):
             yield Batch(queue, shard, instant, runs, offsets, table)
-            gone_through += len(offsets)
+            browsed += len(offsets)
         start = runs[-1][0].last + 1
-        rows = min(max(rows, gone_through // 2), most)
+        rows = min(max(rows, browsed // 2), most)
 
 
 def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
-    """The oldest messages of a queue, or the oldest for which a condition over ``SCHEMA`` is true."""
+    """The oldest messages of a queue, or the oldest that meet a condition over ``SCHEMA``."""
     with queue.service("peek") as call:
         check_whole("limit", limit)
         condition = predicate(where, interrupt)
@@ -114,7 +116,7 @@ def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt |
 def peek_history(
     queue: OpenQueue, since: datetime, condition: Predicate | None, limit: int
 ) -> list[PeekedMessage]:
-    """The same of the deleted messages that can be rewound, sent at an instant or later (RWD-4)."""
+    """The same for deleted messages that can be rewound and were sent at ``since`` or later (RWD-4)."""
     with queue.service("peek_history"):
         search, instant = _search(queue, condition, limit), to_micros(since)
         found = []
@@ -125,7 +127,7 @@ def peek_history(
 
 
 def predicate(where: str | None, interrupt: Interrupt | None = None) -> Predicate | None:
-    """A condition over ``SCHEMA``, None without one; InvalidParameterValue if it is none."""
+    """Compiles a condition over ``SCHEMA``, if there is one; InvalidParameterValue if it is malformed."""
     if where is None:
         return None
     from lakequeue.conditions.predicate import Predicate
@@ -134,7 +136,7 @@ def predicate(where: str | None, interrupt: Interrupt | None = None) -> Predicat
 
 
 def _search(queue: OpenQueue, predicate: Predicate | None, limit: int) -> Callable[..., Iterator[Batch]]:
-    """`batches` in sizes for a condition that may be true for few messages, or for the first ones alone."""
+    """`batches` with sizes for a search by a condition, or for the first messages without one."""
     if predicate is None:
         return partial(batches, queue, rows=min(limit, ROWS))
     return partial(batches, queue, rows=ROWS, growth=GROWTH)
@@ -144,8 +146,8 @@ def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> list[Pee
     return list(islice(heapq.merge(*by_shard, key=lambda message: message.sent_at), limit))
 
 
-def _found(gone_through: Iterable[Batch], predicate: Predicate | None) -> Iterator[PeekedMessage]:
-    for batch in gone_through:
+def _found(browsed: Iterable[Batch], predicate: Predicate | None) -> Iterator[PeekedMessage]:
+    for batch in browsed:
         if predicate is None:
             yield from map(batch.message, range(len(batch.offsets)))
         else:
@@ -160,7 +162,7 @@ def _read(shard: ShardService, runs: Sequence[Run], most: int) -> Iterator[tuple
         while first <= last:
             first, table = shard.rows(first, last)
             offsets.append(np.arange(first, first + len(table)))
-            tables.append(table.select(_FROM_LOG.names).cast(_FROM_LOG))
+            tables.append(table.select(LOG_SCHEMA.names).cast(LOG_SCHEMA))
             first, rows, size = first + len(table), rows + len(table), size + table.nbytes
             if rows >= most or size >= BYTES:
                 yield np.concatenate(offsets), pa.concat_tables(tables)
@@ -170,7 +172,7 @@ def _read(shard: ShardService, runs: Sequence[Run], most: int) -> Iterator[tuple
 
 
 def _joined(runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-    """The ranges of neighbouring runs together."""
+    """Offset ranges, with those of adjacent runs merged."""
     first, last = runs[0].first, runs[0].last
     for run in runs[1:]:
         if run.first != last + 1:
@@ -209,7 +211,7 @@ def _sequence_numbers(batch: Batch) -> pa.Array:
 
 
 def _sources(batch: Batch) -> pa.Array:
-    """Names out of ARNs."""
+    """The names in the ARNs."""
     arns = batch.rows["source_queue"].combine_chunks()
     return pc.list_element(pc.split_pattern(arns, ":"), 5) if arns.null_count < len(arns) else arns
 
@@ -219,7 +221,7 @@ def _ages(batch: Batch) -> pa.Array:
 
 
 def _attributes(batch: Batch) -> pa.Array:
-    """Values as text; binary ones in base64."""
+    """Values as text; binary values in base64."""
     attributes = batch.rows["message_attributes"].combine_chunks()
     texts = pc.struct_field(attributes.items, "string_value")
     binary = pc.struct_field(attributes.items, "binary_value")
@@ -250,10 +252,10 @@ COLUMNS: dict[str, tuple[pa.DataType, Callable[[Batch], pa.Array | pa.ChunkedArr
     "shard": (pa.int32(), _constant(lambda batch: batch.shard.shard, pa.int32())),
     "log_offset": (pa.int64(), lambda batch: pa.array(batch.offsets)),
 }
-"""What a condition may name, its type, and how a batch computes it: the columns of SQL's ``messages``."""
+"""Columns that a condition may name, with type and computation; the same as those of SQL's ``messages``."""
 SCHEMA = pa.schema([(name, type_) for name, (type_, _) in COLUMNS.items()])
 
-_FROM_LOG = pa.schema(
+LOG_SCHEMA = pa.schema(
     [
         layout.MESSAGES.field(name)
         for name in (

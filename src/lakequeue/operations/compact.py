@@ -1,7 +1,7 @@
-"""The compactor: frees what retention, deletions and merges have left, and keeps tables and logs short.
+"""The compactor: frees storage after expiry, deletions and merges, and keeps tables and logs short.
 
-It changes no answer and commits under the same fences as every other operation. Each of its steps may fail, be
-killed or run twice at once; a failed step is logged, named in the summary, and tried again by the next pass.
+It changes no answer and commits under the same fences as every other operation. Each step may fail, be killed or
+run twice at once; a failed step is logged, named in the summary, and repeated by the next pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakequeue.operations.depth import depth
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import Expire
+from lakequeue.shard.commands import Expire
 from lakequeue.storage import cleaning, layout, stats
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import first_line
@@ -26,9 +26,9 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
 
 DELETED_KEPT = 24 * 3600 * 1_000_000
-"""Microseconds that the messages of a deleted queue stay: a lease may still read them."""
+"""Microseconds for which the messages of a deleted queue stay: a lease may still read them."""
 FOLDERS_KEPT = 3600
-"""Seconds that an empty directory stays: a writer makes one right before it uses it."""
+"""Seconds for which an empty directory stays: a writer may be about to use it."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -37,31 +37,31 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.define
 class CompactionSummary:
-    """What one pass did with a queue, or with the root's own tables (``queue`` None)."""
+    """What one pass did for a queue, or for the root's own tables (``queue`` None)."""
 
     queue: str | None
     region: str | None = None
     deleted: bool = False
-    """The queue was deleted, and its data are removed now."""
+    """The queue was deleted earlier; this pass removed its data."""
     expired: int = 0
-    """Messages that retention removed, from the history too."""
+    """Messages removed by retention, including those of the history."""
     segments_dropped: int = 0
-    """Parts of the log of which no message is left."""
+    """Parts of the log that were removed because no message was left."""
     segments_merged: int = 0
-    """Parts of the log that were joined with others, or into one file."""
+    """Parts of the log that were merged with others or into one file."""
     segments_cut: int = 0
-    """Parts of the log of which at least half was gone, and was dropped."""
+    """Parts of the log that were cut because at least half of them was no longer needed."""
     ledgers_rewritten: int = 0
-    """Shards whose ledger was in more files than it needs."""
+    """Shards whose ledger had more files than it needs."""
     files_freed: int = 0
-    """Files that were removed from storage, those of the logs too."""
+    """Files removed from storage, including log entries."""
     bytes_freed: int = 0
     failures: list[str] = attrs.field(factory=list)
-    """Steps that failed, for people; the next pass tries them again."""
+    """Descriptions of failed steps; the next pass repeats them."""
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Lets a failure end this step only."""
+        """Catches and records a failure, so that it ends this step only."""
         try:
             yield
         except QueueDoesNotExist:
@@ -86,18 +86,18 @@ def compact_root(root: Root, progress: Progress | None = None) -> list[Compactio
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name, row.created_at))
         if not rows:
             raise QueueClientError(f"{root.path} holds no queues; there is nothing to compact")
-        tell = progress or (lambda done, total, name: None)
-        summaries, counted = [], []
+        progress = progress or (lambda done, total, name: None)
+        summaries, depths = [], []
         for number, row in enumerate(rows):
-            tell(number, len(rows), row.name)
+            progress(number, len(rows), row.name)
             if row.deleted_at is None:
-                summary, counted_now = compact_queue(OpenQueue(root, row))
+                summary, depth_rows = compact_queue(OpenQueue(root, row))
                 summaries.append(summary)
-                counted += counted_now
+                depths += depth_rows
             elif root.now() - row.deleted_at > DELETED_KEPT:
                 summaries.append(_remove(root, row))
-        tell(len(rows), len(rows), "")
-        summaries.append(_compact_own_tables(root, counted))
+        progress(len(rows), len(rows), "")
+        summaries.append(_compact_own_tables(root, depths))
         return summaries
 
 
@@ -109,9 +109,9 @@ def compact(queue: OpenQueue) -> CompactionSummary:
 
 
 def compact_queue(queue: OpenQueue) -> tuple[CompactionSummary, list[stats.StatsRow]]:
-    """One pass over a queue; with its depth afterwards, unless that cannot be read."""
+    """One pass over a queue; also returns its depth afterwards, unless that cannot be read."""
     summary = CompactionSummary(queue.name, queue.region)
-    counted: list[stats.StatsRow] = []
+    depths: list[stats.StatsRow] = []
     try:
         with summary.step("compaction"), queue.service("compact"):
             with summary.step("finishing a change of attributes"):
@@ -124,10 +124,10 @@ def compact_queue(queue: OpenQueue) -> tuple[CompactionSummary, list[stats.Stats
                 _compact_shard(queue, shard, summary)
             _sweep(queue, summary)
             with summary.step("counting"):
-                counted = [_statistics(queue)]
-    except QueueDoesNotExist:  # deleted meanwhile, or before but not to the end; that is done now
+                depths = [_statistics(queue)]
+    except QueueDoesNotExist:  # deleted meanwhile, or partly before: ``service`` has completed that
         pass
-    return summary, counted
+    return summary, depths
 
 
 def _compact_shard(queue: OpenQueue, shard: ShardService, summary: CompactionSummary) -> None:
@@ -173,7 +173,7 @@ def _statistics(queue: OpenQueue) -> stats.StatsRow:
 
 
 def _remove(root: Root, row: QueueRow) -> CompactionSummary:
-    """Removes the row of a deleted queue, then its tables; those of a pass that is cut short are orphans then."""
+    """Removes the row of a deleted queue, then its tables; an interrupted pass leaves them as orphans."""
     summary = CompactionSummary(row.name, row.region, deleted=True)
     with summary.step("removing a deleted queue"):
         root.remove(row)
@@ -181,10 +181,10 @@ def _remove(root: Root, row: QueueRow) -> CompactionSummary:
     return summary
 
 
-def _compact_own_tables(root: Root, counted: list[stats.StatsRow]) -> CompactionSummary:
+def _compact_own_tables(root: Root, depths: list[stats.StatsRow]) -> CompactionSummary:
     summary = CompactionSummary(None)
     with summary.step("the table of statistics"):
-        stats.record(root.engine, root.path, counted, root.now())
+        stats.record(root.engine, root.path, depths, root.now())
         summary.freed(stats.sweep(root.engine, root.path))
     with summary.step("the table of queues"):
         summary.freed(root.sweep_catalog())

@@ -1,4 +1,4 @@
-"""How many messages a queue has, by state."""
+"""The depth of a queue: its number of messages by state."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Depth:
     """Microseconds since the epoch."""
     counts: QueueCounts
     sent: int
-    """Messages that were ever sent."""
+    """Number of messages ever sent."""
 
     @classmethod
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:
-        """The sum of its shards."""
+        """The sum of the depths of its shards."""
         parts = list(shards)
         oldest = min((part.oldest_sent_at for part in parts if part.oldest_sent_at is not None), default=None)
         counts = QueueCounts(
@@ -43,8 +43,8 @@ class Depth:
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
         """Messages sent and consumed per second since an earlier depth; None if no time has passed.
 
-        Consumed messages are those that were sent and are no longer stored: deleted, but also expired or purged.
-        A rewind adds stored messages, so the rate may be negative.
+        Consumed messages are those no longer stored: deleted, expired or purged. A rewind adds stored messages, so
+        the rate may be negative.
         """
         seconds = (self.at - before.at) / 1_000_000
         if seconds <= 0:
@@ -54,7 +54,7 @@ class Depth:
 
 
 def depth(queue: OpenQueue) -> Depth:
-    """The depth of a queue now; exact at one snapshot per shard."""
+    """The current depth of a queue, exact at one snapshot per shard."""
     with queue.service("counts"):
         now = queue.now()
         return Depth.of([shard.depth(now) for shard in queue.shards], now)

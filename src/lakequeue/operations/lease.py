@@ -1,4 +1,4 @@
-"""Leases: claiming many messages at once, and settling them in one commit per shard."""
+"""Leases: claim many messages at once, and settle them in one commit per shard."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import attrs
 
 from lakequeue.errors import InvalidParameterValue, LeaseLost
 from lakequeue.model import receipt_handles
-from lakequeue.model.arguments import check_whole
-from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.arguments import check_visibility_timeout, check_whole
 from lakequeue.model.clock import Duration
 from lakequeue.operations.receive import claim
 from lakequeue.operations.settle import visibility
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.runtime.steps import Steps
-from lakequeue.shard import ClaimResult, Command, LeaseCounts, LeaseDelete, LeaseExtend, LeaseRelease
+from lakequeue.shard.commands import ClaimResult, Command, LeaseCounts, LeaseDelete, LeaseExtend, LeaseRelease
 from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace, lease_frame
 from lakequeue.storage.layout import messages_path
 
@@ -39,7 +38,7 @@ class Part:
 
 @attrs.frozen
 class LeasedMessages:
-    """Messages that were claimed at once under one lease id."""
+    """Messages claimed at once under one lease id."""
 
     queue: OpenQueue
     lease_id: str
@@ -47,7 +46,7 @@ class LeasedMessages:
 
     @property
     def count(self) -> int:
-        """Messages that were claimed."""
+        """Number of claimed messages."""
         return sum(part.claimed.message_count for part in self.parts)
 
     @property
@@ -56,7 +55,7 @@ class LeasedMessages:
 
     @property
     def visible_at(self) -> int:
-        """When they become visible again, unless extended; in microseconds."""
+        """When the first of them become visible again, unless extended, in microseconds."""
         return min(part.claimed.visible_at for part in self.parts)
 
 
@@ -76,7 +75,7 @@ def lease(queue: OpenQueue, max_messages: int, visibility_timeout: Duration | No
 
 
 def frame(leased: LeasedMessages) -> DataFrame:
-    """The messages as a DataFrame; lazy."""
+    """The messages as a lazy DataFrame."""
     queue = leased.queue
     spark = queue.root.require_spark("Lease.messages")
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
@@ -86,7 +85,7 @@ def frame(leased: LeasedMessages) -> DataFrame:
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
-    """Extends the lease; with the instant at which it ends now, in microseconds."""
+    """Extends the lease; also returns the instant of its new end, in microseconds."""
     timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
     visible_at = leased.queue.now() + timeout
     return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
@@ -98,11 +97,11 @@ def release(leased: LeasedMessages) -> LeaseCounts:
 
 
 def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
-    """Deletes all messages of the lease but some, which become visible at once.
+    """Deletes all messages of the lease except those in ``kept``, which become visible at once.
 
     Args:
         leased: the lease.
-        kept: receipt handles of those that are not deleted.
+        kept: receipt handles.
 
     Raises:
         ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not one of this lease.
@@ -137,7 +136,7 @@ def settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseC
 
 
 def _places(queue: OpenQueue, part: Part) -> Iterator[LeasePlace]:
-    """Where the messages of a shard lie, in the newest snapshot of its log."""
+    """The places of the messages of a shard in the newest snapshot of its log."""
     path, log = messages_path(queue.root.path, queue.key, part.shard.shard), part.shard.log()
     for span in part.claimed.spans:
         for file in log.overlapping(span.first, span.last):

@@ -1,4 +1,4 @@
-"""Moving messages to other queues: dead letters when a claim meets them, redrives when they are asked for.
+"""Moves messages to other queues: dead letters when a claim meets them, redrives on request.
 
 Each move is three commits: the shard marks the messages as moving, the other queue's log takes them, the shard
 removes them. It may be interrupted between any two; any process that finds it completes it (DLQ-2, DLQ-8).
@@ -23,11 +23,10 @@ from lakequeue.operations import browse
 from lakequeue.operations.send import shard_of_group
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import Claim, Move, MoveBack, Moved, Outgoing, Result
-from lakequeue.storage import layout
+from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import first_line
-from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
+from lakequeue.storage.messages.deliver_moved import Cells, Source
 
 if TYPE_CHECKING:
     from lakequeue.conditions.predicate import Predicate
@@ -37,7 +36,7 @@ _CARRIED = (
     *("message_id", "body", "message_attributes", "group_id", "dedup_id"),
     *("sender_id", "trace_header"),
 )
-"""Columns that a message keeps wherever it goes (DLQ-4)."""
+"""Columns that a message keeps when it moves (DLQ-4)."""
 
 
 Progress = Callable[[int], None]
@@ -46,7 +45,7 @@ _log = logging.getLogger("lakequeue")
 
 
 def claim(queue: OpenQueue, shard: ShardService, command: Claim) -> Result:
-    """Claims messages of a shard; those received too often are moved to the dead-letter queue (DLQ-2)."""
+    """Claims messages of a shard; moves those received too often to the dead-letter queue (DLQ-2)."""
     missing: dict[str, str | None] = {}
     while True:
         asked = attrs.evolve(command, dead_letter_keys=queue.dead_letter_keys | missing)
@@ -68,7 +67,7 @@ def claim(queue: OpenQueue, shard: ShardService, command: Claim) -> Result:
             continue
         try:
             finish(queue, shard)
-        except Exception as error:  # claimed already: an error would hide them from every consumer
+        except Exception as error:  # messages are claimed: an error would hide them from every consumer
             _log.warning("a move from %s is unfinished: %s", queue.name, first_line(error))
         return result
 
@@ -81,7 +80,7 @@ def redrive(
     destination: OpenQueue | None,
     interrupt: Interrupt | None,
 ) -> int:
-    """Moves visible messages back to where they come from, or all to one queue; how many (DLQ-8)."""
+    """Moves visible messages back to their source queues, or all to one queue; returns how many (DLQ-8)."""
     with queue.service("redrive") as call:
         check_whole("max_messages", 1 if most is None else most)
         if destination is not None and (destination.fifo != queue.fifo or destination.key == queue.key):
@@ -110,7 +109,7 @@ def redrive(
 
 
 def redrivable(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> dict[str, int]:
-    """How many messages a redrive would move now, by the name of the queue that takes them."""
+    """How many messages a redrive would move now, by the name of the target queue."""
     with queue.service("redrivable"):
         found: Counter[str] = Counter()
         condition = browse.predicate(where, interrupt)
@@ -125,7 +124,7 @@ def redrivable(queue: OpenQueue, where: str | None, interrupt: Interrupt | None)
 def _targets(
     queue: OpenQueue, batch: browse.Batch, predicate: Predicate | None, most: int | None, target_key: str | None
 ) -> dict[str, list[int]]:
-    """Offsets of those messages of a batch that can go back, by the key of their queue."""
+    """Offsets of the messages of a batch that can be redriven, by the key of the target queue."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     letters = pc.is_valid(batch.rows["source_receive_count"])
@@ -152,8 +151,8 @@ def _move(queue: OpenQueue, shard: ShardService, spans: list[tuple[int, int]], k
     while True:
         moved: int | None = queue.command(shard, Move(spans, key))
         finish(queue, shard)
-        if moved is not None:  # else another move was in the way
-            # whichever process completed it, the messages have arrived if the target exists
+        if moved is not None:  # else another move was under way
+            # any process may have completed it; the messages have arrived if the target exists
             return 0 if queue.root.living(key) is None else moved
 
 
@@ -165,14 +164,14 @@ def _key(queue: OpenQueue, arn: str) -> str | None:
 
 
 def finish(queue: OpenQueue, shard: ShardService) -> None:
-    """Completes the move of a shard that is under way, if there is one."""
-    with queue.finishing_moves:  # the second thread of a process finds nothing left to do
-        move = shard.look(lambda machine: machine.outgoing())
+    """Completes the move of a shard that is under way, if any."""
+    with queue.finishing_moves:  # a second thread of the process finds nothing to do
+        move = shard.query(lambda machine: machine.outgoing())
         if move is None:
             return
         target = queue.root.living(move.target_key)
         if target is not None and not _bring(queue, shard, move, target):
-            # its log is closed: until the catalog says so too, its messages would be moved again and again
+            # its log is closed: until the catalog shows that too, its messages would be moved again and again
             OpenQueue(queue.root, target).delete()
             target = None
         if target is None:
@@ -201,15 +200,7 @@ def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueR
                 index = shard_of_group(group, target.shards) if fifo else turn
                 messages.setdefault(index, []).append(_cells(queue, row, count, fifo))
     shards = queue.root.shards(target)
-    for index, cells in messages.items():
-        table = queue.root.engine.open(layout.messages_path(queue.root.path, target.key, index))
-        closes = deliver(table, source, cells, queue.now)
-        if closes is None:
-            return False
-        if closes:
-            shards[index].merge_segments(queue.now(), fifo)
-        shards[index].wake()
-    return True
+    return all(shards[index].deliver(source, cells, queue.now, fifo) for index, cells in messages.items())
 
 
 def _cells(queue: OpenQueue, row: dict[str, Any], count: int, fifo: bool) -> Cells:
@@ -224,7 +215,7 @@ def _cells(queue: OpenQueue, row: dict[str, Any], count: int, fifo: bool) -> Cel
 
 
 def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending offsets as ranges."""
+    """Groups ascending offsets into ranges."""
     found: list[tuple[int, int]] = []
     for offset in offsets:
         if found and found[-1][1] + 1 == offset:

@@ -1,8 +1,7 @@
 """The depth of a queue over time, as points and as a picture.
 
-Three sources, each reaching further back than the next: the ``stats`` table, to which the compactor adds a row per
-minute; the versions of the ledger that its log still keeps, some minutes, so that there is something to see before
-any compaction; and the present.
+It has three sources: the ``stats`` table, to which the compactor adds a row per minute; the versions of the ledger
+that its log still keeps, some minutes, for queues that were never compacted; and the present.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard import ShardMachine
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import ShardLog
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST = 50
-"""Versions of the ledger that are opened, and instants between them that are looked at."""
+"""Maximum number of ledger versions to open, and number of instants to sample between them."""
 
 
 def points(queue: OpenQueue, since: datetime) -> list[Depth]:
@@ -59,7 +58,7 @@ def draw(name: str, shown: Sequence[Depth], path: Path) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
     except ImportError as error:
         raise QueueClientError("drawing needs matplotlib: pip install matplotlib") from error
-    figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")  # its canvas is Agg, no display is looked for
+    figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")  # its canvas is Agg, which needs no display
     messages, age = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     at = [from_micros(point.at) for point in shown]
     marker = {"linewidth": 1.5, "marker": "o" if len(shown) < 200 else "", "markersize": 3}
@@ -93,7 +92,7 @@ _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
 def _furnish(axes: Axes) -> None:
     axes.set_ylim(0, max(1, axes.dataLim.y1 * 1.08))
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 0.98), frameon=False, ncols=3)  # above, not in the way
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 0.98), frameon=False, ncols=3)  # above the plot
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -103,16 +102,16 @@ def _of_row(minute: int, row: stats.StatsRow) -> Depth:
 
 
 def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
-    """The depths by those versions of the ledgers that their logs still keep, with the messages sent by then."""
+    """The depths at the ledger versions that the logs still keep, with the messages sent by then."""
     shards = [_Past(queue, shard, since) for shard in queue.shards]
     begin = max([since, *(shard.begins[0] if shard.begins else now for shard in shards)])
     instants = {instant for shard in shards for instant in shard.begins if instant >= begin}
     instants.update(range(begin, now, max(1, (now - begin) // MOST)))
     found = []
     for instant in sorted(instants):
-        stood = [shard.at(instant) for shard in shards]
-        if None not in stood:
-            found.append(Depth.of([each for each in stood if each is not None], instant))
+        depths = [shard.at(instant) for shard in shards]
+        if None not in depths:
+            found.append(Depth.of([each for each in depths if each is not None], instant))
     return found
 
 
@@ -123,14 +122,14 @@ class _Past:
         path, log = layout.receipts_path(queue.root.path, queue.key, shard.shard), shard.log()
         self._states: list[_State] = []
         for version in _some(past_versions.versions(path, first=1), since):  # the table is created empty
-            with suppress(OSError):  # trimmed since, or one whose files are gone though its log is there
+            with suppress(OSError):  # trimmed meanwhile, or its files are gone and its log entry is not
                 state = _State(path, version.number, log)
                 if state.known:
                     self._states.append(state)
         self.begins = [state.begin for state in self._states]
 
     def at(self, instant: int) -> ShardDepth | None:
-        """The depth of the shard at an instant; None where a version that cannot be opened was in force."""
+        """The depth of the shard at an instant; None if the version of that time cannot be opened."""
         index = bisect_right(self.begins, instant) - 1
         if index < 0:
             return None
@@ -141,7 +140,7 @@ class _Past:
 
 
 def _some(versions: Sequence[past_versions.Version], since: int) -> list[past_versions.Version]:
-    """As many as may be opened: all, or those that were in force at instants with even distances."""
+    """Up to ``MOST`` versions since an instant: all of them, or those at evenly spaced instants."""
     at = [version.committed_at for version in versions]
     versions = versions[max(0, bisect_right(at, since) - 1) :]
     if len(versions) <= MOST:
@@ -163,10 +162,10 @@ class _State:
 
     @property
     def known(self) -> bool:
-        """Whether nothing was dropped from the log that was stored then."""
+        """Whether the log still has every message that was stored then."""
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:
-        """The depth of the shard at an instant while it was in force."""
+        """The depth of the shard at an instant at which this version was the newest."""
         log = self._log.until(instant, self._head.head_offset)
         return ShardDepth.of(ShardMachine(self._head, self._runs, log, self._history), instant)

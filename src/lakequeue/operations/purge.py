@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.steps import Steps
-from lakequeue.shard import Purge
+from lakequeue.shard.commands import Purge
 
 
 def purge(queue: OpenQueue) -> None:
-    """Removes every message sent before, in one commit per shard (PUR-1, PUR-2)."""
+    """Removes every message sent before the call, in one commit per shard (PUR-1, PUR-2)."""
     with queue.service("purge"):
         first, *others = queue.shards
         command = Purge(queue.name)
-        first.look(lambda machine: machine.check_purge(command, queue.now()))
+        first.query(lambda machine: machine.check_purge(command, queue.now()))
         steps = Steps("purge")
         # the first shard records the time of the purge, so it comes last: an interrupted purge can be repeated
         for shard in others:

@@ -1,4 +1,4 @@
-"""The queues of a root: creating, finding, listing and deleting them."""
+"""Creates, finds, lists and deletes the queues of a root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from lakequeue.errors import (
     coded_for,
 )
 from lakequeue.model import redrive_policies
-from lakequeue.model.attributes import QueueAttributes, check_tags
+from lakequeue.model.arguments import check_tags
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.redrive_policies import Place
@@ -23,7 +24,7 @@ from lakequeue.operations.attributes import check_redrive
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import ATTEMPTS, Root
-from lakequeue.shard import Head
+from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.retry import Races
@@ -33,7 +34,7 @@ from lakequeue.storage.ledger import create_ledger
 def create(
     root: Root, name: str, fifo: bool, tags: Mapping[str, str] | None, attributes: Mapping[str, Any]
 ) -> OpenQueue:
-    """Creates a queue, or opens the one that has the name and all the given attributes (QUE-15)."""
+    """Creates a queue, or opens the queue that has the name and all the given attributes (QUE-15)."""
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
     given = redrive_policies.located(given, root.region) | ({"fifo": fifo} if fifo else {})
@@ -48,7 +49,7 @@ def create(
         races = Races(ATTEMPTS)
         for _ in races:
             row = root.catalog.live(root.region, name)
-            # of the snapshot that knows no such queue; what comes next loads newer ones
+            # from the snapshot in which the queue does not exist; later reads load newer snapshots
             changes = root.catalog.changes(root.region, name)
             if row is not None:
                 _compare(row, given, rules.existing_name == "error")
@@ -83,7 +84,7 @@ def living(root: Root) -> list[OpenQueue]:
 
 
 def listed(root: Root, prefix: str, limit: int, after: str | None) -> list[OpenQueue]:
-    """A page of these: those with a prefix, behind a name (QUE-11, QUE-12)."""
+    """A page of these queues: names with a prefix, after a name (QUE-11, QUE-12)."""
     queues = [queue for queue in living(root) if queue.name.startswith(prefix)]
     return [queue for queue in queues if after is None or queue.name > after][:limit]
 
@@ -105,7 +106,7 @@ def delete(root: Root, name: str) -> None:
 
 
 def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:
-    """Raises QueueNameExists unless the queue is the one that is asked for (QUE-15, QUE-16)."""
+    """Raises QueueNameExists unless the queue has the given attributes (QUE-15, QUE-16)."""
     differences = QueueAttributes.from_wire(row.attributes).differences(given)
     if always_refused or row.attributes.get("Profile") == "cmq":
         raise QueueNameExists(f"A queue named {row.name} already exists.")
@@ -145,7 +146,7 @@ def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str,
 
 
 def make_tables(root: Root, row: QueueRow) -> None:
-    """Makes the tables of a new queue, those of several shards at the same time."""
+    """Creates the tables of a new queue, several shards at a time."""
     head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
 
     def make(shard: int) -> None:

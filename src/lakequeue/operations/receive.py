@@ -1,4 +1,4 @@
-"""Receiving messages: claims across shards, and long polls."""
+"""Receives messages: claims across shards, and long polls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import attrs
 
 from lakequeue.errors import LakeQueueError, OverLimit
 from lakequeue.model import receipt_handles
-from lakequeue.model.attributes import check_attempt_id, check_max_messages, check_wait
+from lakequeue.model.arguments import check_attempt_id, check_max_messages, check_wait
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
@@ -26,27 +26,27 @@ from lakequeue.operations.settle import visibility
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, settle
 from lakequeue.runtime.waiters import Waiter
-from lakequeue.shard import Claim, ClaimResult
+from lakequeue.shard.commands import Claim, ClaimResult
 from lakequeue.storage.engines.commit import first_line
 
 POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
-"""Intervals between polls for what other processes changed, in microseconds (LPL-6)."""
+"""Shortest and longest interval between polls for changes by other processes, in microseconds (LPL-6)."""
 POLL_UNWOKEN = 5_000_000
 """Fallback poll interval when no wake-up arrives, in microseconds."""
 
 MOST_FAILURES = 32
-"""Reads of one receive that may fail before what is left of a range is given up."""
+"""Failed reads of one receive after which it no longer splits unreadable ranges."""
 
 Parts = list[tuple[ShardService, ClaimResult]]
 Row = dict[str, Any]
-"""A message, column -> value."""
+"""A message as column -> value."""
 
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class Request:
-    """The arguments of a receive, as its caller gave them."""
+    """The arguments of a receive as given."""
 
     max_messages: int | None = None
     visibility_timeout: Duration | None = None
@@ -63,15 +63,15 @@ class _Poll:
     max_messages: int
     visibility_timeout: int | None
     deadline: Callable[[], int]
-    """Answers when the wait ends, in microseconds; asked again after each poll."""
+    """Returns when the wait ends, in microseconds; called after each poll."""
     refuse_late: bool
-    """Whether a full queue refuses after the wait too, and not only without one (INF-7)."""
+    """Whether a full queue refuses a receive after its wait too, not only a receive without a wait (INF-7)."""
     attempt_id: str | None
     attribute_names: Sequence[str]
 
 
 def receive(queue: OpenQueue, request: Request) -> list[Message]:
-    """Receives messages, and waits in this thread for the first one."""
+    """Receives messages; waits in this thread for the first message."""
     with queue.service("receive") as call, queue.root.clock.participant():
         poll = _checked(queue, request)
         wake = threading.Event()
@@ -118,7 +118,7 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
     def deadline() -> int:
         if request.interrupt is not None and request.interrupt.is_set():
             return started
-        # a shard that answered knows the newest attributes; they may name another wait (QUE-25)
+        # a shard may know newer attributes than this queue; they may have another wait time (QUE-25)
         if any(shard.attributes_version > queue.row.attributes_version for shard in queue.shards):
             queue.reload()
         return started + check_wait(queue.attributes, request.wait_time)
@@ -134,7 +134,7 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
 
 
 def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
-    """A place among the waiters of the queue, whose ``wake`` is called when it is to poll; None without a wait."""
+    """Joins the queue's waiters, which call ``wake`` when this receive should poll; None without a wait."""
     waits = poll.deadline() > queue.now()
     return queue.shards[0].shared.waiters.waiter(wake) if waits else nullcontext()
 
@@ -146,10 +146,10 @@ def claim(
     lease_id: str,
     attempt_id: str | None = None,
 ) -> tuple[Parts, OverLimit | None]:
-    """Claims under one lease; what each shard gave, and the refusal of one that is full.
+    """Claims messages under one lease; returns them by shard, and the refusal of a shard that is full.
 
-    The claim begins at the shard that this process keeps to. With an attempt id all messages come from one shard:
-    that of the live attempt, if there is one.
+    The claim begins at the home shard. With an attempt id all messages come from one shard: that of the live
+    attempt, if there is one.
     """
     parts: Parts = []
     left, refusal = max_messages, None
@@ -158,7 +158,7 @@ def claim(
             command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
             result = move.claim(queue, shard, command)
         except LakeQueueError:
-            if parts:  # claimed already: an error would hide them from every consumer
+            if parts:  # messages are claimed: an error would hide them from every consumer
                 break
             raise
         if isinstance(result.error, OverLimit):
@@ -170,7 +170,7 @@ def claim(
         elif result.value.spans:
             if not parts and attempt_id is None:
                 home = shard.shared.home
-                if place or shard.shard == home.current:  # not the one that was looked at before the home
+                if place or shard.shard == home.current:  # not the shard that was tried before the home
                     home.found(shard.shard)
             parts.append((shard, result.value))
             left -= result.value.message_count
@@ -189,26 +189,26 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
         return
     now = queue.now()
     for shard in shards:
-        if shard.look(lambda machine: machine.attempt_lives(attempt_id, now)):
+        if shard.query(lambda machine: machine.attempt_lives(attempt_id, now)):
             yield shard
             return
-    start = zlib.crc32(attempt_id.encode())  # so that retries at the same time begin with the same one
+    start = zlib.crc32(attempt_id.encode())  # so that concurrent retries begin at the same shard
     yield from (shards[(start + step) % len(shards)] for step in range(len(shards)))
 
 
 def _polls(
     queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]
 ) -> Iterator[list[Message] | datetime]:
-    """Polls until there are messages: yields instants to wait for, at last the messages.
+    """Polls until there are messages: yields instants to wait for, and finally the messages.
 
-    ``clear`` is called before each poll, so that a change made after it wakes the waiter. A receive that does
-    not wait needs no waiter.
+    It calls ``clear`` before each poll, so that later changes wake the waiter. A receive without a wait needs no
+    waiter.
     """
     pause, started = POLL_SHORTEST, queue.now()
     while True:
         clear()
         if waiter is not None:
-            waiter.polls()
+            waiter.begin_poll()
         lease_id = receipt_handles.new_lease_id()
         parts, refusal = claim(queue, poll.max_messages, poll.visibility_timeout, lease_id, poll.attempt_id)
         messages = [
@@ -248,16 +248,16 @@ def _messages(queue: OpenQueue, shard: ShardService, claimed: ClaimResult, names
     messages = []
     for offset in (offset for first, last in claimed.order for offset in range(first, last + 1)):
         if offset in unreadable:
-            break  # what follows may be of its group (FIF-1); it comes again too
+            break  # later messages may be of the same group (FIF-1); they are received again too
         if offset in found:
             messages.append(found[offset])
     return messages
 
 
 def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[dict[int, Row], set[int]]:
-    """Claimed messages by offset, and the offsets of those that storage cannot read now.
+    """Claimed messages by offset, and the offsets of messages that storage cannot read now.
 
-    To raise would hide all of them until their timeout, so it does only if there is nothing else to answer.
+    Raises an error only if it can read no message: an error hides all claimed messages until their timeout.
     """
     rows: dict[int, Row] = {}
     unreadable: set[int] = set()
@@ -269,7 +269,7 @@ def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[
             found = shard.messages(first, last)
         except Exception as error:
             failures += 1
-            if first < last and failures < MOST_FAILURES:  # some of them may be in another file
+            if first < last and failures < MOST_FAILURES:  # some messages may be in another file
                 middle = (first + last) // 2
                 pending += [(middle + 1, last), (first, middle)]
                 continue

@@ -1,4 +1,4 @@
-"""The values that a queue returns: messages and counts, made of rows of the log and of the ledger."""
+"""Values that a queue returns: messages and counts, made from rows of the log and the ledger."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import attrs
 from lakequeue.model.clock import from_micros
 from lakequeue.model.messages import AttributeValue, Message, select_attributes
 from lakequeue.model.states import MessageState
-from lakequeue.shard import ClaimedSpan, ClaimResult, Run
+from lakequeue.shard.commands import ClaimedSpan, ClaimResult
+from lakequeue.shard.runs import Run
 
 
 @attrs.frozen
 class QueueCounts:
-    """Messages of a queue by state; ``oldest_age`` in seconds, or None without messages.
+    """Number of messages by state; ``oldest_age`` in seconds, or None without messages.
 
-    ``held``: sent while as many were delayed as may be, and not counted as such until there are fewer.
+    ``held`` messages were sent when the cap on delayed messages was reached; they are not counted as delayed.
     """
 
     visible: int
@@ -30,7 +31,7 @@ class QueueCounts:
 
 
 WITH_VISIBLE_AT = (MessageState.VISIBLE, MessageState.IN_FLIGHT, MessageState.DELAYED)
-"""States of which it is known when a message becomes, or became, visible."""
+"""States in which it is known when a message becomes, or became, visible."""
 
 
 @attrs.frozen
@@ -40,7 +41,7 @@ class PeekedMessage:
     message_id: str
     body: str
     state: MessageState
-    """``visible``, ``in_flight``, ``delayed``, ``held``, ``moving``, or of a history ``deleted``."""
+    """``visible``, ``in_flight``, ``delayed``, ``held`` or ``moving``; in the history ``deleted``."""
     receive_count: int
     sent_at: datetime
     visible_at: datetime | None
@@ -48,7 +49,7 @@ class PeekedMessage:
     message_attributes: dict[str, AttributeValue]
     group_id: str | None = None
     source_queue: str | None = None
-    """Name of the queue that a move brought it from (DLQ-4)."""
+    """Name of the queue that it was moved from (DLQ-4)."""
 
 
 def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
@@ -69,7 +70,7 @@ def received_message(
     names: Sequence[str],
     sequence: str | None,
 ) -> Message:
-    """A message as its receiver gets it; ``names`` filters its attributes (MSA-4)."""
+    """A received message; ``names`` selects its attributes (MSA-4)."""
     system = {"AWSTraceHeader": row["trace_header"]}
     if row["source_receive_count"] is not None:
         system["DeadLetterQueueSourceArn"] = row["source_queue"]

@@ -10,15 +10,15 @@ from lakequeue.model.arguments import check_instant
 from lakequeue.model.clock import to_micros
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.steps import Steps
-from lakequeue.shard import Rewind
+from lakequeue.shard.commands import Rewind
 
 
 def rewind(queue: OpenQueue, to: datetime) -> int:
     """Makes deleted messages that were sent at an instant or later visible again; returns how many (RWD-9)."""
     with queue.service("rewind") as call:
         command = Rewind(check_instant("RewindTime", to))
-        for shard in queue.shards:  # all are asked first, so that a refusal leaves every shard as it is
-            shard.look(lambda machine: machine.check_rewind(command, queue.now()))
+        for shard in queue.shards:  # check all shards first, so that a refusal changes none
+            shard.query(lambda machine: machine.check_rewind(command, queue.now()))
         count, checked, steps = 0, attrs.evolve(command, checked=True), Steps("rewind")
         for shard in queue.shards:
             with steps.step():
@@ -28,7 +28,7 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
 
 
 def rewindable(queue: OpenQueue, to: datetime) -> int:
-    """How many messages a rewind to an instant would make visible now; refused as the rewind is."""
+    """How many messages a rewind would make visible now; errors as in ``rewind``."""
     with queue.service("rewindable"):
         command = Rewind(to_micros(to))
-        return sum(shard.look(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards)
+        return sum(shard.query(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards)

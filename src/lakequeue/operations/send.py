@@ -1,4 +1,4 @@
-"""Sending messages: which shard takes a message, and what its sender is told."""
+"""Sends messages: selects the shard of each message and builds the result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.messages.append import NewMessage
 
 Entries = Mapping[int, ValidEntry]
-"""Messages by their place in the caller's batch."""
+"""Messages by their index in the caller's batch."""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
@@ -67,14 +67,14 @@ def shard_of_group(group_id: str, shards: int) -> int:
 
 
 def in_turn(queue: OpenQueue) -> list[ShardService]:
-    """All shards of a queue, beginning with the one that this process keeps to."""
+    """All shards of a queue, the home shard first."""
     return [queue.shards[shard] for shard in settle(queue.shards)]
 
 
 def _deliver(
     queue: OpenQueue, check: Callable[[], list[Any]]
 ) -> list[SendResult | BatchFailure | QueueServiceError | QueueClientError]:
-    """Appends entries that pass ``check``, in one commit per shard; the result or failure of each, in order."""
+    """Appends entries that pass ``check``, in one commit per shard; returns a result or failure per entry."""
     version, checked = queue.validated(check)
     done: dict[int, SendResult | QueueServiceError] = {}
     failed: dict[int, QueueServiceError | QueueClientError] = {}
@@ -94,7 +94,7 @@ def _deliver(
                     done |= _append(queue, shards, entries, queue.attributes, version)
             except StaleAttributes:
                 stale = True
-            except (QueueServiceError, QueueClientError) as error:  # other shards have theirs
+            except (QueueServiceError, QueueClientError) as error:  # entries of other shards may be sent
                 failed |= dict.fromkeys(entries, error)
         if stale:
             try:
@@ -108,7 +108,7 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[ShardService], Entries]]:
-    """Entries with the shards that may take them: their group's on FIFO queues, else any, in this order."""
+    """Entries with the shards to try in order: on FIFO queues the shard of the group, else all."""
     if not queue.fifo:
         return [(in_turn(queue), entries)]
     found: dict[int, dict[int, ValidEntry]] = {}
@@ -120,7 +120,7 @@ def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[ShardSe
 def _append(
     queue: OpenQueue, shards: Sequence[ShardService], entries: Entries, attributes: QueueAttributes, version: int
 ) -> dict[int, SendResult | QueueServiceError]:
-    """Appends entries that were judged by a version of the attributes to the first shard that has room.
+    """Appends entries validated under a version of the attributes to the first shards that have room.
 
     Errors as in ``ShardService.send``.
     """

@@ -1,4 +1,4 @@
-"""Sending the rows of a DataFrame, and completing bulk sends that were interrupted."""
+"""Sends the rows of a DataFrame, and completes interrupted bulk sends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bulk_send(
 
 
 def batches_of(queue: OpenQueue, stream: str) -> int:
-    """Number of micro-batches of a stream that the queue has, without empty ones at the end."""
+    """Number of micro-batches of a stream in the queue, without empty ones at the end."""
     with queue.service("batches_of"):
         queue.reload()  # raises if the queue was deleted
         target = _target(queue)
@@ -49,7 +49,7 @@ def batches_of(queue: OpenQueue, stream: str) -> int:
 
 
 def complete_bulk_sends(queue: OpenQueue) -> None:
-    """Completes the bulk sends that reached some shards only, because their process was killed."""
+    """Completes bulk sends that reached only some shards because their process was killed."""
     target = _target(queue)
     for manifest in commit_files.abandoned(target):
         commit_files.complete(target, manifest, queue.now)
@@ -58,7 +58,7 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
-    """Forgets bulk sends that are complete, or too old to begin; by shard, the files of the others."""
+    """Removes manifests of complete or abandoned bulk sends; returns the files of the others by shard."""
     return commit_files.sweep_manifests(_target(queue))
 
 

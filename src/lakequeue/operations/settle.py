@@ -1,4 +1,4 @@
-"""Settling receipts by their handles, one or many, in one commit per shard."""
+"""Settles one or many receipts by their handles, in one commit per shard."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.model import receipt_handles
-from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess, check_batch_ids
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.shard import ChangeVisibility, Command, Delete
+from lakequeue.shard.commands import ChangeVisibility, Command, Delete
 
 _Maker = Callable[[int, str, str], Command]
-"""Makes a command of offset, lease id and the text of the handle."""
+"""Makes a command from offset, lease id and receipt handle."""
 
 
 def delete(queue: OpenQueue, receipt_handle: str) -> None:
@@ -53,17 +53,17 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
 
 
 def visibility(queue: OpenQueue, given: Duration) -> int:
-    """Microseconds of a visibility timeout; a refusal is judged by the newest attributes."""
+    """A visibility timeout in microseconds, checked against the newest attributes if it is refused."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
 def _change_to(timeout: int) -> _Maker:
-    """A factory of changes of visibility, given a timeout in microseconds from the commit."""
+    """A maker of visibility changes with a timeout in microseconds, counted from the commit."""
     return lambda offset, lease_id, text: ChangeVisibility(offset, lease_id, timeout, text)
 
 
 def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
-    """Settles one receipt or raises why not."""
+    """Settles one receipt or raises its error."""
     shard, command = _command(queue, text, make)
     queue.command(queue.shards[shard], command)
 
@@ -71,7 +71,7 @@ def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
 def _settle(
     call: Call, queue: OpenQueue, texts: list[str], makers: Sequence[_Maker | QueueServiceError]
 ) -> BatchResult:
-    """Settles many; entry ids are indexes. A maker that is an error refuses its entry (BAT-4)."""
+    """Settles many receipts; entry ids are indexes. A maker that is an error refuses its entry (BAT-4)."""
     check_batch_ids([str(index) for index in range(len(texts))], queue.attributes)
     refusals: dict[int, QueueServiceError | QueueClientError | None] = {}
     by_shard: dict[int, list[tuple[int, Command]]] = {}
@@ -88,7 +88,7 @@ def _settle(
         try:
             with queue.root.storage_errors():
                 results = queue.shards[shard].command([command for _, command in commands], queue.now)
-        except (QueueServiceError, QueueClientError) as error:  # what other shards did stays done
+        except (QueueServiceError, QueueClientError) as error:  # other shards have committed
             if len(by_shard) == 1 and isinstance(error, QueueClientError):
                 raise
             refusals.update((index, error) for index, _ in commands)

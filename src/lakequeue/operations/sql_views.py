@@ -1,8 +1,8 @@
 """SQL over the queues of a root: the temporary views ``queues``, ``messages``, ``receipts`` and ``history``.
 
-The views are SQL text over the tables' paths, so each query sees the newest snapshots. They cover the queues
-that are there when they are registered. A literal in each branch of their UNION ALL lets a filter on
-``queue`` leave the other queues unread.
+The views are SQL text over the tables' paths, so each query sees the newest snapshots. They cover the queues that
+exist when they are registered. Each branch of their UNION ALL has the queue's name as a literal, so that a filter
+on ``queue`` does not read the other queues.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
+from lakequeue.model.arguments import check_instant
 from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.operations import browse
+from lakequeue.runtime.root import Root
 from lakequeue.storage import layout, past_versions
 from lakequeue.storage.bulk.lease_frame import SEQUENCE_NUMBER
 from lakequeue.storage.catalog import QueueRow
@@ -22,31 +25,22 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import spark_uri
 
 _CHUNK = 100_000
-"""Offsets that one task matches with their runs."""
+"""Number of offsets that one task matches with their runs."""
+
+_TYPES = {
+    "string": "STRING",
+    "timestamp[us, tz=UTC]": "TIMESTAMP",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+    "map<string, string>": "MAP<STRING, STRING>",
+}
+"""SQL type by Arrow type."""
 
 _OF_RUNS = ("state", "visible_at", "receive_count", "first_received_at")
-MESSAGES: Mapping[str, str] = {
-    "queue": "STRING",
-    "region": "STRING",
-    "message_id": "STRING",
-    "state": "STRING",
-    "group_id": "STRING",
-    "sent_at": "TIMESTAMP",
-    "visible_at": "TIMESTAMP",
-    "receive_count": "INT",
-    "first_received_at": "TIMESTAMP",
-    "age": "DOUBLE",
-    "body": "STRING",
-    "message_attributes": "MAP<STRING, STRING>",
-    "delay_seconds": "DOUBLE",
-    "dedup_id": "STRING",
-    "source_queue": "STRING",
-    "first_sent_at": "TIMESTAMP",
-    "sequence_number": "STRING",
-    "shard": "INT",
-    "log_offset": "BIGINT",
-}
-"""The columns of the view, which a condition of ``Queue.peek`` may name too (``browse.COLUMNS``).
+MESSAGES: Mapping[str, str] = {field.name: _TYPES[str(field.type)] for field in browse.SCHEMA}
+"""The columns of the view; a condition of ``Queue.peek`` may name them too (``browse.COLUMNS``).
 
 ``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when
 the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``receive_count`` is NULL
@@ -76,30 +70,10 @@ QUEUES: Mapping[str, str] = {
 }
 """``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
 
-_RUNS = {
-    "shard": "INT",
-    "settled": "BOOLEAN",
-    "first_offset": "BIGINT",
-    "last_offset": "BIGINT",
-    "state": "STRING",
-    "lease_id": "STRING",
-    "receive_count": "INT",
-    "visible_at": "TIMESTAMP",
-    "received_at": "TIMESTAMP",
-    "first_received_at": "TIMESTAMP",
-    "attempt_id": "STRING",
-    "attempted_at": "TIMESTAMP",
-    "attempt_place": "INT",
-    "move_number": "BIGINT",
-    "target_key": "STRING",
-    "epoch": "BIGINT",
-    "head_offset": "BIGINT",
-    "floor_offset": "BIGINT",
-    "purged_offset": "BIGINT",
-    "purged_at": "TIMESTAMP",
-    "closed": "BOOLEAN",
-    "committed_at": "TIMESTAMP",
-    "released_offset": "BIGINT",
+_RUNS = {"shard": "INT"} | {
+    field.name: _TYPES[str(field.type)]
+    for field in [*layout.RECEIPTS, *layout.RUN, *layout.HEAD]
+    if field.name not in ("run", "head", "attributes", "attributes_version")
 }
 RECEIPTS: Mapping[str, str] = {"queue": "STRING", "region": "STRING"} | _RUNS
 """The row of ``first_offset`` -1 and ``state`` head is a shard's head."""
@@ -123,18 +97,7 @@ _RUN_FIELDS = (
     "first_received_at",
 )
 _RUN = f"STRUCT<{', '.join(f'{name}: {_RUNS[name]}' for name in _RUN_FIELDS)}>"
-_MESSAGE_FIELDS = (
-    "message_id",
-    "body",
-    "message_attributes",
-    "group_id",
-    "dedup_id",
-    "sent_at",
-    "delay_seconds",
-    "source_queue",
-    "source_receive_count",
-    "first_sent_at",
-)
+_MESSAGE_FIELDS = browse.LOG_SCHEMA.names
 
 
 def _later(instant: str, seconds: str) -> str:
@@ -149,18 +112,32 @@ END)"""
 _GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
 
 
+def statements_of(root: Root, now: datetime | None, as_of: datetime | None) -> list[str]:
+    """The SQL that creates the views of the queues that exist, or that existed at ``as_of``."""
+    then = None if as_of is None else check_instant("as_of", as_of)
+    if now is not None:
+        check_instant("now", now)
+    with root.storage_errors():
+        rows = [
+            row
+            for row in root.rows()
+            if row.deleted_at is None or (then is not None and row.created_at <= then < row.deleted_at)
+        ]
+        return view_statements(root.path, rows, now, as_of)
+
+
 def view_statements(
     root: str, queues: Sequence[QueueRow], now: datetime | None = None, as_of: datetime | None = None
 ) -> list[str]:
     """The SQL that creates or replaces the five views, for a session with Delta's extension and catalog (DLT-5).
 
-    A queue that gets a cap on delayed messages later shows held ones as such once the views are made anew.
+    If a queue gets a cap on delayed messages later, register the views again to show its held messages.
 
     Args:
-        root: where the queues are.
-        queues: the queues to show; their secrets are not looked at.
-        now: the instant that states are judged at; None is ``as_of``, or else the time of each query.
-        as_of: read the versions of the tables that were in force then; queues made later are left out.
+        root: path or URI of the root.
+        queues: the queues to show; their secrets are not used.
+        now: the instant of the states; None is ``as_of``, or else the time of each query.
+        as_of: read the versions of the tables of that time; queues created later are left out.
 
     Raises:
         QueueClientError: the log of a table no longer reaches back to ``as_of``.
@@ -194,7 +171,7 @@ def _stats(root: str) -> str:
 
 
 def _versions(root: str, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
-    """By path, the versions that were in force at an instant, of the tables that were there."""
+    """The versions of the existing tables at an instant, by path."""
     found: dict[str, int] = {}
     for queue in queues:
         if from_micros(queue.created_at) <= as_of:
@@ -204,7 +181,7 @@ def _versions(root: str, queues: Sequence[QueueRow], as_of: datetime) -> dict[st
                 for path in (layout.messages_path, layout.receipts_path)
             ]
             numbers = [past_versions.version_at(path, to_micros(as_of)) for path in tables]
-            if None not in numbers:  # else it was just being made
+            if None not in numbers:  # else the queue was just being created
                 found |= {path: number for path, number in zip(tables, numbers, strict=True) if number is not None}
     catalog = layout.queues_path(root)
     number = past_versions.version_at(catalog, to_micros(as_of)) if found else None
@@ -251,9 +228,8 @@ def _history(root: str, queue: QueueRow, now: str) -> str:
 def _judged(root: str, queue: QueueRow, now: str) -> str:
     """Messages of one queue with their states, and whether a rewind may bring them back.
 
-    The run of a message is the last one that begins at or before it, if it reaches so far: a window over
-    messages and runs together, in chunks of offsets, so that neither a join by ranges nor a single task has to
-    look at everything.
+    The run of a message is the last run that begins at or before it, if it includes it. A window over messages
+    and runs together finds it, in chunks of offsets, without a range join and in parallel.
     """
     number = SEQUENCE_NUMBER if queue.attributes.get("FifoQueue") == "true" else "CAST(NULL AS STRING)"
     return f"""
@@ -294,10 +270,10 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
-    """The heads with the offset from which on messages are held, NULL where none are (INF-9).
+    """The heads with the offset from which messages are held, NULL if none are (INF-9).
 
-    That is behind the message that fills the cap on delayed ones. Finding it takes a second look at the messages
-    with delays, so it is only in the text of queues that had a cap when the views were made.
+    It follows the message that fills the cap on delayed messages. Finding it reads the delayed messages a second
+    time, so only queues that had a cap when the views were created have this query.
     """
     heads = _heads(root, queue, now)
     if "MaxDelayedMessages" not in queue.attributes:
@@ -323,7 +299,11 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Messages with the run that each lies in, if any; `only` leaves others unread."""
+    """Messages with the run that each lies in, if any; `only` leaves others unread.
+
+    No filter on the ledger reaches its scans, here and in `_heads`: Delta plans those with one Spark job less each
+    (a query over 16 shards: 68 jobs with, 53 without).
+    """
     fields = ", ".join(_MESSAGE_FIELDS)
     types = {"source_receive_count": "INT", **MESSAGES}
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
@@ -352,7 +332,7 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
                 SELECT shard, greatest(first_offset, chunk * {_CHUNK}) AS `offset`, false AS is_message,
                     {no_fields}, named_struct({run}) AS begun
                 FROM ({_ledgers(root, queue)})
-                LATERAL VIEW OUTER explode(sequence(first_offset DIV {_CHUNK}, last_offset DIV {_CHUNK})) AS chunk
+                LATERAL VIEW explode(sequence(first_offset DIV {_CHUNK}, last_offset DIV {_CHUNK})) AS chunk
                 WHERE chunk + first_offset >= 0
             )
         )
@@ -406,7 +386,7 @@ def _table(path: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A text as a literal; what could need escaping, which sessions do differently, goes as bytes."""
+    """A text as a SQL literal; in hex if it may need escaping, which depends on the session."""
     if re.fullmatch(r"[A-Za-z0-9_.-]*", value):
         return f"'{value}'"
     return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"

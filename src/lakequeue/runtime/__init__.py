@@ -1,1 +1,1 @@
-"""What one process holds: the root, open queues, and each shard behind a group commit."""
+"""State of one process: the root, open queues, and each shard behind a group commit."""

@@ -1,6 +1,6 @@
-"""One structured log record for each verb, by the logger ``lakequeue.verbs`` at level DEBUG.
+"""One structured log record per call of a verb, from the logger ``lakequeue.verbs`` at level DEBUG.
 
-Its fields: verb, queue, shards (those that the call committed to), messages, commits, lost_races, seconds and
+Fields: verb, queue, shards (those that the call committed to), messages, commits, lost_races, seconds and
 error (the class of the error that ended the call, or None). Concurrent calls share commits; a commit counts for
 the call that made it.
 """
@@ -20,7 +20,7 @@ _log = logging.getLogger("lakequeue.verbs")
 
 @attrs.define
 class Call:
-    """What a call has done so far."""
+    """Counters of one call."""
 
     messages: int = 0
     commits: int = 0
@@ -33,7 +33,7 @@ _current: ContextVar[Call | None] = ContextVar("lakequeue call", default=None)
 
 @contextmanager
 def logged(verb: str, queue: str) -> Iterator[Call]:
-    """Logs a record at the end of the block, unless the block is a part of another call."""
+    """Logs a record at the end of the block, unless the block is part of another call."""
     call = Call()
     if _current.get() is not None or not _log.isEnabledFor(logging.DEBUG):
         yield call
@@ -62,7 +62,7 @@ def logged(verb: str, queue: str) -> Iterator[Call]:
 
 
 def committed(shard: int, lost_races: int) -> None:
-    """Counts a commit for the call of this thread."""
+    """Counts a commit and its lost races for the call of this thread."""
     call = _current.get()
     if call is not None:
         call.commits += 1
@@ -71,7 +71,7 @@ def committed(shard: int, lost_races: int) -> None:
 
 
 def gave_up(lost_races: int) -> None:
-    """Counts races for the call of this thread that ended without a commit."""
+    """Counts lost races without a commit for the call of this thread."""
     call = _current.get()
     if call is not None:
         call.lost_races += lost_races

@@ -12,14 +12,14 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds after which a waiter checks whether an interrupt has left the group without a leader."""
+"""Seconds after which a waiter checks whether an interrupt left the group without a leader."""
 
 
 class _Item(Generic[Request, Answer]):
     def __init__(self, request: Request) -> None:
         self.request = request
         self.event = threading.Event()
-        """Set when the request is done, and when it is its turn to lead."""
+        """Set when the request is done, or should lead the next batch."""
         self.done = False
         self.answer: Answer | None = None
         self.error: BaseException | None = None
@@ -34,15 +34,15 @@ class _Item(Generic[Request, Answer]):
 
 
 class GroupCommit(Generic[Request, Answer]):
-    """Hands the requests of concurrent callers to one of them, a batch at a time.
+    """Runs the requests of concurrent callers in batches; one of the callers, the leader, runs each batch.
 
     A caller that finds no batch running leads: it runs one, then wakes a caller that arrived meanwhile. There is
-    no extra thread, and at most one batch runs at a time. The lead is a lock, so an interrupted leader releases it
-    whatever it was doing, and a waiter that was not woken for a while takes it.
+    no extra thread, and at most one batch runs at a time. The lead is a lock, so an interrupted leader always
+    releases it, and a waiter that no one wakes takes it.
     """
 
     def __init__(self, run: Callable[[Sequence[Request]], Sequence[Answer | BaseException]]) -> None:
-        """``run`` answers each request in order; an exception that it raises is the answer to all."""
+        """``run`` returns an answer per request, in order; if it raises, every request gets that error."""
         self._run = run
         self._mutex = threading.Lock()
         self._leading = threading.Lock()
@@ -70,7 +70,7 @@ class GroupCommit(Generic[Request, Answer]):
                     if not item.done:
                         self._lead(item)
                 self._wake_next()
-        except BaseException:  # Ctrl-C, here or in the batch that it led
+        except BaseException:  # Ctrl-C, here or in the batch that this caller led
             self._leave(item)
             raise
         if item.error is not None:
@@ -79,10 +79,10 @@ class GroupCommit(Generic[Request, Answer]):
 
     def _lead(self, leader: _Item[Request, Answer]) -> None:
         with self._mutex:
-            if leader not in self._pending:  # a leader took it, and was interrupted before it could answer
+            if leader not in self._pending:  # another leader took it and was interrupted before it answered
                 raise _interrupted()
             batch, self._pending = self._pending, []
-        # an interrupt is meant for this caller only; the others learn that they do not know
+        # an interrupt is meant for this caller only; for the others the outcome is unknown
         answers: Sequence[Answer | BaseException] = [_interrupted()] * len(batch)
         try:
             answers = self._run([item.request for item in batch])

@@ -1,8 +1,9 @@
 """The home shard of a process, so that processes on one queue rarely compete for a commit.
 
-Commits of two processes to one shard wait for each other, those to two shards do not. So a process begins its
-sends and receives at one shard. If it keeps losing races there, it moves to a shard that no process seems to use;
-with as many shards as processes each soon has one of its own. If it keeps finding no messages, it follows them.
+Commits of two processes to the same shard wait for each other; commits to different shards do not. So a process
+starts its sends and receives at its home shard. If it keeps losing races there, it moves to a shard that no other
+process seems to use; with at least as many shards as processes, each soon has its own. If it keeps finding its
+messages elsewhere, it moves there.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ import threading
 from collections.abc import Callable
 
 ELSEWHERE_EVERY = 16
-"""One in this many receives begins at another shard, so that no shard is forgotten when consumers are few."""
+"""One in this many receives starts at another shard, so that few consumers still serve every shard."""
 _ALONE = 0.125
-"""Strain that a commit without a lost race removes; each lost race adds 1. So a process that commits here now and
-then leaves none, and one that has its home here leaves a lot."""
+"""Strain that a commit without a lost race removes; each lost race adds 1. So another process that commits here
+now and then causes no lasting strain, but one that has its home here does."""
 _LEAST, _MOST = 2.0, 64.0
-"""Strain at which the home moves, at first and at most: moving is of no use if processes outnumber shards."""
+"""Lowest and highest strain at which the home moves: moving is useless if processes outnumber shards."""
 _QUIET = 64
-"""Commits in a row without strain after which the first threshold applies again."""
+"""Consecutive commits without strain after which the lowest threshold applies again."""
 _MISSES = 8
-"""Receives in a row that found messages only elsewhere, after which the home moves there."""
+"""Consecutive receives that found messages only elsewhere, after which the home moves there."""
 
 
 class HomeShard:
-    """The choice of a process for one queue. Thread-safe."""
+    """Chooses the home shard of a process for one queue. Thread-safe."""
 
     def __init__(self, shards: int) -> None:
         self._shards = shards
@@ -39,11 +40,11 @@ class HomeShard:
         self.current = self._chance.randrange(shards)
 
     def order(self) -> list[int]:
-        """All shards, the home first and the others behind it in turn."""
+        """All shards in turn, starting at the home."""
         return self._from(self.current)
 
     def elsewhere(self) -> int | None:
-        """Every ``ELSEWHERE_EVERY``-th time one of the other shards, in turn, to look at before the home."""
+        """Returns, on every ``ELSEWHERE_EVERY``-th call, another shard to try before the home; otherwise None."""
         with self._lock:
             self._receives += 1
             if self._receives % ELSEWHERE_EVERY or self._shards == 1:
@@ -52,14 +53,14 @@ class HomeShard:
             return self._from(self.current)[1 + self._elsewhere % (self._shards - 1)]
 
     def found(self, shard: int) -> None:
-        """Notes where a receive that looked at home found messages."""
+        """Records the shard in which a receive that tried the home found messages."""
         with self._lock:
             self._misses = 0 if shard == self.current else self._misses + 1
             if self._misses >= _MISSES:
                 self._move(shard)
 
     def committed(self, shard: int, lost: int) -> None:
-        """Notes a commit to a shard, and how many races others won before it."""
+        """Records a commit to a shard and the number of races lost before it."""
         if shard != self.current or self._shards == 1:
             return
         with self._lock:
@@ -91,7 +92,7 @@ class HomeShard:
                         return
                     free = [shard for shard in others if seen.get(shard) == now[shard]]
                     self._patience = _LEAST if free else min(_MOST, 2 * self._patience)
-                    # it may stay: two that always moved at the same time would always meet
+                    # the home may stay: two processes that always moved together would always meet
                     self._move(self._chance.choice([home, self._chance.choice(free or others)]))
         finally:
             self._settling.release()

@@ -1,4 +1,4 @@
-"""A queue as one process holds it: its row, attributes and shards, kept current."""
+"""A queue in this process: its catalog row, attributes and shards, kept current."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakequeue.runtime.calls import Call, logged
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.runtime.steps import Steps
-from lakequeue.shard import Close, Command, SetAttributes
+from lakequeue.shard.commands import Close, Command, SetAttributes
 from lakequeue.storage.catalog import QueueRow
 
 _Checked = TypeVar("_Checked")
@@ -26,11 +26,11 @@ class OpenQueue:
     """One queue incarnation. Thread-safe.
 
     Attributes:
-        row: the catalog's row as it was last read.
+        row: the catalog's row as last read.
         attributes: the attributes of that row.
         shards: the queue's shards in this process.
-        dead_letter_keys: keys of dead-letter queues by their ARN, each until its queue is found deleted.
-        finishing_moves: held while a move is being finished, so that a second thread finds nothing left to do.
+        dead_letter_keys: cached keys of dead-letter queues by ARN, removed when the queue is found deleted.
+        finishing_moves: lock held while a move is being finished, so that a second thread finds nothing to do.
     """
 
     def __init__(self, root: Root, row: QueueRow) -> None:
@@ -64,7 +64,7 @@ class OpenQueue:
         return redrive_policies.arn(self.region, self.name)
 
     def now(self) -> int:
-        """The clock's instant in microseconds."""
+        """The clock's time in microseconds."""
         return self.root.now()
 
     # --- calls
@@ -77,7 +77,7 @@ class OpenQueue:
                 with self.root.storage_errors():
                     yield call
             except QueueDoesNotExist:
-                # a deletion begins at the first shard; if that is open, the error speaks of another queue
+                # a deletion begins at the first shard; if that is open, the error is about another queue
                 if not self._deleted() and self.shards[0].closed():
                     self.delete()
                 raise
@@ -87,7 +87,7 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _deleted(self) -> bool:
-        """Whether the catalog says so."""
+        """Whether the catalog shows the queue as deleted."""
         try:
             row = self.root.living(self.key)
         except Exception:
@@ -100,11 +100,11 @@ class OpenQueue:
     # --- attributes
 
     def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
-        """Runs a check; with the version of the attributes that it rests on, or an older one.
+        """Runs a check; returns its result and the version of the attributes that it used, or an older version.
 
-        A refusal counts only if those attributes are the newest.
+        A refusal is raised only if it used the newest attributes.
         """
-        # the version first: another thread may adopt newer attributes while this one judges
+        # the version first: another thread may adopt newer attributes during the check
         version = self.row.attributes_version
         try:
             return version, check()
@@ -115,7 +115,7 @@ class OpenQueue:
             return version, check()
 
     def reload(self) -> bool:
-        """Reads the catalog's row again; whether the attributes changed.
+        """Reads the catalog's row again; returns whether the attributes changed.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -128,22 +128,22 @@ class OpenQueue:
         return changed
 
     def renew(self) -> None:
-        """Agrees with the log on the attributes, after it asked for others."""
+        """Brings process and log to the same attributes after the log refused older or newer ones."""
         if not self.reload():
-            self.announce_attributes()  # the last change did not get as far as the log
+            self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def adopt(self, row: QueueRow) -> None:
-        """Takes over a newer row."""
-        # in this order: a thread that reads the version, then the attributes, never gets older ones than it says
+        """Replaces the row by a newer one."""
+        # in this order: a thread that reads the version, then the attributes, never gets older attributes
         self.attributes = QueueAttributes.from_wire(row.attributes)
         self.row = row
 
     def update(self, change: Callable[[QueueRow], QueueRow]) -> None:
-        """Changes the catalog's row; ``change`` is applied to the newest one."""
+        """Changes the catalog's row; ``change`` is applied to the newest row."""
         self.adopt(self.root.update(self.row, change))
 
     def announce_attributes(self) -> None:
-        """Brings the catalog's attributes to every shard; completes a change that was interrupted (QUE-25)."""
+        """Writes the catalog's attributes to every shard, which completes an interrupted change (QUE-25)."""
         row = self.row
         version = row.attributes_version
         if version == 0:
@@ -154,7 +154,7 @@ class OpenQueue:
             shard.announce_attributes(version)
 
     def release(self) -> None:
-        """Closes the handles that this process holds on the queue's tables; the next call opens them again."""
+        """Closes this process's handles on the queue's tables; the next call opens them again."""
         for shard in self.shards:
             shard.release()
 
@@ -168,7 +168,7 @@ class OpenQueue:
         return result.value
 
     def delete(self) -> None:
-        """Deletes the queue, or completes its deletion: shards first, the catalog's row last (QUE-13)."""
+        """Deletes the queue or completes its deletion: shards first, the catalog's row last (QUE-13)."""
         if self.root.living(self.key) is None:
             self.root.forget_shards(self.key)
             return
@@ -176,12 +176,12 @@ class OpenQueue:
         with steps.step():
             self.close_shards()
         now = self.now()
-        with steps.step(), suppress(QueueDoesNotExist):  # another process was faster
+        with steps.step(), suppress(QueueDoesNotExist):  # another process deleted it
             self.root.update(self.row, lambda newest: attrs.evolve(newest, deleted_at=now))
         self.root.forget_shards(self.key)
 
     def close_shards(self) -> None:
-        """Refuses every further send and command, for good."""
+        """Makes the shards refuse every further send and command, permanently."""
         steps = Steps("the deletion")
         for shard in self.shards:
             with steps.step():

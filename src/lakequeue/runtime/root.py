@@ -1,4 +1,4 @@
-"""A root of queues as one process holds it: engine, clock, region, catalog, and the shards of its queues."""
+"""A root of queues in this process: engine, clock, region, catalog, and the shards of its queues."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 30
 CACHED_QUEUES = 1_000
-"""Queues whose shards stay in memory, with their caches, after the last object of the queue is gone."""
+"""Maximum number of queues whose shards and caches stay in memory when no object refers to them."""
 
 
 class _Shards(list[ShardService]):
-    """The shards of one queue; they live as long as the queue is open or was used recently."""
+    """The shards of one queue; kept while the queue is open or was used recently."""
 
 
 class _Tables:
-    """What all objects of this process share that use one root through one engine."""
+    """State that all objects of this process share for one root and one engine."""
 
     def __init__(self, engine: Engine, path: str) -> None:
         self.engine = engine
@@ -68,7 +68,7 @@ class _Tables:
             self._recent.pop(key, None)
 
     def forget_others(self, keys: Collection[str]) -> None:
-        """Lets go of the shards of queues that are not among these."""
+        """Forgets the shards of all other queues."""
         with self.lock:
             for key in set(self._shards) - set(keys):
                 self.forget_shards(key)
@@ -83,20 +83,25 @@ class _Tables:
 
 
 opened: weakref.WeakValueDictionary[tuple[str, str, int], _Tables] = weakref.WeakValueDictionary()
-"""The roots that are in use in this process, by path and engine."""
+"""Roots in use in this process, by path and engine."""
 _opened_lock = threading.Lock()
 
 
 class Root:
-    """One root, as seen with one clock from one region. Thread-safe.
+    """One root with a clock and a region. Thread-safe.
 
     Args:
         path: local path or URI.
         clock: source of time.
-        region: where ``live_key`` and new queues belong.
+        region: region of new queues.
         mode: permission bits of the directory of a new local root.
-        spark: the session for DataFrame verbs, if there is one.
+        spark: session for DataFrame verbs, or None.
         through_spark: commit through Spark instead of delta-rs.
+
+    Attributes:
+        engine: the engine that commits.
+        catalog: the table of queues; use it under ``lock``.
+        lock: guards the catalog's handle.
     """
 
     def __init__(
@@ -108,29 +113,15 @@ class Root:
         self.region = region
         self.spark = spark
         self._mode = mode
-        self._tables = _tables(self.path, spark if through_spark else None)
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that commits."""
-        return self._tables.engine
-
-    @property
-    def catalog(self) -> Catalog:
-        """The table of queues; use it under ``lock``."""
-        return self._tables.catalog
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Guards the catalog's handle."""
-        return self._tables.lock
+        self._tables = tables = _tables(self.path, spark if through_spark else None)
+        self.engine, self.catalog, self.lock = tables.engine, tables.catalog, tables.lock
 
     def now(self) -> int:
-        """The clock's instant in microseconds."""
+        """The clock's time in microseconds."""
         return to_micros(self.clock.now())
 
     def prepare(self) -> None:
-        """Makes the root where it is missing; QueueClientError if it holds something else or cannot be written."""
+        """Creates the root if it is missing; QueueClientError if it holds something else or cannot be written."""
         with self.storage_errors(), self.lock:
             self.catalog.prepare(self._mode)
 
@@ -150,7 +141,7 @@ class Root:
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
-        """Turns failures of storage into QueueClientError."""
+        """Turns storage failures into QueueClientError."""
         process.check()
         try:
             yield
@@ -162,29 +153,25 @@ class Root:
     # --- the catalog
 
     def rows(self) -> list[QueueRow]:
-        """The catalog's rows of every region, deleted queues too, as of now."""
+        """The catalog's current rows, of every region, including deleted queues."""
         with self.storage_errors(), self.lock:
             rows = list(self.catalog.rows())
             self._tables.forget_others({row.key for row in rows if row.deleted_at is None})
             return rows
 
-    def row(self, key: str) -> QueueRow | None:
-        """The catalog's row of an incarnation, as of now."""
-        with self.lock:
-            return self.catalog.incarnation(key)
-
     def living(self, key: str) -> QueueRow | None:
-        """The row of an incarnation, unless it was deleted."""
-        row = self.row(key)
+        """The current row of an incarnation, unless it was deleted."""
+        with self.lock:
+            row = self.catalog.incarnation(key)
         return None if row is None or row.deleted_at is not None else row
 
     def living_at(self, place: Place) -> QueueRow | None:
-        """The row of the living queue of a region and name, as of now."""
+        """The current row of the living queue with a region and name."""
         with self.lock:
             return self.catalog.live(place.region, place.name)
 
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
-        """Changes a living queue's row; ``change`` is applied to the newest one."""
+        """Changes a living queue's row; ``change`` is applied to the newest row."""
         with self.lock:
             races = Races(ATTEMPTS)
             for _ in races:
@@ -216,7 +203,7 @@ class Root:
             return self.catalog.sweep()
 
     def release(self) -> None:
-        """Closes the handles that this process holds on the tables of the root; the next call opens them again."""
+        """Closes this process's handles on the root's tables; the next call opens them again."""
         self._tables.release()
 
     # --- shards
@@ -226,7 +213,7 @@ class Root:
         return self._tables.shards(row)
 
     def forget_shards(self, key: str) -> None:
-        """Lets go of the shards of a deleted queue, and of what they have cached."""
+        """Forgets the shards of a deleted queue and their caches."""
         self._tables.forget_shards(key)
 
 

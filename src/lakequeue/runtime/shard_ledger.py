@@ -1,4 +1,4 @@
-"""The ledger of a shard in this process: commands behind a group commit, and questions on fresh state."""
+"""The ledger of a shard in this process: commands behind a group commit, and queries on fresh state."""
 
 from __future__ import annotations
 
@@ -14,17 +14,8 @@ from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.runtime.waiters import Waiters
-from lakequeue.shard import (
-    Claim,
-    Command,
-    Counts,
-    Expire,
-    Purge,
-    Result,
-    Rewrite,
-    SetAttributes,
-    ShardMachine,
-)
+from lakequeue.shard.commands import Claim, Command, Counts, Expire, Purge, Result, Rewrite, SetAttributes
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import Engine, StaleSnapshot
 from lakequeue.storage.engines.retry import Races
@@ -33,9 +24,9 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader
 
 LOADS = 3
-"""Tries to read the newest ledger that may fail before its caller learns of it."""
+"""Failed reads of the newest ledger before the error reaches the caller."""
 Now = Callable[[], int]
-"""The caller's clock in microseconds, asked for each decision: a lost race may outlast a timeout (RCV-4)."""
+"""The caller's clock in microseconds, read for each decision: a lost race may outlast a timeout (RCV-4)."""
 
 _T = TypeVar("_T")
 
@@ -47,13 +38,13 @@ class _Commands:
 
 
 class ShardDepth(NamedTuple):
-    """The depth of a shard at an instant, all from one snapshot."""
+    """The depth of a shard at an instant, from one snapshot."""
 
     counts: Counts
     oldest_sent_at: int | None
-    """Instant at which the oldest stored message was sent."""
+    """When the oldest stored message was sent, in microseconds."""
     sent: int
-    """Messages that were ever sent."""
+    """Number of messages ever sent."""
 
     @classmethod
     def of(cls, machine: ShardMachine, now: int) -> ShardDepth:
@@ -64,7 +55,7 @@ class ShardDepth(NamedTuple):
 
 @attrs.frozen
 class Shared:
-    """What the shards of a queue share in this process."""
+    """State that the shards of a queue share in this process."""
 
     waiters: Waiters
     home: HomeShard
@@ -100,15 +91,15 @@ class ShardLedger:
 
     def depth(self, now: int) -> ShardDepth:
         """Fresh counts."""
-        return self.look(lambda machine: ShardDepth.of(machine, now))
+        return self.query(lambda machine: ShardDepth.of(machine, now))
 
     def next_event(self, now: int) -> int | None:
-        """When a claim may find more than now, as far as this process knows."""
+        """When a claim may find more messages than now, as far as this process knows."""
         with self._at_ledger():
             return None if self._machine is None else self._machine.next_event(now)
 
     def activity(self) -> object:
-        """The newest versions of the tables, which every commit makes others."""
+        """The newest versions of the tables, which change with every commit."""
         with self._at_ledger():
             tables = self._open_ledger().table, self._open_reader().table
             for table in tables:
@@ -116,19 +107,19 @@ class ShardLedger:
             return [table.version for table in tables]
 
     def forgotten(self) -> bool:
-        """Whether no process claimed new messages since this one last read the ledger; False the first time."""
+        """Whether no process claimed new messages since this process last read the ledger; at first False."""
         with self._at_ledger():
             known = self._machine and self._machine.head.head_offset
             return self._fresh_machine().head.head_offset == known
 
     @property
     def attributes_version(self) -> int:
-        """Version of the queue's attributes in the last snapshot of the ledger that was decided on."""
+        """Version of the queue's attributes in the ledger snapshot of the last decision."""
         machine = self._machine
         return 0 if machine is None else machine.attributes_version
 
-    def look(self, question: Callable[[ShardMachine], _T]) -> _T:
-        """Asks the machine something on a fresh snapshot.
+    def query(self, query: Callable[[ShardMachine], _T]) -> _T:
+        """Runs a query on a fresh snapshot of the state machine.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -137,7 +128,7 @@ class ShardLedger:
             machine = self._fresh_machine()
             if machine.head.closed:
                 raise QueueDoesNotExist("The specified queue does not exist.")
-            return question(machine)
+            return query(machine)
 
     def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
         commands = [command for group in groups for command in group.commands]
@@ -158,7 +149,7 @@ class ShardLedger:
 
     def _decide_in_turn(self, commands: Sequence[Command], now: Now, alone: ExitStack) -> list[Result] | None:
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
-        # these speak of every message sent before the call
+        # these apply to every message sent before the call
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
         rewrite = any(isinstance(command, Rewrite) for command in commands)
         fresh, races = False, Races(shard_races.ATTEMPTS)
@@ -168,7 +159,7 @@ class ShardLedger:
                 fresh = True
             machine, ledger = self._machine, self._open_ledger()
             assert machine is not None
-            # FIFO: how much its groups hide is not known before, and a delete looks for the group's next message
+            # FIFO: groups may hide any number of messages, and a delete searches for the group's next message
             reread = whole or machine.fifo or machine.log.end - machine.head.head_offset < wanted
             if reread:
                 machine.log = self._open_reader().refresh()
@@ -177,10 +168,10 @@ class ShardLedger:
             except (OSError, StaleSnapshot):
                 if fresh:
                     raise
-                self._machine = None  # it knew of files that were joined with others, and removed, since then
+                self._machine = None  # its files were merged and removed since
                 continue
             if not reread and _short(commands, decision.results):
-                # enough lies in the log as it was known, but hidden: newer messages may be visible
+                # the known log has enough messages, but some are hidden: newer ones may be visible
                 log = self._open_reader().refresh()
                 if log.end != machine.log.end:
                     if decision.commit:
@@ -189,7 +180,7 @@ class ShardLedger:
                         machine.log = log
                     continue
             if not fresh and not all(result.changed for result in decision.results):
-                # an answer that rests on no commit is given from a snapshot as new as the call
+                # an answer without a commit must come from a snapshot at least as new as the call
                 ledger.table.refresh()
                 fresh = True
                 if ledger.epoch != machine.head.epoch:
@@ -229,10 +220,10 @@ class ShardLedger:
             try:
                 head, runs, history = ledger.load()
                 break
-            except (OSError, StaleSnapshot):  # its files were written anew, and removed, since it was listed
+            except (OSError, StaleSnapshot):  # its files were rewritten and removed since they were listed
                 if attempt == LOADS:
                     raise
-        # the ledger first: a log at least as new as the head that speaks of it
+        # the ledger first, so that the log is at least as new as the head that refers to it
         log = self._open_reader().refresh()
         self._machine = ShardMachine(head, runs, log, history)
 
@@ -259,7 +250,7 @@ class ShardLedger:
         return self._reader
 
     def rewrite_ledger(self, now: Now) -> bool:
-        """Writes the ledger into as few files as it needs, if it has some more; whether it did."""
+        """Rewrites the ledger into fewer files if it has more than it needs; returns whether it did."""
         with self._at_ledger():
             machine = self._fresh_machine()
             if not self._open_ledger().crowded(machine):
@@ -278,7 +269,7 @@ class ShardLedger:
 
 
 def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:
-    """Whether a claim was given less than it asked for."""
+    """Whether a claim got fewer messages than it requested."""
     return any(
         isinstance(command, Claim) and result.error is None and result.value.message_count < command.max_messages
         for command, result in zip(commands, results, strict=True)

@@ -1,4 +1,4 @@
-"""Races of this process with others for the commits to a shard."""
+"""Races of this process with others for commits to a shard."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.engines.locks import LockHeld, committing
 
 PATIENCE = 1
-"""Lost races after which a batch keeps other committers out: a Spark commit takes a second to decide, and
-would never get in between those of a busy point engine."""
+"""Lost races after which a batch keeps other committers out: a Spark commit takes a second to decide and would
+never win against a busy point engine."""
 ALONE_PATIENCE = 2.0
-"""Seconds that it waits for that: another one may be stopped in a commit, and those go on together with it."""
+"""Seconds to wait until others are kept out: a process may be stopped in a commit, and must not stop the rest."""
 ATTEMPTS = 60
 """Lost races of one batch before its callers get RequestThrottled (ERR-9)."""
 
 
 @contextmanager
 def dropping(drop: Callable[[], None]) -> Iterator[None]:
-    """After an error or an interrupt at any line, lets go of the handles that it may have left half-way."""
+    """Calls ``drop`` after an error or interrupt, which may leave handles in an inconsistent state."""
     try:
         yield
     except (QueueServiceError, StaleAttributes):
@@ -31,6 +31,6 @@ def dropping(drop: Callable[[], None]) -> Iterator[None]:
 
 
 def keep_others_out(stack: ExitStack, table_path: str) -> None:
-    """Keeps other committers out until the stack ends, unless one of them is stopped."""
+    """Keeps other committers out until the stack ends, unless a stopped process holds the lock."""
     with suppress(LockHeld):
         stack.enter_context(committing(table_path, exclusive=True, patience=ALONE_PATIENCE))

@@ -1,4 +1,4 @@
-"""The messages of a shard as this process reads them, with a cache of bodies."""
+"""Reads the messages of a shard in this process, with a cache of bodies."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class ShardReader(ShardLedger):
         self._bodies = BodyCache()
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Messages by offset as column -> value; None for one that is gone from the log.
+        """The messages of a range of offsets, column -> value; None for one that was removed from the log.
 
         Raises:
             QueueClientError: a message is missing that nothing removed.
         """
         try:
             found = self._read(first, last)
-        except Exception:  # its file was joined with others, and removed, since this process last looked
+        except Exception:  # its file was merged and removed since this process last read the log
             found = [None]
         if None in found:
             with self._at_ledger():
@@ -43,7 +43,7 @@ class ShardReader(ShardLedger):
             found = self._read(first, last)
         missing = [first + index for index, message in enumerate(found) if message is None]
         if missing:
-            gone_below = self.look(lambda machine: machine.head.floor_offset)
+            gone_below = self.query(lambda machine: machine.head.floor_offset)
             if missing[-1] >= gone_below:
                 raise QueueClientError(f"{self._messages} lacks offset {missing[-1]}")
         return found
@@ -54,9 +54,9 @@ class ShardReader(ShardLedger):
             return self._open_reader().refresh()
 
     def rows(self, first: int, last: int) -> tuple[int, pa.Table]:
-        """The next messages of a range as a table, as many as one reading gives, and the offset of the first.
+        """The offset and rows of the next messages of a range, as many as one read returns.
 
-        What is gone from the log is passed over, so the first may lie behind ``last``; then there are no rows.
+        Removed messages are skipped, so the offset may be beyond ``last``; then there are no rows.
 
         Raises:
             QueueClientError: a message is missing that nothing removed.
@@ -70,7 +70,7 @@ class ShardReader(ShardLedger):
             found = self._from_log(lambda bodies, reader: bodies.rows(reader.table, reader.log, first, last))
         if found is not None:
             return first, found
-        gone_below = self.look(lambda machine: machine.head.floor_offset)
+        gone_below = self.query(lambda machine: machine.head.floor_offset)
         if first >= gone_below:
             raise QueueClientError(f"{self._messages} lacks offset {first}")
         return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
@@ -78,14 +78,14 @@ class ShardReader(ShardLedger):
     def _read(self, first: int, last: int) -> list[dict[str, Any] | None]:
         return self._from_log(lambda bodies, reader: bodies.read(reader.table, reader.log, first, last))
 
-    def _from_log(self, question: Callable[[BodyCache, LogReader], _T]) -> _T:
+    def _from_log(self, read: Callable[[BodyCache, LogReader], _T]) -> _T:
         reader = self._reader
         if reader is None:
             with self._at_ledger():
                 reader = self._open_reader()
-        # not under the lock of the ledger: there the receivers of one commit would wait for the next one to end
+        # not under the ledger's lock: the receivers of one commit would wait for the end of the next
         with self._body_lock, shard_races.dropping(self._drop_reader):
-            return question(self._bodies, reader)
+            return read(self._bodies, reader)
 
     def _drop_reader(self) -> None:
         self._reader = None

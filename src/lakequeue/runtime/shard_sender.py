@@ -1,4 +1,4 @@
-"""The log of a shard in this process: sends behind a group commit, and the merging of its segments."""
+"""The log of a shard in this process: sends behind a group commit, and merges of its segments."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import Turns
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import WINDOW, DedupWindow, Key, dedup_key
+from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
 from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all, merge_recent
 
 _log = logging.getLogger("lakequeue")
@@ -37,14 +38,14 @@ class _Send:
 
 
 class Placed(NamedTuple):
-    """Where a message lies: the one that was sent, or the one that it repeats (DDP-8)."""
+    """The place of a sent message, or of the message that it repeats (DDP-8)."""
 
     offset: int
     message_id: str
 
 
 Sent = list[Placed | None]
-"""A place for each message of a send; None for those that the cap on stored messages refused."""
+"""A place for each message of a send; None if the cap on stored messages refused it."""
 
 
 class ShardSender(ShardReader):
@@ -64,7 +65,7 @@ class ShardSender(ShardReader):
         attributes: QueueAttributes,
         attributes_version: int,
     ) -> Sent:
-        """Appends messages validated under a version of the attributes, but for duplicates on FIFO queues.
+        """Appends messages validated under a version of the attributes, except duplicates on FIFO queues.
 
         Raises:
             StaleAttributes: the queue has newer attributes.
@@ -74,11 +75,11 @@ class ShardSender(ShardReader):
         return self._sending.submit(_Send(messages, now, attributes, attributes_version))
 
     def close(self) -> None:
-        """Closes the log for good; does nothing if it is closed."""
+        """Closes the log permanently; does nothing if it is closed."""
         self._announce(lambda appender: appender.closed, Appender.close)
 
     def announce_attributes(self, version: int) -> None:
-        """Announces a version of the queue's attributes to every sender, unless the log has it or is closed."""
+        """Announces a version of the queue's attributes to all senders, unless the log has it or is closed."""
         self._announce(
             lambda appender: appender.closed or appender.attributes_version >= version,
             lambda appender: appender.announce_attributes(version),
@@ -96,7 +97,7 @@ class ShardSender(ShardReader):
         raise RequestThrottled("the log of the queue is too busy")
 
     def closed(self) -> bool:
-        """Whether the log takes no more messages, as of now."""
+        """Whether the log is closed now."""
         with self._at_log():
             appender = self._open_appender()
             appender.refresh()
@@ -128,7 +129,7 @@ class ShardSender(ShardReader):
             except (OSError, StaleSnapshot):
                 if fresh:
                     raise
-                appender.refresh()  # files were joined or trimmed, and removed, since this snapshot
+                appender.refresh()  # files of this snapshot were merged or trimmed, and removed
                 fresh = True
                 continue
             answers: list[Sent | BaseException] = [
@@ -139,7 +140,7 @@ class ShardSender(ShardReader):
             ]
             stale = any(isinstance(answer, StaleAttributes) for answer in answers)
             if not fresh and (stale or not places.new):
-                appender.refresh()  # an answer that commits nothing is given from fresh state only
+                appender.refresh()  # an answer without a commit must come from fresh state
                 fresh = True
                 continue
             if not places.new:
@@ -148,7 +149,7 @@ class ShardSender(ShardReader):
                 done = appender.append(places.new, now, version)
             if done is not None:
                 calls.committed(self.shard, races.lost)
-                if not sends[0].attributes.fifo:  # where the group says the shard
+                if not sends[0].attributes.fifo:  # on FIFO queues the group determines the shard
                     self.shared.home.committed(self.shard, races.lost)
                 with self._body_lock:
                     self._bodies.remember(done.first, done.rows)
@@ -170,7 +171,7 @@ class ShardSender(ShardReader):
         return _Places(appender.end, room, window, self._original)
 
     def _original(self, window: DedupWindow, key: Key) -> Placed | None:
-        """The message that holds a deduplication id, unless a purge took it."""
+        """The message that has a deduplication id, unless a purge removed it."""
         offset = window.find(key)
         if offset is None:
             return None
@@ -182,11 +183,11 @@ class ShardSender(ShardReader):
         return None if row is None else Placed(offset, row["message_id"])
 
     def purged_offset(self) -> int:
-        """Everything below was purged, as of now."""
-        return self.look(lambda machine: machine.head.purged_offset)
+        """The offset below which all messages are purged now."""
+        return self.query(lambda machine: machine.head.purged_offset)
 
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
-        """Messages that the cap on stored ones leaves in the shard, None without a cap (QUE-21)."""
+        """Number of messages that the cap on stored messages still allows; None without a cap (QUE-21)."""
         with self._at_log():
             appender = self._open_appender()
             appender.refresh()
@@ -194,7 +195,7 @@ class ShardSender(ShardReader):
 
     @contextmanager
     def holding_sends(self) -> Iterator[None]:
-        """Keeps this process's sends to the shard waiting."""
+        """Makes this process's sends to the shard wait during the block."""
         with self._send_lock:
             yield
 
@@ -202,7 +203,7 @@ class ShardSender(ShardReader):
         limit = attributes.stored_limit
         if limit is None:
             return None
-        return self.look(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
+        return self.query(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
 
     def _merge_segments(self, now: int, fifo: bool) -> None:
         try:
@@ -214,19 +215,30 @@ class ShardSender(ShardReader):
             _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
             self._appender = None
 
-    def merge_segments(self, now: int, fifo: bool) -> None:
-        """Merges small files after a segment was closed by an append that did not pass this sender."""
-        with self._at_log():
-            self._merge_segments(now, fifo)
+    def deliver(self, source: Source, messages: Sequence[Cells], now: Now, fifo: bool) -> bool:
+        """Appends messages that are moved here, unless they arrived before; False if the log is closed.
+
+        Raises:
+            RequestThrottled: too many lost races; nothing was appended.
+        """
+        # a handle of its own, as in `compact`
+        closes = deliver(self._engine.open(self._messages), source, messages, now)
+        if closes is None:
+            return False
+        if closes:
+            with self._at_log():
+                self._merge_segments(now(), fifo)
+        self.wake()
+        return True
 
     def compact(self, now: int, fifo: bool) -> MergeCounts:
-        """Drops what lies below the floor, and joins small files, of the log.
+        """Drops the part of the log below the floor, and merges small files.
 
         Raises:
             QueueDoesNotExist: the log is closed.
         """
         floor = self._committed_floor()
-        # a handle of its own: the fences keep it apart from sends, which need not wait for it
+        # a separate handle, so that sends need not wait; the fences separate its commits from theirs
         table = self._engine.open(self._messages)
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist("The specified queue does not exist.")
@@ -248,7 +260,7 @@ class ShardSender(ShardReader):
 
 
 class _Places:
-    """Places for the messages of one commit, in the order of their sending."""
+    """Assigns places to the messages of one commit, in the order of sending."""
 
     def __init__(
         self,
@@ -265,7 +277,7 @@ class _Places:
         self._by_key: dict[Key, Placed] = {}
 
     def put(self, message: NewMessage) -> Placed | None:
-        """The place of a message or of the one that it repeats; None if there is no room."""
+        """The place of a message or of the message that it repeats; None if there is no room."""
         if self._window is None:
             return self._append(message)
         key = dedup_key(message.entry.group_id, message.entry.dedup_id, self._window.by_group)

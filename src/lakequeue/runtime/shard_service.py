@@ -1,7 +1,7 @@
-"""One shard in this process: its ledger, its readers and its sender, each behind a lock of its own.
+"""One shard in this process: ledger, reader and sender, each with its own lock.
 
-There is one ``ShardService`` per root, queue, shard and engine in a process, shared by all objects, so
-that threads never race each other for a commit, only other processes do.
+All objects of a process share one ``ShardService`` per root, queue, shard and engine, so threads never race each
+other for a commit; only processes do.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from lakequeue.storage.messages.body_cache import BodyCache
 
 
 def settle(shards: Sequence[ShardService]) -> Sequence[int]:
-    """The order in which this process goes through the shards of a queue."""
+    """The order in which this process uses the shards of a queue; first moves the home shard if needed."""
     home = shards[0].shared.home
-    with suppress(Exception):  # it is for speed alone; a call that needs the other shards reports the failure
+    with suppress(Exception):  # only for speed; a call that needs the other shards reports the failure
         home.settle(lambda shard: shards[shard].activity())
     return home.order()
 
 
 class ShardService(ShardSender, ShardReader, ShardLedger):
-    """Everything this process does with one shard. Thread-safe."""
+    """One shard. Thread-safe."""
 
     def release(self) -> None:
-        """Closes the handles and forgets what was read; the next call opens them again."""
+        """Closes the handles and clears the caches; the next call opens them again."""
         with self._send_lock:
             self._drop_appender()
         with self._ledger_lock:

@@ -1,4 +1,4 @@
-"""Calls of several commits: if one fails after another, the error says that repeating is needed and safe."""
+"""Calls of several commits: if one fails after another succeeded, the error says that the call can be repeated."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lakequeue.storage.engines.commit import first_line
 
 
 class Steps:
-    """The commits of one call, one after another.
+    """The commits of one call, in sequence.
 
     Args:
-        call: its name in an error.
+        call: name of the call in errors.
     """
 
     def __init__(self, call: str) -> None:
@@ -22,10 +22,10 @@ class Steps:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One of them.
+        """One commit.
 
         Raises:
-            QueueClientError: it failed after an earlier one was done; ``outcome_unknown`` is set.
+            QueueClientError: it failed after an earlier step succeeded; ``outcome_unknown`` is set.
         """
         try:
             yield

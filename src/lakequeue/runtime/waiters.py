@@ -1,9 +1,9 @@
 """The long polls of one queue that wait in this process.
 
-However many wait, few poll. The first waiter polls at intervals for changes by other processes and for messages
-that become visible with time. A change in this process wakes the first waiter that is not woken yet, and a waiter
-that finds messages wakes two more; so a message costs a poll or two, and many messages reach many receivers within
-a few commits, which those share.
+Only a few waiters poll, however many there are. The first waiter polls at intervals for changes by other processes
+and for messages that become visible with time. A change in this process wakes the first waiter that is not yet
+woken, and a waiter that finds messages wakes two more. So a message costs one or two polls, and many messages
+reach many receivers within a few shared commits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Waiter:
     """One long poll.
 
     Attributes:
-        woken: told to poll, and has not begun to.
-        found: found messages, and is about to leave.
+        woken: it was told to poll and has not yet begun.
+        found: it found messages and is about to leave.
     """
 
     waiters: Waiters
@@ -31,20 +31,20 @@ class Waiter:
 
     @property
     def first(self) -> bool:
-        """Whether it is the one that polls at intervals."""
+        """Whether this waiter polls at intervals."""
         return self.waiters.first is self
 
-    def polls(self) -> None:
-        """To be called when it begins to poll: later changes wake it again."""
+    def begin_poll(self) -> None:
+        """Called before each poll, so that later changes wake the waiter again."""
         self.woken = False
 
     def announce(self, attributes_version: int) -> None:
-        """Wakes all waiters if the attributes are newer than those known: they may name another wait (QUE-25)."""
+        """Wakes all waiters if these attributes are new: the wait time may have changed (QUE-25)."""
         self.waiters.announce(attributes_version)
 
 
 class Waiters:
-    """Thread-safe."""
+    """All waiters of a queue, in order of arrival. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class Waiters:
 
     @contextmanager
     def waiter(self, wake: Callable[[], None]) -> Iterator[Waiter]:
-        """Adds a waiter behind the others; when it leaves, it hands an unused wake-up to the next."""
+        """Adds a waiter for the block; when it leaves, it hands an unused wake-up to the next."""
         waiter = Waiter(self, wake)
         with self._lock:
             self._waiters[waiter] = None
@@ -65,7 +65,7 @@ class Waiters:
             self._leave(waiter)
 
     def wake(self, number: int = 1) -> None:
-        """Wakes the first waiters that are not woken yet."""
+        """Wakes the first ``number`` waiters that are not yet woken."""
         with self._lock:
             if self._waiters:
                 self._wake(number)
@@ -95,5 +95,5 @@ class Waiters:
 
     def _wake_one(self, waiter: Waiter) -> None:
         waiter.woken = True
-        with suppress(RuntimeError):  # its event loop was closed under it
+        with suppress(RuntimeError):  # its event loop was closed
             waiter.wake()

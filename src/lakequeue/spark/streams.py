@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.errors import InvalidOptions, InvalidParameterValue, LakeQueueError, QueueServiceError
-from lakequeue.model.attributes import check_visibility_timeout
+from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.operations import send_dataframe
 from lakequeue.spark import checkpoint as checkpoints
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lakequeue.lease import Lease
     from lakequeue.queue import Queue
     from lakequeue.renewal.policies import Renewal
-    from lakequeue.shard import LeaseCounts
+    from lakequeue.shard.commands import LeaseCounts
 
 _log = logging.getLogger("lakequeue")
 

@@ -162,8 +162,6 @@ MESSAGES_RETENTION = Retention(file_hours=24)
 RECEIPTS_RETENTION = Retention(file_hours=1)
 STATS_RETENTION = Retention(file_hours=24)
 
-NO_RETENTION = Retention(0, 0, 0, 0)
-
 QUEUES_PROPERTIES = QUEUES_RETENTION.properties
 MESSAGES_PROPERTIES = MESSAGES_RETENTION.properties | {
     # readers skip files by these four; statistics on bodies would fill the log

@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 
 from lakequeue.errors import QueueClientError
 from lakequeue.model.clock import to_micros
-from lakequeue.shard import Decision, Head, Run, ShardMachine
+from lakequeue.shard.commands import Decision
+from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.runs import Head, Run
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import commit

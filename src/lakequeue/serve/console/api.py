@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import attrs
+
 from lakequeue import PeekedMessage, Queue
 from lakequeue.conditions.predicate import Predicate
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueDoesNotExist
@@ -79,7 +81,7 @@ class ConsoleApi:
         except LakeQueueError as error:
             return row | {"error": ErrorResponse.of(error).message}
         self.depths.record(queue, now)
-        return row | {"counts": documents.counts(now.counts)}
+        return row | {"counts": attrs.asdict(now.counts)}
 
     def queue(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Attributes and depth of a queue, and what the caller may do with it."""
@@ -96,7 +98,7 @@ class ConsoleApi:
                 "region": queue.region,
                 "fifo": queue.fifo,
                 "created_at": format_instant(queue.created_at),
-                "counts": documents.counts(now.counts),
+                "counts": attrs.asdict(now.counts),
                 "attributes": attributes,
                 "tags": queue.tags() if may["ListQueueTags"] else None,
                 "min_rewind_time": None if earliest is None else format_instant(earliest),
@@ -130,7 +132,7 @@ class ConsoleApi:
         chosen = points[::-step][::-1]  # always includes the last one
         return {
             "hours": hours,
-            "points": [{"at": point.at // 1_000} | documents.counts(point.counts) for point in chosen],
+            "points": [{"at": point.at // 1_000} | attrs.asdict(point.counts) for point in chosen],
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters) -> Answer:

@@ -8,7 +8,6 @@ from typing import Any
 from lakequeue import PeekedMessage
 from lakequeue.errors import ResourceNotFoundException
 from lakequeue.model.clock import format_instant
-from lakequeue.operations.results import QueueCounts
 
 MAX_LISTED_LENGTH = 400
 """Characters of a body, or of a message attribute, in a list."""
@@ -16,17 +15,6 @@ MAX_LISTED_LENGTH = 400
 
 def name_of(arn: str | None) -> str | None:
     return None if arn is None else arn.rpartition(":")[2]
-
-
-def counts(counted: QueueCounts) -> dict[str, Any]:
-    return {
-        "visible": counted.visible,
-        "in_flight": counted.in_flight,
-        "delayed": counted.delayed,
-        "held": counted.held,
-        "rewindable": counted.rewindable,
-        "oldest_age": counted.oldest_age,
-    }
 
 
 def message_list(found: list[PeekedMessage], limit: int) -> dict[str, Any]:

@@ -14,20 +14,6 @@ from lakequeue.storage.roots import spark_uri
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-LEASE_COLUMNS = (
-    "message_id",
-    "body",
-    "receipt_handle",
-    "sent_at",
-    "message_attributes",
-    "group_id",
-    "delay_seconds",
-    "receive_count",
-    "shard",
-    "offset",
-    "dedup_id",
-    "sequence_number",
-)
 SEQUENCE_NUMBER = """
     CAST(10000000000000000000BD + ((`offset` * 1024 + shard) * 256 + `offset` * 37 % 256) AS STRING)
 """
@@ -75,7 +61,7 @@ class LeaseColumns:
 
 
 def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
-    """The messages of a lease with their receipt handles; columns are ``LEASE_COLUMNS``.
+    """The messages of a lease with their receipt handles, in the columns of ``Lease.messages``.
 
     It reads the files directly. They stay for 24 hours whatever is merged or trimmed; log entries are trimmed
     sooner.

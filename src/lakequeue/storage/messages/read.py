@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.model.clock import to_micros
-from lakequeue.shard import DeadLetters
+from lakequeue.shard.runs import DeadLetters
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.interface import Table
