@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
+from lakequeue.model.arguments import check_text
 from lakequeue.model.clock import Clock, SystemClock
 from lakequeue.operations import queues
 from lakequeue.queue import Queue
@@ -57,6 +58,7 @@ class LakeQueue:
             raise InvalidParameterValue(f'engine must be "auto", "point" or "spark", not {engine!r}')
         if engine == "spark" and spark is None:
             raise QueueClientError('engine="spark" needs a session: LakeQueue(root, spark=…)')
+        check_text("region", region)
         used = None if engine == "point" else spark
         self._runtime = Root(root, clock or SystemClock(), region, root_mode, used, engine == "spark")
 
@@ -167,7 +169,7 @@ class LakeQueue:
 
         Raises:
             QueueClientError: the log of a table no longer reaches back to ``as_of``.
-            InvalidParameterValue: ``as_of`` is not an aware instant.
+            InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
         for statement in self.view_statements(now, as_of):
             spark.sql(statement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
@@ -89,3 +90,17 @@ def test_nothing_is_written_unless_it_is_asked_for(queue: Queue, caplog: pytest.
     with caplog.at_level(logging.INFO, "lakequeue"):
         queue.send("x")
     assert records(caplog) == []
+
+
+def test_a_receive_that_is_closed_after_its_loop_ended_raises_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "lakequeue.verbs")
+    queue = LakeQueue(str(tmp_path)).create_queue("orders")
+    received = queue.receive_async(wait_time=20)
+
+    async def begin() -> None:
+        received.send(None)
+
+    asyncio.run(begin())
+    received.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from conformance.harness import Harness, point_only
 from lakequeue import LakeQueue, errors
@@ -59,6 +60,17 @@ def test_a_root_of_a_newer_layout_is_left_alone(harness: Harness):
         with pytest.raises(errors.QueueClientError, match="99"):
             verb()
     assert harness.versions() == before
+
+
+@point_only
+@pytest.mark.spec("ERR-2", "ERR-8")
+@pytest.mark.parametrize("version", [1, 99])
+def test_a_layout_with_other_columns_is_named_too(harness: Harness, version: int):
+    harness.create()
+    rows = pa.table({"name": ["orders"], "layout_version": pa.array([version], pa.int32())})
+    write_deltalake(f"{harness.root}/queues", rows, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(errors.QueueClientError, match=f"has layout version {version}"):
+        harness.open().list_queues()
 
 
 @pytest.mark.spec("ERR-2")

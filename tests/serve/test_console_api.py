@@ -372,6 +372,7 @@ def test_messages_are_shown_through_filters_and_nothing_changes(console: Console
         ({"state": "in_flight"}, ["Apple"]),
         ({"state": "delayed"}, ["late"]),
         ({"state": "held"}, []),
+        ({"state": "moving"}, []),
         ({"text": "APPLE"}, ["Apple"]),
         ({"text": "fruit"}, ["Apple"]),
         ({"text": "it's"}, ["it's 100%_sure"]),

@@ -78,3 +78,5 @@ def test_what_the_log_no_longer_tells_is_an_error_that_says_how_far_it_reaches(l
     for wrong in (datetime(2026, 1, 1), "yesterday"):
         with pytest.raises(errors.InvalidParameterValue, match="as_of"):
             lq.view_statements(as_of=wrong)  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidParameterValue, match="now"):
+            lq.view_statements(now=wrong)  # type: ignore[arg-type]

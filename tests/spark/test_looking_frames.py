@@ -35,3 +35,14 @@ def test_a_condition_on_rows_of_a_dataframe(spark: SparkSession, tmp_path: Path)
     ]
     [first] = queue.peek("message_attributes['raw'] = 'AP8=' AND age < 3600", limit=1)
     assert (first.body, first.message_attributes["raw"].value) == ("row 0", b"\x00\xff")
+
+
+def test_long_binary_values_are_the_same_text_in_sql_and_in_conditions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lq = LakeQueue(str(tmp_path), spark=spark)
+    queue = lq.create_queue("orders")
+    queue.send("a", attributes={"raw": bytes(range(256))})
+    lq.register_views(spark)
+    [(text,)] = spark.sql("SELECT message_attributes['raw'] FROM messages").collect()
+    assert [message.body for message in queue.peek(f"message_attributes['raw'] = '{text}'")] == ["a"]

@@ -644,6 +644,12 @@ def test_too_many_messages_asked_for_names_the_range():
 def test_tags_have_bounded_keys_and_values():
     good = {"k" * 128: "v" * 256, "K": "", "k": "v"}
     assert check_tags(good) == good
-    for bad in ({"": "v"}, {"k" * 129: "v"}, {"k": "v" * 257}, {"k": 1}, {1: "v"}):
+    half = "\ud800"
+    for bad in ({"": "v"}, {"k" * 129: "v"}, {"k": "v" * 257}, {"k": 1}, {1: "v"}, {"k": half}, {half: "v"}):
         with pytest.raises(InvalidParameterValue):
             check_tags(bad)
+
+
+def test_a_policy_that_cannot_be_stored_is_refused():
+    with pytest.raises(InvalidAttributeValue):
+        create(policy='{"Id": "\ud800"}')

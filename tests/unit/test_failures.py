@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import obstore.exceptions
 import pyarrow as pa
@@ -11,7 +12,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
-from lakequeue import LakeQueue, QueueClientError
+from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
+from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.catalog import Catalog
 from lakequeue.storage.engines.failures import is_storage_failure
 from lakequeue.storage.engines.interface import LostRace, StaleSnapshot
@@ -46,3 +48,17 @@ def test_an_error_of_our_own_is_not_hidden(tmp_path: Path, monkeypatch: pytest.M
 
             patch.setattr(Catalog, "rows", failing)
             lq.list_queues()
+
+
+def test_half_a_surrogate_pair_is_refused_where_it_would_be_stored(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameterValue, match="region"):
+        LakeQueue(str(tmp_path / "root"), region="\ud800")
+    with pytest.raises(InvalidParameterValue, match="send_id"):
+        SendKey.of_send("\ud800")
+
+
+def test_a_session_that_was_stopped_is_no_error_of_our_own(tmp_path: Path) -> None:
+    stopped = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    root = LakeQueue(str(tmp_path / "root"), spark=stopped).runtime  # type: ignore[arg-type]
+    with pytest.raises(QueueClientError, match="was stopped"):
+        root.require_spark("lease")

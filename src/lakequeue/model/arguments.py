@@ -24,6 +24,16 @@ def check_instant(parameter: str, value: object) -> int:
     raise InvalidParameterValue.of(value, parameter, "Must be an instant with a time zone.")
 
 
+def check_text(parameter: str, value: object) -> None:
+    """InvalidParameterValue unless a value is a text that can be stored: half a surrogate pair cannot."""
+    try:
+        stored = isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        stored = False
+    if not stored:
+        raise InvalidParameterValue.of(repr(value), parameter, "Must be a text of Unicode characters.")
+
+
 def check_whole(parameter: str, value: object) -> None:
     """Raises InvalidParameterValue unless the value is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -111,6 +121,8 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
             raise InvalidParameterValue("Tag keys must be between 1 and 128 characters in length.")
         if not isinstance(value, str) or len(value) > 256:
             raise InvalidParameterValue("Tag values must be between 0 and 256 characters in length.")
+        for text in (key, value):
+            check_text("Tags", text)
     return dict(tags)
 
 

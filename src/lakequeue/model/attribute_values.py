@@ -51,6 +51,7 @@ def parse_policy(value: Any) -> str | None:
     statements = policy.get("Statement", [])
     if not all(isinstance(one, dict) for one in (statements if isinstance(statements, list) else [statements])):
         raise ValueError("statements are objects")
+    str(value).encode()  # UnicodeEncodeError, a ValueError: half a surrogate pair cannot be stored
     return str(value)
 
 

@@ -115,6 +115,8 @@ _GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
 def statements_of(root: Root, now: datetime | None, as_of: datetime | None) -> list[str]:
     """The SQL that creates the views of the queues that exist, or that existed at ``as_of``."""
     then = None if as_of is None else check_instant("as_of", as_of)
+    if now is not None:
+        check_instant("now", now)
     with root.storage_errors():
         rows = [
             row
@@ -306,10 +308,12 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
     types = {"source_receive_count": "INT", **MESSAGES}
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
+    # Spark's base64 breaks lines, that of `browse` does not
+    base64 = "translate(base64(value.binary_value), concat(char(13), char(10)), '')"
     shown = {
         "sent_at": "coalesce(sent_at, opened_at) AS sent_at",
         "message_attributes": "transform_values(message_attributes, (name, value) -> "
-        "coalesce(value.string_value, base64(value.binary_value))) AS message_attributes",
+        f"coalesce(value.string_value, {base64})) AS message_attributes",
     }
     fields_of_messages = ", ".join(shown.get(name, name) for name in _MESSAGE_FIELDS)
     return f"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 import attrs
@@ -45,7 +45,9 @@ def logged(verb: str, queue: str) -> Iterator[Call]:
         error = type(raised).__name__
         raise
     finally:
-        _current.reset(token)
+        # a coroutine whose loop has ended is closed in another context, which has no call
+        with suppress(ValueError):
+            _current.reset(token)
         fields = {
             "verb": verb,
             "queue": queue,

@@ -131,9 +131,12 @@ class Root:
             Catalog(self.engine, self.path).rows()
 
     def require_spark(self, verb: str) -> SparkSession:
-        """The session for a DataFrame verb; QueueClientError if there is none."""
+        """The session for a DataFrame verb; QueueClientError if there is none, or it was stopped."""
         if self.spark is None:
             raise QueueClientError(f"{verb} needs Spark: LakeQueue(root, spark=session)")
+        # else PySpark raises AssertionError or AttributeError, as errors of the program do
+        if self.spark.sparkContext._jsc is None:
+            raise QueueClientError(f"{verb} needs Spark, and its session was stopped")
         return self.spark
 
     @contextmanager

@@ -132,7 +132,8 @@ class ShardLedger:
 
     def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
         commands = [command for group in groups for command in group.commands]
-        self._settle_turns.give(self._ledger.table if self._ledger else None)
+        ledger = self._ledger  # read once: another thread may let go of it
+        self._settle_turns.give(None if ledger is None else ledger.table)
         with self._at_ledger(), ExitStack() as alone:
             results = self._decide_in_turn(commands, lambda: max(group.now() for group in groups), alone)
         if results is None:

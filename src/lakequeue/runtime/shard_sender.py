@@ -104,7 +104,8 @@ class ShardSender(ShardReader):
             return appender.closed
 
     def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
-        self._send_turns.give(self._appender.table if self._appender else None)
+        appender = self._appender  # read once: another thread may let go of it
+        self._send_turns.give(None if appender is None else appender.table)
         with self._at_log(), ExitStack() as alone:
             answers, appended = self._append_in_turn(sends, alone)
             if appended is not None:

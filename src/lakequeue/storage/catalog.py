@@ -181,15 +181,16 @@ class Catalog:
 
     def _read(self, table: Table) -> list[QueueRow]:
         parts = table.read(table.files())
-        rows = [row for part in parts for row in _plain(part)]
-        for version in {row["layout_version"] for row in rows} - {layout.LAYOUT_VERSION}:
+        # before anything else is read: another layout may lack columns
+        versions = {version for part in parts for version in part["layout_version"].to_pylist()}
+        for version in versions - {layout.LAYOUT_VERSION}:
             advice = "install a newer one"
             if version < layout.LAYOUT_VERSION:
                 advice = "empty its queues with the version that made it, and start a new root"
             raise QueueClientError(
                 f"{self.root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}: {advice}"
             )
-        return [QueueRow(**row) for row in rows]
+        return [QueueRow(**row) for part in parts for row in _plain(part)]
 
 
 def _plain(part: pa.Table) -> list[dict[str, Any]]:

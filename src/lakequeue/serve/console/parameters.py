@@ -15,7 +15,7 @@ from lakequeue.operations import browse
 from lakequeue.serve.errors import malformed
 from lakequeue.serve.sqs.model import operation, validated
 
-STATES = ("visible", "in_flight", "delayed", "held")
+STATES = ("visible", "in_flight", "delayed", "held", "moving")
 _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 
 

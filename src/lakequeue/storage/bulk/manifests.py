@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
+from lakequeue.model.arguments import check_text
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.staged_files import delete_folder, safe_name
 from lakequeue.storage.engines.interface import DataFile, Table
@@ -38,7 +39,8 @@ class SendKey:
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:
-        """A send with an id of the caller's."""
+        """A send with an id of the caller's; InvalidParameterValue if the id cannot be stored."""
+        check_text("send_id", send_id)
         return cls(layout.bulk_id(send_id), 1, send_id)
 
     @classmethod

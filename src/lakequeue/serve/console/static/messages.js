@@ -10,6 +10,7 @@ const STATES = [
   ["in_flight", "In flight"],
   ["delayed", "Delayed"],
   ["held", "Held"],
+  ["moving", "Moving"],
 ];
 const COLUMNS = "message_id, body, state, receive_count, sent_at, visible_at, age, group_id, dedup_id, source_queue, message_attributes";
 const PAGE_SIZE = 50;
