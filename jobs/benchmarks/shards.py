@@ -98,7 +98,7 @@ def _rate(root: str, queues: Sequence[str], seconds: int, environment: Mapping[s
     """Operations per second of concurrent processes, each on the queue given for it."""
     with ExitStack() as stack:
         processes = [stack.enter_context(_process(root, queue, environment)) for queue in queues]
-        for duration in (seconds, seconds):  # the first until each has found its shard: some 15 s on an object store
+        for duration in (seconds, seconds):  # the first until each process has found its shard
             for process in processes:
                 assert process.stdin is not None
                 print(duration, file=process.stdin, flush=True)
