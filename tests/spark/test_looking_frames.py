@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakequeue import LakeQueue
+from lakequeue import LakeQueue, RedrivePolicy
+from lakequeue.operations import browse
+from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +37,45 @@ def test_a_condition_on_rows_of_a_dataframe(spark: SparkSession, tmp_path: Path)
     ]
     [first] = queue.peek("message_attributes['raw'] = 'AP8=' AND age < 3600", limit=1)
     assert (first.body, first.message_attributes["raw"].value) == ("row 0", b"\x00\xff")
+
+
+@pytest.mark.spec("DLT-5", "QUE-23")
+def test_a_condition_chooses_the_same_messages_in_sql(spark: SparkSession, tmp_path: Path) -> None:
+    clock = ManualClock()
+    lq = LakeQueue(str(tmp_path), spark=spark, clock=clock)
+    lq.create_queue("dead")
+    policy = RedrivePolicy(dead_letter_queue="dead", max_receive_count=1)
+    source = lq.create_queue("source", redrive_policy=policy)
+    source.send("letter", attributes={"customer": "Ada"})
+    source.receive(visibility_timeout=1)
+    clock.advance(2)
+    assert source.receive() == []  # it moved
+    queue = lq.queue("dead")
+    queue.send("received", group_id="tag")
+    queue.receive(2, visibility_timeout=30)
+    queue.send("late", delay=60)
+    queue.send("raw", attributes={"raw": bytes(range(256)), "price": 12.5})
+    fifo = lq.create_queue("orders.fifo", fifo=True, shards=2, deduplication_scope="message_group")
+    fifo.send("first", group_id="a", dedup_id="1")
+    clock.advance(1)
+    lq.register_views(spark, now=clock.now())
+    instants = [str(message.sent_at.replace(tzinfo=None)) for message in queue.peek(limit=10)]
+    conditions = [f"{name} IS NOT NULL" for name in browse.SCHEMA.names] + [
+        "state = 'in_flight' AND receive_count = 1",
+        "state = 'delayed' AND delay_seconds = 60 AND visible_at > sent_at",
+        "state = 'visible' AND visible_at = sent_at",
+        f"sent_at = '{instants[-1]}' AND age = 1",
+        "message_attributes['customer'] = 'Ada' AND source_queue = 'source' AND first_sent_at < sent_at",
+        "message_attributes['price']::DOUBLE > 12",
+        "queue = 'orders.fifo' AND region = 'local' AND sequence_number LIKE '1%' AND log_offset + shard >= 0",
+        "group_id IN ('a', 'tag') AND coalesce(dedup_id, '') <> '2' AND first_received_at IS NULL",
+        "body LIKE '%e%' AND message_id <> body",
+    ]
+    columns = ", ".join(f"({where}) AS c{number}" for number, where in enumerate(conditions))
+    rows = spark.sql(f"SELECT message_id, {columns} FROM messages WHERE queue <> 'source'").collect()
+    for number, where in enumerate(conditions):
+        chosen = {row.message_id for row in rows if row[f"c{number}"]}
+        assert chosen and chosen == {m.message_id for one in (queue, fifo) for m in one.peek(where)}, where
 
 
 def test_long_binary_values_are_the_same_text_in_sql_and_in_conditions(

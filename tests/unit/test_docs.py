@@ -61,13 +61,6 @@ def test_the_page_names_the_columns_of_a_condition():
     assert [name for names, *_ in rows(CONDITIONS, "column") for name in codes(names)] == browse.SCHEMA.names
 
 
-@pytest.mark.spec("DLT-5")
-def test_a_condition_names_the_columns_of_sql_by_the_same_types():
-    types = {"string": "STRING", "int32": "INT", "int64": "BIGINT", "double": "DOUBLE"}
-    types |= {"timestamp[us, tz=UTC]": "TIMESTAMP", "map<string, string>": "MAP<STRING, STRING>"}
-    assert {field.name: types[str(field.type)] for field in browse.SCHEMA} == sql_views.MESSAGES
-
-
 def test_the_page_names_the_limits_of_a_condition():
     assert f"{predicate.LONGEST:,} characters" in CONDITIONS
     batch = f"{browse.ROWS:,} to {browse.GROWTH * browse.ROWS:,} messages or {browse.BYTES // 2**20} MiB"
