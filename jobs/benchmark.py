@@ -70,6 +70,8 @@ def main(
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     figures: list[Figure] = []
     failed: list[str] = []
+    if root:
+        Path(root).mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="lakequeue-benchmark-", dir=root) as directory,
         Progress(*columns, console=errors, transient=True) as progress,

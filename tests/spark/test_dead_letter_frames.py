@@ -107,13 +107,13 @@ def test_the_views_agree_with_the_counts_at_each_step_of_a_move(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(move, "_bring", die)
         queue.receive()
-    assert states() == {("orders", "a"): "in_flight", ("orders", "b"): "in_flight"}
+    assert states() == {("orders", "a"): "moving", ("orders", "b"): "moving"}
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(move, "_bring", lambda *arguments: bring(*arguments) and die())
         queue.receive()
     both = {("dead", "a"): "visible", ("dead", "b"): "visible"}
-    assert states() == {("orders", "a"): "in_flight", ("orders", "b"): "in_flight"} | both
+    assert states() == {("orders", "a"): "moving", ("orders", "b"): "moving"} | both
 
     assert queue.receive() == []
     assert states() == both
