@@ -6,7 +6,7 @@ import base64
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Run
+from lakequeue.shard.spans import joined
 from lakequeue.storage import layout
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Batch:
     rows: pa.Table
     """Their rows in the log, one per offset."""
 
-    @property
+    @cached_property
     def run_numbers(self) -> Integers:
         """The index in ``runs`` of each message."""
         return np.searchsorted([run.first for run, _ in self.runs], self.offsets, side="right") - 1
@@ -158,7 +159,7 @@ def _read(shard: ShardService, runs: Sequence[Run], most: int) -> Iterator[tuple
     offsets: list[Integers] = []
     tables: list[pa.Table] = []
     rows = size = 0
-    for first, last in _joined(runs):
+    for first, last in joined((run.first, run.last) for run in runs):
         while first <= last:
             first, table = shard.rows(first, last)
             offsets.append(np.arange(first, first + len(table)))
@@ -171,37 +172,25 @@ def _read(shard: ShardService, runs: Sequence[Run], most: int) -> Iterator[tuple
         yield np.concatenate(offsets), pa.concat_tables(tables)
 
 
-def _joined(runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-    """Offset ranges, with those of adjacent runs merged."""
-    first, last = runs[0].first, runs[0].last
-    for run in runs[1:]:
-        if run.first != last + 1:
-            yield first, last
-            first = run.first
-        last = run.last
-    yield first, last
-
-
 def _logged(name: str) -> Callable[[Batch], pa.ChunkedArray]:
     return lambda batch: batch.rows[name]
 
 
-def _of_runs(value: Callable[[Run], object], type_: pa.DataType) -> Callable[[Batch], pa.Array]:
-    return lambda batch: pa.array([value(run) for run, _ in batch.runs], type_).take(pa.array(batch.run_numbers))
+def _of_runs(value: Callable[[Run, MessageState], object], type_: pa.DataType) -> Callable[[Batch], pa.Array]:
+    return lambda batch: pa.array([value(*part) for part in batch.runs], type_).take(pa.array(batch.run_numbers))
+
+
+_states = _of_runs(lambda run, state: state.value, pa.string())
+_visible_from = _of_runs(lambda run, state: run.visible_at, layout.INSTANT)
 
 
 def _constant(value: Callable[[Batch], object], type_: pa.DataType) -> Callable[[Batch], pa.Array]:
     return lambda batch: pa.repeat(pa.scalar(value(batch), type_), len(batch.offsets))
 
 
-def _states(batch: Batch) -> pa.Array:
-    return pa.array([state.value for _, state in batch.runs], pa.string()).take(pa.array(batch.run_numbers))
-
-
 def _visible_at(batch: Batch) -> pa.Array:
-    instants = _of_runs(lambda run: run.visible_at, layout.INSTANT)(batch)
     shown = pc.is_in(_states(batch), pa.array([state.value for state in WITH_VISIBLE_AT]))
-    return pc.if_else(shown, pc.coalesce(instants, batch.rows["sent_at"].combine_chunks()), None)
+    return pc.if_else(shown, pc.coalesce(_visible_from(batch), batch.rows["sent_at"].combine_chunks()), None)
 
 
 def _sequence_numbers(batch: Batch) -> pa.Array:
@@ -239,8 +228,8 @@ COLUMNS: dict[str, tuple[pa.DataType, Callable[[Batch], pa.Array | pa.ChunkedArr
     "group_id": (pa.string(), _logged("group_id")),
     "sent_at": (layout.INSTANT, _logged("sent_at")),
     "visible_at": (layout.INSTANT, _visible_at),
-    "receive_count": (pa.int32(), _of_runs(lambda run: run.receive_count, pa.int32())),
-    "first_received_at": (layout.INSTANT, _of_runs(lambda run: run.first_received_at, layout.INSTANT)),
+    "receive_count": (pa.int32(), _of_runs(lambda run, state: run.receive_count, pa.int32())),
+    "first_received_at": (layout.INSTANT, _of_runs(lambda run, state: run.first_received_at, layout.INSTANT)),
     "age": (pa.float64(), _ages),
     "body": (pa.string(), _logged("body")),
     "message_attributes": (pa.map_(pa.string(), pa.string()), _attributes),

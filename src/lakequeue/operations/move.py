@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from lakequeue.operations.send import shard_of_group
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
+from lakequeue.shard.spans import joined
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import first_line
 from lakequeue.storage.messages.deliver_moved import Cells, Source
@@ -100,7 +101,7 @@ def redrive(
                         error = InvalidParameterValue(f"{error.message} Messages moved before: {moved:,}.")
                     raise error from None
                 for target, offsets in targets.items():
-                    moved += _move(queue, shard, _spans(offsets), target)
+                    moved += _move(queue, shard, joined((offset, offset) for offset in offsets), target)
                     call.messages = moved
                     progress(moved)
                 if moved == most:
@@ -212,14 +213,3 @@ def _cells(queue: OpenQueue, row: dict[str, Any], count: int, fifo: bool) -> Cel
         "source_receive_count": count or None,
         "first_sent_at": first_sent_at if count and not fifo else None,
     }
-
-
-def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Groups ascending offsets into ranges."""
-    found: list[tuple[int, int]] = []
-    for offset in offsets:
-        if found and found[-1][1] + 1 == offset:
-            found[-1] = (found[-1][0], offset)
-        else:
-            found.append((offset, offset))
-    return found

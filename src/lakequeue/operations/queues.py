@@ -64,7 +64,7 @@ def find(root: Root, name: str) -> OpenQueue:
     with root.storage_errors():
         row = root.living_at(Place(root.region, name))
         if row is None:
-            raise QueueDoesNotExist("The specified queue does not exist.")
+            raise QueueDoesNotExist()
         queue = OpenQueue(root, row)
     with queue.service("queue"):
         queue.announce_attributes()

@@ -7,7 +7,6 @@ from datetime import datetime
 import attrs
 
 from lakequeue.model.arguments import check_instant
-from lakequeue.model.clock import to_micros
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.steps import Steps
 from lakequeue.shard.commands import Rewind
@@ -30,5 +29,5 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
 def rewindable(queue: OpenQueue, to: datetime) -> int:
     """How many messages a rewind would make visible now; errors as in ``rewind``."""
     with queue.service("rewindable"):
-        command = Rewind(to_micros(to))
+        command = Rewind(check_instant("RewindTime", to))
         return sum(shard.query(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards)

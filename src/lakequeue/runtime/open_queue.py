@@ -122,7 +122,7 @@ class OpenQueue:
         """
         row = self.root.living(self.key)
         if row is None:
-            raise QueueDoesNotExist("The specified queue does not exist.")
+            raise QueueDoesNotExist()
         changed = row.attributes_version != self.row.attributes_version
         self.adopt(row)
         return changed

@@ -177,7 +177,7 @@ class Root:
             for _ in races:
                 newest = self.catalog.incarnation(row.key)
                 if newest is None or newest.deleted_at is not None:
-                    raise QueueDoesNotExist("The specified queue does not exist.")
+                    raise QueueDoesNotExist()
                 changes = self.catalog.changes(row.region, row.name)
                 changed = change(newest)
                 if self.catalog.put(changed, changes):

@@ -127,7 +127,7 @@ class ShardLedger:
         with self._at_ledger():
             machine = self._fresh_machine()
             if machine.head.closed:
-                raise QueueDoesNotExist("The specified queue does not exist.")
+                raise QueueDoesNotExist()
             return query(machine)
 
     def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:

@@ -241,7 +241,7 @@ class ShardSender(ShardReader):
         # a separate handle, so that sends need not wait; the fences separate its commits from theirs
         table = self._engine.open(self._messages)
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
-            raise QueueDoesNotExist("The specified queue does not exist.")
+            raise QueueDoesNotExist()
         return merge_all(table, floor, now, now - WINDOW if fifo else None)
 
     @contextmanager

@@ -222,7 +222,7 @@ class ShardMachine:
 
     def _apply(self, command: Command) -> tuple[Any, bool]:
         if self._state.head.closed:
-            raise QueueDoesNotExist("The specified queue does not exist.")
+            raise QueueDoesNotExist()
         try:
             rule = _RULES[type(command)]
         except KeyError:

@@ -189,7 +189,7 @@ class Appender:
     def check_open(self) -> None:
         """Raises QueueDoesNotExist if the log is closed."""
         if self.closed:
-            raise QueueDoesNotExist("The specified queue does not exist.")
+            raise QueueDoesNotExist()
 
     def fence(self, attributes_version: int) -> Mapping[str, int]:
         """The fence of a commit that is decided on the loaded snapshot."""
