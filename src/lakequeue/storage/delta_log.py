@@ -6,7 +6,6 @@ once, so following a log costs one request if nothing is new.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import attrs
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakequeue.storage.folder import Folder
@@ -208,7 +208,8 @@ class Snapshot:
 
     def _read_checkpoint(self, version: int) -> None:
         name = f"{LOG}/{version:020}.checkpoint.parquet"
-        table = pq.read_table(io.BytesIO(self._folder.read(name)), columns=["add", "txn"])
+        with pq.ParquetFile(pa.BufferReader(self._folder.read(name)), pre_buffer=False) as file:
+            table = file.read(["add", "txn"], use_threads=False)
         adds, transactions = (table[name].drop_null().to_pylist() for name in ("add", "txn"))
         self._files = {add["path"]: live_file(add) for add in adds}
         self.transactions = {each["appId"]: each["version"] for each in transactions}

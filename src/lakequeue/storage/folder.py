@@ -6,11 +6,14 @@ import io
 import os
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import attrs
 import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import ObjectStore, from_url
 
@@ -85,13 +88,22 @@ class Folder:
                 return file.read()
         return bytes(obstore.get(self._store, name).bytes())
 
-    def open(self, name: str, size: int) -> BinaryIO:
-        """Opens a file of a known size for reading in parts."""
+    @contextmanager
+    def parquet(self, name: str, size: int) -> Iterator[pq.ParquetFile]:
+        """Opens a Parquet file of a known size. Read it with ``use_threads=False``.
+
+        Arrow's threads must not hold objects of Python: 4 of 300 processes that ended right after `read_table` of
+        an open file were aborted ("terminate called"). A small file also reads seven times faster so.
+        """
+        source: Any
         if self.local is not None:
-            return open(self.path(name), "rb")
-        if size <= WHOLE:
-            return io.BytesIO(self.read(name))
-        return cast(BinaryIO, io.BufferedReader(_Remote(self._store, name, size), buffer_size=2**16))
+            source = pa.OSFile(self.path(name))
+        elif size <= WHOLE:
+            source = pa.BufferReader(self.read(name))
+        else:
+            source = io.BufferedReader(_Remote(self._store, name, size), buffer_size=2**16)
+        with source, pq.ParquetFile(source, pre_buffer=False) as file:
+            yield file
 
     def create(self, name: str, data: bytes) -> bool:
         """Creates a file atomically unless it exists; returns whether it did."""

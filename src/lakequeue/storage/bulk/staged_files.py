@@ -68,16 +68,16 @@ def list_files(messages_path: str, name: str) -> Iterator[DataFile]:
 
 def read_columns(messages_path: str, file: DataFile, columns: Sequence[str]) -> pa.Table:
     """Some columns of a file."""
-    with Folder(messages_path).open(file.path, file.size) as source, pq.ParquetFile(source) as parquet:
-        return parquet.read(columns)
+    with Folder(messages_path).parquet(file.path, file.size) as parquet:
+        return parquet.read(columns, use_threads=False)
 
 
 def shard_of(messages_path: str, file: DataFile, shards: int) -> int:
     """The shard that the message groups of a file hash to."""
     if shards == 1:
         return 0
-    with Folder(messages_path).open(file.path, file.size) as source, pq.ParquetFile(source) as parquet:
-        group = parquet.read_row_group(0, ["group_id"])["group_id"][0].as_py()
+    with Folder(messages_path).parquet(file.path, file.size) as parquet:
+        group = parquet.read_row_group(0, ["group_id"], use_threads=False)["group_id"][0].as_py()
     return zlib.crc32(group.encode()) % shards
 
 
@@ -93,8 +93,7 @@ def rewrite(messages_path: str, file: DataFile, kept: npt.NDArray[np.bool_]) -> 
     folder = Folder(messages_path)
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
     with (
-        folder.open(file.path, file.size) as whole,
-        pq.ParquetFile(whole) as source,
+        folder.parquet(file.path, file.size) as source,
         folder.writer(path) as output,
         pq.ParquetWriter(
             output,
@@ -116,7 +115,7 @@ def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Ta
     for group in range(source.num_row_groups):
         stop = start + source.metadata.row_group(group).num_rows
         if kept[start:stop].any():
-            rows = source.read_row_group(group).select(_COLUMNS.names).cast(_COLUMNS)
+            rows = source.read_row_group(group, use_threads=False).select(_COLUMNS.names).cast(_COLUMNS)
             yield rows.filter(pa.array(kept[start:stop]))
         start = stop
 
@@ -134,8 +133,8 @@ def _row_groups(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _described(folder: Folder, path: str, size: int) -> DataFile:
-    with folder.open(path, size) as stream:
-        footer = pq.read_metadata(stream)
+    with folder.parquet(path, size) as parquet:
+        footer = parquet.metadata
     minimum, maximum, nulls = _statistics(footer)
     bounds = minimum.get("position"), maximum.get("position")
     if footer.num_rows and bounds != (0, footer.num_rows - 1):

@@ -89,7 +89,7 @@ class PointTable:
         return [self._read(file, columns) for file in files]
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
-        with self._folder.open(file.name, file.size) as source, pq.ParquetFile(source) as parquet:
+        with self._folder.parquet(file.name, file.size) as parquet:
             begin, groups, skipped = 0, [], 0
             for index in range(parquet.num_row_groups):
                 end = begin + parquet.metadata.row_group(index).num_rows
@@ -98,7 +98,7 @@ class PointTable:
                 elif begin <= last:
                     groups.append(index)
                 begin = end
-            table = parquet.read_row_groups(groups, columns=columns)
+            table = parquet.read_row_groups(groups, columns=columns, use_threads=False)
         return table.slice(first - skipped, last - first + 1)
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
@@ -175,9 +175,8 @@ class PointTable:
         return _repeated(lambda: Snapshot(self._folder))
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
-        with self._folder.open(file.name, file.size) as source:
-            # else the directory names would become columns; the partition values are in Delta's log
-            return pq.read_table(source, columns=columns, partitioning=None)
+        with self._folder.parquet(file.name, file.size) as parquet:
+            return parquet.read(columns, use_threads=False)
 
     def _write(
         self,

@@ -1,0 +1,63 @@
+"""Arrow's threads hold no object of Python: a process that ended while one did would be aborted."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from obstore.store import MemoryStore
+
+from lakequeue.storage import folder
+from lakequeue.storage.delta_log import LiveFile
+from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.folder import Folder
+
+ROWS = pa.table({"number": range(10_000), "body": [f"body {number}" for number in range(10_000)]})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> PointTable:
+    """A handle on the directory alone: there is no log."""
+    table = object.__new__(PointTable)
+    table._folder = Folder(str(tmp_path))
+    return table
+
+
+def both_reads(table: PointTable, size: int) -> None:
+    file = LiveFile("a.parquet", size, len(ROWS), {}, {}, {}, {})
+    assert table.read([file]) == [ROWS]
+    assert table.read_rows(file, 5_000, 5_009) == ROWS.slice(5_000, 10)
+
+
+def test_a_local_file_is_opened_by_arrow(
+    table: PointTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(ROWS, tmp_path / "a.parquet", row_group_size=1_000)
+    monkeypatch.setattr(builtins, "open", lambda *_: pytest.fail("opened by Python"))
+    both_reads(table, (tmp_path / "a.parquet").stat().st_size)
+
+
+def test_a_remote_file_is_read_by_the_calling_thread(table: PointTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, store = pa.BufferOutputStream(), MemoryStore()
+    pq.write_table(ROWS, content, row_group_size=1_000)
+    data = content.getvalue().to_pybytes()
+    obstore.put(store, "a.parquet", data)
+    table._folder = Folder("memory:///lake")
+    table._folder.__dict__["_store"] = store
+    threads: set[int] = set()
+    get_range = obstore.get_range
+
+    def recorded(*arguments: Any, **named: Any) -> Any:
+        threads.add(threading.get_ident())
+        return get_range(*arguments, **named)
+
+    monkeypatch.setattr(obstore, "get_range", recorded)
+    monkeypatch.setattr(folder, "WHOLE", 0)
+    both_reads(table, len(data))
+    assert threads == {threading.get_ident()}
