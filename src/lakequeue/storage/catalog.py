@@ -159,6 +159,7 @@ class Catalog:
                     with suppress(PermissionError):  # another user owns it and has set the mode
                         os.chmod(local, mode)
             if not self._engine.exists(path):
+                self._engine.store.check_creates()
                 self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
         except QueueClientError:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import ObjectStore, from_url
 
-from lakequeue.errors import InvalidParameterValue
+from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import local_path
 
+CHECKS = "checks"
+"""Directory of a new remote root, where it is seen what the storage can do."""
 _PREFIXES = ("aws_", "azure_", "google_")
 _CLIENT = frozenset(
     {
@@ -73,6 +76,25 @@ class Store:
                 raise InvalidParameterValue(f"storage_options: {str(error).splitlines()[0]}") from None
             except BaseError:  # values may still come from elsewhere; the first request tells
                 pass
+
+    def check_creates(self) -> None:
+        """Checks that of two writers of a new file only one succeeds, on which every commit relies.
+
+        Raises:
+            QueueClientError: the storage overwrites files that it was asked to create.
+        """
+        folder, name = Folder(self.root, lambda: self._shared), f"{CHECKS}/{uuid.uuid4().hex}"
+        if folder.local is not None:
+            return
+        folder.create(name, b"first")  # also when the answer was lost, and the repetition finds it there
+        overwritten = folder.create(name, b"second")
+        kept = folder.read(name)
+        folder.remove([name])
+        if overwritten or kept != b"first":
+            raise QueueClientError(
+                f"{self.root}: this storage overwrites files that must only be created, as if it ignored "
+                "If-None-Match, so two writers would lose messages; nothing was created"
+            )
 
     @cached_property
     def _shared(self) -> ObjectStore:
