@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakequeue.storage import layout
+from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import DataFile, Engine, LostRace, Table
 
 pytestmark = pytest.mark.core

@@ -5,7 +5,6 @@ delta-rs makes the commits; the log is read by ``delta_log``.
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,13 +30,12 @@ from lakequeue.storage.engines import entries, process
 from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, partition_text
 from lakequeue.storage.engines.merge_rows import rewrites
 from lakequeue.storage.folder import CONCURRENT, Folder
+from lakequeue.storage.stores import Store
 
 _T = TypeVar("_T")
 _WRITER = WriterProperties(compression="SNAPPY")
 # the log is a part of the fence: only `log_trimming` removes its entries
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
-_LOCKING_PROVIDER = "AWS_S3_LOCKING_PROVIDER"
-"""If it is set, writers agree through it and not through the store: delta-rs makes all commits."""
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
 
@@ -47,12 +45,13 @@ class PointTable:
 
     commits_alone = False
 
-    def __init__(self, path: str, version: int | None = None) -> None:
+    def __init__(self, store: Store, path: str, version: int | None = None) -> None:
         """Opens a version, None for the newest; older ones are read-only."""
         self.path = path
-        self._folder = Folder(path)
+        self.store = store
+        self.folder = store.folder(path)
         self.loaded_at = time.time()
-        self._snapshot = self._newest() if version is None else Snapshot(self._folder, version)
+        self._snapshot = self._newest() if version is None else Snapshot(self.folder, version)
         self._contents: dict[str, pa.Table] = {}  # by path
         self._table: DeltaTable | None = None  # opened by the first commit that delta-rs makes
 
@@ -79,13 +78,13 @@ class PointTable:
         return self._snapshot.file_count
 
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        if self._folder.local is not None or len(files) < 2:
+        if self.folder.local is not None or len(files) < 2:
             return [self._read(file, columns) for file in files]
         with ThreadPoolExecutor(min(CONCURRENT, len(files))) as pool:
             return list(pool.map(lambda file: self._read(file, columns), files))
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
-        with self._folder.parquet(file.name, file.size) as parquet:
+        with self.folder.parquet(file.name, file.size) as parquet:
             begin, groups, skipped = 0, [], 0
             for index in range(parquet.num_row_groups):
                 end = begin + parquet.metadata.row_group(index).num_rows
@@ -184,22 +183,22 @@ class PointTable:
     def unused(self, hours: float) -> list[str]:
         # a VACUUM of delta-rs makes two commits; a dry run only lists the files
         return _repeated(
-            lambda: DeltaTable(self.path).vacuum(
+            lambda: self._opened().vacuum(
                 retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
             )
         )
 
     def checkpoint(self) -> None:
-        _repeated(lambda: DeltaTable(self.path).create_checkpoint())
+        _repeated(lambda: self._opened().create_checkpoint())
 
     def _newest(self) -> Snapshot:
-        return _repeated(lambda: Snapshot(self._folder))
+        return _repeated(lambda: Snapshot(self.folder))
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
         known = self._contents.get(file.path)
         if known is not None:
             return known if columns is None else known.select(columns)
-        with self._folder.parquet(file.name, file.size) as parquet:
+        with self.folder.parquet(file.name, file.size) as parquet:
             return parquet.read(columns, use_threads=False)
 
     def _write(
@@ -224,12 +223,12 @@ class PointTable:
 
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet committed."""
-        return write_file(self._folder, rows, self._snapshot.partitions)
+        return write_file(self.folder, rows, self._snapshot.partitions)
 
     @property
     def _writes_entries(self) -> bool:
         """Whether appends and MERGEs write their entries of the log without delta-rs."""
-        return self._snapshot.plain and not os.environ.get(_LOCKING_PROVIDER)
+        return self._snapshot.plain and not self.store.arbitrated
 
     def _create_entry(
         self,
@@ -241,7 +240,7 @@ class PointTable:
     ) -> None:
         """Commits as the version after the snapshot; LostRace if there is any such commit."""
         data = entries.entry(operation, added, removed, transactions, token)
-        if not self._folder.create(entry_name(self.version + 1), data):
+        if not self.folder.create(entry_name(self.version + 1), data):
             raise LostRace(f"{self.path} has moved on from version {self.version}")
         self._snapshot.apply(parse(data))
         self.loaded_at = time.time()
@@ -263,15 +262,18 @@ class PointTable:
         self.loaded_at = time.time()
         self._snapshot.follow()
 
+    def _opened(self) -> DeltaTable:
+        return DeltaTable(self.path, storage_options=self.store.options)
+
     def _current(self) -> DeltaTable:
         table = self._table
         if table is None:
-            self._table = table = _repeated(lambda: DeltaTable(self.path))
+            self._table = table = _repeated(self._opened)
         elif table.version() != self.version:
             try:
                 table.update_incremental()
             except DeltaError:  # the log was trimmed below its version
-                self._table = table = _repeated(lambda: DeltaTable(self.path))
+                self._table = table = _repeated(self._opened)
         if table.version() != self.version:
             # on a newer version a stale commit would be accepted: two messages, one offset
             raise LostRace(f"{self.path} has moved on from version {self.version}")
@@ -284,13 +286,16 @@ class PointEngine:
     name = "point"
     commits_alone = False
 
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
     def exists(self, path: str) -> bool:
         process.claim()
-        return next(Folder(path).files("_delta_log"), None) is not None
+        return next(self.store.folder(path).files("_delta_log"), None) is not None
 
     def open(self, path: str) -> PointTable:
         process.claim()
-        return PointTable(path)
+        return PointTable(self.store, path)
 
     def create(
         self,
@@ -301,7 +306,7 @@ class PointEngine:
         rows: pa.Table | None = None,
     ) -> None:
         process.claim()
-        folder = Folder(path)
+        folder = self.store.folder(path)
         files = [write_file(folder, rows, partitions)] if rows is not None else []
         folder.create(entry_name(0), entries.first_entry(schema, partitions, properties, files))
 
