@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +12,8 @@ from lakequeue.model.clock import Clock, SystemClock
 from lakequeue.operations import queues
 from lakequeue.queue import Queue
 from lakequeue.runtime.root import Root
+from lakequeue.storage.roots import root_of
+from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +39,12 @@ class LakeQueue:
         region: part of every queue's identity (NAM-6, NAM-7).
         root_mode: permission bits of the directory of a new local root; ``0o2770`` shares it with a group, see
             docs/operation/permissions.md.
+        storage_options: how to reach an object store, by the names that delta-rs gives them, such as
+            ``AWS_ENDPOINT_URL``; variables of the environment with these names hold too. They are never shown. See
+            docs/operation/storage.md.
+
+    Raises:
+        InvalidParameterValue: names the argument and what it may be.
     """
 
     def __init__(
@@ -47,6 +56,7 @@ class LakeQueue:
         clock: Clock | None = None,
         region: str = "local",
         root_mode: int = 0o700,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(root_mode, int) or root_mode not in range(0o7777 + 1) or root_mode & 0o700 != 0o700:
             raise InvalidParameterValue.of(
@@ -60,7 +70,9 @@ class LakeQueue:
             raise QueueClientError('engine="spark" needs a session: LakeQueue(root, spark=…)')
         check_text("region", region)
         used = None if engine == "point" else spark
-        self._runtime = Root(root, clock or SystemClock(), region, root_mode, used, engine == "spark")
+        store = Store(root_of(root), storage_options)
+        store.check()
+        self._runtime = Root(store, clock or SystemClock(), region, root_mode, used, engine == "spark")
 
     def __enter__(self) -> LakeQueue:
         return self

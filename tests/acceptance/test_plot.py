@@ -80,7 +80,7 @@ def test_a_bounded_number_of_versions_is_opened(lq, clock, begin, monkeypatch):
     opened: list[int] = []
     open_ = past_versions.opened
     monkeypatch.setattr(
-        past_versions, "opened", lambda path, version: opened.append(version) or open_(path, version)
+        past_versions, "opened", lambda store, path, version: opened.append(version) or open_(store, path, version)
     )
     monkeypatch.setattr(plot, "MOST", 4)
     points = plot.points(queue.runtime, begin)

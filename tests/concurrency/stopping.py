@@ -40,7 +40,7 @@ def stopped_in(patch: pytest.MonkeyPatch, method: str, meanwhile: Callable[[], A
         before, entry = set(_files(folder)), f"_delta_log/{table.version + 1:020}.json"
         twin = folder.parent / f"{folder.name}-twin"
         shutil.copytree(folder, twin)
-        original(PointTable(str(twin)), *args)
+        original(PointTable(table.store, str(twin)), *args)
         for file in set(_files(twin)) - before - {entry}:
             if not file.startswith("_"):
                 (folder / file).parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from conformance.fifo import FifoHarness
 from conformance.harness import Harness
 from lakequeue import LakeQueue
 from lakequeue.storage.engines.interface import Engine
+from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 
 ENGINES = ["point", pytest.param("spark", marks=pytest.mark.spark)]
@@ -20,10 +21,10 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "point":
         from lakequeue.storage.engines.point import PointEngine
 
-        return PointEngine()
+        return PointEngine(Store())
     from lakequeue.storage.engines.spark import SparkEngine
 
-    return SparkEngine(request.getfixturevalue("spark"))
+    return SparkEngine(request.getfixturevalue("spark"), Store())
 
 
 @pytest.fixture(params=ENGINES)

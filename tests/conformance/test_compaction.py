@@ -31,7 +31,9 @@ from lakequeue.storage import layout, ledger
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import PointEngine, PointTable
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import merge_segments
+from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace
 
@@ -245,7 +247,7 @@ def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_anoth
 def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
     """Commits a file as a bulk send does: base and instant are partition values."""
     path = layout.messages_path(queue.runtime.root.path, queue.key, 0)
-    table = PointEngine().open(path)
+    table = PointEngine(Store()).open(path)
     end = table.transaction(layout.SEND_ID) or 0
     rows = pa.Table.from_pylist(
         [{"position": n, "message_id": f"{end + n}", "body": body} for n, body in enumerate(bodies)],
@@ -380,7 +382,7 @@ def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_
     (table / "bulk" / "load-1" / "x" / "part-0.parquet").write_bytes(b"rows")
     file = DataFile("bulk/load-1/x/part-0.parquet", 4, 1, {})
     manifest = manifests.Manifest("load-1", "bulk-load-1", 1, [manifests.WaitingFile(0, file)])
-    manifests.write_manifest(layout.tables_path(queue.runtime.root.path, queue.key), manifest)
+    manifests.write_manifest(Folder(layout.tables_path(queue.runtime.root.path, queue.key)), manifest)
     waiting = table.parents[1] / "manifests"
     for hours in (11, 12.9):
         clock.advance(hours * 3600)
@@ -647,7 +649,7 @@ def _two_at_once_join_once(harness: Harness, patch: Patch) -> None:
         for number in range(7):
             queue.send(str(number))
     path = layout.messages_path(harness.root, queue.key, 0)
-    mine, theirs = PointEngine().open(path), PointEngine().open(path)
+    mine, theirs = PointEngine(Store()).open(path), PointEngine(Store()).open(path)
     replace, late = type(mine).replace, []
 
     def slow(table: Any, *arguments: Any) -> None:
@@ -666,7 +668,7 @@ def _an_open_segment_loses_no_send(harness: Harness, patch: Patch) -> None:
     queue = harness.create()
     queue.send("0")
     queue.delete(queue.receive()[0].receipt_handle)
-    table = PointEngine().open(layout.messages_path(harness.root, queue.key, 0))
+    table = PointEngine(Store()).open(layout.messages_path(harness.root, queue.key, 0))
     replace = type(table).replace
 
     def slow(table: Any, *arguments: Any) -> None:

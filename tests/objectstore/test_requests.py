@@ -15,6 +15,7 @@ from lakequeue import LakeQueue, SystemClock
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.engines.turns import ASK_AFTER, Turns
 from lakequeue.storage.layout import receipts_path
+from lakequeue.storage.stores import Store
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_a_busy_process_lets_one_that_keeps_losing_go_first(
     waits: list[float] = []
     monkeypatch.setattr("lakequeue.storage.engines.turns.sleep", waits.append)
     busy, slow = Turns(), Turns()
-    tables = [PointEngine().open(receipts_path(lq.root, key, 0)) for _ in range(2)]
+    tables = [PointEngine(Store()).open(receipts_path(lq.root, key, 0)) for _ in range(2)]
     with busy.timed():
         busy.give(tables[0])
     for lost in range(1, ASK_AFTER):

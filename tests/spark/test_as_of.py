@@ -10,6 +10,7 @@ import pytest
 
 from lakequeue import LakeQueue, errors
 from lakequeue.storage import cleaning, layout, past_versions
+from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +24,7 @@ def lq(tmp_path: Path) -> LakeQueue:
 def last_commit(lq: LakeQueue, key: str) -> datetime:
     """When the newest version of a queue's tables was committed, by the machine's clock."""
     paths = [layout.messages_path(lq.root, key, 0), layout.receipts_path(lq.root, key, 0)]
-    micros = max(past_versions.versions(path)[-1].committed_at for path in paths)
+    micros = max(past_versions.versions(Store(), path)[-1].committed_at for path in paths)
     return datetime.fromtimestamp(micros / 1e6, timezone.utc)
 
 

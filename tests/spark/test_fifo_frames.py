@@ -21,6 +21,7 @@ from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, dedup, manifests, staged_files, write_files
 from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
@@ -68,7 +69,7 @@ def table_files(queue: Queue) -> set[str]:
 
 def files_of_manifest(queue: Queue) -> dict[str, int]:
     """Files of the only manifest, with their rows."""
-    (manifest,) = manifests.manifests(layout.tables_path(queue.runtime.root.path, queue.key))
+    (manifest,) = manifests.manifests(Folder(layout.tables_path(queue.runtime.root.path, queue.key)))
     return {file.path: file.rows for file in manifest.of(0)}
 
 

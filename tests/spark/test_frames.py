@@ -19,6 +19,8 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk import lease_frame, manifests, row_rules, write_files
 from lakequeue.storage.engines.interface import DataFile, Table
 from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ LEASE = lease_frame.LeaseColumns(
 @pytest.fixture
 def log(tmp_path: Path) -> Table:
     path = layout.messages_path(str(tmp_path / "a folder"), "k", 0)
-    engine = PointEngine()
+    engine = PointEngine(Store())
     engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
     return engine.open(path)
 
@@ -44,12 +46,12 @@ def log(tmp_path: Path) -> Table:
 def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> manifests.Manifest:
     given = {"send_id": "s1", "max_bytes": 262_144} | given
     name = manifests.SendKey.of_send(given.pop("send_id"))
-    return write_files.stage(spark, df, log.path.removesuffix("/q/k/0/messages"), "k", [0], name, **given)
+    return write_files.stage(spark, df, tables(log), [0], name, **given)
 
 
-def tables(log: Table) -> str:
-    """Where the manifests of the queue are."""
-    return log.path.removesuffix("/0/messages")
+def tables(log: Table) -> Folder:
+    """The directory of the queue."""
+    return Folder(log.path.removesuffix("/0/messages"))
 
 
 def place(log: Table, file: DataFile, base: int, shard: int = 0) -> lease_frame.LeasePlace:
@@ -127,7 +129,7 @@ def test_both_engines_read_what_a_session_of_old_habits_has_staged(spark: SparkS
     manifest = staged(other, other.range(5).selectExpr("concat('b', id) AS body").coalesce(1), log)
     commit(log, manifest.of(0))
     (live,) = log.files()
-    through_spark = SparkEngine(spark).open(log.path)
+    through_spark = SparkEngine(spark, Store()).open(log.path)
     for table in (log, through_spark):
         (rows,) = table.read([live], ["body", "sent_at", "position"])
         assert rows["body"].to_pylist() == [f"b{i}" for i in range(5)]
@@ -205,7 +207,7 @@ def test_a_second_staging_of_a_send_keeps_to_the_first(spark: SparkSession, log:
     second = staged(spark, spark.sql("SELECT 'second' AS body"), log, send_id="any / id")
     assert second == first
     assert len(list(Path(log.path).rglob("*.parquet"))) == 1
-    manifests.discard(tables(log).removesuffix("/q/k"), "k", "any / id")
+    manifests.discard(tables(log), "any / id")
     assert manifests.load_manifest(tables(log), "any / id") is None
     assert not list(Path(log.path).rglob("*.parquet"))
 

@@ -11,6 +11,7 @@ import pytest
 
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.operations import sql_views
+from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def test_a_root_without_queues_has_empty_views_of_the_same_schema(
     names = ("messages", "receipts", "history", "queues", "stats")
     full = {view: spark.table(view).schema.simpleString() for view in names}
     assert spark.table("stats").select("queue", "visible", "sent").collect() == [("orders", 1, 1)]
-    for statement in sql_views.view_statements(str(tmp_path / "empty"), []):
+    for statement in sql_views.view_statements(Store(str(tmp_path / "empty")), []):
         spark.sql(statement)
     assert {view: spark.table(view).schema.simpleString() for view in full} == full
     assert all(spark.table(view).isEmpty() for view in full)

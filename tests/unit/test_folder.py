@@ -25,7 +25,7 @@ ROWS = pa.table({"number": range(10_000), "body": [f"body {number}" for number i
 def table(tmp_path: Path) -> PointTable:
     """A handle on the directory alone: there is no log."""
     table = object.__new__(PointTable)
-    table._folder = Folder(str(tmp_path))
+    table.folder = Folder(str(tmp_path))
     return table
 
 
@@ -48,8 +48,7 @@ def test_a_remote_file_is_read_by_the_calling_thread(table: PointTable, monkeypa
     pq.write_table(ROWS, content, row_group_size=1_000)
     data = content.getvalue().to_pybytes()
     obstore.put(store, "a.parquet", data)
-    table._folder = Folder("memory:///lake")
-    table._folder.__dict__["_store"] = store
+    table.folder = Folder("memory:///lake", lambda: store)
     threads: set[int] = set()
     get_range = obstore.get_range
 

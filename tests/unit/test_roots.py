@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakequeue import InvalidParameterValue, LakeQueue
-from lakequeue.storage.roots import root_of
+from lakequeue.storage.roots import root_of, spark_uri
 
 
 @pytest.mark.parametrize("name", ["a b", "ü", "a#b", "a?b", "a+b", "a&b", "{x}", "a:b", "a*b", "100%", "a=b", "'"])
@@ -35,6 +35,25 @@ def test_one_root_has_one_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for given in ("x", "./x/", tmp_path / "x", f"{tmp_path}/x//", f"file://{tmp_path}/x", f"file:{tmp_path}/x"):
         assert root_of(given) == str(tmp_path / "x")
     assert root_of(f"file://localhost{tmp_path}/a%20b") == str(tmp_path / "a b")
-    assert root_of("s3://bucket/queues/") == "s3://bucket/queues"
+    for given in ("s3://bucket/queues/", "s3a://bucket/queues", "S3N://bucket//queues"):
+        assert root_of(given) == "s3://bucket/queues"
+        assert spark_uri(root_of(given)) == "s3a://bucket/queues"
+    assert root_of("abfs://box@account.dfs.core.windows.net/a/") == "abfss://box@account.dfs.core.windows.net/a"
+    assert root_of("gcs://bucket/a") == "gs://bucket/a" == spark_uri("gs://bucket/a")
     with pytest.raises(InvalidParameterValue, match="another machine"):
         root_of("file://elsewhere/x")
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("ftp://a/b", "ftp:// is no storage"),
+        ("s3://", "bucket is missing"),
+        ("s3://a/b%20c", "%20"),
+        ("gs://a/b?c", "'?'"),
+    ],
+)
+def test_a_uri_that_names_no_storage_is_refused(uri: str, told: str) -> None:
+    with pytest.raises(InvalidParameterValue, match="parameter root") as caught:
+        LakeQueue(uri)
+    assert told in caught.value.message

@@ -36,6 +36,13 @@ def _mode(text: str) -> int:
     return int(text, 8)
 
 
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        usage("--storage-option: must be KEY=VALUE")
+    return name, value
+
+
 @app.callback(invoke_without_command=True)
 def options(
     ctx: typer.Context,
@@ -51,6 +58,14 @@ def options(
             help="Permissions of a new local root, 700 by default; 2770 shares it with a group.",
         ),
     ] = None,
+    storage_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Option for an object store, such as AWS_ENDPOINT_URL=…; may be repeated. Put secrets into the "
+            "environment instead: others see the command line.",
+        ),
+    ] = None,
     region: Annotated[str, typer.Option(metavar="NAME", help="Region of the queues.")] = "local",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print stack traces of errors.")] = False,
@@ -60,6 +75,7 @@ def options(
 ) -> None:
     session: Session = ctx.obj
     session.root, session.region, session.json, session.verbose = root, region, json, verbose
+    session.storage_options = dict(map(_option, storage_option or []))
     session.root_mode = None if root_mode is None else _mode(root_mode)
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())

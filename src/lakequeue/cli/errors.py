@@ -91,6 +91,7 @@ def _usage_text(error: BaseException, text: str) -> str:
     if path.startswith("lakequeue ") and option in (
         "--root",
         "--root-mode",
+        "--storage-option",
         "--json",
         "--region",
         "--verbose",

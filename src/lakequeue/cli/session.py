@@ -31,6 +31,7 @@ class Session:
 
     root: str | None = None
     root_mode: int | None = None
+    storage_options: dict[str, str] = attrs.field(factory=dict, repr=False)
     region: str = "local"
     json: bool = False
     verbose: bool = False
@@ -46,10 +47,15 @@ class Session:
             usage("no root: give --root DIR before the command, or set LAKEQUEUE_ROOT")
         from lakequeue import LakeQueue
 
-        if self.root_mode is None:
-            return LakeQueue(self.root, spark=spark, region=self.region)
-        os.umask(0o777 & ~self.root_mode)  # everybody who shares the root can read and write its files
-        return LakeQueue(self.root, spark=spark, region=self.region, root_mode=self.root_mode)
+        if self.root_mode is not None:
+            os.umask(0o777 & ~self.root_mode)  # everybody who shares the root can read and write its files
+        return LakeQueue(
+            self.root,
+            spark=spark,
+            region=self.region,
+            root_mode=0o700 if self.root_mode is None else self.root_mode,
+            storage_options=self.storage_options,
+        )
 
     def answer(self, document: object, shown: RenderableType) -> None:
         """Prints a result: a JSON document with ``--json``, else a text or table."""

@@ -177,7 +177,7 @@ def _remove(root: Root, row: QueueRow) -> CompactionSummary:
     summary = CompactionSummary(row.name, row.region, deleted=True)
     with summary.step("removing a deleted queue"):
         root.remove(row)
-        summary.freed(cleaning.remove_tables(root.path, row.key))
+        summary.freed(cleaning.remove_tables(root.engine.store.folder(layout.tables_path(root.path, row.key))))
     return summary
 
 

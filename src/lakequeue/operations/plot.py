@@ -24,6 +24,7 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import ShardLog
+from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,10 +121,11 @@ class _Past:
 
     def __init__(self, queue: OpenQueue, shard: ShardService, since: int) -> None:
         path, log = layout.receipts_path(queue.root.path, queue.key, shard.shard), shard.log()
+        store = queue.root.engine.store
         self._states: list[_State] = []
-        for version in _some(past_versions.versions(path, first=1), since):  # the table is created empty
+        for version in _some(past_versions.versions(store, path, first=1), since):  # the table is created empty
             with suppress(OSError):  # trimmed meanwhile, or its files are gone and its log entry is not
-                state = _State(path, version.number, log)
+                state = _State(store, path, version.number, log)
                 if state.known:
                     self._states.append(state)
         self.begins = [state.begin for state in self._states]
@@ -154,9 +156,9 @@ def _some(versions: Sequence[past_versions.Version], since: int) -> list[past_ve
 class _State:
     """A version of the ledger of a shard."""
 
-    def __init__(self, path: str, number: int, log: ShardLog) -> None:
+    def __init__(self, store: Store, path: str, number: int, log: ShardLog) -> None:
         self.number = number
-        self._head, self._runs, self._history = Ledger(past_versions.opened(path, number)).load()
+        self._head, self._runs, self._history = Ledger(past_versions.opened(store, path, number)).load()
         self._log = log
         self.begin = self._head.committed_at
 

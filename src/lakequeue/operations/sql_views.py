@@ -21,8 +21,8 @@ from lakequeue.storage.bulk.lease_frame import SEQUENCE_NUMBER
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.delta_log import LOG
 from lakequeue.storage.engines.spark_session import quoted
-from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import spark_uri
+from lakequeue.storage.stores import Store
 
 _CHUNK = 100_000
 """Number of offsets that one task matches with their runs."""
@@ -123,18 +123,18 @@ def statements_of(root: Root, now: datetime | None, as_of: datetime | None) -> l
             for row in root.rows()
             if row.deleted_at is None or (then is not None and row.created_at <= then < row.deleted_at)
         ]
-        return view_statements(root.path, rows, now, as_of)
+        return view_statements(root.engine.store, rows, now, as_of)
 
 
 def view_statements(
-    root: str, queues: Sequence[QueueRow], now: datetime | None = None, as_of: datetime | None = None
+    store: Store, queues: Sequence[QueueRow], now: datetime | None = None, as_of: datetime | None = None
 ) -> list[str]:
     """The SQL that creates or replaces the five views, for a session with Delta's extension and catalog (DLT-5).
 
     If a queue gets a cap on delayed messages later, register the views again to show its held messages.
 
     Args:
-        root: path or URI of the root.
+        store: where the root is.
         queues: the queues to show; their secrets are not used.
         now: the instant of the states; None is ``as_of``, or else the time of each query.
         as_of: read the versions of the tables of that time; queues created later are left out.
@@ -142,8 +142,8 @@ def view_statements(
     Raises:
         QueueClientError: the log of a table no longer reaches back to ``as_of``.
     """
-    now = now or as_of
-    versions = {} if as_of is None else _versions(root, queues, as_of)
+    now, root = now or as_of, store.root
+    versions = {} if as_of is None else _versions(store, queues, as_of)
     if as_of is not None:
         queues = [queue for queue in queues if layout.receipts_path(root, queue.key, 0) in versions]
     instant = "current_timestamp()" if now is None else f"timestamp_micros({to_micros(now)})"
@@ -159,32 +159,32 @@ def view_statements(
         for path, version in versions.items():  # tables are named by nothing else
             text = text.replace(_table(path), f"{_table(path)} VERSION AS OF {version}")
         statements.append(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {text}")
-    statements.append(f"CREATE OR REPLACE TEMPORARY VIEW stats AS {_stats(root)}")
+    statements.append(f"CREATE OR REPLACE TEMPORARY VIEW stats AS {_stats(store)}")
     return statements
 
 
-def _stats(root: str) -> str:
-    path = layout.stats_path(root)
-    if next(Folder(path).files(LOG), None) is None:  # the compactor never passed
+def _stats(store: Store) -> str:
+    path = layout.stats_path(store.root)
+    if next(store.folder(path).files(LOG), None) is None:  # the compactor never passed
         return _nothing(STATS)
     return f"SELECT {', '.join(STATS)} FROM {_table(path)}"
 
 
-def _versions(root: str, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
+def _versions(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
     """The versions of the existing tables at an instant, by path."""
     found: dict[str, int] = {}
     for queue in queues:
         if from_micros(queue.created_at) <= as_of:
             tables = [
-                path(root, queue.key, shard)
+                path(store.root, queue.key, shard)
                 for shard in range(queue.shards)
                 for path in (layout.messages_path, layout.receipts_path)
             ]
-            numbers = [past_versions.version_at(path, to_micros(as_of)) for path in tables]
+            numbers = [past_versions.version_at(store, path, to_micros(as_of)) for path in tables]
             if None not in numbers:  # else the queue was just being created
                 found |= {path: number for path, number in zip(tables, numbers, strict=True) if number is not None}
-    catalog = layout.queues_path(root)
-    number = past_versions.version_at(catalog, to_micros(as_of)) if found else None
+    catalog = layout.queues_path(store.root)
+    number = past_versions.version_at(store, catalog, to_micros(as_of)) if found else None
     return found if number is None else found | {catalog: number}
 
 

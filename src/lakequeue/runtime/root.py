@@ -22,7 +22,7 @@ from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Freed
-from lakequeue.storage.roots import root_of
+from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,9 +39,9 @@ class _Shards(list[ShardService]):
 class _Tables:
     """State that all objects of this process share for one root and one engine."""
 
-    def __init__(self, engine: Engine, path: str) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.path = path
+        self.path = path = engine.store.root
         self.catalog = Catalog(engine, path)
         self.lock = threading.RLock()
         self._shards: weakref.WeakValueDictionary[str, _Shards] = weakref.WeakValueDictionary()
@@ -82,8 +82,9 @@ class _Tables:
             shard.release()
 
 
-opened: weakref.WeakValueDictionary[tuple[str, str, int], _Tables] = weakref.WeakValueDictionary()
-"""Roots in use in this process, by path and engine."""
+_Key = tuple[str, frozenset[tuple[str, str]], int]
+opened: weakref.WeakValueDictionary[_Key, _Tables] = weakref.WeakValueDictionary()
+"""Roots in use in this process, by path, options and session of Spark."""
 _opened_lock = threading.Lock()
 
 
@@ -91,7 +92,7 @@ class Root:
     """One root with a clock and a region. Thread-safe.
 
     Args:
-        path: local path or URI.
+        store: where the root is, and the options that reach it.
         clock: source of time.
         region: region of new queues.
         mode: permission bits of the directory of a new local root.
@@ -105,15 +106,21 @@ class Root:
     """
 
     def __init__(
-        self, path: str, clock: Clock, region: str, mode: int, spark: SparkSession | None, through_spark: bool
+        self,
+        store: Store,
+        clock: Clock,
+        region: str,
+        mode: int,
+        spark: SparkSession | None,
+        through_spark: bool,
     ) -> None:
         process.check()
-        self.path = root_of(path)
+        self.path = store.root
         self.clock = clock
         self.region = region
         self.spark = spark
         self._mode = mode
-        self._tables = tables = _tables(self.path, spark if through_spark else None)
+        self._tables = tables = _tables(store, spark if through_spark else None)
         self.engine, self.catalog, self.lock = tables.engine, tables.catalog, tables.lock
 
     def now(self) -> int:
@@ -217,17 +224,18 @@ class Root:
         self._tables.forget_shards(key)
 
 
-def _tables(path: str, spark: SparkSession | None) -> _Tables:
+def _tables(store: Store, spark: SparkSession | None) -> _Tables:
     """The tables of a root, through Spark if there is a session, else through delta-rs."""
-    key = (path, "point" if spark is None else "spark", 0 if spark is None else id(spark))
+    # other options, other handles: they may have other rights
+    key = (store.root, frozenset(store.options.items()), 0 if spark is None else id(spark))
     with _opened_lock:
         tables = opened.get(key)
         if tables is None:
             if spark is None:
-                tables = _Tables(PointEngine(), path)
+                tables = _Tables(PointEngine(store))
             else:
                 from lakequeue.storage.engines.spark import SparkEngine
 
-                tables = _Tables(SparkEngine(spark), path)
+                tables = _Tables(SparkEngine(spark, store))
             opened[key] = tables
         return tables

@@ -17,7 +17,7 @@ from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines.commit import commit, first_line
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.folder import Folder, Freed
+from lakequeue.storage.folder import Freed
 from lakequeue.storage.roots import local_path
 
 CREATION = 3600.0
@@ -128,9 +128,10 @@ class Catalog:
         with committing(layout.queues_path(self.root), exclusive=True, patience=cleaning.PATIENCE):
             known = {row.key for row in self.rows()}
             kept = 0.0 if local_path(self.root) is not None else ORPHAN_SECONDS
-            for name in Folder(f"{self.root}/q").folders():
+            queues = self._engine.store.folder(f"{self.root}/q")
+            for name in queues.folders():
                 if name not in known:
-                    freed += cleaning.remove_tables(self.root, name, kept)
+                    freed += cleaning.remove_tables(queues / name, kept)
         return freed
 
     def prepare(self, mode: int = 0o700) -> None:
@@ -158,6 +159,7 @@ class Catalog:
                     with suppress(PermissionError):  # another user owns it and has set the mode
                         os.chmod(local, mode)
             if not self._engine.exists(path):
+                self._engine.store.check_creates()
                 self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
         except QueueClientError:
             raise

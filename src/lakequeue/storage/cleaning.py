@@ -35,7 +35,7 @@ def vacuum(table: Table, retention: layout.Retention, waiting: Collection[str] =
     Raises:
         LockHeld: another process holds the lock; what is left is removed the next time.
     """
-    folder = Folder(table.path)
+    folder = table.folder
     hours = retention.file_hours if folder.local is not None else retention.remote_file_hours
     unused, freed = sorted(set(table.unused(hours)) - set(waiting)), Freed()
     for start in range(0, len(unused), _BATCH):
@@ -50,10 +50,10 @@ def vacuum(table: Table, retention: layout.Retention, waiting: Collection[str] =
 def trim(table: Table, retention: layout.Retention) -> Freed:
     """Removes log entries, see ``trim_log``; makes a checkpoint before if one is due."""
     table.refresh()
-    if wants_checkpoint(table.path, table.version, retention):
+    if wants_checkpoint(table.folder, table.version, retention):
         with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):
             table.checkpoint()
-    return trim_log(table.path, retention, PATIENCE)
+    return trim_log(table.folder, retention, PATIENCE)
 
 
 def remove_empty_folders(table_path: str, kept_seconds: float) -> None:
@@ -74,14 +74,13 @@ def remove_empty_folders(table_path: str, kept_seconds: float) -> None:
                 os.rmdir(folder)
 
 
-def remove_tables(root: str, key: str, kept_seconds: float = 0) -> Freed:
-    """Removes the tables of a queue that the catalog does not name, unless a file is younger than
+def remove_tables(folder: Folder, kept_seconds: float = 0) -> Freed:
+    """Removes the directory of a queue that the catalog does not name, unless a file is younger than
     ``kept_seconds``.
 
     Raises:
         LockHeld: another process is in a commit to one of them, which would create parts of it again.
     """
-    folder = Folder(layout.tables_path(root, key))
     with ExitStack() as alone:
         if folder.local is not None:
             for shard in filter(str.isdigit, folder.folders()):

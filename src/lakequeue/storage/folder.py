@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import attrs
@@ -15,7 +14,7 @@ import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 from obstore.exceptions import AlreadyExistsError
-from obstore.store import ObjectStore, from_url
+from obstore.store import ObjectStore
 
 from lakequeue.storage.roots import local_path
 
@@ -46,13 +45,24 @@ class Entry(NamedTuple):
 class Folder:
     """A directory; it need not exist yet."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, client: Callable[[], ObjectStore] | None = None, prefix: str = "") -> None:
+        """A local directory, or one of remote storage: ``prefix`` below what the client names."""
         self.uri = uri.rstrip("/")
         self.local = local_path(self.uri)
+        self._client = client
+        self._prefix = prefix
 
-    @cached_property
+    def __truediv__(self, name: str) -> Folder:
+        """A directory below this one."""
+        return Folder(f"{self.uri}/{name}", self._client, self._at(name))
+
+    @property
     def _store(self) -> ObjectStore:
-        return from_url(self.uri)
+        assert self._client is not None
+        return self._client()
+
+    def _at(self, name: str) -> str:
+        return f"{self._prefix}/{name}".strip("/")
 
     def path(self, name: str) -> str:
         """Path of a local file."""
@@ -64,29 +74,29 @@ class Folder:
         if self.local is not None:
             return os.path.exists(self.path(name))
         try:
-            obstore.head(self._store, name)
+            obstore.head(self._store, self._at(name))
         except FileNotFoundError:
             return False
         return True
 
     def size(self, name: str) -> int:
         """Bytes of a file; FileNotFoundError if there is none."""
-        return (
-            os.stat(self.path(name)).st_size if self.local is not None else obstore.head(self._store, name)["size"]
-        )
+        if self.local is not None:
+            return os.stat(self.path(name)).st_size
+        return obstore.head(self._store, self._at(name))["size"]
 
     def modified(self, name: str) -> float:
         """When a file was written, by the storage's clock, in seconds; FileNotFoundError if there is none."""
         if self.local is not None:
             return os.stat(self.path(name)).st_mtime
-        return obstore.head(self._store, name)["last_modified"].timestamp()
+        return obstore.head(self._store, self._at(name))["last_modified"].timestamp()
 
     def read(self, name: str) -> bytes:
         """The whole of a file; FileNotFoundError if there is none."""
         if self.local is not None:
             with open(self.path(name), "rb") as file:
                 return file.read()
-        return bytes(obstore.get(self._store, name).bytes())
+        return bytes(obstore.get(self._store, self._at(name)).bytes())
 
     @contextmanager
     def parquet(self, name: str, size: int) -> Iterator[pq.ParquetFile]:
@@ -101,7 +111,7 @@ class Folder:
         elif size <= WHOLE:
             source = pa.BufferReader(self.read(name))
         else:
-            source = io.BufferedReader(_Remote(self._store, name, size), buffer_size=2**16)
+            source = io.BufferedReader(_Remote(self._store, self._at(name), size), buffer_size=2**16)
         with source, pq.ParquetFile(source, pre_buffer=False) as file:
             yield file
 
@@ -109,7 +119,7 @@ class Folder:
         """Creates a file atomically unless it exists; returns whether it did."""
         if self.local is None:
             try:
-                obstore.put(self._store, name, data, mode="create")
+                obstore.put(self._store, self._at(name), data, mode="create")
             except AlreadyExistsError:
                 return False
             return True
@@ -129,7 +139,7 @@ class Folder:
     def write(self, name: str, data: Any) -> None:
         """Writes a file that no other process writes; ``data`` is bytes-like."""
         if self.local is None:
-            obstore.put(self._store, name, bytes(data))
+            obstore.put(self._store, self._at(name), bytes(data))
             return
         os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
         with open(self.path(name), "wb") as file:
@@ -138,16 +148,17 @@ class Folder:
     def writer(self, name: str) -> Any:
         """Opens a file for writing, as a context manager."""
         if self.local is None:
-            return obstore.open_writer(self._store, name)
+            return obstore.open_writer(self._store, self._at(name))
         os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
         return open(self.path(name), "wb")
 
     def files(self, prefix: str = "") -> Iterator[Entry]:
         """Files below a subdirectory, at any depth."""
         if self.local is None:
-            for chunk in obstore.list(self._store, prefix or None):
+            for chunk in obstore.list(self._store, self._at(prefix) or None):
                 for found in chunk:
-                    yield Entry(found["path"], found["size"], found["last_modified"].timestamp())
+                    name = found["path"].removeprefix(self._prefix).lstrip("/")
+                    yield Entry(name, found["size"], found["last_modified"].timestamp())
             return
         for folder, _, names in os.walk(self.path(prefix)):
             inside = os.path.relpath(folder, self.local)
@@ -162,7 +173,7 @@ class Folder:
     def folders(self, prefix: str = "") -> list[str]:
         """Names of the directories in a subdirectory."""
         if self.local is None:
-            found = obstore.list_with_delimiter(self._store, prefix or None)
+            found = obstore.list_with_delimiter(self._store, self._at(prefix) or None)
             return sorted(name.rpartition("/")[2] for name in found["common_prefixes"])
         try:
             with os.scandir(self.path(prefix)) as entries:
@@ -179,8 +190,8 @@ class Folder:
                     size = os.stat(self.path(name)).st_size
                     os.unlink(self.path(name))
                 else:
-                    size = obstore.head(self._store, name)["size"]
-                    obstore.delete(self._store, name)
+                    size = obstore.head(self._store, self._at(name))["size"]
+                    obstore.delete(self._store, self._at(name))
             except FileNotFoundError:
                 continue
             freed += Freed(1, size)
@@ -189,7 +200,7 @@ class Folder:
     def move(self, source: str, target: str) -> None:
         """Renames a file."""
         if self.local is None:
-            obstore.rename(self._store, source, target)
+            obstore.rename(self._store, self._at(source), self._at(target))
             return
         os.makedirs(os.path.dirname(self.path(target)), exist_ok=True)
         os.rename(self.path(source), self.path(target))

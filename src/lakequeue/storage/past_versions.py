@@ -15,6 +15,7 @@ from lakequeue.model.clock import from_micros
 from lakequeue.storage.delta_log import LogTrimmed
 from lakequeue.storage.engines.log_trimming import readable_from
 from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.stores import Store
 
 
 class Version(NamedTuple):
@@ -25,20 +26,21 @@ class Version(NamedTuple):
     """Microseconds since the epoch by the machine's clock, to the millisecond."""
 
 
-def versions(path: str, first: int = 0) -> list[Version]:
+def versions(store: Store, path: str, first: int = 0) -> list[Version]:
     """Versions of a table from a number on that can still be opened, oldest first."""
-    oldest = max(first, readable_from(path))
-    found = [Version(entry["version"], entry["timestamp"] * 1000) for entry in DeltaTable(path).history()]
+    oldest = max(first, readable_from(store.folder(path)))
+    history = DeltaTable(path, storage_options=store.options).history()
+    found = [Version(entry["version"], entry["timestamp"] * 1000) for entry in history]
     return sorted(version for version in found if version.number >= oldest)
 
 
-def version_at(path: str, instant: int) -> int | None:
+def version_at(store: Store, path: str, instant: int) -> int | None:
     """Number of the version that was current at an instant by the machine's clock; None before the first one.
 
     Raises:
         QueueClientError: the log no longer reaches back so far.
     """
-    known = versions(path)
+    known = versions(store, path)
     before = [version.number for version in known if version.committed_at <= instant]
     if before:
         return before[-1]
@@ -48,13 +50,13 @@ def version_at(path: str, instant: int) -> int | None:
     raise QueueClientError(f"{path} is known back to {reach}, and not as of {from_micros(instant).isoformat()}")
 
 
-def opened(path: str, version: int) -> PointTable:
+def opened(store: Store, path: str, version: int) -> PointTable:
     """A read-only handle on an earlier version; do not refresh it.
 
     Raises:
         FileNotFoundError: its log was trimmed since.
     """
     try:
-        return PointTable(path, version)
+        return PointTable(store, path, version)
     except (DeltaError, LogTrimmed) as error:
         raise FileNotFoundError(f"version {version} of {path}") from error

@@ -11,6 +11,9 @@ from lakequeue.errors import InvalidParameterValue
 # delta-rs decodes %20, panics at some of these and refuses others
 _REFUSED = re.compile(r"[\x00-\x1f\x7f\\\[\]|^]|%[0-9A-Fa-f]{2}")
 
+_SAME = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "azure": "az", "gcs": "gs"}
+_SCHEMES = ("s3", "az", "abfss", "gs")
+
 
 def root_of(given: str | os.PathLike[str]) -> str:
     """The root that a user names, as an absolute local path or a URI, without a trailing slash.
@@ -25,12 +28,25 @@ def root_of(given: str | os.PathLike[str]) -> str:
             raise _refused(text, f"{parts.netloc} is another machine")
         text = unquote(parts.path)
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
-        return text.rstrip("/")
+        return _remote(text)
     path = os.path.abspath(text)
     found = _REFUSED.search(path)
     if found:
         raise _refused(path, f"the directory's name must not have {found[0]!r} in it")
     return path
+
+
+def _remote(uri: str) -> str:
+    scheme, _, rest = uri.partition("://")
+    scheme = _SAME.get(scheme.lower(), scheme.lower())
+    if scheme not in _SCHEMES:
+        raise _refused(uri, f"{scheme}:// is no storage that lakequeue knows; it knows {', '.join(_SCHEMES)}")
+    if not rest.strip("/"):
+        raise _refused(uri, "the bucket is missing")
+    found = _REFUSED.search(rest) or re.search(r"[?#]", rest)
+    if found:
+        raise _refused(uri, f"the name must not have {found[0]!r} in it")
+    return f"{scheme}://" + "/".join(name for name in rest.split("/") if name)
 
 
 def local_path(uri: str) -> str | None:
@@ -44,7 +60,9 @@ def local_path(uri: str) -> str | None:
 def spark_uri(path: str) -> str:
     """A path as a URI that means the same whatever Spark's default file system is."""
     local = local_path(path)
-    return f"file://{os.path.abspath(local)}" if local is not None else path
+    if local is not None:
+        return f"file://{os.path.abspath(local)}"
+    return re.sub("^s3://", "s3a://", path)
 
 
 def _refused(root: str, reason: str) -> InvalidParameterValue:

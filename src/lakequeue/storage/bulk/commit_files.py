@@ -28,6 +28,7 @@ from lakequeue.storage.bulk.staged_files import check_exist
 from lakequeue.storage.engines.commit import StaleAttributes, commit, first_line
 from lakequeue.storage.engines.interface import DataFile, Engine, Table
 from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.folder import Folder
 
 ATTEMPTS = 60
 PATIENCE = 4
@@ -58,20 +59,17 @@ class Target:
     """Called after each commit to a shard, with the number of lost races before it."""
 
     @property
-    def tables_path(self) -> str:
-        return layout.tables_path(self.root, self.key)
-
-    def messages(self, shard: int) -> str:
-        return layout.messages_path(self.root, self.key, shard)
+    def tables(self) -> Folder:
+        return self.engine.store.folder(layout.tables_path(self.root, self.key))
 
     def open(self, shard: int) -> Table:
-        return self.engine.open(self.messages(shard))
+        return self.engine.open(layout.messages_path(self.root, self.key, shard))
 
 
 def abandoned(target: Target) -> list[Manifest]:
     """Bulk sends that reached some shards but not all, a while ago: their process was killed or stopped."""
     found, opened = [], cache(target.open)
-    for manifest in manifests.manifests(target.tables_path):
+    for manifest in manifests.manifests(target.tables):
         if time.time() - manifest.written_at < UNFINISHED:
             continue
         reached = reached_shards(opened, manifest)
@@ -84,13 +82,13 @@ def sweep_manifests(target: Target) -> dict[int, list[str]]:
     """Removes manifests that are complete or expired; returns the files of incomplete sends by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
-    for manifest in manifests.manifests(target.tables_path):
+    for manifest in manifests.manifests(target.tables):
         reached, age = reached_shards(opened, manifest), time.time() - manifest.written_at
         if reached and len(reached) < len(manifest.shards):
             for shard in manifest.shards:
                 waiting_files.setdefault(shard, []).extend(file.path for file in manifest.of(shard))
         elif age >= layout.MESSAGES_RETENTION.file_hours * 3600:
-            manifests.forget(target.tables_path, manifest.send_id)
+            manifests.forget(target.tables, manifest.send_id)
     return waiting_files
 
 
@@ -149,7 +147,7 @@ class _ShardCommit:
         self._duplicates: Duplicates | None = None
         if target.attributes.fifo:
             by_group, purged = target.attributes.dedup_by_group, lambda: target.purged(shard)
-            self._duplicates = Duplicates(target.messages(shard), self._staged, by_group, purged)
+            self._duplicates = Duplicates(self._table.folder, self._staged, by_group, purged)
 
     def commit(self, judged: bool) -> int:
         """Adds the files; returns the number of messages, 0 if they were added before.
@@ -206,7 +204,7 @@ class _ShardCommit:
             return True  # all rows are duplicates, and nobody repeats this send
 
         def add(token: str) -> None:
-            check_exist(table.path, added)  # under the lock: the process may have been stopped before
+            check_exist(table.folder, added)  # under the lock: the process may have been stopped before
             table.add(added, ids, token)
 
         return commit(table, fence, add)

@@ -29,9 +29,9 @@ def opened_at(table: Table, now: int) -> int:
     return max(now, table.transaction(layout.CLOCK_ID) or 0)
 
 
-def without_repeats(messages_path: str, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
+def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
     """Keeps the first message of each deduplication id; files with others are rewritten."""
-    keys = [_keys(staged_files.read_columns(messages_path, file, _KEY), by_group) for file in files]
+    keys = [_keys(staged_files.read_columns(messages, file, _KEY), by_group) for file in files]
     if not keys:
         return []
     parts = pa.chunked_array([chunk for part in keys for chunk in part.chunks]).dictionary_encode().chunks
@@ -41,9 +41,9 @@ def without_repeats(messages_path: str, files: Sequence[DataFile], by_group: boo
     left = []
     for file, kept in zip(files, np.split(first, np.cumsum([file.rows for file in files])[:-1]), strict=True):
         if kept.any():
-            left.append(file if kept.all() else staged_files.rewrite(messages_path, file, kept))
+            left.append(file if kept.all() else staged_files.rewrite(messages, file, kept))
         if not kept.all():
-            Folder(messages_path).remove([file.path])
+            messages.remove([file.path])
     return left
 
 
@@ -54,14 +54,14 @@ class Duplicates:
     """
 
     def __init__(
-        self, messages_path: str, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
+        self, messages: Folder, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
     ) -> None:
         """``purged`` returns the purge mark of the shard; ids below it do not count (DDP-13)."""
-        self._path = messages_path
+        self._messages = messages
         self._by_group = by_group
         self._purged = purged
         self._staged = [
-            (file, _keys(staged_files.read_columns(messages_path, file, _KEY), by_group)) for file in staged
+            (file, _keys(staged_files.read_columns(messages, file, _KEY), by_group)) for file in staged
         ]
         self._sent = _SENT.empty_table()  # messages of the log with a key of the staged files
         self._known = 0  # offset up to which the log was read
@@ -104,7 +104,7 @@ class Duplicates:
             elif kept.any():
                 mask, written = self._written.get(file.path, (None, file))
                 if mask is None or not np.array_equal(mask, kept):
-                    written = staged_files.rewrite(self._path, file, kept)
+                    written = staged_files.rewrite(self._messages, file, kept)
                     self._written[file.path] = kept, written
                 yield written
 

@@ -105,57 +105,55 @@ class Manifest:
         return [waiting.file for waiting in self.files if waiting.shard == shard]
 
 
-def load_manifest(tables_path: str, send_id: str) -> Manifest | None:
+def load_manifest(tables: Folder, send_id: str) -> Manifest | None:
     """The manifest of a bulk send of this queue, None if there is none."""
-    return _load(tables_path, _manifest_name(send_id))
+    return _load(tables, _manifest_name(send_id))
 
 
-def manifests(tables_path: str) -> Iterator[Manifest]:
+def manifests(tables: Folder) -> Iterator[Manifest]:
     """Every manifest of a queue."""
-    for entry in Folder(tables_path).files(_FOLDER):
-        found = _load(tables_path, entry.name) if entry.name.endswith(".json") else None
+    for entry in tables.files(_FOLDER):
+        found = _load(tables, entry.name) if entry.name.endswith(".json") else None
         if found is not None:
             yield found
 
 
-def _load(tables_path: str, name: str) -> Manifest | None:
-    folder = Folder(tables_path)
+def _load(tables: Folder, name: str) -> Manifest | None:
     try:
-        plain, written_at = json.loads(folder.read(name)), folder.modified(name)
+        plain, written_at = json.loads(tables.read(name)), tables.modified(name)
     except FileNotFoundError:  # also if it is removed between the two
         return None
     files = [WaitingFile(each["shard"], DataFile(**each["file"])) for each in plain["files"]]
     return Manifest(plain["send_id"], plain["app_id"], plain["version"], files, written_at)
 
 
-def write_manifest(tables_path: str, manifest: Manifest) -> Manifest:
+def write_manifest(tables: Folder, manifest: Manifest) -> Manifest:
     """Writes the manifest unless there is one; returns the one that is stored."""
     stored = attrs.filters.exclude(attrs.fields(Manifest).written_at)
     text = json.dumps(attrs.asdict(manifest, filter=stored, value_serializer=_plain)).encode()
     # two attempts agree on one
-    while not Folder(tables_path).create(_manifest_name(manifest.send_id), text):
-        there = load_manifest(tables_path, manifest.send_id)
+    while not tables.create(_manifest_name(manifest.send_id), text):
+        there = load_manifest(tables, manifest.send_id)
         if there is not None:
             return there
     return manifest
 
 
-def forget(tables_path: str, send_id: str) -> None:
+def forget(tables: Folder, send_id: str) -> None:
     """Removes the manifest of a send, if there is one; its files are committed, or left to VACUUM."""
-    Folder(tables_path).remove([_manifest_name(send_id)])
+    tables.remove([_manifest_name(send_id)])
 
 
-def discard(root: str, key: str, send_id: str) -> None:
+def discard(tables: Folder, send_id: str) -> None:
     """Removes the manifest of a send and its files; only for sends that reached no shard."""
-    tables_path = layout.tables_path(root, key)
-    manifest = load_manifest(tables_path, send_id)
+    manifest = load_manifest(tables, send_id)
     if manifest is None:
         return
-    forget(tables_path, send_id)
+    forget(tables, send_id)
     for shard in manifest.shards:
         for folder in {os.path.dirname(file.path) for file in manifest.of(shard)}:
             with contextlib.suppress(OSError):
-                delete_folder(layout.messages_path(root, key, shard), folder)
+                delete_folder(tables / f"{shard}/messages", folder)
 
 
 def _manifest_name(send_id: str) -> str:

@@ -52,7 +52,7 @@ def send_frame(
     key = key or SendKey.new()
     manifest = None
     if not key.anonymous:
-        manifest = manifests.load_manifest(target.tables_path, key.files)
+        manifest = manifests.load_manifest(target.tables, key.files)
         # a manifest is removed once every shard is reached, or none
         if manifest is None and any(key.reached(target.open(shard)) for shard in target.shards):
             return 0
@@ -60,27 +60,27 @@ def send_frame(
             if not key.of_stream:
                 raise commit_files.too_old_error(key.files)
             # a stream has no other key; its source still has the rows
-            manifests.forget(target.tables_path, key.files)
+            manifests.forget(target.tables, key.files)
             manifest = None
     manifest = manifest or _stage(target, spark, df, key, order_by)
     if not manifest.rows:
         if key.of_stream or key.anonymous:
-            manifests.discard(target.root, target.key, key.files)
+            manifests.discard(target.tables, key.files)
         return 0
     try:
         rows = commit_files.complete(target, manifest, now)
     except (StaleAttributes, QueueServiceError) as error:
         if key.anonymous:
-            manifests.discard(target.root, target.key, key.files)
+            manifests.discard(target.tables, key.files)
         elif isinstance(error, StaleAttributes):
             # written by old rules, so they are written again; the files stay, as another process may be committing
             # them, and the fence lets only one of the two do so
-            manifests.forget(target.tables_path, key.files)
+            manifests.forget(target.tables, key.files)
         raise
     if manifest.app_id is None and not rows:  # else the compactor may have committed the files
-        manifests.discard(target.root, target.key, key.files)
+        manifests.discard(target.tables, key.files)
     elif key.anonymous or key.of_stream:  # there are many of them, and the compactor may run rarely
-        manifests.forget(target.tables_path, key.files)
+        manifests.forget(target.tables, key.files)
     return rows
 
 
@@ -90,8 +90,7 @@ def _stage(target: Target, spark: SparkSession, df: DataFrame, key: SendKey, ord
     return write_files.stage(
         spark,
         df,
-        target.root,
-        target.key,
+        target.tables,
         target.shards,
         key,
         max_bytes=attributes.maximum_message_size,

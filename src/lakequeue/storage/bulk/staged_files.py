@@ -19,7 +19,6 @@ from lakequeue.errors import QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.roots import local_path
 
 ROW_GROUP = 4 << 20
 """Bytes. A receive of ten messages reads a row group; from large ones it took 2 s."""
@@ -27,10 +26,9 @@ ROW_GROUP = 4 << 20
 _COLUMNS = pa.schema([field for field in layout.MESSAGES if field.name not in layout.MESSAGE_PARTITIONS])
 
 
-def check_exist(messages_path: str, files: Sequence[DataFile]) -> None:
+def check_exist(messages: Folder, files: Sequence[DataFile]) -> None:
     """Raises FileNotFoundError if VACUUM removed one of the files of a local table; the caller holds its lock."""
-    local = local_path(messages_path)
-    gone = [] if local is None else [file.path for file in files if not os.path.exists(f"{local}/{file.path}")]
+    gone = [] if messages.local is None else [file.path for file in files if not messages.exists(file.path)]
     if gone:
         raise FileNotFoundError(f"{len(gone)} of {len(files)} files waited too long and were removed")
 
@@ -47,18 +45,16 @@ def new_folder(send_id: str) -> str:
     return f"bulk/{safe_name(send_id)}/{uuid.uuid4().hex[:8]}"
 
 
-def delete_folder(messages_path: str, name: str) -> None:
-    """Removes a directory and its files."""
-    folder = Folder(messages_path)
+def delete_folder(folder: Folder, name: str) -> None:
+    """Removes a directory in ``folder`` and its files."""
     if folder.local is not None:
         shutil.rmtree(folder.path(name), ignore_errors=True)
     else:
         folder.remove(entry.name for entry in folder.files(name))
 
 
-def list_files(messages_path: str, name: str) -> Iterator[DataFile]:
+def list_files(folder: Folder, name: str) -> Iterator[DataFile]:
     """The files that Spark wrote into a directory, in the order of its partitions, without empty ones."""
-    folder = Folder(messages_path)
     for entry in sorted(folder.files(name)):
         if entry.name.endswith(".parquet") and "/." not in entry.name:
             file = _described(folder, entry.name, entry.size)
@@ -66,31 +62,29 @@ def list_files(messages_path: str, name: str) -> Iterator[DataFile]:
                 yield file
 
 
-def read_columns(messages_path: str, file: DataFile, columns: Sequence[str]) -> pa.Table:
+def read_columns(messages: Folder, file: DataFile, columns: Sequence[str]) -> pa.Table:
     """Some columns of a file."""
-    with Folder(messages_path).parquet(file.path, file.size) as parquet:
+    with messages.parquet(file.path, file.size) as parquet:
         return parquet.read(columns, use_threads=False)
 
 
-def shard_of(messages_path: str, file: DataFile, shards: int) -> int:
+def shard_of(messages: Folder, file: DataFile, shards: int) -> int:
     """The shard that the message groups of a file hash to."""
     if shards == 1:
         return 0
-    with Folder(messages_path).parquet(file.path, file.size) as parquet:
+    with messages.parquet(file.path, file.size) as parquet:
         group = parquet.read_row_group(0, ["group_id"], use_threads=False)["group_id"][0].as_py()
     return zlib.crc32(group.encode()) % shards
 
 
-def move_file(root: str, key: str, file: DataFile, source: int, target: int) -> None:
+def move_file(tables: Folder, file: DataFile, source: int, target: int) -> None:
     """Moves a file from one shard to the same path in another."""
     if source != target:
-        tables = Folder(layout.tables_path(root, key))
         tables.move(f"{source}/messages/{file.path}", f"{target}/messages/{file.path}")
 
 
-def rewrite(messages_path: str, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
+def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
     """Writes the kept rows of a file into a new file beside it, numbered from 0 on."""
-    folder = Folder(messages_path)
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
     with (
         folder.parquet(file.path, file.size) as source,

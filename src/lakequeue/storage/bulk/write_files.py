@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests, staged_files
 from lakequeue.storage.bulk.characters import rows_with_refused_characters
 from lakequeue.storage.bulk.dedup import without_repeats
@@ -23,7 +22,8 @@ from lakequeue.storage.bulk.row_rules import (
     row_rules,
 )
 from lakequeue.storage.engines.spark_session import quoted
-from lakequeue.storage.roots import local_path, spark_uri
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.roots import spark_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 def stage(
     spark: SparkSession,
     df: DataFrame,
-    root: str,
-    key: str,
+    tables: Folder,
     shards: Sequence[int],
     name: SendKey,
     *,
@@ -49,7 +48,7 @@ def stage(
         spark: the session that the DataFrame belongs to.
         df: columns ``body`` STRING, and optionally ``delay_seconds``, ``group_id``, ``dedup_id`` and
             ``message_attributes`` (name -> text, or name -> type, string_value, binary_value).
-        root, key: the queue.
+        tables: directory of the queue.
         shards: get the files of a standard queue in turn.
         name: the key of the send; message ids are derived from it and the row's place.
         max_bytes: the largest message, in UTF-8 bytes (SND-2).
@@ -72,46 +71,46 @@ def stage(
 
     check_columns(df, None if fifo is None else fifo.order_by)
     source = _normalized(df, None if fifo is None else fifo.order_by)
-    here = local_path(root) is not None
+    here = tables.local is not None
     rules = row_rules(set(df.columns), max_bytes, max_delay, fifo, count_attributes)
     if not here:  # fetching the files to check their bytes would cost more than Spark's regular expression
         rules.append((CHARACTERS, ~allowed_characters()))
     observation = Observation(f"lakequeue-{uuid.uuid4().hex}")
     broken = [F.count_if(condition).alias(rule.name) for rule, condition in rules]
     folder, first = staged_files.new_folder(name.files), shards[0]
-    messages_path = layout.messages_path(root, key, first)
+    messages = tables / f"{first}/messages"
     try:
         rows = source.observe(observation, *broken)
         rows = _delayed(rows, default_delay) if fifo is None else _grouped(spark, rows, fifo)
-        target = spark_uri(f"{messages_path}/{folder}")
+        target = spark_uri(f"{messages.uri}/{folder}")
         _rows(rows, name.files).write.mode("error").options(**_PARQUET).parquet(target)
         counts = observation.get
-        files = list(staged_files.list_files(messages_path, folder))
+        files = list(staged_files.list_files(messages, folder))
         broken_rules = [(rule, counts[rule.name]) for rule, _ in rules if counts[rule.name]]
         if here:
-            paths = [f"{local_path(messages_path)}/{file.path}" for file in files]
+            paths = [messages.path(file.path) for file in files]
             count = rows_with_refused_characters(paths)
             broken_rules += [(CHARACTERS, count)] if count else []
         refuse(broken_rules)
         if fifo is not None:
-            files = without_repeats(messages_path, files, fifo.dedup_by_group)
-            places = [staged_files.shard_of(messages_path, file, fifo.shards) for file in files]
+            files = without_repeats(messages, files, fifo.dedup_by_group)
+            places = [staged_files.shard_of(messages, file, fifo.shards) for file in files]
         else:
             places = [shards[number % len(shards)] for number in range(len(files))]
         for file, shard in zip(files, places, strict=True):
-            staged_files.move_file(root, key, file, first, shard)
+            staged_files.move_file(tables, file, first, shard)
     except BaseException:
         for shard in shards:
             with contextlib.suppress(OSError):
-                staged_files.delete_folder(layout.messages_path(root, key, shard), folder)
+                staged_files.delete_folder(tables / f"{shard}/messages", folder)
         raise
     app_id = None if name.anonymous and len(set(places)) == 1 else name.app_id
     manifest = Manifest(name.files, app_id, name.version, list(map(WaitingFile, places, files)))
-    there = manifests.write_manifest(layout.tables_path(root, key), manifest)
+    there = manifests.write_manifest(tables, manifest)
     if there != manifest:  # another attempt at the same send was quicker; its files are used
         for shard in set(places):
             with contextlib.suppress(OSError):
-                staged_files.delete_folder(layout.messages_path(root, key, shard), folder)
+                staged_files.delete_folder(tables / f"{shard}/messages", folder)
     return there
 
 

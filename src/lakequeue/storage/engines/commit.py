@@ -14,7 +14,6 @@ from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, Table
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.retry import Races
-from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import local_path
 
 OLDEST_BASE = 3600.0
@@ -129,7 +128,7 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
 
 
 def _in_log(table: Table, version: int) -> bool:
-    return Folder(table.path).exists(entry_name(version))
+    return table.folder.exists(entry_name(version))
 
 
 def _trim(table: Table) -> None:
@@ -137,7 +136,7 @@ def _trim(table: Table) -> None:
     if local_path(table.path) is None:
         return  # there a long log is cheap, and the compactor trims it
     try:
-        trim_log(table.path, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
+        trim_log(table.folder, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
     except LockHeld:
         pass
     except Exception as error:

@@ -15,6 +15,8 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.storage.delta_log import LiveFile
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.stores import Store
 
 
 class LostRace(Exception):
@@ -66,6 +68,8 @@ class Table(Protocol):
     """
 
     path: str
+    folder: Folder
+    """Its directory."""
     commits_alone: bool
     """Whether commits on local disks need the table's lock exclusively, see `locks`."""
     loaded_at: float
@@ -144,6 +148,7 @@ class Engine(Protocol):
     """Opens and creates tables."""
 
     name: str
+    store: Store
     commits_alone: bool
     """See ``Table.commits_alone``."""
 

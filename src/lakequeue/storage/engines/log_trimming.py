@@ -10,7 +10,6 @@ from lakequeue.storage.delta_log import LOG
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.layout import Retention
-from lakequeue.storage.roots import local_path
 
 LOG_ENTRIES = 200
 """Entries that a fast-growing log keeps: each local commit lists them all, 5 ms for 1,000 more."""
@@ -19,7 +18,7 @@ READING = 15.0
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.parquet|crc)(\.crc)?$")
 
 
-def trim_log(table_path: str, retention: Retention, patience: float) -> Freed:
+def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
     """Removes log entries below the newest checkpoint that is old enough, oldest first.
 
     On local disks a checkpoint is old enough after ``retention.log_minutes``, or with ``LOG_ENTRIES`` entries
@@ -29,10 +28,10 @@ def trim_log(table_path: str, retention: Retention, patience: float) -> Freed:
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.
     """
-    entries = list(_log(table_path))
+    entries = list(_log(table))
     last = max((number for number, kind, _ in entries if kind == "json"), default=0)
-    local, now = local_path(table_path) is not None, time.time()
-    seconds = _kept_seconds(table_path, retention)
+    local, now = table.local is not None, time.time()
+    seconds = _kept_seconds(table, retention)
 
     def old_enough(number: int, entry: Entry) -> bool:
         age = now - entry.modified
@@ -43,34 +42,34 @@ def trim_log(table_path: str, retention: Retention, patience: float) -> Freed:
     old = sorted((number, entry.name) for number, _, entry in entries if safe and number < max(safe))
     if not old:
         return Freed()
-    with committing(table_path, exclusive=True, patience=patience):
-        return Folder(table_path).remove(name for _, name in old)
+    with committing(table.uri, exclusive=True, patience=patience):
+        return table.remove(name for _, name in old)
 
 
-def wants_checkpoint(table_path: str, version: int, retention: Retention) -> bool:
+def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
     """Whether a checkpoint is due, so that the log can be trimmed in time.
 
     It is when the newest is older than half the retention, unless nothing was committed since.
     """
-    checkpoints = [(number, entry.modified) for number, kind, entry in _log(table_path) if kind == "checkpoint"]
+    checkpoints = [(number, entry.modified) for number, kind, entry in _log(table) if kind == "checkpoint"]
     if not checkpoints:
         return version > 0
     number, modified = max(checkpoints)
-    return version > number and modified < time.time() - _kept_seconds(table_path, retention) / 2
+    return version > number and modified < time.time() - _kept_seconds(table, retention) / 2
 
 
-def _kept_seconds(table_path: str, retention: Retention) -> float:
-    return 60 * (retention.log_minutes if local_path(table_path) is not None else retention.remote_log_minutes)
+def _kept_seconds(table: Folder, retention: Retention) -> float:
+    return 60 * (retention.log_minutes if table.local is not None else retention.remote_log_minutes)
 
 
-def readable_from(table_path: str) -> int:
+def readable_from(table: Folder) -> int:
     """The lowest version that can still be loaded: the first one, or that of a checkpoint."""
-    return min(number for number, kind, _ in _log(table_path) if kind == "checkpoint" or number == 0)
+    return min(number for number, kind, _ in _log(table) if kind == "checkpoint" or number == 0)
 
 
-def _log(table_path: str) -> Iterable[tuple[int, str, Entry]]:
+def _log(table: Folder) -> Iterable[tuple[int, str, Entry]]:
     """Files of the log: version, kind (``json``, ``crc`` or ``checkpoint``), and the file."""
-    for entry in Folder(table_path).files(LOG):
+    for entry in table.files(LOG):
         name = entry.name.rpartition("/")[2]
         match = _LOG_FILE.match(name)
         if match:

@@ -28,7 +28,7 @@ from deltalake.transaction import AddAction
 from lakequeue.storage.delta_log import LiveFile, LogTrimmed, Snapshot
 from lakequeue.storage.engines import process
 from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, partition_text
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.stores import Store
 
 _T = TypeVar("_T")
 _WRITER = WriterProperties(compression="SNAPPY")
@@ -52,12 +52,13 @@ class PointTable:
 
     commits_alone = False
 
-    def __init__(self, path: str, version: int | None = None) -> None:
+    def __init__(self, store: Store, path: str, version: int | None = None) -> None:
         """Opens a version, None for the newest; older ones are read-only."""
         self.path = path
-        self._folder = Folder(path)
+        self.store = store
+        self.folder = store.folder(path)
         self.loaded_at = time.time()
-        self._snapshot = self._newest() if version is None else Snapshot(self._folder, version)
+        self._snapshot = self._newest() if version is None else Snapshot(self.folder, version)
         self._table: DeltaTable | None = None  # opened by the first commit
 
     @property
@@ -89,7 +90,7 @@ class PointTable:
         return [self._read(file, columns) for file in files]
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
-        with self._folder.parquet(file.name, file.size) as parquet:
+        with self.folder.parquet(file.name, file.size) as parquet:
             begin, groups, skipped = 0, [], 0
             for index in range(parquet.num_row_groups):
                 end = begin + parquet.metadata.row_group(index).num_rows
@@ -163,19 +164,19 @@ class PointTable:
     def unused(self, hours: float) -> list[str]:
         # a VACUUM of delta-rs makes two commits; a dry run only lists the files
         return _repeated(
-            lambda: DeltaTable(self.path).vacuum(
+            lambda: self._opened().vacuum(
                 retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
             )
         )
 
     def checkpoint(self) -> None:
-        _repeated(lambda: DeltaTable(self.path).create_checkpoint())
+        _repeated(lambda: self._opened().create_checkpoint())
 
     def _newest(self) -> Snapshot:
-        return _repeated(lambda: Snapshot(self._folder))
+        return _repeated(lambda: Snapshot(self.folder))
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
-        with self._folder.parquet(file.name, file.size) as parquet:
+        with self.folder.parquet(file.name, file.size) as parquet:
             return parquet.read(columns, use_threads=False)
 
     def _write(
@@ -211,7 +212,7 @@ class PointTable:
         # row groups of a few thousand rows let a receive of ten messages read little
         pq.write_table(data, target, row_group_size=4096)
         content = target.getvalue()
-        self._folder.write(path, content)
+        self.folder.write(path, content)
         minimum, maximum, nulls = {}, {}, {}
         for name in _STATISTICS & set(data.column_names):
             column = data[name]
@@ -241,15 +242,18 @@ class PointTable:
         else:
             self._snapshot.follow()
 
+    def _opened(self) -> DeltaTable:
+        return DeltaTable(self.path, storage_options=self.store.options)
+
     def _current(self) -> DeltaTable:
         table = self._table
         if table is None:
-            self._table = table = _repeated(lambda: DeltaTable(self.path))
+            self._table = table = _repeated(self._opened)
         elif table.version() != self.version:
             try:
                 table.update_incremental()
             except DeltaError:  # the log was trimmed below its version
-                self._table = table = _repeated(lambda: DeltaTable(self.path))
+                self._table = table = _repeated(self._opened)
         if table.version() != self.version:
             # on a newer version a stale commit would be accepted: two messages, one offset
             raise LostRace(f"{self.path} has moved on from version {self.version}")
@@ -262,13 +266,16 @@ class PointEngine:
     name = "point"
     commits_alone = False
 
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
     def exists(self, path: str) -> bool:
         process.claim()
-        return next(Folder(path).files("_delta_log"), None) is not None
+        return next(self.store.folder(path).files("_delta_log"), None) is not None
 
     def open(self, path: str) -> PointTable:
         process.claim()
-        return PointTable(path)
+        return PointTable(self.store, path)
 
     def create(
         self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]
@@ -276,7 +283,12 @@ class PointEngine:
         process.claim()
         try:
             DeltaTable.create(
-                path, schema, mode="ignore", partition_by=list(partitions), configuration=dict(properties)
+                path,
+                schema,
+                mode="ignore",
+                partition_by=list(partitions),
+                configuration=dict(properties),
+                storage_options=self.store.options,
             )
         except DeltaError:  # another process has just created it
             if not self.exists(path):

@@ -33,6 +33,7 @@ from lakequeue.storage.engines.spark_session import (
     write_operation,
 )
 from lakequeue.storage.roots import local_path, spark_uri
+from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,8 +48,9 @@ class SparkTable:
 
     commits_alone = True
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    def __init__(self, spark: SparkSession, store: Store, path: str) -> None:
         self.path = path
+        self.folder = store.folder(path)
         self._spark = spark
         self._uri = spark_uri(path)
         self._session = new_session(spark)
@@ -269,9 +271,10 @@ class SparkEngine:
     name = "spark"
     commits_alone = True
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, store: Store) -> None:
         process.claim()
         self._spark = spark
+        self.store = store
 
     def exists(self, path: str) -> bool:
         from delta.tables import DeltaTable
@@ -281,7 +284,7 @@ class SparkEngine:
     def open(self, path: str) -> SparkTable:
         if not self.exists(path):
             raise FileNotFoundError(path)
-        return SparkTable(self._spark, path)
+        return SparkTable(self._spark, self.store, path)
 
     def create(
         self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]

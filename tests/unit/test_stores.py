@@ -1,0 +1,64 @@
+"""Options of object stores: who gets them, and who never sees them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from lakequeue import InvalidParameterValue, LakeQueue
+from lakequeue.storage.stores import Store
+
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIA-nobody", "AWS_SECRET_ACCESS_KEY": "s3cr3t-value"}
+
+
+def test_options_never_show(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    lq = LakeQueue("s3://lake/a", storage_options=KEYS)
+    shown = repr(lq) + str(lq) + repr(lq.runtime.engine.store) + repr(vars(lq)) + caplog.text
+    assert "s3cr3t" not in shown and "AKIA" not in shown
+    assert lq.root in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"AWS_ENDPOIND_URL": "http://s3cr3t"}, "aws_endpoind_url"),
+        ({"AWS_REGION": 1}, "AWS_REGION"),
+        ({1: "a"}, "storage_options"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(options: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidParameterValue, match="storage_options") as caught:
+        LakeQueue("s3://lake/a", storage_options=KEYS | options)
+    assert told in caught.value.message and "s3cr3t" not in caught.value.message
+
+
+def test_options_reach_both_libraries_by_the_names_of_delta() -> None:
+    given = KEYS | {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "aws_allow_http": "true",
+        "timeout": "3s",
+        "max_retries": "2",
+        "AWS_S3_LOCKING_PROVIDER": "dynamodb",
+    }
+    store = Store("s3://lake/a", given)
+    store.check()
+    assert store.options == given
+    arguments = store._arguments()
+    assert arguments["config"].keys() == {"aws_access_key_id", "aws_secret_access_key", "aws_endpoint_url"}
+    assert arguments["client_options"] == {"allow_http": "true", "timeout": "3s"}
+
+
+def test_handles_with_other_options_are_not_shared() -> None:
+    one, other = (LakeQueue("s3://lake/a", storage_options=KEYS | {"AWS_REGION": each}) for each in "ab")
+    again = LakeQueue("s3a://lake/a/", storage_options=KEYS | {"AWS_REGION": "a"})
+    assert one.runtime.catalog is again.runtime.catalog
+    assert one.runtime.catalog is not other.runtime.catalog
+
+
+def test_all_tables_of_a_root_share_their_connections() -> None:
+    store = Store("s3://lake/a", KEYS)
+    one, two = store.folder("s3://lake/a/q/k/0/messages"), store.folder("s3://lake/a/queues") / "_delta_log"
+    assert one._store is two._store
+    assert (one._at("x"), two._at("x")) == ("q/k/0/messages/x", "queues/_delta_log/x")
