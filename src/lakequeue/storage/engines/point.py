@@ -243,7 +243,7 @@ class PointTable:
             self._snapshot.follow()
 
     def _opened(self) -> DeltaTable:
-        return DeltaTable(self.path, storage_options=self.store.options)
+        return DeltaTable(self.path, storage_options=self.store.delta_options)
 
     def _current(self) -> DeltaTable:
         table = self._table
@@ -288,7 +288,7 @@ class PointEngine:
                 mode="ignore",
                 partition_by=list(partitions),
                 configuration=dict(properties),
-                storage_options=self.store.options,
+                storage_options=self.store.delta_options,
             )
         except DeltaError:  # another process has just created it
             if not self.exists(path):
