@@ -263,7 +263,7 @@ class PointTable:
         self._snapshot.follow()
 
     def _opened(self) -> DeltaTable:
-        return DeltaTable(self.path, storage_options=self.store.options)
+        return DeltaTable(self.path, storage_options=self.store.delta_options)
 
     def _current(self) -> DeltaTable:
         table = self._table
