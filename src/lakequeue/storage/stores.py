@@ -66,6 +66,12 @@ class Store:
         return f"Store({self.root!r})"
 
     @cached_property
+    def arbitrated(self) -> bool:
+        """Whether writers agree through a locking provider of delta-rs, which then must make all commits."""
+        named = {name.upper(): value for name, value in {**os.environ, **self.options}.items()}
+        return bool(named.get("AWS_S3_LOCKING_PROVIDER"))
+
+    @cached_property
     def delta_options(self) -> dict[str, str]:
         """The options as delta-rs gets them."""
         if local_path(self.root) is not None:
