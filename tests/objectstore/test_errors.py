@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from lakequeue import LakeQueue, QueueClientError
 from lakequeue.cli import app
 
+pytestmark = pytest.mark.objectstore
+
 SECRET = "s3cr3t-value"
 SOON = 5.0
 """Seconds, on a busy machine."""

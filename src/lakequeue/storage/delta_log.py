@@ -164,7 +164,8 @@ class Snapshot:
             except FileNotFoundError:
                 break
         # Entries are removed oldest first: if that of this version exists, the next was not removed but never
-        # made. Object stores keep entries for a week, and no snapshot is followed that long.
+        # made. Object stores keep entries for a week and a deleted queue for a day: no snapshot is followed that
+        # long.
         if self._folder.local is not None and not self._folder.exists(entry_name(self.version)):
             raise LogTrimmed(f"{self._folder.uri} has no entry {self.version}")
 

@@ -42,6 +42,8 @@ _WRITER = WriterProperties(compression="SNAPPY")
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
+FOLLOWED = 12 * 3600.0
+"""Seconds after which a snapshot of a remote table is loaded anew: what follows it in the log may be gone."""
 
 
 class PointTable:
@@ -67,6 +69,8 @@ class PointTable:
     def refresh(self) -> None:
         asked_at = time.time()
         try:
+            if self.folder.local is None and asked_at - self.loaded_at > FOLLOWED:
+                raise LogTrimmed(f"{self.path} was last read {asked_at - self.loaded_at:.0f} s ago")
             self._snapshot.follow()
         except LogTrimmed:
             self._snapshot = self._newest()
