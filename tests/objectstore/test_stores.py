@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import obstore
 import pytest
@@ -45,7 +46,7 @@ def test_of_those_who_create_one_file_at_the_same_time_one_does(bucket: Bucket) 
         return True
 
     for race in range(150):
-        done = at_once([lambda racer=racer: create(racer, race) for racer in range(RACERS)])
+        done = at_once([partial(create, racer, race) for racer in range(RACERS)])
         assert sorted(done) == [False] * (RACERS - 1) + [True], race
         assert bytes(obstore.get(clients[0], f"{race}").bytes()) == f"{done.index(True)}".encode()
 
@@ -67,7 +68,7 @@ def test_of_those_who_commit_on_one_version_one_does(bucket: Bucket) -> None:
     for race in range(20):
         for table in tables:
             table.refresh()
-        done = at_once([lambda racer=racer: commit(racer, race) for racer in range(4)])
+        done = at_once([partial(commit, racer, race) for racer in range(4)])
         assert sorted(done) == [False, False, False, True], race
         tables[0].refresh()
         assert tables[0].version == race + 1
