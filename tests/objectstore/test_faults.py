@@ -128,6 +128,23 @@ def test_a_refused_send_changes_nothing(server: Counted, queue: Queue, path: str
     assert [row.body for row in check_log(queue)] == ["b"]
 
 
+@pytest.mark.parametrize("kind", ["refuse", "cut", "tear", "lose"])
+def test_a_read_that_failed_is_repeated(server: Counted, kind: str) -> None:
+    folder = Store("s3://lake").folder(f"s3://lake/{uuid4().hex}")
+    for name in ("a", "b"):
+        folder.write(f"x/{name}", name.encode())
+    with failing(server, kind, "", times=2, method="GET"):
+        assert folder.read("x/a") == b"a"
+    with failing(server, kind, "", times=2, method="GET"):
+        assert [entry.name for entry in folder.files("x")] == ["x/a", "x/b"]
+    with failing(server, kind, "", times=2, method="GET"):
+        assert folder.folders() == ["x"]
+    with failing(server, kind, "", times=2, method="GET") as store:
+        with pytest.raises(FileNotFoundError):
+            folder.read("x/c")
+        assert store.faults[kind] == 2
+
+
 @pytest.mark.parametrize("kind", ["cut", "tear", "lose"])
 def test_a_manifest_whose_answer_was_lost_is_known_as_ones_own(server: Counted, kind: str) -> None:
     tables = Store(f"s3://lake/{uuid4().hex}").folder(f"s3://lake/{uuid4().hex}")

@@ -173,6 +173,8 @@ class Catalog:
     def _found(self, path: str) -> Table | None:
         try:
             return self._engine.open(path)
+        except QueueClientError:
+            raise
         except Exception:
             if self._engine.exists(path):
                 raise
@@ -195,6 +197,8 @@ class Catalog:
             path = layout.queues_path(self.root)
             try:
                 self._table = self._found(path)
+            except QueueClientError:
+                raise
             except Exception as error:
                 raise QueueClientError(f"{self.root} cannot be read: {first_line(error)}") from error
             if self._table is None:
