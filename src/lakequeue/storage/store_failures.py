@@ -23,6 +23,8 @@ class _Reason(NamedTuple):
     advice: str
 
 
+_NO_CREDENTIALS = _Reason("there are no credentials", _KEYS)
+NO_CREDENTIALS = "; ".join(_NO_CREDENTIALS)
 _BUCKET = _Reason("the bucket does not exist", "create it, or correct the root")
 _RIGHT = _Reason("access is denied", "allow these credentials to list, read, write and delete below the root")
 _UNKNOWN_KEY = _Reason("the access key is not known there", _KEYS)
@@ -31,6 +33,7 @@ _EXPIRED = _Reason("the credentials have expired", "set new ones, or let the env
 _REGION = _Reason("the bucket is in another region", "set AWS_REGION to it, or AWS_ENDPOINT_URL")
 _CLOCK = _Reason("the clock of this machine is wrong", "set it")
 _BUSY = _Reason("the storage is too busy", "repeat the call later")
+_MISSING = _Reason("there is no such file or bucket", "check the root, or repeat the call")
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _BY_CODE = {
@@ -45,15 +48,15 @@ _BY_CODE = {
         ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"), _REGION
     ),
     "RequestTimeTooSkewed": _CLOCK,
+    **dict.fromkeys(("NoSuchKey", "BlobNotFound", "PathNotFound"), _MISSING),
     **dict.fromkeys(("SlowDown", "ServiceUnavailable", "ServerBusy", "TooManyRequests"), _BUSY),
 }
-_BY_STATUS = {"401": _UNKNOWN_KEY, "403": _RIGHT, "404": _BUCKET, "429": _BUSY, "503": _BUSY}
+_BY_STATUS = {"401": _UNKNOWN_KEY, "403": _RIGHT, "404": _MISSING, "429": _BUSY, "503": _BUSY}
 _BY_TEXT = {
     # before the rest: whoever has no keys asks the machine's own service for some
-    "/latest/api/token": _Reason("there are no credentials", _KEYS),
-    "/latest/meta-data/": _Reason("there are no credentials", _KEYS),
-    "/metadata/identity": _Reason("there are no credentials", _KEYS),
-    "MissingAccessKey": _Reason("there are no credentials", _KEYS),
+    **dict.fromkeys(
+        ("/latest/api/token", "/latest/meta-data/", "/metadata/identity", "MissingAccessKey"), _NO_CREDENTIALS
+    ),
     "redirect without LOCATION": _REGION,
     "ConnectionRefused": _Reason("nothing listens at the endpoint", "correct AWS_ENDPOINT_URL"),
     "Connection refused": _Reason("nothing listens at the endpoint", "correct AWS_ENDPOINT_URL"),
