@@ -81,7 +81,7 @@ def test_the_ledger_is_compacted_and_attempts_and_turns_stay(fifo: FifoHarness, 
         for action in fifo.log_actions(f"q/{queue.key}/0/receipts")
         if "commitInfo" in action
     ]
-    assert "WRITE" in commits[3:], "nothing was compacted"
+    assert "WRITE" in commits[commits.index("MERGE") :], "nothing was compacted"
     assert fifo.queue().receive(1, attempt_id="x") == lost
     assert bodies(fifo.queue().receive(10)) == ["E1", "E2", "F1", "F2", "C2", "D2"]
 

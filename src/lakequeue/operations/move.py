@@ -26,8 +26,8 @@ from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
 from lakequeue.shard.spans import joined
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.commit import first_line
 from lakequeue.storage.messages.deliver_moved import Cells, Source
+from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
     from lakequeue.conditions.predicate import Predicate

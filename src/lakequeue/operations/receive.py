@@ -27,7 +27,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, settle
 from lakequeue.runtime.waiters import Waiter
 from lakequeue.shard.commands import Claim, ClaimResult
-from lakequeue.storage.engines.commit import first_line
+from lakequeue.storage.store_failures import first_line
 
 POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
 """Shortest and longest interval between polls for changes by other processes, in microseconds (LPL-6)."""

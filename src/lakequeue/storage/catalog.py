@@ -14,11 +14,12 @@ import pyarrow as pa
 from lakequeue.errors import QueueClientError
 from lakequeue.model.names import name_hash
 from lakequeue.storage import cleaning, layout
-from lakequeue.storage.engines.commit import commit, first_line
+from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import first_line
 
 CREATION = 3600.0
 """Seconds that creating a queue with its tables may take on an object store."""

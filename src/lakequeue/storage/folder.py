@@ -6,6 +6,7 @@ import io
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ from lakequeue.storage.roots import local_path
 
 WHOLE = 4 * 2**20
 """Bytes up to which a remote file is read in one request, whatever part is needed."""
+
+CONCURRENT = 16
+"""Maximum number of remote files that one call reads at once."""
 
 
 @attrs.frozen
@@ -98,6 +102,14 @@ class Folder:
                 return file.read()
         return bytes(obstore.get(self._store, self._at(name)).bytes())
 
+    def read_all(self, names: Iterable[str]) -> Iterator[bytes]:
+        """The whole of several files, in order; remote ones are read concurrently."""
+        wanted = list(names)
+        if self.local is not None or len(wanted) < 2:
+            return map(self.read, wanted)
+        with ThreadPoolExecutor(min(CONCURRENT, len(wanted))) as pool:
+            return iter(list(pool.map(self.read, wanted)))
+
     @contextmanager
     def parquet(self, name: str, size: int) -> Iterator[pq.ParquetFile]:
         """Opens a Parquet file of a known size. Read it with ``use_threads=False``.
@@ -125,7 +137,7 @@ class Folder:
             return True
         target = self.path(name)
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        draft = f"{target}.{uuid.uuid4().hex}"
+        draft = self.path(f"{uuid.uuid4().hex}.draft")  # if the process is killed, VACUUM removes it
         with open(draft, "wb") as file:
             file.write(data)
         try:
@@ -152,10 +164,11 @@ class Folder:
         os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
         return open(self.path(name), "wb")
 
-    def files(self, prefix: str = "") -> Iterator[Entry]:
-        """Files below a subdirectory, at any depth."""
+    def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
+        """Files below a subdirectory, at any depth; of remote ones only those whose names sort after ``after``."""
         if self.local is None:
-            for chunk in obstore.list(self._store, self._at(prefix) or None):
+            offset = None if after is None else self._at(after)
+            for chunk in obstore.list(self._store, self._at(prefix) or None, offset=offset):
                 for found in chunk:
                     name = found["path"].removeprefix(self._prefix).lstrip("/")
                     yield Entry(name, found["size"], found["last_modified"].timestamp())

@@ -164,5 +164,6 @@ class Engine(Protocol):
         schema: pa.Schema,
         partitions: Sequence[str],
         properties: Mapping[str, str],
+        rows: pa.Table | None = None,
     ) -> None:
-        """Creates an empty table unless there is one."""
+        """Creates a table, with its first rows (of one partition), unless there is one."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import (
@@ -25,9 +25,11 @@ from deltalake import (
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
-from lakequeue.storage.delta_log import LiveFile, LogTrimmed, Snapshot
-from lakequeue.storage.engines import process
+from lakequeue.storage.delta_log import LiveFile, LogTrimmed, Snapshot, entry_name, parse
+from lakequeue.storage.engines import entries, process
 from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, partition_text
+from lakequeue.storage.engines.merge_rows import rewrites
+from lakequeue.storage.folder import CONCURRENT, Folder
 from lakequeue.storage.stores import Store
 
 _T = TypeVar("_T")
@@ -36,15 +38,6 @@ _WRITER = WriterProperties(compression="SNAPPY")
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
-
-
-@attrs.define
-class _Commit:
-    """A commit under way."""
-
-    table: DeltaTable
-    grown: int | None = 0
-    """Change in the number of live files; None if unknown."""
 
 
 class PointTable:
@@ -59,7 +52,8 @@ class PointTable:
         self.folder = store.folder(path)
         self.loaded_at = time.time()
         self._snapshot = self._newest() if version is None else Snapshot(self.folder, version)
-        self._table: DeltaTable | None = None  # opened by the first commit
+        self._contents: dict[str, pa.Table] = {}  # by path
+        self._table: DeltaTable | None = None  # opened by the first commit that delta-rs makes
 
     @property
     def version(self) -> int:
@@ -77,17 +71,17 @@ class PointTable:
         return self._snapshot.transactions.get(app_id)
 
     def files(self) -> list[LiveFile]:
-        try:
-            return list(self._snapshot.files().values())
-        except LogTrimmed as error:
-            raise StaleSnapshot(str(error)) from error
+        return self._snapshot.files()
 
     @property
     def file_count(self) -> int:
         return self._snapshot.file_count
 
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        return [self._read(file, columns) for file in files]
+        if self.folder.local is not None or len(files) < 2:
+            return [self._read(file, columns) for file in files]
+        with ThreadPoolExecutor(min(CONCURRENT, len(files))) as pool:
+            return list(pool.map(lambda file: self._read(file, columns), files))
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
         with self.folder.parquet(file.name, file.size) as parquet:
@@ -103,16 +97,18 @@ class PointTable:
         return table.slice(first - skipped, last - first + 1)
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
-        with self._committing(transactions) as commit:
+        if self._writes_entries:
+            self._create_entry("WRITE", [self._write_file(rows)], [], transactions, token)
+            return
+        with self._committing() as table:
             write_deltalake(
-                commit.table,
+                table,
                 rows,
                 mode="append",
                 writer_properties=_WRITER,
                 commit_properties=_properties(transactions, token),
                 post_commithook_properties=_HOOKS,
             )
-            commit.grown = 1
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
         self._write([_action(file) for file in files], "append", None, transactions, token)
@@ -136,11 +132,14 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
+        if self._writes_entries:
+            self._merge(source, on, transactions, token)
+            return
         updates = {f'"{name}"': f's."{name}"' for name in source.column_names if name != "op"}
         predicate = " AND ".join([*(f"t.{name} = s.{name}" for name in on), f"({target_filter})"])
-        with self._committing(transactions) as commit:
-            done = (
-                commit.table.merge(
+        with self._committing() as table:
+            (
+                table.merge(
                     source,
                     predicate,
                     source_alias="s",
@@ -156,7 +155,27 @@ class PointTable:
                 .when_not_matched_insert(updates, predicate="s.op = 'put'")
                 .execute()
             )
-            commit.grown = done["num_target_files_added"] - done["num_target_files_removed"]
+
+    def _merge(self, source: pa.Table, on: Sequence[str], transactions: Mapping[str, int], token: str) -> None:
+        partitions = self._snapshot.partitions
+        [key] = [name for name in on if name not in partitions]
+        live = self.files()
+        self._contents = {file.path: rows for file in live if (rows := self._contents.get(file.path)) is not None}
+        added, removed, contents = [], [], {}
+        for rewrite in rewrites(source, key, partitions, live, self._content):
+            removed += rewrite.removed
+            if len(rewrite.rows):
+                added.append(self._write_file(rewrite.rows))
+                contents[added[-1].path] = rewrite.rows.drop_columns(partitions)
+        self._create_entry("MERGE", added, removed, transactions, token)
+        self._contents |= contents
+
+    def _content(self, file: LiveFile) -> pa.Table:
+        """Rows of a file; MERGE keeps them, as most change the same few files again."""
+        rows = self._contents.get(file.path)
+        if rows is None:
+            rows = self._contents[file.path] = self._read(file, None)
+        return rows
 
     def landed(self, token: str, since: int) -> bool:
         return token in self._snapshot.tokens(since)
@@ -176,6 +195,9 @@ class PointTable:
         return _repeated(lambda: Snapshot(self.folder))
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
+        known = self._contents.get(file.path)
+        if known is not None:
+            return known if columns is None else known.select(columns)
         with self.folder.parquet(file.name, file.size) as parquet:
             return parquet.read(columns, use_threads=False)
 
@@ -187,8 +209,7 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        with self._committing(transactions) as commit:
-            table = commit.table
+        with self._committing() as table:
             table.create_write_transaction(
                 actions,
                 mode,
@@ -199,36 +220,38 @@ class PointTable:
                 post_commithook_properties=_HOOKS,
             )
             table.update_incremental()  # the handle still has the version before its own commit
-            commit.grown = None
 
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet committed."""
-        partitions = self._current().metadata().partition_columns
-        partition = {name: partition_text(rows[name][0].as_py()) for name in partitions}
-        data = rows.drop_columns(partitions)
-        folder = "/".join(f"{name}={value}" for name, value in partition.items() if name != "opened_at")
-        path = f"{folder}/{uuid.uuid4()}.parquet"
-        target = pa.BufferOutputStream()
-        # row groups of a few thousand rows let a receive of ten messages read little
-        pq.write_table(data, target, row_group_size=4096)
-        content = target.getvalue()
-        self.folder.write(path, content)
-        minimum, maximum, nulls = {}, {}, {}
-        for name in _STATISTICS & set(data.column_names):
-            column = data[name]
-            nulls[name] = column.null_count
-            if column.null_count < len(column) and not pa.types.is_timestamp(column.type):
-                bounds = pa.compute.min_max(column).as_py()
-                minimum[name], maximum[name] = bounds["min"], bounds["max"]
-        return DataFile(path, content.size, len(data), partition, minimum, maximum, nulls)
+        return write_file(self.folder, rows, self._snapshot.partitions)
+
+    @property
+    def _writes_entries(self) -> bool:
+        """Whether appends and MERGEs write their entries of the log without delta-rs."""
+        return self._snapshot.plain and not self.store.arbitrated
+
+    def _create_entry(
+        self,
+        operation: str,
+        added: Sequence[DataFile],
+        removed: Sequence[LiveFile],
+        transactions: Mapping[str, int],
+        token: str,
+    ) -> None:
+        """Commits as the version after the snapshot; LostRace if there is any such commit."""
+        data = entries.entry(operation, added, removed, transactions, token)
+        if not self.folder.create(entry_name(self.version + 1), data):
+            raise LostRace(f"{self.path} has moved on from version {self.version}")
+        self._snapshot.apply(parse(data))
+        self.loaded_at = time.time()
+        if self.version % self._snapshot.checkpoint_every == 0:
+            self.checkpoint()
 
     @contextmanager
-    def _committing(self, transactions: Mapping[str, int]) -> Iterator[_Commit]:
-        """A commit on the version of the snapshot, which then moves to the new version."""
-        base = self.version
+    def _committing(self) -> Iterator[DeltaTable]:
+        """A commit by delta-rs on the version of the snapshot, which then follows."""
         try:
-            commit = _Commit(self._current())
-            yield commit
+            yield self._current()
         except CommitFailedError as error:
             raise LostRace(str(error)) from error
         except DeltaError as error:
@@ -237,13 +260,10 @@ class PointTable:
                 raise StaleSnapshot(str(error)) from error
             raise
         self.loaded_at = time.time()
-        if commit.grown is not None and commit.table.version() == base + 1:  # no other commit in between
-            self._snapshot.adopt(transactions, commit.grown)
-        else:
-            self._snapshot.follow()
+        self._snapshot.follow()
 
     def _opened(self) -> DeltaTable:
-        return DeltaTable(self.path, storage_options=self.store.options)
+        return DeltaTable(self.path, storage_options=self.store.delta_options)
 
     def _current(self) -> DeltaTable:
         table = self._table
@@ -278,24 +298,41 @@ class PointEngine:
         return PointTable(self.store, path)
 
     def create(
-        self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]
+        self,
+        path: str,
+        schema: pa.Schema,
+        partitions: Sequence[str],
+        properties: Mapping[str, str],
+        rows: pa.Table | None = None,
     ) -> None:
         process.claim()
-        try:
-            DeltaTable.create(
-                path,
-                schema,
-                mode="ignore",
-                partition_by=list(partitions),
-                configuration=dict(properties),
-                storage_options=self.store.options,
-            )
-        except DeltaError:  # another process has just created it
-            if not self.exists(path):
-                raise
+        folder = self.store.folder(path)
+        files = [write_file(folder, rows, partitions)] if rows is not None else []
+        folder.create(entry_name(0), entries.first_entry(schema, partitions, properties, files))
 
 
-_STATISTICS = {"position", "sent_at", "delay_seconds", "first_offset", "last_offset"}
+_STATISTICS = {"position", "sent_at", "delay_seconds", "source_receive_count", "first_offset", "last_offset"}
+
+
+def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str]) -> DataFile:
+    """Writes rows of one partition as a file below a table, not yet committed."""
+    partition = {name: partition_text(rows[name][0].as_py()) for name in partitions}
+    data = rows.drop_columns(list(partitions))
+    folder = "".join(f"{name}={value}/" for name, value in partition.items() if name != "opened_at")
+    path = f"{folder}{uuid.uuid4()}.parquet"
+    target = pa.BufferOutputStream()
+    # row groups of a few thousand rows let a receive of ten messages read little
+    pq.write_table(data, target, row_group_size=4096)
+    content = target.getvalue()
+    table.write(path, content)
+    minimum, maximum, nulls = {}, {}, {}
+    for name in _STATISTICS & set(data.column_names):
+        column = data[name]
+        nulls[name] = column.null_count
+        if column.null_count < len(column) and not pa.types.is_timestamp(column.type):
+            bounds = pa.compute.min_max(column).as_py()
+            minimum[name], maximum[name] = bounds["min"], bounds["max"]
+    return DataFile(path, content.size, len(data), partition, minimum, maximum, nulls)
 
 
 def _repeated(read: Callable[[], _T]) -> _T:

@@ -289,7 +289,12 @@ class SparkEngine:
         return SparkTable(self._spark, self.store, path)
 
     def create(
-        self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]
+        self,
+        path: str,
+        schema: pa.Schema,
+        partitions: Sequence[str],
+        properties: Mapping[str, str],
+        rows: pa.Table | None = None,
     ) -> None:
         # CREATE TABLE refuses a log retention below that of files, and enables features of its own; so the first
         # commit consists of the two actions that delta-rs writes
@@ -318,3 +323,5 @@ class SparkEngine:
             txn = log.startTransaction(none, jvm.scala.Option.apply(snapshot))
             with contextlib.suppress(LostRace), lost_races():  # another process has just created it
                 txn.commit(action_sequence(jvm, map(json.dumps, actions)), write_operation(jvm, "created"))
+        if rows is not None:
+            self.open(path).append(rows, {"created": 1}, "created")

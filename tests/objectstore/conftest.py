@@ -1,0 +1,42 @@
+"""The session of Spark for tests on object stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def event_log(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Directory of what Spark records of the session."""
+    return str(tmp_path_factory.mktemp("events"))
+
+
+@pytest.fixture(scope="session")
+def spark(event_log: str) -> Iterator[SparkSession]:
+    """As the session of other tests, with the file system of S3; it has no rights to any bucket."""
+    from lakequeue.spark.session import build_session
+
+    session = build_session(
+        "lakequeue-tests",
+        "local[2]",
+        root="s3://lake",
+        **{
+            "spark.driver.memory": "2g",
+            # queries run once or twice here: compiling each of them took a fifth of the time
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": f"file://{event_log}",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+        },
+    )
+    yield session
+    session.stop()
