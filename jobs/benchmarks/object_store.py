@@ -26,9 +26,9 @@ CONTROL = "/__control__"
 """GET: number of requests by method and kind, and faults by kind if the query is ``faults``. POST: sets the delay
 in seconds and resets the count; ``faults`` (chance of each kind), ``seed``, ``late`` and ``slow`` (seconds) are
 arguments of ``Counted.fail``."""
-FAULTS = ("refuse", "slow", "cut", "tear", "late", "lose")
-"""503 before the work; a pause before it; the connection closed before it; in the middle of the answer; the answer
-sent after a long pause; never, for the connection is closed once the work is done."""
+FAULTS = ("refuse", "slow", "cut", "stall", "late", "tear", "lose")
+"""503 before the work; a pause before it; the connection closed before it; a pause before it longer than clients
+wait; such a pause after it; the connection closed in the middle of the answer; before any of the answer."""
 _SLOW_DOWN = "503 Slow Down", "SlowDown", "Please reduce your request rate."
 
 Environ = dict[str, Any]
@@ -58,6 +58,8 @@ class Counted:
         """Faults that happened, by kind."""
         self.refusal: Callable[[Environ], tuple[str, str, str] | None] = lambda environ: None
         """Status, code and message with which a request is refused, or None."""
+        self.choose: Callable[[Environ], str | None]
+        """The fault of a request, None for none; replaced by ``fail``."""
         self.fail({})
 
     def fail(
@@ -69,12 +71,13 @@ class Counted:
             chances: for each kind of ``FAULTS`` its part of all requests; no request has two faults.
             seed: of the choice of requests.
             slow: seconds of the pause before the work.
-            late: seconds of the pause after it, longer than clients wait.
+            late: seconds of the pauses that are longer than clients wait.
         """
         if unknown := chances.keys() - set(FAULTS):
             raise ValueError(f"unknown faults: {sorted(unknown)}")
         with self._lock:
             self._chances, self._draw = dict(chances), random.Random(seed)
+            self.choose = self._chosen
             self._slow, self._late = slow, late
             self.faults.clear()
 
@@ -85,15 +88,15 @@ class Counted:
         environ["wsgi.input"] = io.BytesIO(_body(environ))  # not to wait for it with the lock held
         with self._lock:
             self.requests[_kind(environ)] += 1
-            fault = self._fault()
+            fault = self.choose(environ)
             refusal = _SLOW_DOWN if fault == "refuse" else self.refusal(environ)
         if refusal is not None:
             return _refused(start, *refusal)
         if fault == "cut":
             start("200 OK", [])
             return _closed(environ)
-        if fault == "slow":
-            time.sleep(self._slow)
+        if fault in ("slow", "stall"):
+            time.sleep(self._slow if fault == "slow" else self._late)
         with self._lock:
             answer = b"".join(self._moto(environ, start))
         if fault == "late":
@@ -104,7 +107,7 @@ class Counted:
             return _torn(environ, answer)
         return [answer]
 
-    def _fault(self) -> str | None:
+    def _chosen(self, _: Environ) -> str | None:
         draw = self._draw.random()
         for kind, chance in self._chances.items():
             draw -= chance

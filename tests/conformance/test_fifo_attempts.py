@@ -15,7 +15,7 @@ from conformance.fifo import (
     send,
     shard_of,
 )
-from conformance.harness import Call, handles, point_only
+from conformance.harness import Call, handles, long_on_s3, point_only
 from lakequeue import Message
 from lakequeue.storage import ledger
 
@@ -86,7 +86,7 @@ def test_the_ledger_is_compacted_and_attempts_and_turns_stay(fifo: FifoHarness, 
     assert bodies(fifo.queue().receive(10)) == ["E1", "E2", "F1", "F2", "C2", "D2"]
 
 
-@point_only
+@long_on_s3
 @pytest.mark.spec("ATT-1", "ATT-3", "ATT-8", "ATT-11", "DLT-3")
 def test_attempt_ids_find_their_shard(fifo: FifoHarness, clock):
     queue = fifo.create(deduplication_scope="message_group", shards=4)

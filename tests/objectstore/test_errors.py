@@ -9,10 +9,13 @@ from uuid import uuid4
 import attrs
 import pytest
 from benchmarks.object_store import Counted, environment, serve
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from lakequeue import LakeQueue, QueueClientError
 from lakequeue.cli import app
+
+pytestmark = pytest.mark.objectstore
 
 SECRET = "s3cr3t-value"
 SOON = 5.0
@@ -94,15 +97,9 @@ CASES = {
 CALLS: dict[str, Callable[[LakeQueue], object]] = {
     "create": lambda lq: lq.create_queue("orders"),
     "list": lambda lq: lq.list_queues(),
-    # through delta-rs, which reports in its own way
-    "commit": lambda lq: lq.runtime.engine.create(f"{lq.root}/queues", *_table()),
+    # delta-rs reports in its own way
+    "open": lambda lq: DeltaTable(f"{lq.root}/queues", storage_options=lq.runtime.engine.store.delta_options),
 }
-
-
-def _table() -> tuple[object, ...]:
-    from lakequeue.storage import layout
-
-    return layout.QUEUES, [], layout.QUEUES_PROPERTIES
 
 
 @pytest.mark.spec("ERR-2")

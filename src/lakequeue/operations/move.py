@@ -56,7 +56,7 @@ def claim(queue: OpenQueue, shard: ShardService, command: Claim) -> Result:
         target = result.value.unresolved
         if target is not None:
             key = _key(queue, target)
-            if key is None:
+            if key is None or key == queue.key:  # what is its own dead-letter queue keeps its messages
                 missing[target] = None
             else:
                 queue.dead_letter_keys[target] = key

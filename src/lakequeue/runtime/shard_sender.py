@@ -152,8 +152,8 @@ class ShardSender(ShardReader):
                 calls.committed(self.shard, races.lost)
                 if not sends[0].attributes.fifo:  # on FIFO queues the group determines the shard
                     self.shared.home.committed(self.shard, races.lost)
-                with self._body_lock:
-                    self._bodies.remember(done.first, done.rows)
+                self._bodies.remember(done.first, done.rows)
+                self.announce_append(appender.table)
                 return answers, done
             races.lose()
             self._send_turns.ask(appender.table, races.lost)

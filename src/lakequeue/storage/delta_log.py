@@ -27,6 +27,8 @@ _ENTRY = re.compile(r"(\d{20})\.json")
 
 _ONE_BY_ONE = 2
 """Entries that a snapshot on an object store follows one by one; further ones are listed and read together."""
+_LEARNED = 100
+"""Maximum number of entries that wait to be applied."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 _PLAIN_WRITER = 2
 """Highest version of the protocol that asks nothing of writers that this package does not do."""
@@ -123,6 +125,7 @@ class Snapshot:
         self.transactions: dict[str, int] = {}
         self._folder = folder
         self._files: dict[str, LiveFile] = {}
+        self._learned: dict[int, Entry] = {}
         self.partitions: list[str] = []
         """Names of the partition columns."""
         self.checkpoint_every = 100
@@ -150,19 +153,34 @@ class Snapshot:
         Raises:
             LogTrimmed: entries after this version were removed.
         """
+        self.advance()
         for followed in count():
             if followed == _ONE_BY_ONE and self._folder.local is None:
                 names = self._folder.files(LOG, after=entry_name(self.version))
                 self._apply_many(sorted(int(match[1]) for each in names if (match := _ENTRY.search(each.name))))
                 break
             try:
-                self.apply(self._entry(self.version + 1))
+                self.apply(self.next())
             except FileNotFoundError:
                 break
         # Entries are removed oldest first: if that of this version exists, the next was not removed but never
-        # made. Object stores keep entries for a week, and no snapshot is followed that long.
+        # made. Object stores keep entries for a week and a deleted queue for a day: no snapshot is followed that
+        # long.
         if self._folder.local is not None and not self._folder.exists(entry_name(self.version)):
             raise LogTrimmed(f"{self._folder.uri} has no entry {self.version}")
+
+    def learn(self, version: int, entry: Entry) -> None:
+        """Takes note of an entry that this process committed elsewhere, so as not to read it. Thread-safe."""
+        if len(self._learned) < _LEARNED:
+            self._learned[version] = entry
+
+    def advance(self) -> None:
+        """Applies entries that were learned and follow this version; asks storage for nothing."""
+        while (entry := self._learned.pop(self.version + 1, None)) is not None:
+            self.apply(entry)
+        if self._learned:
+            for version in [version for version in list(self._learned) if version <= self.version]:
+                self._learned.pop(version, None)
 
     def files(self) -> list[LiveFile]:
         """The live files."""
@@ -172,6 +190,10 @@ class Snapshot:
     def file_count(self) -> int:
         """Number of live files."""
         return len(self._files)
+
+    def next(self) -> Entry:
+        """The entry after this version; FileNotFoundError if there is none."""
+        return self._entry(self.version + 1)
 
     def tokens(self, since: int) -> Iterator[str | None]:
         """Tokens of the commits after a version, up to the first whose entry is missing."""

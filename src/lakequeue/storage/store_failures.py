@@ -91,7 +91,7 @@ def unsettled_version(error: BaseException, next_version: int) -> int | None:
 
 def _explained(text: str) -> str | None:
     tried = _TRIED.search(text)
-    if tried is None and "MissingAccessKey" not in text and "Error getting list response" not in text:
+    if tried is None and "MissingAccessKey" not in text and "response body error" not in text:
         return None
     flat = _flat(text)
     code, status = _CODE.search(text), _STATUS.search(flat)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from deltalake import Schema
@@ -81,7 +82,7 @@ def _commit_info(operation: str, now: int, token: str) -> dict[str, Any]:
 
 def _add(file: DataFile, now: int) -> dict[str, Any]:
     return {
-        "path": file.path,
+        "path": quote(file.path, safe="/="),
         "partitionValues": dict(file.partition),
         "size": file.size,
         "modificationTime": now,

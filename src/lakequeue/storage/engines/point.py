@@ -5,6 +5,8 @@ delta-rs makes the commits; the log is read by ``delta_log``.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,19 +27,23 @@ from deltalake import (
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
-from lakequeue.storage.delta_log import LiveFile, LogTrimmed, Snapshot, entry_name, parse
+from lakequeue.storage.delta_log import Entry, LiveFile, LogTrimmed, Snapshot, entry_name, parse
 from lakequeue.storage.engines import entries, process
-from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, partition_text
+from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, Table, partition_text
 from lakequeue.storage.engines.merge_rows import rewrites
 from lakequeue.storage.folder import CONCURRENT, Folder
+from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
+_log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
 _WRITER = WriterProperties(compression="SNAPPY")
 # the log is a part of the fence: only `log_trimming` removes its entries
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
+FOLLOWED = 12 * 3600.0
+"""Seconds after which a snapshot of a remote table is loaded anew: what follows it in the log may be gone."""
 
 
 class PointTable:
@@ -52,6 +58,7 @@ class PointTable:
         self.folder = store.folder(path)
         self.loaded_at = time.time()
         self._snapshot = self._newest() if version is None else Snapshot(self.folder, version)
+        self._committed: tuple[int, Entry] | None = None  # the last entry written, and its version
         self._contents: dict[str, pa.Table] = {}  # by path
         self._table: DeltaTable | None = None  # opened by the first commit that delta-rs makes
 
@@ -62,10 +69,19 @@ class PointTable:
     def refresh(self) -> None:
         asked_at = time.time()
         try:
+            if self.folder.local is None and asked_at - self.loaded_at > FOLLOWED:
+                raise LogTrimmed(f"{self.path} was last read {asked_at - self.loaded_at:.0f} s ago")
             self._snapshot.follow()
         except LogTrimmed:
             self._snapshot = self._newest()
         self.loaded_at = asked_at
+
+    def learn(self, other: Table) -> None:
+        if isinstance(other, PointTable) and other._committed is not None:
+            self._snapshot.learn(*other._committed)
+
+    def advance(self) -> None:
+        self._snapshot.advance()
 
     def transaction(self, app_id: str) -> int | None:
         return self._snapshot.transactions.get(app_id)
@@ -111,7 +127,10 @@ class PointTable:
             )
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
-        self._write([_action(file) for file in files], "append", None, transactions, token)
+        if self._writes_entries:
+            self._create_entry("WRITE", files, [], transactions, token, rebased=True)
+        else:
+            self._write([_action(file) for file in files], "append", None, transactions, token)
 
     def replace(
         self,
@@ -120,6 +139,11 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
+        if self._writes_entries:
+            removed = [file for file in self.files() if _within(file, partition)]
+            added = [self._write_file(each) for each in rows]
+            self._create_entry("WRITE", added, removed, transactions, token, partition, rebased=True)
+            return
         filters = [(name, "in", [partition_text(value) for value in values]) for name, values in partition.items()]
         actions = [_action(self._write_file(each)) for each in rows]
         self._write(actions, "overwrite", filters, transactions, token)
@@ -227,7 +251,7 @@ class PointTable:
 
     @property
     def _writes_entries(self) -> bool:
-        """Whether appends and MERGEs write their entries of the log without delta-rs."""
+        """Whether commits write their entries of the log without delta-rs."""
         return self._snapshot.plain and not self.store.arbitrated
 
     def _create_entry(
@@ -237,15 +261,49 @@ class PointTable:
         removed: Sequence[LiveFile],
         transactions: Mapping[str, int],
         token: str,
+        replaced: Mapping[str, Sequence[int | bool | str]] | None = None,
+        *,
+        rebased: bool = False,
     ) -> None:
-        """Commits as the version after the snapshot; LostRace if there is any such commit."""
+        """Commits as the version after the snapshot.
+
+        If there is such a version, the race is lost; with ``rebased`` only if it has one of the application ids,
+        or changed what is ``removed`` or ``replaced``, and else the next version is tried. So a merge of segments,
+        which takes long, lands beside a steady flow of sends.
+
+        Raises:
+            LostRace: another commit came first.
+        """
         data = entries.entry(operation, added, removed, transactions, token)
-        if not self.folder.create(entry_name(self.version + 1), data):
-            raise LostRace(f"{self.path} has moved on from version {self.version}")
-        self._snapshot.apply(parse(data))
+        gone = {file.path for file in removed}
+        while not self.folder.create(entry_name(self.version + 1), data):
+            other = self._snapshot.next() if rebased else None
+            if (
+                other is None
+                or other.metadata
+                or other.protocol
+                or not other.transactions.keys().isdisjoint(transactions)
+                or not gone.isdisjoint(other.removed)
+                or any(replaced and _within(file, replaced) for file in other.added)
+            ):
+                raise LostRace(f"{self.path} has moved on from version {self.version}")
+            self._snapshot.apply(other)
+        entry = parse(data)
+        self._snapshot.apply(entry)
+        self._committed = self.version, entry
         self.loaded_at = time.time()
-        if self.version % self._snapshot.checkpoint_every == 0:
+        if self.version % self._snapshot.checkpoint_every:
+            return
+        if self.folder.local is not None:
             self.checkpoint()
+        else:  # delta-rs reads every entry twice for it: half a second at 20 ms a request
+            threading.Thread(target=self._checkpoint_beside, name="lakequeue-checkpoint").start()
+
+    def _checkpoint_beside(self) -> None:
+        try:
+            self.checkpoint()
+        except Exception as error:  # the next one covers it
+            _log.warning("a checkpoint of %s failed: %s", self.path, first_line(error))
 
     @contextmanager
     def _committing(self) -> Iterator[DeltaTable]:
@@ -312,6 +370,11 @@ class PointEngine:
 
 
 _STATISTICS = {"position", "sent_at", "delay_seconds", "source_receive_count", "first_offset", "last_offset"}
+
+
+def _within(file: LiveFile, partition: Mapping[str, Sequence[int | bool | str]]) -> bool:
+    """Whether a file's partition values are among those given."""
+    return all(file.partition[name] in values for name, values in partition.items())
 
 
 def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str]) -> DataFile:

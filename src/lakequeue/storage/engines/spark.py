@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakequeue.storage.delta_log import LiveFile, live_file
 from lakequeue.storage.engines import process, spark_access
-from lakequeue.storage.engines.interface import DataFile, LostRace, partition_text
+from lakequeue.storage.engines.interface import DataFile, LostRace, Table, partition_text
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.spark_session import (
     action_sequence,
@@ -78,6 +78,12 @@ class SparkTable:
             self._files = None
         self._snapshot: Any = snapshot
         self.loaded_at = asked_at
+
+    def learn(self, other: Table) -> None:
+        pass
+
+    def advance(self) -> None:
+        pass
 
     def transaction(self, app_id: str) -> int | None:
         found = self._snapshot.transactions().get(app_id)
