@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from uuid import uuid4
 
 import attrs
@@ -132,3 +134,21 @@ def test_the_command_line_tells_it_in_one_line_too(server: Server, wrong: str) -
     done = CliRunner().invoke(app, ["--root", f"s3://{case.bucket}/a", *options, "create", "orders"])
     assert done.exit_code != 0
     assert case.told.split(" (")[0] in " ".join(done.output.split()) and SECRET not in done.output
+
+
+def test_missing_credentials_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in environment(""):
+        monkeypatch.delenv(name, raising=False)
+    with ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        host, port = silent.getsockname()
+        for _ in range(2):  # its queue is full: it is as a network that drops what it gets
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex((host, port))
+        lq = LakeQueue("s3://lake/a", storage_options={"AWS_METADATA_ENDPOINT": f"http://{host}:{port}"})
+        began = time.monotonic()
+        for call in (lambda: lq.create_queue("orders"), lq.list_queues):
+            with pytest.raises(QueueClientError, match="s3://lake/a .*no credentials; set AWS_ACCESS_KEY_ID"):
+                call()
+        assert time.monotonic() - began < SOON

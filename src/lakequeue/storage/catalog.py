@@ -185,6 +185,8 @@ class Catalog:
             try:
                 found = self._engine.exists(path)
                 self._table = self._engine.open(path) if found else None
+            except QueueClientError:
+                raise
             except Exception as error:
                 raise QueueClientError(f"{self.root} cannot be read: {first_line(error)}") from error
             if self._table is None:

@@ -23,6 +23,8 @@ class _Reason(NamedTuple):
     advice: str
 
 
+_NO_CREDENTIALS = _Reason("there are no credentials", _KEYS)
+NO_CREDENTIALS = "; ".join(_NO_CREDENTIALS)
 _BUCKET = _Reason("the bucket does not exist", "create it, or correct the root")
 _RIGHT = _Reason("access is denied", "allow these credentials to list, read, write and delete below the root")
 _UNKNOWN_KEY = _Reason("the access key is not known there", _KEYS)
@@ -50,10 +52,9 @@ _BY_CODE = {
 _BY_STATUS = {"401": _UNKNOWN_KEY, "403": _RIGHT, "404": _BUCKET, "429": _BUSY, "503": _BUSY}
 _BY_TEXT = {
     # before the rest: whoever has no keys asks the machine's own service for some
-    "/latest/api/token": _Reason("there are no credentials", _KEYS),
-    "/latest/meta-data/": _Reason("there are no credentials", _KEYS),
-    "/metadata/identity": _Reason("there are no credentials", _KEYS),
-    "MissingAccessKey": _Reason("there are no credentials", _KEYS),
+    **dict.fromkeys(
+        ("/latest/api/token", "/latest/meta-data/", "/metadata/identity", "MissingAccessKey"), _NO_CREDENTIALS
+    ),
     "redirect without LOCATION": _REGION,
     "ConnectionRefused": _Reason("nothing listens at the endpoint", "correct AWS_ENDPOINT_URL"),
     "Connection refused": _Reason("nothing listens at the endpoint", "correct AWS_ENDPOINT_URL"),

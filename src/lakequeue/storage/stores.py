@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import uuid
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import ObjectStore, from_url
@@ -16,6 +18,7 @@ from obstore.store import ObjectStore, from_url
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import NO_CREDENTIALS
 
 CHECKS = "checks"
 """Directory of a new remote root, where it is seen what the storage can do."""
@@ -38,6 +41,14 @@ _CLIENT = frozenset(
     }
 )
 """Options of every store's HTTP client, with or without a prefix."""
+_CREDENTIALS = {
+    "access_key_id",
+    "container_credentials_full_uri",
+    "container_credentials_relative_uri",
+    "skip_signature",
+    "web_identity_token_file",
+}
+"""Options of S3 that give credentials, or tell where they come from."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
 """Beginnings of options that only delta-rs knows."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
@@ -123,7 +134,22 @@ class Store:
 
     @cached_property
     def _shared(self) -> ObjectStore:
+        self._check_credentials()
         return self._client(self.root)
+
+    def _check_credentials(self) -> None:
+        """QueueClientError if there are no credentials of S3 and no machine's service that might have some.
+
+        Both libraries look for that service for as long as they repeat requests.
+        """
+        given = {_bare(name): value for name, value in (os.environ | self.options).items()}
+        if not self.root.startswith("s3://") or given.keys() & _CREDENTIALS:
+            return
+        service = urlsplit(given.get("metadata_endpoint", "http://169.254.169.254"))
+        try:
+            socket.create_connection((service.hostname, service.port or 80), timeout=1).close()
+        except OSError:
+            raise QueueClientError(f"{self.root} cannot be reached: {NO_CREDENTIALS}") from None
 
     @property
     def _folder(self) -> Folder:
