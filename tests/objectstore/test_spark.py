@@ -76,17 +76,17 @@ def test_a_dataframe_is_sent_once_and_leased(lq: LakeQueue, spark: SparkSession)
     rows = numbered(spark, 1_000).select("body")
     assert [queue.send_dataframe(rows, send_id="load") for _ in range(2)] == [1_000, 0]
     queue.send("1000")
-    lease = queue.lease(2_000, 60)
-    assert lease is not None and lease.extend(120).done == 1_001
+    lease = queue.lease(2_000, 3600)
+    assert lease is not None and lease.extend(7200).done == 1_001
     with lease.keep_alive(HeartbeatRenewal()):
         assert Counter(bodies(lease.messages)) == expected(1_001)
     assert lease.delete_except(lease.messages.where("body < '2'")).done == 1_001
     left = [str(number) for number in range(1_001) if str(number) < "2"]
     assert queue.counts().visible == len(left)
-    again = queue.lease(2_000, 60)
+    again = queue.lease(2_000, 3600)
     assert again is not None and sorted(bodies(again.messages)) == sorted(left)
     again.release()
-    last = queue.lease(2_000, 60)
+    last = queue.lease(2_000, 3600)
     assert last is not None and last.delete().done == len(left)
     assert queue.counts().visible == queue.counts().in_flight == 0
 
@@ -96,7 +96,7 @@ def test_groups_stay_in_order_and_duplicates_are_left_out(lq: LakeQueue, spark: 
     queue.send("0", group_id="0", dedup_id="0")
     rows = numbered(spark, 200).selectExpr("*", "body AS dedup_id")
     queue.send_dataframe(rows)
-    lease = queue.lease(1_000, 60)
+    lease = queue.lease(1_000, 3600)
     assert lease is not None
     found = lease.messages.orderBy("shard", "offset").select("group_id", "body").collect()
     for group in map(str, range(GROUPS)):
@@ -108,12 +108,12 @@ def test_a_lost_answer_does_not_lose_the_files_of_a_send(lq: LakeQueue, spark: S
     proxy.lose_below = "/manifests/"
     assert queue.send_dataframe(numbered(spark, 10).select("body"), send_id="load") == 10
     assert not proxy.lose_below
-    lease = queue.lease(100, 60)
+    lease = queue.lease(100, 3600)
     assert lease is not None and Counter(bodies(lease.messages)) == expected(10)
 
 
 def test_streams_keep_their_checkpoints_on_the_store(lq: LakeQueue, spark: SparkSession, tmp_path: Path) -> None:
-    queue = lq.create_queue("orders", visibility_timeout=60)
+    queue = lq.create_queue("orders", visibility_timeout=3600)
     dropped = tmp_path / "dropped"
     dropped.mkdir()
     source = spark.readStream.format("text").load(str(dropped)).withColumnRenamed("value", "body")
@@ -143,7 +143,7 @@ def test_one_of_two_streams_gets_a_new_checkpoint(lq: LakeQueue, spark: SparkSes
 def test_a_pass_of_the_compactor_frees_what_was_consumed(lq: LakeQueue, spark: SparkSession) -> None:
     queue = lq.create_queue("orders")
     queue.send_dataframe(numbered(spark, 100).select("body"))
-    lease = queue.lease(100, 60)
+    lease = queue.lease(100, 3600)
     assert lease is not None and lease.delete().done == 100
     queue.send("stays")
     summaries = lq.compact()
@@ -153,7 +153,7 @@ def test_a_pass_of_the_compactor_frees_what_was_consumed(lq: LakeQueue, spark: S
 
 
 def test_views_show_the_messages_of_a_root(lq: LakeQueue, spark: SparkSession) -> None:
-    queue = lq.create_queue("orders")
+    queue = lq.create_queue("orders", visibility_timeout=3600)
     queue.send_dataframe(numbered(spark, 10).select("body"))
     [message] = queue.receive()
     lq.register_views(spark)
@@ -168,7 +168,7 @@ def test_no_secret_is_in_a_plan_a_setting_or_the_log_of_events(
 ) -> None:
     queue: Queue = lq.create_queue("orders")
     queue.send_dataframe(numbered(spark, 10).select("body"))
-    lease = queue.lease(100, 60)
+    lease = queue.lease(100, 3600)
     assert lease is not None and lease.messages.count() == 10
     lq.register_views(spark)
     lease.messages.explain("extended")
