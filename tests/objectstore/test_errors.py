@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from lakequeue import LakeQueue, QueueClientError
 from lakequeue.cli import app
+from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.stores import Store
 
 pytestmark = pytest.mark.objectstore
 
@@ -134,6 +136,14 @@ def test_the_command_line_tells_it_in_one_line_too(server: Server, wrong: str) -
     done = CliRunner().invoke(app, ["--root", f"s3://{case.bucket}/a", *options, "create", "orders"])
     assert done.exit_code != 0
     assert case.told.split(" (")[0] in " ".join(done.output.split()) and SECRET not in done.output
+
+
+def test_a_missing_file_is_no_missing_bucket(server: Server) -> None:
+    folder = Store("s3://lake/a", server.options(AWS_SESSION_TOKEN=None)).folder("s3://lake/a/b")
+    for call in (folder.read, folder.size):
+        with pytest.raises(FileNotFoundError) as caught:
+            call("c")
+        assert first_line(caught.value).startswith("there is no such file or bucket (")
 
 
 def test_missing_credentials_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

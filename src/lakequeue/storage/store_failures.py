@@ -33,6 +33,7 @@ _EXPIRED = _Reason("the credentials have expired", "set new ones, or let the env
 _REGION = _Reason("the bucket is in another region", "set AWS_REGION to it, or AWS_ENDPOINT_URL")
 _CLOCK = _Reason("the clock of this machine is wrong", "set it")
 _BUSY = _Reason("the storage is too busy", "repeat the call later")
+_MISSING = _Reason("there is no such file or bucket", "check the root, or repeat the call")
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _BY_CODE = {
@@ -47,9 +48,10 @@ _BY_CODE = {
         ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"), _REGION
     ),
     "RequestTimeTooSkewed": _CLOCK,
+    **dict.fromkeys(("NoSuchKey", "BlobNotFound", "PathNotFound"), _MISSING),
     **dict.fromkeys(("SlowDown", "ServiceUnavailable", "ServerBusy", "TooManyRequests"), _BUSY),
 }
-_BY_STATUS = {"401": _UNKNOWN_KEY, "403": _RIGHT, "404": _BUCKET, "429": _BUSY, "503": _BUSY}
+_BY_STATUS = {"401": _UNKNOWN_KEY, "403": _RIGHT, "404": _MISSING, "429": _BUSY, "503": _BUSY}
 _BY_TEXT = {
     # before the rest: whoever has no keys asks the machine's own service for some
     **dict.fromkeys(
