@@ -183,6 +183,7 @@ class LakeQueue:
             QueueClientError: the log of a table no longer reaches back to ``as_of``.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
+        self._runtime.allow(spark)
         for statement in self.view_statements(now, as_of):
             spark.sql(statement)
 
