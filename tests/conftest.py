@@ -12,6 +12,8 @@ import pytest
 
 from lakequeue import LakeQueue
 from lakequeue.testing import ManualClock
+from objectstore import servers
+from objectstore.servers import Bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +45,21 @@ def clock() -> ManualClock:
 def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
     """A root that does not exist yet."""
     return LakeQueue(str(tmp_path / "root"), clock=clock)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Bucket]:
+    """A server of S3 for the whole run."""
+    with servers.s3() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def s3_root(s3_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A root on S3 that does not exist yet; the environment leads there."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_server.new_root()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""An S3 server for tests and benchmarks: moto behind a lock, with a delay and a count of requests.
+"""An S3 server for tests and benchmarks: moto behind a lock, with a delay, a count of requests, and faults.
 
 ``python object_store.py`` serves one bucket, ``lake``, in memory, and prints its port. moto does not make
 conditional PUTs atomic, so it gets one request at a time; delays run concurrently.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import io
 import json
 import logging
+import random
+import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -21,7 +23,13 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 BUCKET = "lake"
 CONTROL = "/__control__"
-"""GET: number of requests by method and kind. POST: sets the delay in seconds and resets the count."""
+"""GET: number of requests by method and kind, and faults by kind if the query is ``faults``. POST: sets the delay
+in seconds and resets the count; ``faults`` (chance of each kind), ``seed``, ``late`` and ``slow`` (seconds) are
+arguments of ``Counted.fail``."""
+FAULTS = ("refuse", "slow", "cut", "stall", "late", "tear", "lose")
+"""503 before the work; a pause before it; the connection closed before it; a pause before it longer than clients
+wait; such a pause after it; the connection closed in the middle of the answer; before any of the answer."""
+_SLOW_DOWN = "503 Slow Down", "SlowDown", "Please reduce your request rate."
 
 Environ = dict[str, Any]
 Start = Callable[..., Any]
@@ -39,13 +47,39 @@ def environment(url: str) -> dict[str, str]:
 
 
 class Counted:
-    """WSGI application: counts and delays requests to moto."""
+    """WSGI application: counts requests to moto, delays them, and makes some of them fail."""
 
     def __init__(self) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self.requests: Counter[str] = Counter()
         self.delay = 0.0
+        self.faults: Counter[str] = Counter()
+        """Faults that happened, by kind."""
+        self.refusal: Callable[[Environ], tuple[str, str, str] | None] = lambda environ: None
+        """Status, code and message with which a request is refused, or None."""
+        self.choose: Callable[[Environ], str | None]
+        """The fault of a request, None for none; replaced by ``fail``."""
+        self.fail({})
+
+    def fail(
+        self, chances: Mapping[str, float], *, seed: int | None = None, slow: float = 0.3, late: float = 8.0
+    ) -> None:
+        """Makes requests fail from now on, and forgets how many did.
+
+        Args:
+            chances: for each kind of ``FAULTS`` its part of all requests; no request has two faults.
+            seed: of the choice of requests.
+            slow: seconds of the pause before the work.
+            late: seconds of the pauses that are longer than clients wait.
+        """
+        if unknown := chances.keys() - set(FAULTS):
+            raise ValueError(f"unknown faults: {sorted(unknown)}")
+        with self._lock:
+            self._chances, self._draw = dict(chances), random.Random(seed)
+            self.choose = self._chosen
+            self._slow, self._late = slow, late
+            self.faults.clear()
 
     def __call__(self, environ: Environ, start: Start) -> Iterable[bytes]:
         if environ["PATH_INFO"] == CONTROL:
@@ -54,14 +88,67 @@ class Counted:
         environ["wsgi.input"] = io.BytesIO(_body(environ))  # not to wait for it with the lock held
         with self._lock:
             self.requests[_kind(environ)] += 1
-            return list(self._moto(environ, start))
+            fault = self.choose(environ)
+            refusal = _SLOW_DOWN if fault == "refuse" else self.refusal(environ)
+        if refusal is not None:
+            return _refused(start, *refusal)
+        if fault == "cut":
+            start("200 OK", [])
+            return _closed(environ)
+        if fault in ("slow", "stall"):
+            time.sleep(self._slow if fault == "slow" else self._late)
+        with self._lock:
+            answer = b"".join(self._moto(environ, start))
+        if fault == "late":
+            time.sleep(self._late)
+        if fault == "lose":
+            return _closed(environ)
+        if fault == "tear":
+            return _torn(environ, answer)
+        return [answer]
+
+    def _chosen(self, _: Environ) -> str | None:
+        draw = self._draw.random()
+        for kind, chance in self._chances.items():
+            draw -= chance
+            if draw < 0:
+                self.faults[kind] += 1
+                return kind
+        return None
 
     def _control(self, environ: Environ, start: Start) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] == "POST":
-            self.delay = json.loads(_body(environ)).get("delay", self.delay)
+            asked = json.loads(_body(environ))
+            self.delay = asked.pop("delay", self.delay)
+            if "faults" in asked:
+                self.fail(asked.pop("faults"), **asked)
             self.requests.clear()
         start("200 OK", [("Content-Type", "application/json")])
-        return [json.dumps(dict(self.requests)).encode()]
+        return [json.dumps(dict(self.faults if environ["QUERY_STRING"] == "faults" else self.requests)).encode()]
+
+
+def _refused(start: Start, status: str, code: str, message: str) -> Iterable[bytes]:
+    start(status, [("Content-Type", "application/xml")])
+    return [f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()]
+
+
+def _closed(environ: Environ, *sent: bytes) -> Iterable[bytes]:
+    """Closes the connection after the bytes given; what WSGI writes after that reaches nobody."""
+    connection = environ["werkzeug.socket"]
+    for part in sent:
+        connection.sendall(part)
+    connection.shutdown(socket.SHUT_RDWR)
+    return [b""]
+
+
+def _torn(environ: Environ, answer: bytes) -> Iterable[bytes]:
+    """The first half of an answer, or of its headers if it has no body; then the connection is closed."""
+    if not answer:
+        yield from _closed(environ, b"HTTP/1.1 200 OK\r\nContent-")
+        return
+    yield answer[: len(answer) // 2]
+    _closed(environ)
+    yield answer[len(answer) // 2 :]
 
 
 def _body(environ: Environ) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,12 @@ def stopped_in(patch: pytest.MonkeyPatch, method: str, meanwhile: Callable[[], A
 
 def _files(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+
+
+def time_flies(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Makes the machine's wall clock jump, as after a suspend."""
+    now = time.time
+    patch.setattr("lakequeue.storage.engines.commit.time.time", lambda: now() + seconds)
 
 
 def short_logs(patch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from concurrency.harness import (
 from lakequeue import LakeQueue, QueueDoesNotExist, RequestThrottled, SendEntry
 from lakequeue.operations import queues
 from lakequeue.storage import layout
+from lakequeue.storage.delta_log import Entry
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import merge_segments
@@ -155,17 +156,17 @@ class TestMerging:
         appender = shard_of(queue)._open_appender()
         appender.refresh()
         table = appender.table
-        follow, done = table._snapshot.follow, []
+        apply, done = table._snapshot.apply, []
 
-        def overtaken() -> None:  # after the first replacement landed, before its outcome is loaded
+        def overtaken(entry: Entry) -> None:  # after the first replacement landed, before its outcome is loaded
             if not done:
                 done.append(1)
                 theirs = shard_of(other)._open_appender().table
                 theirs.refresh()
                 merge_segments.merge_recent(theirs, 0)
-            follow()
+            apply(entry)
 
-        monkeypatch.setattr(table._snapshot, "follow", overtaken)
+        monkeypatch.setattr(table._snapshot, "apply", overtaken)
         merge_segments.merge_recent(table, 0)
         assert done
         assert len(check_log(queue)) == 12

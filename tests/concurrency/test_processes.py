@@ -45,7 +45,10 @@ class Workers:
     """The workers of one test."""
 
     root: Path
+    """Diaries and the like are beside it; with a ``uri`` that is all it is for."""
     queue: Queue
+    uri: str | None = None
+    """The root, if it is on an object store, which the environment's variables reach."""
     running: dict[str, subprocess.Popen[bytes]] = attrs.field(factory=dict)
     killed: int = 0
     stopped: int = 0
@@ -58,7 +61,7 @@ class Workers:
         return self.root.parent / f"{name}.jsonl"
 
     def start(self, name: str, engine: str = "point", pause: float = 0) -> None:
-        command = [sys.executable, str(WORKER), "work", str(self.root), engine, name]
+        command = [sys.executable, str(WORKER), "work", self.uri or str(self.root), engine, name]
         errors = open(self.root.parent / f"{name}.stderr", "wb")  # noqa: SIM115 (the child's)
         self.running[name] = subprocess.Popen(
             [*command, str(self.diary(name)), str(self.stop_file), str(pause)],
@@ -106,7 +109,7 @@ class Workers:
 
     def start_compactor(self, name: str) -> None:
         """A process that removes everything that only the commit lock protects."""
-        command = [sys.executable, str(WORKER), "clean", str(self.root), str(self.stop_file)]
+        command = [sys.executable, str(WORKER), "clean", self.uri or str(self.root), str(self.stop_file)]
         with open(self.root.parent / f"{name}.stderr", "wb") as errors:
             self.running[name] = subprocess.Popen(command, stderr=errors, start_new_session=True)
 
@@ -281,6 +284,7 @@ def judge(workers: Workers) -> Summary:
     receipts = [receipt for events in diaries for receipt in _receipts(events)]
     sent = [body for events in diaries for e in events if e["event"] == "sent" for body in e["bodies"]]
     attempted = {body for events in diaries for e in events if e["event"] == "send" for body in e["bodies"]}
+    refused = {body for events in diaries for body in _refused(events)}
 
     drained = _drain(workers.queue)
     counts = workers.queue.counts()
@@ -292,6 +296,7 @@ def judge(workers: Workers) -> Summary:
     assert len(set(stored)) == len(stored), "a send was stored twice"
     assert set(sent) <= set(stored), "an acknowledged send is missing"
     assert set(stored) <= attempted | held
+    assert not set(stored) & refused, "a send that was refused was stored"
 
     by_body: defaultdict[str, list[Receipt]] = defaultdict(list)
     for receipt in [*receipts, *drained]:
@@ -323,6 +328,14 @@ def judge(workers: Workers) -> Summary:
         unknown=kinds["failed"],
         merges=sum(application_id(workers.queue, layout.FILES_ID, shard) for shard in range(len(held))),
     )
+
+
+def _refused(events: list[dict[str, Any]]) -> Iterator[str]:
+    """Bodies of sends that failed and did nothing, by what their error said."""
+    for call, answer in zip(events, events[1:], strict=False):
+        failed = answer["event"] == "throttled" or (answer["event"] == "failed" and not answer["unknown"])
+        if call["event"] == "send" and failed:
+            yield from call["bodies"]
 
 
 def _receipts(events: list[dict[str, Any]]) -> list[Receipt]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart, at_once, check_log, drain, log_rows
-from concurrency.stopping import busy_hours, older, short_logs, stopped_in
+from concurrency.stopping import busy_hours, older, short_logs, stopped_in, time_flies
 from lakequeue import Queue, QueueClientError
 from lakequeue.runtime import shard_races
 from lakequeue.storage import cleaning, layout
@@ -232,12 +231,6 @@ def cut_log(folder: Path) -> None:
     for path in log.iterdir():
         if path.name[:20].isdigit() and int(path.name[:20]) < newest:
             path.unlink()
-
-
-def time_flies(patch: Patch, seconds: float) -> None:
-    """Makes the machine's wall clock jump, as after a suspend."""
-    now = time.time
-    patch.setattr("lakequeue.storage.engines.commit.time.time", lambda: now() + seconds)
 
 
 @contextmanager

@@ -48,7 +48,8 @@ class Diary:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write(self, event: str, **more: Any) -> None:
-        os.write(self._file, (json.dumps({"event": event, **more}) + "\n").encode())
+        line = {"event": event, "clock": round(time.monotonic(), 3), **more}
+        os.write(self._file, (json.dumps(line) + "\n").encode())
 
 
 def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> None:
@@ -79,6 +80,7 @@ def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> 
                 diary.write("sent", bodies=[bodies[int(entry.id)] for entry in result.successful])
             else:
                 timeout = chance.choice([1, 2, 4])
+                diary.write("receive")
                 messages = queue.receive(chance.randint(1, 8), visibility_timeout=timeout, wait_time=0)
                 for message in messages:
                     received_at, visible_at = claims[_claim_of(message)]

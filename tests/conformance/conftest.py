@@ -7,18 +7,27 @@ from pathlib import Path
 import pytest
 
 from conformance.fifo import FifoHarness
-from conformance.harness import Harness
+from conformance.harness import S3, Harness
 from lakequeue import LakeQueue
 from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 
-ENGINES = ["point", pytest.param("spark", marks=pytest.mark.spark)]
+ENGINES = ["point", pytest.param("spark", marks=pytest.mark.spark), S3]
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the engine's tables are."""
+    if request.node.callspec.params["engine"] == "s3":
+        return request.getfixturevalue("s3_root")
+    (tmp_path / "q" / "k" / "0").mkdir(parents=True)
+    return str(tmp_path)
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    if request.param == "point":
+    if request.param != "spark":
         from lakequeue.storage.engines.point import PointEngine
 
         return PointEngine(Store())
@@ -30,6 +39,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture(params=ENGINES)
 def lq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> LakeQueue:
     """A new root, through each engine."""
+    if request.param == "s3":
+        return LakeQueue(request.getfixturevalue("s3_root"), engine="point", clock=clock)
     root = str(tmp_path / "root")
     if request.param == "point":
         return LakeQueue(root, clock=clock)

@@ -7,9 +7,9 @@ an entry that knows nothing yet, as another process would.
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,10 +17,23 @@ import pytest
 
 from lakequeue import LakeQueue, Message, Queue, SendEntry
 from lakequeue.runtime import root as roots
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 
-point_only = pytest.mark.parametrize("lq", ["point"], indirect=True)
+S3 = pytest.param("s3", marks=pytest.mark.objectstore)
+"""The point engine on an object store."""
+
+point_only = pytest.mark.parametrize("lq", ["point", S3], indirect=True)
 """For scenarios whose use of the tables another test covers on both engines."""
+
+long_on_s3 = pytest.mark.parametrize(
+    "lq", ["point", pytest.param("s3", marks=[pytest.mark.objectstore, pytest.mark.long])], indirect=True
+)
+"""As `point_only`, for scenarios that make hundreds of requests."""
+
+local_only = pytest.mark.parametrize("lq", ["point"], indirect=True)
+"""For scenarios about files on local disks."""
 
 
 def batch(*texts: str, **fields: Any) -> list[SendEntry]:
@@ -67,20 +80,39 @@ class Harness:
 
     def versions(self) -> dict[str, int]:
         """The version of every Delta table under the root."""
-        logs = Path(self.root).rglob("_delta_log")
-        return {
-            str(log.parent.relative_to(self.root)): max(int(commit.stem) for commit in _commits(log))
-            for log in logs
-        }
+        newest: dict[str, int] = {}
+        for table, version in map(_commit, self.files()):
+            if version is not None:
+                newest[table] = max(version, newest.get(table, 0))
+        return newest
 
     def log_actions(self, table: str) -> list[dict[str, Any]]:
         """Every action ever committed to a table, given its path under the root."""
-        commits = sorted(_commits(Path(self.root) / table / "_delta_log"))
-        return [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
+        commits = [name for name in self.files(f"{table}/_delta_log") if _commit(name)[1] is not None]
+        return [json.loads(line) for name in commits for line in self.folder.read(name).splitlines()]
+
+    @property
+    def folder(self) -> Folder:
+        """The root's files."""
+        return Store(self.root).folder(self.root)
+
+    def files(self, prefix: str = "") -> list[str]:
+        """Names of the files in a directory, below the root."""
+        return sorted(entry.name for entry in self.folder.files(prefix))
+
+    def wipe(self, prefix: str) -> None:
+        """Removes a directory under the root."""
+        if self.folder.local is not None:
+            shutil.rmtree(self.folder.path(prefix))
+        else:
+            self.folder.remove(self.files(prefix))
 
 
-def _commits(log: Path) -> list[Path]:
-    return [file for file in log.glob("*.json") if file.stem.isdigit()]
+def _commit(name: str) -> tuple[str, int | None]:
+    """Table and version of a log entry's name; no version for any other file."""
+    table, found, entry = name.partition("/_delta_log/")
+    number = entry.removesuffix(".json")
+    return table, int(number) if found and number.isdigit() else None
 
 
 @attrs.define

@@ -20,9 +20,10 @@ import pytest
 from deltalake import DeltaTable
 
 from concurrency.harness import apart, at_once, check_log, drain, log_rows, shard_of, small_segments
+from concurrency.stopping import time_flies
 from concurrency.test_processes import Workers, anchor, judge
 from conformance.call_sequences import CallSequence
-from conformance.harness import Harness, point_only
+from conformance.harness import Harness, local_only, long_on_s3, point_only
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations.compact import compact_root
 from lakequeue.runtime import root as roots
@@ -59,9 +60,8 @@ def older(root: str | Path, seconds: float) -> None:
 
 def files_of(queue: Queue, name: str) -> list[str]:
     """Data files in the directory of a table, live or not."""
-    table = Path(queue.runtime.root.path) / "q" / queue.key / "0" / name
-    found = table.rglob("*.parquet")
-    return sorted(str(path.relative_to(table)) for path in found if "_delta_log" not in path.parts)
+    names = [entry.name for entry in tables_of(queue).files(f"0/{name}")]
+    return sorted(each for each in names if each.endswith(".parquet") and "/_delta_log/" not in each)
 
 
 def live_files(queue: Queue, name: str = "messages") -> int:
@@ -69,10 +69,12 @@ def live_files(queue: Queue, name: str = "messages") -> int:
 
 
 def log_files_of(queue: Queue, name: str) -> list[str]:
-    return sorted(
-        path.name
-        for path in (Path(queue.runtime.root.path) / "q" / queue.key / "0" / name / "_delta_log").iterdir()
-    )
+    return sorted(entry.name for entry in tables_of(queue).files(f"0/{name}/_delta_log"))
+
+
+def tables_of(queue: Queue) -> Folder:
+    path = queue.runtime.root.path
+    return Store(path).folder(layout.tables_path(path, queue.key))
 
 
 def succeeded(summaries: Any) -> Any:
@@ -176,7 +178,7 @@ def test_removed_files_stay_as_long_as_a_lease_may_read_them(harness: Harness, c
     assert live_files(queue) < len(before)
     succeeded(queue.compact())
     assert files_of(queue, "messages") == before  # by the machine's time they were removed a moment ago
-    monkeypatch.setattr(layout, "MESSAGES_RETENTION", layout.Retention(0, 60))
+    monkeypatch.setattr(layout, "MESSAGES_RETENTION", layout.Retention(0, 60, remote_file_hours=0))
     freed = succeeded(queue.compact())
     assert len(files_of(queue, "messages")) == live_files(queue)
     assert freed.files_freed >= len(before) - live_files(queue) and freed.bytes_freed > 1_000
@@ -195,7 +197,7 @@ def test_expiry_is_committed_and_counted(harness: Harness, clock):
 
 
 @pytest.mark.spec("RET-8")
-@point_only
+@long_on_s3
 def test_the_history_holds_its_messages_until_they_are_past_rewinding(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
     queue = harness.create(message_retention_period=600, rewind_range=300)
@@ -213,7 +215,7 @@ def test_the_history_holds_its_messages_until_they_are_past_rewinding(harness: H
 
 
 @pytest.mark.spec("RET-11")
-@point_only
+@long_on_s3
 def test_a_fifo_queue_keeps_what_deduplication_looks_at(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
     queue = harness.create("orders.fifo", fifo=True)
@@ -253,10 +255,10 @@ def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
         [{"position": n, "message_id": f"{end + n}", "body": body} for n, body in enumerate(bodies)],
         schema=pa.schema([f for f in layout.MESSAGES if f.name not in layout.MESSAGE_PARTITIONS]),
     )
-    os.makedirs(f"{path}/bulk/{end}")
-    name = f"bulk/{end}/part.parquet"
-    pq.write_table(rows, f"{path}/{name}")
-    count, size = len(bodies), os.path.getsize(f"{path}/{name}")
+    name, data = f"bulk/{end}/part.parquet", pa.BufferOutputStream()
+    pq.write_table(rows, data)
+    Store().folder(path).write(name, data.getvalue())
+    count, size = len(bodies), data.getvalue().size
     partition = {"base_offset": str(end), "opened_at": at}
     nulls = {"sent_at": count, "position": 0, "delay_seconds": count}
     file = DataFile(name, size, count, partition, {"position": 0}, {"position": count - 1}, nulls)
@@ -299,7 +301,7 @@ def test_the_gone_half_of_a_segment_is_cut_off(harness: Harness, clock, monkeypa
     assert drain(queue) == [*map(str, range(13, 20)), "open"]
 
 
-@point_only
+@long_on_s3
 def test_a_crowded_ledger_is_written_anew(harness: Harness, clock, monkeypatch):
     queue = harness.create()
     queue.send_batch([SendEntry(body=str(number)) for number in range(20)])
@@ -319,7 +321,7 @@ def test_a_crowded_ledger_is_written_anew(harness: Harness, clock, monkeypatch):
     assert harness.queue().counts().in_flight == 9
 
 
-@point_only
+@local_only
 def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(harness: Harness, clock):
     queue = harness.create()
     for number in range(5):
@@ -347,7 +349,9 @@ def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(harness: Harne
 
 @pytest.mark.spec("QUE-13")
 @point_only
-def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(harness: Harness, clock):
+def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(
+    harness: Harness, clock, monkeypatch
+):
     queue, sleeper = harness.create(), harness.queue()
     sleeper.send("a")
     sleeper.receive()
@@ -363,7 +367,8 @@ def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(
     clock.advance(2)
     deleted, *_ = [each for each in succeeded(harness.open().compact()) if each.deleted]
     assert deleted.queue == "orders" and deleted.files_freed > 21
-    assert not Path(layout.tables_path(queue.runtime.root.path, queue.key)).exists()
+    assert queue.key not in harness.folder.folders("q")
+    time_flies(monkeypatch, DAY)
     for call in (lambda: sleeper.send("lost?"), sleeper.receive, sleeper.counts):
         with pytest.raises(QueueDoesNotExist):
             call()
@@ -374,6 +379,27 @@ def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(
 
 
 @point_only
+@pytest.mark.spec("DLT-7")
+def test_a_process_that_was_idle_while_the_log_was_trimmed_sees_what_is_new(harness: Harness, clock, monkeypatch):
+    idle = harness.create()
+    other = harness.queue()
+    assert idle.receive() == []
+    for number in range(6):
+        other.send(str(number))
+        other.receive()
+    keep_nothing(monkeypatch)
+    for name in ("MESSAGES", "RECEIPTS"):
+        monkeypatch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0, 0, 0))
+    clock.advance(31)
+    for _ in range(2):
+        time_flies(monkeypatch, 8 * DAY)
+        succeeded(harness.queue().compact())
+        assert other.send("later").message_id
+    assert not any(name.startswith(f"{1:020}") for name in log_files_of(idle, "messages"))
+    assert sorted(drain(idle)) == [*map(str, range(6)), "later", "later"]
+
+
+@local_only
 def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_day(harness: Harness, clock):
     queue = harness.create()
     queue.send("a")
@@ -401,7 +427,7 @@ def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_
 
 
 @pytest.mark.spec("NAM-6")
-@point_only
+@long_on_s3
 def test_stats_have_a_row_per_queue_and_minute(harness: Harness, clock):
     first, other = harness.create(), harness.open(region="north").create_queue("orders")
     first.send_batch([SendEntry(body=body) for body in "abc"])
@@ -419,7 +445,7 @@ def test_stats_have_a_row_per_queue_and_minute(harness: Harness, clock):
     assert (told["local", 1]["visible"], told["north", 1]["sent"], other.region) == (3, 0, "north")
 
 
-@point_only
+@long_on_s3
 def test_the_stats_of_a_day_stay_in_few_files(harness: Harness, clock):
     harness.create()
     for _ in range(40):
@@ -435,7 +461,7 @@ def test_a_step_that_fails_is_told_and_the_others_go_on(harness: Harness, clock,
     broken, whole = harness.create("broken"), harness.create("whole", message_retention_period=60)
     whole.send("a")
     clock.advance(61)
-    shutil.rmtree(layout.messages_path(harness.root, broken.key, 0))
+    harness.wipe(f"q/{broken.key}/0/messages")
     told: list[Any] = []
     summaries = {each.queue: each for each in harness.open().compact(lambda *step: told.append(step))}
     assert summaries["broken"].failures and summaries["whole"].expired == 1
@@ -444,7 +470,7 @@ def test_a_step_that_fails_is_told_and_the_others_go_on(harness: Harness, clock,
     assert any("compaction of broken" in record.message for record in caplog.records)
 
 
-@point_only
+@local_only
 def test_a_root_without_queues_and_a_queue_that_is_not_there_are_refused(harness: Harness, tmp_path):
     for root in (tmp_path / "nothing", tmp_path):
         with pytest.raises(QueueClientError) as refused:
@@ -478,7 +504,7 @@ def attrs_with_delay(row: Any) -> Any:
 # --- beside others, killed, twice
 
 
-@point_only
+@long_on_s3
 def test_two_passes_at_once_and_a_sender(harness: Harness, clock, monkeypatch):
     small_segments(monkeypatch)
     here = harness.create()
@@ -502,7 +528,7 @@ def test_two_passes_at_once_and_a_sender(harness: Harness, clock, monkeypatch):
 
 
 @pytest.mark.slow
-@point_only
+@local_only
 @pytest.mark.spec("DLT-7")
 def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Harness, clock, tmp_path):
     worker = Path(__file__).parents[1] / "concurrency" / "worker.py"
@@ -537,7 +563,7 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
 
 
 @pytest.mark.timeout(120)
-@point_only
+@local_only
 def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harness, tmp_path):
     workers = Workers(tmp_path / "shared", LakeQueue(str(tmp_path / "shared")).create_queue("orders"))
     anchor(workers.queue)
@@ -598,7 +624,7 @@ def most(curve: list[dict[str, float]], name: str) -> float:
 
 
 @pytest.mark.slow
-@point_only
+@local_only
 @pytest.mark.timeout(200)
 def test_an_hour_of_steady_flow_stays_small(harness: Harness):
     curve = steady_flow(harness, 60, rounds=1)
@@ -611,7 +637,7 @@ def test_an_hour_of_steady_flow_stays_small(harness: Harness):
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@point_only
+@local_only
 def test_three_hours_of_a_steadier_flow_stay_small(harness: Harness):
     curve = steady_flow(harness, 180, rounds=4)
     print(*curve[::10], sep="\n")

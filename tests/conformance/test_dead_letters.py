@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.harness import Harness, point_only
+from conformance.harness import Harness, long_on_s3
 from hostile import SLOW, SLOW_BODY
 from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
 from lakequeue.conditions import sandbox
@@ -119,7 +119,7 @@ def test_letters_of_several_queues_go_home_all_or_those_that_are_chosen(harness:
     assert stored(harness, "dead") == ["sent here"]
 
 
-@point_only
+@long_on_s3
 @pytest.mark.spec("DLQ-8")
 def test_a_redrive_whose_condition_fails_on_the_way_says_how_far_it_came(harness: Harness, monkeypatch):
     monkeypatch.setattr(browse, "ROWS", 3)
@@ -193,7 +193,7 @@ def test_one_engine_ends_what_the_other_began(harness: Harness, monkeypatch: pyt
     assert (stored(harness, "orders"), stored(harness, "dead")) == (["a", "b"], [])
 
 
-@point_only
+@long_on_s3
 @pytest.mark.spec("DLQ-2", "DLQ-8", "RET-9", "DLT-6")
 def test_the_compactor_passes_between_all_the_steps(
     harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch

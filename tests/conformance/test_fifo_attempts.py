@@ -15,7 +15,7 @@ from conformance.fifo import (
     send,
     shard_of,
 )
-from conformance.harness import Call, handles, point_only
+from conformance.harness import Call, handles, long_on_s3, point_only
 from lakequeue import Message
 from lakequeue.storage import ledger
 
@@ -81,12 +81,12 @@ def test_the_ledger_is_compacted_and_attempts_and_turns_stay(fifo: FifoHarness, 
         for action in fifo.log_actions(f"q/{queue.key}/0/receipts")
         if "commitInfo" in action
     ]
-    assert "WRITE" in commits[3:], "nothing was compacted"
+    assert "WRITE" in commits[commits.index("MERGE") :], "nothing was compacted"
     assert fifo.queue().receive(1, attempt_id="x") == lost
     assert bodies(fifo.queue().receive(10)) == ["E1", "E2", "F1", "F2", "C2", "D2"]
 
 
-@point_only
+@long_on_s3
 @pytest.mark.spec("ATT-1", "ATT-3", "ATT-8", "ATT-11", "DLT-3")
 def test_attempt_ids_find_their_shard(fifo: FifoHarness, clock):
     queue = fifo.create(deduplication_scope="message_group", shards=4)

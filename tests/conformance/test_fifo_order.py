@@ -20,7 +20,7 @@ from conformance.fifo import (
     send,
     shard_of,
 )
-from conformance.harness import Call, point_only
+from conformance.harness import Call, long_on_s3, point_only
 from lakequeue import Queue, SendEntry
 
 
@@ -89,7 +89,7 @@ def test_groups_that_lie_far_apart_in_the_log_keep_their_order(fifo: FifoHarness
     assert all(group_of(everything, group) == numbered(group, 2_000) for group in "ABC")
 
 
-@point_only
+@long_on_s3
 @pytest.mark.spec("FIF-16", "FIF-11", "EXM-2")
 @pytest.mark.parametrize(
     "story",
@@ -162,7 +162,7 @@ def test_numbers_go_on_when_all_messages_are_gone_and_purged(fifo: FifoHarness, 
         last = after
 
 
-@point_only
+@long_on_s3
 @pytest.mark.spec("SND-8", "SND-9", "SEQ-3", "FIF-11")
 def test_threads_that_send_to_one_group_have_the_order_of_their_arrival(fifo: FifoHarness):
     here = fifo.create()

@@ -14,7 +14,7 @@ from conformance.fifo import (
     delete,
     send,
 )
-from conformance.harness import Call, point_only
+from conformance.harness import Call, long_on_s3, point_only
 from lakequeue import LakeQueue, Queue, SendEntry, errors
 
 TEXT = "This is my message text."
@@ -56,7 +56,7 @@ def test_a_long_poll_at_the_cap_waits_for_room_and_refuses_nothing(fifo: FifoHar
     assert Call(clock, lambda: queue.receive(wait_time=5)).after(6).join() == []
 
 
-@point_only
+@long_on_s3
 @pytest.mark.spec("PER-4", "QTA-4", "INF-4", "PRF-3")
 def test_twenty_thousand_messages_are_in_flight_and_no_more(fifo: FifoHarness):
     names = {"sqs-2018": "20000", "sqs": "120000"}

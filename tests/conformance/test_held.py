@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.harness import Call, Harness, point_only
+from conformance.harness import Call, Harness, long_on_s3, point_only
 from lakequeue import SendEntry
 
 
@@ -37,7 +37,7 @@ def test_messages_beyond_the_cap_wait_for_the_delayed_ones_in_every_process(harn
     assert bodies(harness.queue().receive(10)) == ["d1", "d2", "m3"]
 
 
-@point_only
+@long_on_s3
 @pytest.mark.spec("INF-9", "QUE-25", "DLT-3")
 def test_what_one_process_released_stays_so_for_others_whatever_the_cap_becomes(harness: Harness, clock):
     queue, other = harness.create(), harness.queue()

@@ -78,8 +78,8 @@ def test_the_ledger_is_compacted_and_nobody_notices(harness: Harness, monkeypatc
         for action in harness.log_actions(f"q/{queue.key}/0/receipts")
         if "commitInfo" in action
     ]
-    assert commits[:3] == ["CREATE TABLE", "WRITE", "MERGE"]
-    assert "WRITE" in commits[3:], "nothing was compacted"
+    assert commits[0] == "CREATE TABLE"
+    assert "WRITE" in commits[commits.index("MERGE") :], "nothing was compacted"
     left = [m.body for index, m in enumerate(received) if index % 3 != 1]
     assert bodies(harness.queue().peek(limit=20)) == left
     assert (other.counts().in_flight, harness.queue().counts().in_flight) == (8, 8)

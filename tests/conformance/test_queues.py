@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from concurrency.harness import keep_to
-from conformance.harness import Call, Harness, batch, bodies, handles, point_only
+from conformance.harness import Call, Harness, batch, bodies, handles, long_on_s3, point_only
 from lakequeue import LakeQueue, SendEntry, errors
 
 
@@ -269,7 +269,7 @@ def test_a_queue_of_three_shards_behaves_as_one(harness: Harness, clock):
     assert bodies(harness.queue().receive(10)) == [keep.body]
 
 
-@point_only
+@long_on_s3
 @pytest.mark.spec("INF-11", "QUE-21", "QUE-13", "PUR-1")
 def test_caps_attributes_purge_and_deletion_reach_every_shard(harness: Harness):
     queue = harness.create(shards=3, max_inflight_messages=7, max_stored_messages=12)

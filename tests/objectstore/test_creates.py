@@ -16,6 +16,7 @@ from lakequeue.storage.stores import Store
 def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     store = MemoryStore()
     monkeypatch.setattr(Store, "_client", lambda *_: store)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     return store
 
 

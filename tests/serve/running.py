@@ -75,8 +75,11 @@ class ServerProcess:
     """`lakequeue serve` in a process of its own, which may be killed and started again on its port."""
 
     root: Path
+    """Its log is beside it; with a ``uri`` that is all it is for."""
     port: int = attrs.field(factory=free_port)
     program: str = PROGRAM
+    uri: str | None = None
+    """The root, if it is on an object store, which the environment's variables reach."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -91,11 +94,12 @@ class ServerProcess:
     @property
     def lake(self) -> LakeQueue:
         """An entry of this process to the root."""
-        return LakeQueue(str(self.root))
+        return LakeQueue(self.uri or str(self.root))
 
     def start(self) -> None:
         """Returns once it answers."""
-        command = [sys.executable, "-c", self.program, "--root", str(self.root), "serve", "--port", str(self.port)]
+        root = self.uri or str(self.root)
+        command = [sys.executable, "-c", self.program, "--root", root, "serve", "--port", str(self.port)]
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(command, stdout=errors, stderr=errors, start_new_session=True)
         wait_until(lambda: self._ended() or answers(self.url), "the server to answer")
@@ -118,9 +122,9 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(root: Path) -> Iterator[ServerProcess]:
+def server_process(root: Path, uri: str | None = None) -> Iterator[ServerProcess]:
     """Runs `lakequeue serve` in a process of its own."""
-    server = ServerProcess(root)
+    server = ServerProcess(root, uri=uri)
     try:
         server.start()
         yield server

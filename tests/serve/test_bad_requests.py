@@ -270,8 +270,8 @@ def test_a_refusal_changes_nothing(server):
 # --- methods and paths
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_another_method_than_post(server, method):
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_another_method_than_post_and_get(server, method):
     request = f"{method} /000000000000/orders?Action=ListQueues HTTP/1.1\r\nHost: localhost\r\n"
     error = told_raw(server.exchange(f"{request}Connection: close\r\n\r\n".encode()))
     assert (error.status, error.code) == (405, "MethodNotAllowed")

@@ -169,7 +169,7 @@ def test_wrong_tasks_are_refused_and_leave_no_trace(harness: Harness) -> None:
     missing = other.arn + "2"
     start = harness.server().start
     for source, destination, rate, error in (
-        (other.arn, None, None, "SourceArn"),
+        (other.arn, None, None, "configured as a Dead Letter Queue"),
         (harness.dead.arn, fifo.arn, None, "DestinationArn"),
         (harness.dead.arn, harness.dead.arn, None, "DestinationArn"),
         (harness.dead.arn, None, 0, "MaxNumberOfMessagesPerSecond"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import attrs
 import pytest
@@ -241,16 +241,84 @@ def test_a_header_that_was_lost():
     assert refusal(with_headers(signed(X_Other="1"), x_other=None)).code == "SignatureDoesNotMatch"
 
 
-def test_nothing_signed_and_presigned():
+def test_nothing_signed():
     error = refusal(with_headers(signed(), authorization=None))
     assert (error.code, error.status) == ("MissingAuthenticationToken", 403)
-    asked = AWSRequest("POST", "http://localhost:9324/", {}, BODY)
-    SigV4QueryAuth(Credentials(ID, SECRET), "sqs", "eu-west-1").add_auth(asked)
-    query = urlsplit(asked.url).query
-    assert "X-Amz-Signature=" in query
-    error = refusal(Sent("POST", "/", query, {"host": "localhost:9324"}, BODY))
-    assert (error.code, error.status) == ("IncompleteSignature", 400)
-    assert "resigned" in error.message
+
+
+URL = "http://localhost:9324/000000000000/orders?Action=SendMessage&MessageBody=a%20b%26%2F%C3%A9"
+
+
+def presigned(url: str = URL, expires: int = 60, token: str | None = None, **headers: str) -> Sent:
+    """A GET by a URL that botocore has signed, as it arrives."""
+    asked = AWSRequest("GET", url, {name.replace("_", "-"): value for name, value in headers.items()})
+    SigV4QueryAuth(Credentials(ID, SECRET, token), "sqs", "eu-west-1", expires).add_auth(asked)
+    parts = urlsplit(asked.url)
+    arrived = {name.lower(): value for name, value in asked.headers.items()} | {"host": parts.netloc}
+    return Sent("GET", parts.path, parts.query, arrived, b"")
+
+
+def presigned_at(request: Sent) -> datetime:
+    text = dict(parse_qsl(request.query))["X-Amz-Date"]
+    return datetime.strptime(text, SIGV4_TIMESTAMP).replace(tzinfo=timezone.utc)
+
+
+def test_a_signed_url():
+    for request in (presigned(), presigned(token="a/token"), presigned(X_Amz_Other="1"), presigned(URL + "&x=")):
+        assert caller(request, presigned_at(request)) == ID
+
+
+def test_a_signed_url_expires():
+    for expires in (1, 3_600, 604_800):
+        request = presigned(expires=expires)
+        last = presigned_at(request) + timedelta(seconds=expires)
+        assert caller(request, last) == ID
+        error = refusal(request, last + timedelta(seconds=1))
+        assert (error.code, error.status) == (
+            "RequestExpired",
+            403,
+        ) and f"{expires} seconds before" in error.message
+    request = presigned(expires=604_800)
+    assert caller(request, presigned_at(request) - timedelta(minutes=15)) == ID
+    assert refusal(request, presigned_at(request) - timedelta(minutes=16)).code == "RequestExpired"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("MessageBody=a", "MessageBody=b", "SignatureDoesNotMatch"),
+        ("Expires=60", "Expires=61", "SignatureDoesNotMatch"),
+        ("eu-west-1", "eu-west-2", "SignatureDoesNotMatch"),
+        ("Action=SendMessage&", "", "SignatureDoesNotMatch"),
+        ("Action=", "More=1&Action=", "SignatureDoesNotMatch"),
+        ("X-Amz-Signature", "X%2DAmz-Signature", "SignatureDoesNotMatch"),
+        ("sqs%2Faws4", "s3%2Faws4", "SignatureDoesNotMatch"),
+        ("Signature=", "Signature=0", "IncompleteSignature"),
+        ("X-Amz-Expires=60", "X-Amz-Expires=604801", "IncompleteSignature"),
+        ("X-Amz-Expires=60", "X-Amz-Expires=0", "IncompleteSignature"),
+        ("X-Amz-Expires=60", "X-Amz-Expires=-1", "IncompleteSignature"),
+        ("X-Amz-Expires=60", "X-Amz-Expires=%D9%A1", "IncompleteSignature"),
+        ("X-Amz-Expires=60", "X-Amz-Expires=60&X-Amz-Expires=60", "IncompleteSignature"),
+        ("X-Amz-Expires=60&", "", "IncompleteSignature"),
+        ("X-Amz-Date=2", "X-Amz-Date=", "IncompleteSignature"),
+        ("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA1", "IncompleteSignature"),
+        ("SignedHeaders=host", "SignedHeaders=x", "IncompleteSignature"),
+        ("X-Amz-Signature", "X-Amz-Signed", "MissingAuthenticationToken"),
+    ],
+)
+def test_a_signed_url_that_was_changed(old, new, code):
+    request = presigned()
+    assert old in request.query
+    changed = attrs.evolve(request, query=request.query.replace(old, new))
+    assert refusal(changed, presigned_at(request)).code == code
+
+
+def test_a_signed_url_covers_method_body_and_headers():
+    request = presigned()
+    for changed in (attrs.evolve(request, method="POST"), attrs.evolve(request, body=b"x")):
+        assert refusal(changed, presigned_at(request)).code == "SignatureDoesNotMatch"
+    added = with_headers(request, x_amz_target=TARGET)
+    assert refusal(added, presigned_at(request)).code == "IncompleteSignature"
 
 
 @pytest.mark.parametrize("told", ["UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", ""])

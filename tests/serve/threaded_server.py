@@ -131,6 +131,12 @@ def told(status: int, headers: Any, body: bytes) -> Told:
         code, _, fault = headers["x-amzn-query-error"].partition(";")
         assert fault == ("Receiver" if status >= 500 else "Sender")
         return Told(status, code, document["message"])
+    if headers["content-type"] == "application/json":
+        document = json.loads(body)
+        error = document["Error"]
+        assert document == {"Error": error, "RequestId": id} and error["Detail"] is None
+        assert error["Type"] == ("Receiver" if status >= 500 else "Sender")
+        return Told(status, error["Code"], error["Message"])
     assert headers["content-type"].startswith("text/xml")
     space = "{http://queue.amazonaws.com/doc/2012-11-05/}"
     root = ElementTree.fromstring(body)

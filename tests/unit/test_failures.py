@@ -24,7 +24,7 @@ from lakequeue.storage.engines.interface import LostRace, StaleSnapshot
     [
         *(OSError, PermissionError, TimeoutError, LostRace, StaleSnapshot),
         *(DeltaError, CommitFailedError, TableNotFoundError),
-        *(obstore.exceptions.GenericError, obstore.exceptions.NotFoundError),
+        *obstore.exceptions.BaseError.__subclasses__(),
         *(pa.ArrowInvalid, pa.ArrowKeyError, Py4JNetworkError, Py4JJavaError, AnalysisException),
     ],
 )

@@ -151,7 +151,7 @@ def test_numbers_have_a_range():
 
 @pytest.mark.spec("SND-12")
 def test_text_attributes_carry_the_characters_of_bodies():
-    with pytest.raises(InvalidMessageContents):
+    with pytest.raises(InvalidParameterValue, match="'a' has a value with invalid characters"):
         normalize_attributes({"a": "\x01"})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 import pytest
 
@@ -47,7 +48,22 @@ def test_options_reach_both_libraries_by_the_names_of_delta() -> None:
     assert store.options == given
     arguments = store._arguments()
     assert arguments["config"].keys() == {"aws_access_key_id", "aws_secret_access_key", "aws_endpoint_url"}
-    assert arguments["client_options"] == {"allow_http": "true", "timeout": "3s"}
+    assert arguments["client_options"] == {"allow_http": "true", "timeout": "3s", "connect_timeout": "3s"}
+    assert arguments["retry_config"] == {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
+
+
+def test_how_long_requests_are_tried_is_the_same_in_both_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"max_retries": "7", "retry_timeout": "1m 30s", "backoff_config.max_backoff": "500ms"}
+    monkeypatch.setenv("AWS_TIMEOUT", "90s")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    store = Store("s3://lake/a", given)
+    assert store.delta_options == {"connect_timeout": "3s"} | given  # it reads the environment itself
+    arguments = store._arguments()
+    assert arguments["client_options"] == {"allow_http": "true", "timeout": "90s", "connect_timeout": "3s"}
+    retry = {"max_retries": 7, "retry_timeout": timedelta(seconds=90)}
+    assert arguments["retry_config"] == retry | {"backoff": {"max_backoff": timedelta(seconds=0.5)}}
+    with pytest.raises(InvalidParameterValue, match="retry_timeout"):
+        Store("s3://lake/a", {"retry_timeout": "soon"}).check()
 
 
 def test_handles_with_other_options_are_not_shared() -> None:

@@ -38,6 +38,7 @@ TRACE_HEADER = "AWSTraceHeader"
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_WIRE_ATTRIBUTE_NAME = re.compile(r"[\w.-]+")
 _ATTRIBUTE_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
 _NUMBERS = (Decimal("-1e128"), Decimal("1e126"))
 _BASE62 = string.digits + string.ascii_letters
@@ -48,6 +49,10 @@ class AttributeValue(NamedTuple):
 
     type: str
     value: str | bytes
+
+
+class WireAttributes(dict[str, AttributeValue]):
+    """Message attributes of an SQS client: as in SQS, their names may have letters beyond ASCII."""
 
 
 AttributeInput: TypeAlias = str | int | float | Decimal | bytes | tuple[str, Any] | AttributeValue
@@ -238,7 +243,6 @@ def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dic
 
     Raises:
         InvalidParameterValue: a name, type or value is malformed, or there are more than ten.
-        InvalidMessageContents: a text value has characters that a message cannot carry.
     """
     if not attributes:
         return {}
@@ -246,9 +250,10 @@ def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dic
         raise InvalidParameterValue(
             f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{MAX_ATTRIBUTES}]."
         )
+    allowed = _WIRE_ATTRIBUTE_NAME if isinstance(attributes, WireAttributes) else _ATTRIBUTE_NAME
     normal = {}
     for name, given in attributes.items():
-        _check_attribute_name(name)
+        _check_attribute_name(name, allowed)
         normal[name] = _check_attribute_value(name, _typed(name, given))
     return normal
 
@@ -405,7 +410,7 @@ def _check_system_attributes(given: Mapping[str, Any] | None) -> dict[str, str]:
     return checked
 
 
-def _check_attribute_name(name: object) -> None:
+def _check_attribute_name(name: object, allowed: re.Pattern[str]) -> None:
     if not isinstance(name, str) or not name:
         raise InvalidParameterValue("The request must contain non-empty message attribute names.")
     if len(name) > MAX_ATTRIBUTE_NAME:
@@ -417,7 +422,7 @@ def _check_attribute_name(name: object) -> None:
             "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. "
             "These strings are reserved for internal use."
         )
-    if not _ATTRIBUTE_NAME.fullmatch(name):
+    if not allowed.fullmatch(name):
         raise InvalidParameterValue(
             f"The message attribute name '{name}' is invalid. Attribute name can contain "
             "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters."
@@ -460,11 +465,13 @@ def _check_attribute_value(name: str, attribute: AttributeValue) -> AttributeVal
     type_, value = attribute
     if not value:
         raise InvalidParameterValue(
-            f"The message attribute '{name}' must contain non-empty message attribute value "
-            f"for message attribute type '{type_}'."
+            f"Message (user) attribute '{name}' must contain a non-empty value of type '{type_}'."
         )
     if isinstance(value, str) and _FORBIDDEN.search(value):
-        raise InvalidMessageContents()
+        raise InvalidParameterValue(
+            f"Message (user) attribute '{name}' has a value with invalid characters. "
+            f"{InvalidMessageContents.default_message}"
+        )
     if type_.startswith("Number"):
         try:
             fits = _NUMBERS[0] <= Decimal(str(value)) <= _NUMBERS[1]

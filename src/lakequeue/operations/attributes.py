@@ -119,8 +119,6 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
     place = redrive_policies.place(policy.dead_letter_queue)
     if place is None or place.region != region:
         raise redrive_policies.refused("RedrivePolicy", given, "The dead-letter queue must be of the same region.")
-    if place.name == name:
-        raise redrive_policies.refused("RedrivePolicy", given, "A queue cannot be its own dead-letter queue.")
     row = root.living_at(place)
     if row is None:
         raise QueueDoesNotExist(f"The dead-letter queue {place.name} does not exist.")

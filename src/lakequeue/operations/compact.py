@@ -21,9 +21,9 @@ from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Expire
 from lakequeue.storage import cleaning, layout, stats
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.commit import first_line
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
+from lakequeue.storage.store_failures import first_line
 
 DELETED_KEPT = 24 * 3600 * 1_000_000
 """Microseconds for which the messages of a deleted queue stay: a lease may still read them."""

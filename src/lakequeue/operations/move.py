@@ -26,8 +26,8 @@ from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
 from lakequeue.shard.spans import joined
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.commit import first_line
 from lakequeue.storage.messages.deliver_moved import Cells, Source
+from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
     from lakequeue.conditions.predicate import Predicate
@@ -56,7 +56,7 @@ def claim(queue: OpenQueue, shard: ShardService, command: Claim) -> Result:
         target = result.value.unresolved
         if target is not None:
             key = _key(queue, target)
-            if key is None:
+            if key is None or key == queue.key:  # what is its own dead-letter queue keeps its messages
                 missing[target] = None
             else:
                 queue.dead_letter_keys[target] = key

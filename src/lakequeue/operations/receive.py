@@ -9,11 +9,12 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from time import monotonic
 from typing import Any
 
 import attrs
 
-from lakequeue.errors import LakeQueueError, OverLimit
+from lakequeue.errors import LakeQueueError, OverLimit, QueueClientError
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_attempt_id, check_max_messages, check_wait
 from lakequeue.model.clock import Duration, from_micros
@@ -27,7 +28,8 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, settle
 from lakequeue.runtime.waiters import Waiter
 from lakequeue.shard.commands import Claim, ClaimResult
-from lakequeue.storage.engines.commit import first_line
+from lakequeue.storage.engines.failures import is_storage_failure
+from lakequeue.storage.store_failures import first_line
 
 POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
 """Shortest and longest interval between polls for changes by other processes, in microseconds (LPL-6)."""
@@ -36,6 +38,8 @@ POLL_UNWOKEN = 5_000_000
 
 MOST_FAILURES = 32
 """Failed reads of one receive after which it no longer splits unreadable ranges."""
+LONGEST_READ = 5.0
+"""Seconds after which neither: each request to a storage that does not answer takes many."""
 
 Parts = list[tuple[ShardService, ClaimResult]]
 Row = dict[str, Any]
@@ -157,8 +161,9 @@ def claim(
         try:
             command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
             result = move.claim(queue, shard, command)
-        except LakeQueueError:
-            if parts:  # messages are claimed: an error would hide them from every consumer
+        except Exception as error:
+            # messages are claimed: an error would hide them from every consumer
+            if parts and (isinstance(error, LakeQueueError) or is_storage_failure(error)):
                 break
             raise
         if isinstance(result.error, OverLimit):
@@ -259,6 +264,7 @@ def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[
 
     Raises an error only if it can read no message: an error hides all claimed messages until their timeout.
     """
+    began = monotonic()
     rows: dict[int, Row] = {}
     unreadable: set[int] = set()
     failures = 0
@@ -269,12 +275,17 @@ def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[
             found = shard.messages(first, last)
         except Exception as error:
             failures += 1
-            if first < last and failures < MOST_FAILURES:  # some messages may be in another file
+            patient = failures < MOST_FAILURES and monotonic() - began < LONGEST_READ
+            if first < last and patient:  # some messages may be in another file
                 middle = (first + last) // 2
                 pending += [(middle + 1, last), (first, middle)]
                 continue
             if not rows and not pending:
-                raise
+                if not is_storage_failure(error):
+                    raise
+                raise QueueClientError(
+                    f"messages were claimed, but they cannot be read: {first_line(error)}", outcome_unknown=True
+                ) from error
             unreadable.update(range(first, last + 1))
             name, reason = queue.name, first_line(error)
             _log.error("messages %s to %s of %s cannot be read: %s", first, last, name, reason)

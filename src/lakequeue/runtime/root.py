@@ -16,12 +16,12 @@ from lakequeue.runtime.shard_ledger import Shared
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.engines import process
-from lakequeue.storage.engines.commit import first_line
 from lakequeue.storage.engines.failures import is_storage_failure
 from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Freed
+from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from lakequeue.runtime.waiters import Waiters
 from lakequeue.shard.commands import Claim, Command, Counts, Expire, Purge, Result, Rewrite, SetAttributes
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import Engine, StaleSnapshot
+from lakequeue.storage.engines.interface import Engine, StaleSnapshot, Table
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import Turns
 from lakequeue.storage.ledger import Ledger
@@ -159,6 +159,7 @@ class ShardLedger:
                 fresh = True
             machine, ledger = self._machine, self._open_ledger()
             assert machine is not None
+            machine.log = self._open_reader().advance()
             # FIFO: groups may hide any number of messages, and a delete searches for the group's next message
             reread = whole or machine.fifo or machine.log.end - machine.head.head_offset < wanted
             if reread:
@@ -256,6 +257,12 @@ class ShardLedger:
             if not self._open_ledger().crowded(machine):
                 return False
         return self.command([Rewrite()], now)[0].error is None
+
+    def announce_append(self, table: Table) -> None:
+        """Tells the reader of the log what a handle of this process has just committed."""
+        reader = self._reader
+        if reader is not None:
+            reader.table.learn(table)
 
     def _committed_floor(self) -> int:
         with self._at_ledger():

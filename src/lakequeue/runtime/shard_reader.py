@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -24,7 +23,6 @@ class ShardReader(ShardLedger):
 
     def __init__(self, engine: Engine, root: str, key: str, shard: int, shared: Shared) -> None:
         super().__init__(engine, root, key, shard, shared)
-        self._body_lock = threading.Lock()
         self._bodies = BodyCache()
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
@@ -84,7 +82,7 @@ class ShardReader(ShardLedger):
             with self._at_ledger():
                 reader = self._open_reader()
         # not under the ledger's lock: the receivers of one commit would wait for the end of the next
-        with self._body_lock, shard_races.dropping(self._drop_reader):
+        with shard_races.dropping(self._drop_reader):
             return read(self._bodies, reader)
 
     def _drop_reader(self) -> None:

@@ -17,7 +17,7 @@ from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_ledger import Now, Shared
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import StaleAttributes, first_line
+from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.engines.interface import Engine, StaleSnapshot
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import Turns
@@ -25,6 +25,7 @@ from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import WINDOW, DedupWindow, Key, dedup_key
 from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
 from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all, merge_recent
+from lakequeue.storage.store_failures import first_line
 
 _log = logging.getLogger("lakequeue")
 
@@ -151,8 +152,8 @@ class ShardSender(ShardReader):
                 calls.committed(self.shard, races.lost)
                 if not sends[0].attributes.fifo:  # on FIFO queues the group determines the shard
                     self.shared.home.committed(self.shard, races.lost)
-                with self._body_lock:
-                    self._bodies.remember(done.first, done.rows)
+                self._bodies.remember(done.first, done.rows)
+                self.announce_append(appender.table)
                 return answers, done
             races.lose()
             self._send_turns.ask(appender.table, races.lost)

@@ -32,5 +32,4 @@ class ShardService(ShardSender, ShardReader, ShardLedger):
             self._drop_appender()
         with self._ledger_lock:
             self._drop_ledger()
-        with self._body_lock:
-            self._bodies = BodyCache()
+        self._bodies = BodyCache()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lakequeue.errors import QueueClientError, QueueDoesNotExist
-from lakequeue.storage.engines.commit import first_line
+from lakequeue.storage.store_failures import first_line
 
 
 class Steps:

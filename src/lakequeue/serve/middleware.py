@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakequeue.serve.errors import ErrorResponse, RequestError
-from lakequeue.serve.sqs.endpoint import error_response, is_json
+from lakequeue.serve.sqs.endpoint import error_response
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
@@ -54,7 +54,7 @@ class RequestChecks:
             if not isinstance(error, RequestError):
                 _log.error("a request failed", exc_info=True)
             if not exchange.answered:  # else the server closes the connection, as the answer is incomplete
-                answer = error_response(ErrorResponse.of(error), is_json(headers))
+                answer = error_response(ErrorResponse.of(error), headers)
                 await answer(scope, exchange.receive, exchange.send)
 
     def _check_host(self, headers: Headers) -> None:

@@ -1,4 +1,4 @@
-"""Signature Version 4 in the header Authorization, as SQS clients sign their requests.
+"""Signature Version 4 in the header Authorization, as SQS clients sign their requests, or in the URL.
 
 botocore computes the canonical request and the signature, so the server computes the same as its clients.
 Besides method, path, query and body, a client must sign the host, the date, and every header whose name begins
@@ -31,8 +31,13 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 SERVICE = "sqs"
 WINDOW = timedelta(minutes=15)
 """Maximum difference between the clocks of client and server."""
+MAX_EXPIRES = 7 * 24 * 3600
+"""Maximum number of seconds for which a signed URL can be valid."""
 
 _PARTS = ("Credential", "SignedHeaders", "Signature")
+_IN_URL = "X-Amz-"
+"""Prefix of these parts in a signed URL."""
+_EXPIRES = re.compile("[1-9][0-9]{0,5}")
 _TIMESTAMP = re.compile("[0-9]{8}T[0-9]{6}Z")
 _SIGNATURE = re.compile("[0-9a-f]{64}")
 _BODY_HASH = "x-amz-content-sha256"
@@ -47,6 +52,7 @@ class Signature:
     """
 
     key_id: str
+    _timestamp: str
     _region: str
     _request: RequestHead = attrs.field(repr=False)
     _headers: HTTPHeaders
@@ -60,9 +66,14 @@ class Signature:
             RequestError: it is missing, incomplete or malformed, does not cover what it must, or its date is
                 outside the clock window.
         """
-        parts = _authorization(request)
+        lifetime = WINDOW
+        if "authorization" in request.headers:
+            parts, timestamp = _authorization(request), request.headers.get("x-amz-date", "")
+        else:
+            parts = _url_parts(request)
+            timestamp, lifetime = parts["Date"], timedelta(seconds=int(parts["Expires"]))
+            request = attrs.evolve(request, query=_without_signature(request.query))
         key_id, date, region, service, ending = _credential(parts["Credential"])
-        timestamp = request.headers.get("x-amz-date", "")
         made = _instant(timestamp)
         if not _SIGNATURE.fullmatch(parts["Signature"]):
             raise _incomplete("The Signature must be 64 hexadecimal digits.")
@@ -74,8 +85,8 @@ class Signature:
         body_hash = request.headers.get(_BODY_HASH)
         if body_hash is not None and not _SIGNATURE.fullmatch(body_hash):
             raise _incomplete("The body must be signed: X-Amz-Content-SHA256 must be its hash.")
-        _check_window(timestamp, made, now)
-        return cls(key_id, region, request, headers, parts["Signature"])
+        _check_window(timestamp, made, now, lifetime)
+        return cls(key_id, timestamp, region, request, headers, parts["Signature"])
 
     def matches(self, secret: str, body: bytes) -> bool:
         """Whether this secret signed this body; compares in constant time.
@@ -87,7 +98,7 @@ class Signature:
         if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
             raise _mismatch("X-Amz-Content-SHA256 is not the hash of the body.")
         auth = _Signer(Credentials(self.key_id, secret), SERVICE, self._region)
-        signed = _Signer.request(self._request, self._headers, body_hash)
+        signed = _Signer.request(self._request, self._timestamp, self._headers, body_hash)
         text = auth.string_to_sign(signed, auth.canonical_request(signed))
         return hmac.compare_digest(auth.signature(text, signed), self._signature)
 
@@ -96,12 +107,12 @@ class _Signer(SigV4Auth):
     """Signs the headers that the client signed, not those that botocore would choose."""
 
     @staticmethod
-    def request(request: RequestHead, headers: HTTPHeaders, body_hash: str) -> AWSRequest:
+    def request(request: RequestHead, timestamp: str, headers: HTTPHeaders, body_hash: str) -> AWSRequest:
         query = f"?{request.query}" if request.query else ""
         path = request.path.lstrip("/")  # several slashes are signed as one
         url = f"http://{SERVICE}/{path}{query}".replace("#", "%23")  # a fragment would not be signed
         signed = AWSRequest(request.method, url, {_BODY_HASH: body_hash})
-        signed.context.update(timestamp=request.headers["x-amz-date"], signed=headers)
+        signed.context.update(timestamp=timestamp, signed=headers)
         return signed
 
     def headers_to_sign(self, request: AWSRequest) -> HTTPHeaders:
@@ -115,12 +126,7 @@ def mismatch() -> RequestError:
 
 def _authorization(request: RequestHead) -> dict[str, str]:
     """The parts of the header Authorization."""
-    text = request.headers.get("authorization")
-    if text is None:
-        if any(name.lower() == "x-amz-signature" for name, _ in parse_qsl(request.query)):
-            raise _incomplete("Presigned requests are not supported; sign by the header Authorization.")
-        raise RequestError("MissingAuthenticationToken", "The request must be signed.", 403)
-    algorithm, _, rest = text.strip().partition(" ")
+    algorithm, _, rest = request.headers["authorization"].strip().partition(" ")
     if algorithm != ALGORITHM:
         raise _incomplete(f"The header Authorization must begin with {ALGORITHM}.")
     pairs = [part.strip().partition("=") for part in rest.split(",")]
@@ -128,6 +134,27 @@ def _authorization(request: RequestHead) -> dict[str, str]:
     if len(pairs) != len(_PARTS) or parts.keys() != {*_PARTS} or not all(parts.values()):
         raise _incomplete("The header Authorization must have Credential, SignedHeaders and Signature, once each.")
     return parts
+
+
+def _url_parts(request: RequestHead) -> dict[str, str]:
+    """The parts of the signature in a URL."""
+    given = [(name, value) for name, value in parse_qsl(request.query) if name.startswith(_IN_URL)]
+    parts = {name.removeprefix(_IN_URL): value for name, value in given}
+    if "Signature" not in parts:
+        raise RequestError("MissingAuthenticationToken", "The request must be signed.", 403)
+    needed = (*_PARTS, "Algorithm", "Date", "Expires")
+    if len(parts) < len(given) or not all(parts.get(name) for name in needed):
+        raise _incomplete(f"A signed URL must have {', '.join(_IN_URL + name for name in needed)}, once each.")
+    if parts["Algorithm"] != ALGORITHM:
+        raise _incomplete(f"X-Amz-Algorithm must be {ALGORITHM}.")
+    if not _EXPIRES.fullmatch(parts["Expires"]) or int(parts["Expires"]) > MAX_EXPIRES:
+        raise _incomplete(f"X-Amz-Expires must be a number of seconds from 1 to {MAX_EXPIRES}.")
+    return parts
+
+
+def _without_signature(query: str) -> str:
+    """What was signed of a signed URL's query: all but the signature itself."""
+    return "&".join(part for part in query.split("&") if not part.startswith(f"{_IN_URL}Signature="))
 
 
 def _credential(text: str) -> list[str]:
@@ -143,7 +170,7 @@ def _instant(timestamp: str) -> datetime:
             return datetime.strptime(timestamp, SIGV4_TIMESTAMP).replace(tzinfo=timezone.utc)
         except ValueError:
             pass
-    raise _incomplete("The request must have a header X-Amz-Date like 20260102T030405Z.")
+    raise _incomplete("The request must have an X-Amz-Date like 20260102T030405Z.")
 
 
 def _signed_headers(text: str, given: Mapping[str, str]) -> HTTPHeaders:
@@ -159,11 +186,12 @@ def _signed_headers(text: str, given: Mapping[str, str]) -> HTTPHeaders:
     return headers
 
 
-def _check_window(timestamp: str, made: datetime, now: datetime) -> None:
+def _check_window(timestamp: str, made: datetime, now: datetime, lifetime: timedelta) -> None:
     current = now.astimezone(timezone.utc).strftime(SIGV4_TIMESTAMP)
     minutes = WINDOW // timedelta(minutes=1)
-    if made < now - WINDOW:
-        raise _expired(f"Signature expired: {timestamp} is over {minutes} minutes before {current}.")
+    if made < now - lifetime:
+        age = f"{minutes} minutes" if lifetime == WINDOW else f"{lifetime // timedelta(seconds=1)} seconds"
+        raise _expired(f"Signature expired: {timestamp} is over {age} before {current}.")
     if made > now + WINDOW:
         raise _expired(f"Signature not yet current: {timestamp} is over {minutes} minutes after {current}.")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.operations.compact import CompactionSummary
-from lakequeue.storage.engines.commit import first_line
+from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from lakequeue.storage.engines.commit import first_line
+from lakequeue.storage.store_failures import first_line
 
 _log = logging.getLogger("lakequeue")
 _KEPT = 100

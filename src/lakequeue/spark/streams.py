@@ -14,7 +14,7 @@ from lakequeue.operations import send_dataframe
 from lakequeue.spark import checkpoint as checkpoints
 from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.bulk.send import check_frame
-from lakequeue.storage.engines.commit import first_line
+from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,11 +14,13 @@ import pyarrow as pa
 from lakequeue.errors import QueueClientError
 from lakequeue.model.names import name_hash
 from lakequeue.storage import cleaning, layout
-from lakequeue.storage.engines.commit import commit, first_line
+from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.stores import CHECKS
 
 CREATION = 3600.0
 """Seconds that creating a queue with its tables may take on an object store."""
@@ -150,21 +152,29 @@ class Catalog:
             local = local_path(self.root)
             if local is not None:
                 os.makedirs(local, mode & 0o700, exist_ok=True)
-                if not self._engine.exists(path):
-                    # directories of a root are allowed: another process may be creating it, or was killed doing so
-                    if set(os.listdir(local)) - layout.ROOT_FOLDERS:
-                        raise QueueClientError(
-                            f"{self.root} holds something else; a root is an empty or new directory"
-                        )
+            if not self._engine.exists(path):
+                if self._holds_others():
+                    raise QueueClientError(
+                        f"{self.root} holds something else; a root is an empty or new directory"
+                    )
+                if local is not None:
                     with suppress(PermissionError):  # another user owns it and has set the mode
                         os.chmod(local, mode)
-            if not self._engine.exists(path):
                 self._engine.store.check_creates()
                 self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
         except QueueClientError:
             raise
         except Exception as error:
             raise QueueClientError(f"{self.root} cannot be written: {first_line(error)}") from error
+
+    def _holds_others(self) -> bool:
+        """Whether the root has more than a root whose creation is under way, or was interrupted."""
+        local = local_path(self.root)
+        if local is not None:
+            return bool(set(os.listdir(local)) - layout.ROOT_FOLDERS)
+        names = (entry.name.partition("/")[0] for entry in self._engine.store.folder(self.root).files())
+        allowed = layout.ROOT_FOLDERS | {CHECKS, ""}  # consoles make directories as objects without a name
+        return any(name not in allowed for name in names)
 
     def _open(self) -> Table:
         if self._table is None:
@@ -175,6 +185,8 @@ class Catalog:
             try:
                 found = self._engine.exists(path)
                 self._table = self._engine.open(path) if found else None
+            except QueueClientError:
+                raise
             except Exception as error:
                 raise QueueClientError(f"{self.root} cannot be read: {first_line(error)}") from error
             if self._table is None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import count
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -24,8 +25,13 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _ENTRY = re.compile(r"(\d{20})\.json")
 
 
-_BEHIND = 32
-"""Entries that a snapshot reads to bring its files up to date; beyond that the newest checkpoint is quicker."""
+_ONE_BY_ONE = 2
+"""Entries that a snapshot on an object store follows one by one; further ones are listed and read together."""
+_LEARNED = 100
+"""Maximum number of entries that wait to be applied."""
+_CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+_PLAIN_WRITER = 2
+"""Highest version of the protocol that asks nothing of writers that this package does not do."""
 
 
 class LogTrimmed(Exception):
@@ -51,7 +57,7 @@ class LiveFile(NamedTuple):
         return unquote(self.path)
 
 
-@attrs.frozen
+@attrs.define
 class Entry:
     """The actions of one commit."""
 
@@ -61,6 +67,8 @@ class Entry:
     transactions: dict[str, int] = attrs.field(factory=dict)
     """Versions by application id."""
     token: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    protocol: Mapping[str, Any] | None = None
 
 
 def entry_name(version: int) -> str:
@@ -85,7 +93,7 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
 
 def parse(data: bytes) -> Entry:
     """Parses an entry of the log."""
-    entry, token = Entry(), None
+    entry = Entry()
     for line in data.splitlines():
         action = json.loads(line)
         if add := action.get("add"):
@@ -95,8 +103,12 @@ def parse(data: bytes) -> Entry:
         elif transaction := action.get("txn"):
             entry.transactions[transaction["appId"]] = transaction["version"]
         elif info := action.get("commitInfo"):
-            token = info.get("userMetadata")
-    return attrs.evolve(entry, token=token)
+            entry.token = info.get("userMetadata")
+        elif metadata := action.get("metaData"):
+            entry.metadata = metadata
+        elif protocol := action.get("protocol"):
+            entry.protocol = protocol
+    return entry
 
 
 class Snapshot:
@@ -113,9 +125,13 @@ class Snapshot:
         self.transactions: dict[str, int] = {}
         self._folder = folder
         self._files: dict[str, LiveFile] = {}
-        self._files_version = -1
-        self.file_count = 0
-        """Number of live files."""
+        self._learned: dict[int, Entry] = {}
+        self.partitions: list[str] = []
+        """Names of the partition columns."""
+        self.checkpoint_every = 100
+        """Number of commits between two checkpoints."""
+        self.plain = True
+        """Whether the table uses only what every writer of Delta knows."""
         names = {entry.name.rpartition("/")[2] for entry in folder.files(LOG)}
         checkpoints = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
         entries = sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
@@ -127,9 +143,7 @@ class Snapshot:
         try:
             if checkpoints:
                 self._read_checkpoint(max(checkpoints))
-            for number in entries:
-                if number > self.version:
-                    self._read(number)
+            self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
             raise LogTrimmed(str(error)) from error
 
@@ -139,45 +153,47 @@ class Snapshot:
         Raises:
             LogTrimmed: entries after this version were removed.
         """
-        while True:
+        self.advance()
+        for followed in count():
+            if followed == _ONE_BY_ONE and self._folder.local is None:
+                names = self._folder.files(LOG, after=entry_name(self.version))
+                self._apply_many(sorted(int(match[1]) for each in names if (match := _ENTRY.search(each.name))))
+                break
             try:
-                self._read(self.version + 1)
+                self.apply(self.next())
             except FileNotFoundError:
                 break
         # Entries are removed oldest first: if that of this version exists, the next was not removed but never
-        # made. Object stores keep entries for a week, and no snapshot is followed that long.
+        # made. Object stores keep entries for a week and a deleted queue for a day: no snapshot is followed that
+        # long.
         if self._folder.local is not None and not self._folder.exists(entry_name(self.version)):
             raise LogTrimmed(f"{self._folder.uri} has no entry {self.version}")
 
-    def adopt(self, transactions: Mapping[str, int], grown: int) -> None:
-        """Moves to the next version, which this process committed; its entry is read once the files are needed.
+    def learn(self, version: int, entry: Entry) -> None:
+        """Takes note of an entry that this process committed elsewhere, so as not to read it. Thread-safe."""
+        if len(self._learned) < _LEARNED:
+            self._learned[version] = entry
 
-        Args:
-            transactions: the versions of application ids that it set.
-            grown: the change in the number of live files.
-        """
-        self.transactions.update(transactions)
-        self.file_count += grown
-        self.version += 1
+    def advance(self) -> None:
+        """Applies entries that were learned and follow this version; asks storage for nothing."""
+        while (entry := self._learned.pop(self.version + 1, None)) is not None:
+            self.apply(entry)
+        if self._learned:
+            for version in [version for version in list(self._learned) if version <= self.version]:
+                self._learned.pop(version, None)
 
-    def files(self) -> Mapping[str, LiveFile]:
-        """The live files by path as in the log.
+    def files(self) -> list[LiveFile]:
+        """The live files."""
+        return list(self._files.values())
 
-        Raises:
-            LogTrimmed: entries before this version were removed; load the newest snapshot.
-        """
-        try:
-            while self._files_version < self.version <= self._files_version + _BEHIND:
-                self._change_files(self._entry(self._files_version + 1))
-                self._files_version += 1
-        except FileNotFoundError:
-            pass
-        if self._files_version < self.version:
-            newest = Snapshot(self._folder)
-            if newest.version != self.version:
-                raise LogTrimmed(f"{self._folder.uri} has moved on from version {self.version}")
-            self._files, self._files_version = newest._files, self.version
-        return self._files
+    @property
+    def file_count(self) -> int:
+        """Number of live files."""
+        return len(self._files)
+
+    def next(self) -> Entry:
+        """The entry after this version; FileNotFoundError if there is none."""
+        return self._entry(self.version + 1)
 
     def tokens(self, since: int) -> Iterator[str | None]:
         """Tokens of the commits after a version, up to the first whose entry is missing."""
@@ -190,16 +206,25 @@ class Snapshot:
     def _entry(self, version: int) -> Entry:
         return parse(self._folder.read(entry_name(version)))
 
-    def _read(self, version: int) -> None:
-        if version != self.version + 1:
-            raise FileNotFoundError(entry_name(self.version + 1))
-        entry = self._entry(version)
-        if self._files_version == self.version:
-            self._change_files(entry)
-            self._files_version = version
-        self.file_count += len(entry.added) - len(entry.removed)
+    def _apply_many(self, versions: Sequence[int]) -> None:
+        for number, data in zip(versions, self._folder.read_all(map(entry_name, versions)), strict=True):
+            if number != self.version + 1:
+                raise FileNotFoundError(entry_name(self.version + 1))
+            self.apply(parse(data))
+
+    def apply(self, entry: Entry) -> None:
+        """Moves to the next version, whose entry is given."""
+        self._change_files(entry)
         self.transactions.update(entry.transactions)
-        self.version = version
+        self._describe(entry.metadata, entry.protocol)
+        self.version += 1
+
+    def _describe(self, metadata: Mapping[str, Any] | None, protocol: Mapping[str, Any] | None) -> None:
+        if metadata is not None:
+            self.partitions = metadata["partitionColumns"]
+            self.checkpoint_every = int(dict(metadata["configuration"]).get(_CHECKPOINT_INTERVAL, 100))
+        if protocol is not None:
+            self.plain = protocol["minReaderVersion"] == 1 and protocol["minWriterVersion"] <= _PLAIN_WRITER
 
     def _change_files(self, entry: Entry) -> None:
         for path in entry.removed:
@@ -209,12 +234,14 @@ class Snapshot:
     def _read_checkpoint(self, version: int) -> None:
         name = f"{LOG}/{version:020}.checkpoint.parquet"
         with pq.ParquetFile(pa.BufferReader(self._folder.read(name)), pre_buffer=False) as file:
-            table = file.read(["add", "txn"], use_threads=False)
-        adds, transactions = (table[name].drop_null().to_pylist() for name in ("add", "txn"))
+            table = file.read(["add", "txn", "metaData", "protocol"], use_threads=False)
+        adds, transactions, metadata, protocols = (
+            table[name].drop_null().to_pylist() for name in ("add", "txn", "metaData", "protocol")
+        )
         self._files = {add["path"]: live_file(add) for add in adds}
         self.transactions = {each["appId"]: each["version"] for each in transactions}
-        self.version = self._files_version = version
-        self.file_count = len(self._files)
+        self._describe(metadata[0], protocols[0])
+        self.version = version
 
 
 def _value(name: str, text: str | None) -> Any:

@@ -6,20 +6,30 @@ import io
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import attrs
 import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
 from lakequeue.storage.roots import local_path
 
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
 WHOLE = 4 * 2**20
 """Bytes up to which a remote file is read in one request, whatever part is needed."""
+
+CONCURRENT = 16
+"""Maximum number of remote files that one call reads at once."""
+_ATTEMPTS = 4
+"""At a request whose answer is cut off."""
+_T = TypeVar("_T")
 
 
 @attrs.frozen
@@ -96,7 +106,15 @@ class Folder:
         if self.local is not None:
             with open(self.path(name), "rb") as file:
                 return file.read()
-        return bytes(obstore.get(self._store, self._at(name)).bytes())
+        return _whole(lambda: bytes(obstore.get(self._store, self._at(name)).bytes()))
+
+    def read_all(self, names: Iterable[str]) -> Iterator[bytes]:
+        """The whole of several files, in order; remote ones are read concurrently."""
+        wanted = list(names)
+        if self.local is not None or len(wanted) < 2:
+            return map(self.read, wanted)
+        with ThreadPoolExecutor(min(CONCURRENT, len(wanted))) as pool:
+            return iter(list(pool.map(self.read, wanted)))
 
     @contextmanager
     def parquet(self, name: str, size: int) -> Iterator[pq.ParquetFile]:
@@ -125,7 +143,7 @@ class Folder:
             return True
         target = self.path(name)
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        draft = f"{target}.{uuid.uuid4().hex}"
+        draft = self.path(f"{uuid.uuid4().hex}.draft")  # if the process is killed, VACUUM removes it
         with open(draft, "wb") as file:
             file.write(data)
         try:
@@ -152,13 +170,12 @@ class Folder:
         os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
         return open(self.path(name), "wb")
 
-    def files(self, prefix: str = "") -> Iterator[Entry]:
-        """Files below a subdirectory, at any depth."""
+    def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
+        """Files below a subdirectory, at any depth; of remote ones only those whose names sort after ``after``."""
         if self.local is None:
-            for chunk in obstore.list(self._store, self._at(prefix) or None):
-                for found in chunk:
-                    name = found["path"].removeprefix(self._prefix).lstrip("/")
-                    yield Entry(name, found["size"], found["last_modified"].timestamp())
+            for found in self._listed(prefix, after):
+                name = found["path"].removeprefix(self._prefix).lstrip("/")
+                yield Entry(name, found["size"], found["last_modified"].timestamp())
             return
         for folder, _, names in os.walk(self.path(prefix)):
             inside = os.path.relpath(folder, self.local)
@@ -170,10 +187,23 @@ class Folder:
                     continue
                 yield Entry(path, status.st_size, status.st_mtime)
 
+    def _listed(self, prefix: str, after: str | None) -> Iterator[ObjectMeta]:
+        offset = None if after is None else self._at(after)
+        for attempt in range(_ATTEMPTS):
+            try:
+                for page in obstore.list(self._store, self._at(prefix) or None, offset=offset):
+                    for found in page:
+                        yield found
+                        offset = found["path"]
+                return
+            except BaseError as error:  # a listing that failed cannot go on: it says that nothing is left
+                if not _cut_off(error) or attempt == _ATTEMPTS - 1:
+                    raise
+
     def folders(self, prefix: str = "") -> list[str]:
         """Names of the directories in a subdirectory."""
         if self.local is None:
-            found = obstore.list_with_delimiter(self._store, self._at(prefix) or None)
+            found = _whole(lambda: obstore.list_with_delimiter(self._store, self._at(prefix) or None))
             return sorted(name.rpartition("/")[2] for name in found["common_prefixes"])
         try:
             with os.scandir(self.path(prefix)) as entries:
@@ -229,7 +259,22 @@ class _Remote(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         length = min(len(buffer), self._size - self._at)
         if length > 0:
-            data = obstore.get_range(self._store, self._name, start=self._at, length=length)
+            data = _whole(lambda: obstore.get_range(self._store, self._name, start=self._at, length=length))
             memoryview(buffer)[:length] = memoryview(data)
             self._at += length
         return max(0, length)
+
+
+def _whole(request: Callable[[], _T]) -> _T:
+    """Repeats a read whose answer was cut off; obstore repeats requests without an answer, but few of these."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return request()
+        except BaseError as error:
+            if not _cut_off(error):
+                raise
+    return request()
+
+
+def _cut_off(error: BaseError) -> bool:
+    return "response body error" in str(error)

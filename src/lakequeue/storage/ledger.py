@@ -148,8 +148,8 @@ class Ledger:
 
 def create_ledger(engine: Engine, path: str, head: Head) -> None:
     """Creates ``receipts`` of a shard with its head row."""
-    engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES)
-    engine.open(path).append(run_rows([], [], head), {"created": 1}, "created")
+    rows = run_rows([], [], head)
+    engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES, rows)
 
 
 def run_rows(

@@ -29,7 +29,7 @@ class Version(NamedTuple):
 def versions(store: Store, path: str, first: int = 0) -> list[Version]:
     """Versions of a table from a number on that can still be opened, oldest first."""
     oldest = max(first, readable_from(store.folder(path)))
-    history = DeltaTable(path, storage_options=store.options).history()
+    history = DeltaTable(path, storage_options=store.delta_options).history()
     found = [Version(entry["version"], entry["timestamp"] * 1000) for entry in history]
     return sorted(version for version in found if version.number >= oldest)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 import uuid
 from collections.abc import Mapping
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import ObjectStore, from_url
@@ -13,6 +18,7 @@ from obstore.store import ObjectStore, from_url
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import NO_CREDENTIALS
 
 CHECKS = "checks"
 """Directory of a new remote root, where it is seen what the storage can do."""
@@ -35,8 +41,24 @@ _CLIENT = frozenset(
     }
 )
 """Options of every store's HTTP client, with or without a prefix."""
-_DELTA = ("max_retries", "retry_timeout", "backoff", "delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
+_CREDENTIALS = {
+    "access_key_id",
+    "container_credentials_full_uri",
+    "container_credentials_relative_uri",
+    "skip_signature",
+    "web_identity_token_file",
+}
+"""Options of S3 that give credentials, or tell where they come from."""
+_DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
 """Beginnings of options that only delta-rs knows."""
+_RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
+"""Options of repeated requests; obstore takes them as an argument of its own."""
+PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
+"""How long a request lasts, and how often it is repeated, unless options say otherwise; the environment may change
+the first two. Both libraries wait 30 s for an answer before they ask again (so one receive took 30 s), and repeat
+for three minutes."""
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h)[a-z]*\s*")
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
 class Store:
@@ -53,6 +75,20 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
+
+    @cached_property
+    def arbitrated(self) -> bool:
+        """Whether writers agree through a locking provider of delta-rs, which then must make all commits."""
+        named = {name.upper(): value for name, value in {**os.environ, **self.options}.items()}
+        return bool(named.get("AWS_S3_LOCKING_PROVIDER"))
+
+    @cached_property
+    def delta_options(self) -> dict[str, str]:
+        """The options as delta-rs gets them."""
+        if local_path(self.root) is not None:
+            return self.options
+        known = {_bare(name) for name in (*self.options, *_environment())}
+        return {name: value for name, value in PATIENCE.items() if name not in known} | self.options
 
     def folder(self, path: str) -> Folder:
         """A directory of this storage; all of one root share their connections."""
@@ -98,7 +134,22 @@ class Store:
 
     @cached_property
     def _shared(self) -> ObjectStore:
+        self._check_credentials()
         return self._client(self.root)
+
+    def _check_credentials(self) -> None:
+        """QueueClientError if there are no credentials of S3 and no machine's service that might have some.
+
+        Both libraries look for that service for as long as they repeat requests.
+        """
+        given = {_bare(name): value for name, value in (os.environ | self.options).items()}
+        if not self.root.startswith("s3://") or given.keys() & _CREDENTIALS:
+            return
+        service = urlsplit(given.get("metadata_endpoint", "http://169.254.169.254"))
+        try:
+            socket.create_connection((service.hostname, service.port or 80), timeout=1).close()
+        except OSError:
+            raise QueueClientError(f"{self.root} cannot be reached: {NO_CREDENTIALS}") from None
 
     @property
     def _folder(self) -> Folder:
@@ -109,12 +160,45 @@ class Store:
 
     def _arguments(self) -> dict[str, Any]:
         config: dict[str, str] = {}
-        client: dict[str, Any] = {}
-        for given, value in self.options.items():
+        # obstore forgets the environment's options of the client, AWS_ALLOW_HTTP among them, if it is given any
+        client: dict[str, Any] = {_bare(name): value for name, value in _environment().items()}
+        retry: dict[str, Any] = {}
+        backoff: dict[str, Any] = {}
+        for given, value in self.delta_options.items():
             name = given.lower()
-            bare = next((name.removeprefix(each) for each in _PREFIXES if name.startswith(each)), name)
+            bare = _bare(name)
             if bare in _CLIENT:
                 client[bare] = value
+            elif match := _RETRY.fullmatch(name):
+                (backoff if match[1] else retry)[match[1] or name] = _number(name, value)
             elif not name.startswith(_DELTA):
                 config[name] = value
-        return {"config": config or None, "client_options": client or None}
+        if backoff:
+            retry["backoff"] = backoff
+        return {"config": config or None, "client_options": client or None, "retry_config": retry or None}
+
+
+def _bare(name: str) -> str:
+    """The name of an option without a prefix, in small letters."""
+    name = name.lower()
+    return next((name.removeprefix(each) for each in _PREFIXES if name.startswith(each)), name)
+
+
+def _environment() -> dict[str, str]:
+    """The environment's options of the HTTP client."""
+    own = {name: value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
+    return {name: value for name, value in own.items() if _bare(name) in _CLIENT}
+
+
+def _number(name: str, text: str) -> int | float | timedelta:
+    """The value of an option of repeated requests, as obstore takes it."""
+    try:
+        if name == "max_retries":
+            return int(text)
+        if name.endswith("base"):
+            return float(text)
+    except ValueError:
+        raise InvalidParameterValue.of(repr(text), name, "It must be a number.") from None
+    if not re.fullmatch(f"(?:{_DURATION.pattern})+", text):
+        raise InvalidParameterValue.of(repr(text), name, "It must be a duration, such as 20s.")
+    return timedelta(seconds=sum(int(count) * _UNITS[unit] for count, unit in _DURATION.findall(text)))

@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 
 from lakequeue import Queue
 from lakequeue.client import MAX_LISTED, LakeQueue
-from lakequeue.errors import InvalidAttributeName, InvalidParameterValue, QueueDoesNotExist, UnsupportedOperation
+from lakequeue.errors import (
+    EmptyBatchRequest,
+    InvalidAttributeName,
+    InvalidAttributeValue,
+    InvalidParameterValue,
+    MissingParameter,
+    QueueDoesNotExist,
+    UnsupportedOperation,
+)
 from lakequeue.model.messages import BatchResult, Message, check_batch_ids
 from lakequeue.serve.sqs import permissions
 from lakequeue.serve.sqs.messages import (
@@ -34,6 +42,10 @@ _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
     "SqsManagedSseEnabled": ("false",),
 }
 """Encryption attributes, and their values that mean no encryption."""
+_FLAGS = ("FifoQueue", "ContentBasedDeduplication")
+"""Attributes whose values SQS takes in any case, as in ``True``."""
+MAX_TAGS = 50
+"""Tags that one TagQueue can add."""
 _ATTRIBUTE_NAMES = frozenset(operations()["GetQueueAttributes"].input_shape.members["AttributeNames"].member.enum)
 _AFTER = "after "
 """Start of a page token; the name of the last queue of the page follows."""
@@ -81,7 +93,10 @@ class Actions:
         Raises:
             QueueServiceError, QueueClientError: as the Python API raises them.
         """
-        return self._by_name[action](given, base_url)
+        try:
+            return self._by_name[action](given, base_url)
+        except EmptyBatchRequest:
+            raise EmptyBatchRequest(f"There should be at least one {action}RequestEntry in the request.") from None
 
     def on_queue(self, url: str, call: Callable[[Queue], _Result]) -> _Result:
         """Calls a function with the queue of a URL.
@@ -124,6 +139,8 @@ class Actions:
     def _create_queue(self, given: Structure, base_url: str) -> Structure:
         name = given["QueueName"]
         wanted: dict[str, Any] = _plain_attributes(given.get("Attributes", {}))
+        if wanted.get("FifoQueue") == "false" and not name.endswith(".fifo"):
+            raise InvalidAttributeName("Unknown Attribute FifoQueue.")
         try:  # an existing queue keeps its profile
             wanted["Profile"] = self.lake.queue(name).runtime.attributes.profile
         except QueueDoesNotExist:
@@ -162,13 +179,11 @@ class Actions:
 
     def _get_attributes(self, given: Structure, base_url: str) -> Structure:
         names = given.get("AttributeNames", [])
-        if not names:
-            return {}
         for name in names:
             if name not in _ATTRIBUTE_NAMES and name in _UNENCRYPTED:
                 raise InvalidAttributeName(f"Unknown Attribute {name}.")
         stored = [name for name in names if name not in _UNENCRYPTED]
-        found = self.on_queue(given["QueueUrl"], lambda queue: queue.attributes(stored)) if stored else {}
+        found = self.on_queue(given["QueueUrl"], lambda queue: queue.attributes(stored))
         if "All" in stored:
             in_model = {*stored, *_ATTRIBUTE_NAMES}
             found = {name: value for name, value in found.items() if name in in_model}
@@ -178,7 +193,15 @@ class Actions:
 
     def _set_attributes(self, given: Structure, base_url: str) -> Structure:
         changes = _plain_attributes(given["Attributes"])
-        return self._do(given, lambda queue: queue.set_attributes(**changes))
+
+        def change(queue: Queue) -> None:
+            if queue.fifo and changes.get("FifoQueue") == "false":
+                raise InvalidAttributeValue(
+                    "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported."
+                )
+            queue.set_attributes(**changes)
+
+        return self._do(given, change)
 
     def _purge(self, given: Structure, base_url: str) -> Structure:
         return self._do(given, Queue.purge)
@@ -188,10 +211,22 @@ class Actions:
         return {"Tags": tags} if tags else {}
 
     def _tag(self, given: Structure, base_url: str) -> Structure:
-        return self._do(given, lambda queue: queue.set_tags(given["Tags"]))
+        def tag(queue: Queue) -> None:
+            if not given["Tags"]:
+                raise MissingParameter("The request must contain the parameter Tags.")
+            if len(given["Tags"]) > MAX_TAGS:
+                raise InvalidParameterValue(f"Too many tags added for queue {queue.name}.")
+            queue.set_tags(given["Tags"])
+
+        return self._do(given, tag)
 
     def _untag(self, given: Structure, base_url: str) -> Structure:
-        return self._do(given, lambda queue: queue.remove_tags(*given["TagKeys"]))
+        def untag(queue: Queue) -> None:
+            if not given["TagKeys"]:
+                raise InvalidParameterValue("Tag keys must be between 1 and 128 characters in length.")
+            queue.remove_tags(*given["TagKeys"])
+
+        return self._do(given, untag)
 
     def _add_permission(self, given: Structure, base_url: str) -> Structure:
         def add(queue: Queue) -> None:
@@ -233,16 +268,17 @@ class Actions:
 
     async def receive(self, queue: Queue, given: Structure, interrupt: Any) -> tuple[list[Message], Structure]:
         """Runs ReceiveMessage; returns the messages and the result for the client."""
+        attribute_names = {*given.get("MessageAttributeNames", ())}
         messages = await queue.receive_async(
             given.get("MaxNumberOfMessages"),
             given.get("VisibilityTimeout"),
             given.get("WaitTimeSeconds"),
             given.get("ReceiveRequestAttemptId"),
-            given.get("MessageAttributeNames", ()),
+            ("All",) if attribute_names else (),
             interrupt,
         )
         names = {*given.get("AttributeNames", ()), *given.get("MessageSystemAttributeNames", ())}
-        received = [received_message(message, names) for message in messages]
+        received = [received_message(message, names, attribute_names) for message in messages]
         return messages, {"Messages": received} if messages else {}
 
     def release(self, queue: Queue, messages: list[Message]) -> None:
@@ -300,7 +336,11 @@ def _plain_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
             raise InvalidAttributeName(f"Unknown Attribute {name}.")
         if value not in _UNENCRYPTED.get(name, (value,)):
             raise UnsupportedOperation(f"Messages are not encrypted by the server; leave out {name}.")
-    return {name: value for name, value in attributes.items() if name not in _UNENCRYPTED}
+    return {
+        name: value.lower() if name in _FLAGS else value
+        for name, value in attributes.items()
+        if name not in _UNENCRYPTED
+    }
 
 
 def _token(name: str) -> str:

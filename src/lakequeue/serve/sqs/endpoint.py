@@ -7,8 +7,9 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from botocore.model import OperationModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -20,9 +21,10 @@ from lakequeue.serve.cancellation import wait_for_disconnect
 from lakequeue.serve.errors import ErrorResponse, RequestError
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
-from lakequeue.serve.sqs import json_protocol, query_protocol
+from lakequeue.serve.sqs import json_protocol, query_json, query_protocol
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.authorization import named_queues, required_permissions
+from lakequeue.serve.sqs.messages import add_trace_header
 from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
@@ -31,8 +33,20 @@ LARGE = 64 * 1024
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
 
+_TRACE_ID = "x-amzn-trace-id"
+
 _Parsed = TypeVar("_Parsed")
 _log = logging.getLogger("lakequeue.serve")
+
+
+class _Format(Protocol):
+    """How a response is written."""
+
+    RESPONSE_TYPE: str
+
+    def response(self, operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes: ...
+
+    def error(self, response: ErrorResponse) -> tuple[dict[str, str], bytes]: ...
 
 
 class Endpoint:
@@ -63,9 +77,8 @@ class Endpoint:
     async def __call__(self, http: Request) -> Response:
         """Answers a request, and describes it in `http.state.call`."""
         call = http.state.call = ApiCall(request_id=str(uuid.uuid4()))
-        as_json = is_json(http.headers)
         try:
-            return await self._answer(http, call, as_json)
+            return await self._answer(http, call)
         except ClientDisconnect:
             call.code = "ClientDisconnect"
             return Response(status_code=400)
@@ -76,21 +89,32 @@ class Endpoint:
                 _log.error("storage failed in %s", call.action, exc_info=True)
             elif not isinstance(error, (QueueServiceError, RequestError)):
                 _log.error("%s failed", call.action, exc_info=True)
-            return error_response(response, as_json)
+            return error_response(response, http.headers)
 
-    async def _answer(self, http: Request, call: ApiCall, as_json: bool) -> Response:
-        if http.method != "POST":
-            raise RequestError("MethodNotAllowed", "Requests are sent by POST.", 405)
+    async def _answer(self, http: Request, call: ApiCall) -> Response:
+        if http.method not in ("GET", "POST"):
+            raise RequestError("MethodNotAllowed", "Requests are sent by POST or GET.", 405)
         headers = _joined_headers(http)
         path = http.scope.get("raw_path", b"/").decode("latin-1")
-        head = RequestHead(http.method, path, http.scope["query_string"].decode("latin-1"), headers)
+        query = http.scope["query_string"].decode("latin-1")
+        by_get = http.method == "GET"
+        named: OperationModel | None = None  # the body names it
+        if by_get:
+            form = query_protocol.url_form(query)
+            if not form.get("Action"):
+                call.code = "UnknownOperationException"
+                return Response("<UnknownOperationException/>", 404, media_type=query_protocol.RESPONSE_TYPE)
+        head = RequestHead(http.method, path, query, headers)
         pending = self._authenticator.check_head(head, self._actions.lake.clock.now())
-        if as_json:
+        if by_get:
+            if pending.key is None:
+                _check_browser(headers)
+        elif is_json(headers):
             named = operation(_target(headers))
         else:
-            named = None  # the body names it
             _check_form(headers)
-        max_bytes = None if named is None or named.name in SENDING else MAX_OTHER_BODY_BYTES
+        large = not by_get and (named is None or named.name in SENDING)
+        max_bytes = None if large else MAX_OTHER_BODY_BYTES
         async with self.bodies.read(http, max_bytes, pending.key) as body:
             caller = await _parse(body.content, pending.verify, body.content)
             self.bodies.verified(body)
@@ -98,13 +122,15 @@ class Endpoint:
             if named is not None:
                 model, parse = named, partial(json_protocol.parameters, named, body.content)
             else:
-                fields = await _parse(body.content, query_protocol.form, body.content)
-                model = operation(query_protocol.action(fields))
+                fields = form if by_get else await _parse(body.content, query_protocol.form, body.content)
+                model = operation(query_protocol.action(fields, http.scope["path"]))
                 parse = partial(query_protocol.parameters, model, fields, http.scope["path"])
             call.action = model.name
             if not caller.may_on_any_queue(model.name):  # refused without parsing the parameters
                 raise access_denied(caller, model.name, None)
             given = await _parse(body.content, parse)
+            if model.name == "SendMessage" and headers.get(_TRACE_ID):
+                add_trace_header(given, headers[_TRACE_ID])
             call.queue = named_queues(given)[0] or "-"
             for action, queue in required_permissions(model.name, given):
                 if not caller.may(action, queue):
@@ -114,12 +140,12 @@ class Endpoint:
                 result = await self._receive(http, given)
             else:
                 result = await asyncio.to_thread(self._actions.run, model.name, given, base_url)
+        format = json_protocol if named is not None else _query_format(headers)
+        content = format.response(model, result, call.request_id)
         response_headers = {"x-amzn-RequestId": call.request_id}
-        if as_json:
-            content = json_protocol.response(model, result)
-            return Response(content, headers=response_headers, media_type=json_protocol.CONTENT_TYPE)
-        content = query_protocol.response(model, result, call.request_id)
-        return Response(content, headers=response_headers, media_type=query_protocol.RESPONSE_TYPE)
+        if by_get:
+            response_headers["Cache-Control"] = "no-store"
+        return Response(content, headers=response_headers, media_type=format.RESPONSE_TYPE)
 
     async def _receive(self, http: Request, given: dict[str, Any]) -> dict[str, Any]:
         """Receives messages; stops waiting when the client disconnects or the server stops."""
@@ -190,9 +216,15 @@ def _check_form(headers: Mapping[str, str]) -> None:
     if given != query_protocol.CONTENT_TYPE:
         raise RequestError(
             "UnsupportedMediaType",
-            f"Requests are {json_protocol.CONTENT_TYPE} or {query_protocol.CONTENT_TYPE}.",
+            f"Requests are {json_protocol.RESPONSE_TYPE} or {query_protocol.CONTENT_TYPE}.",
             415,
         )
+
+
+def _check_browser(headers: Mapping[str, str]) -> None:
+    """Refuses an unsigned GET of a browser that does not tell which site caused it; any site can cause a GET."""
+    if "mozilla/" in headers.get("user-agent", "").lower() and "sec-fetch-site" not in headers:
+        raise RequestError("AccessDeniedException", "Unsigned requests of browsers must tell Sec-Fetch-Site.", 403)
 
 
 def is_json(headers: Mapping[str, str]) -> bool:
@@ -200,10 +232,13 @@ def is_json(headers: Mapping[str, str]) -> bool:
     return json_protocol.TARGET in headers.get("x-amz-target", "") or "json" in headers.get("content-type", "")
 
 
-def error_response(error: ErrorResponse, as_json: bool) -> Response:
-    """The HTTP response for an error, in the protocol of the request."""
-    headers = {"x-amzn-RequestId": error.request_id}
-    if not as_json:
-        return Response(query_protocol.error(error), error.status, headers, query_protocol.RESPONSE_TYPE)
-    more, body = json_protocol.error(error)
-    return Response(body, error.status, headers | more, json_protocol.CONTENT_TYPE)
+def _query_format(headers: Mapping[str, str]) -> _Format:
+    """How to answer a request in the Query protocol."""
+    return query_json if "application/json" in headers.get("accept", "") else query_protocol
+
+
+def error_response(error: ErrorResponse, headers: Mapping[str, str]) -> Response:
+    """The HTTP response for an error, in the protocol of a request with these headers."""
+    format = json_protocol if is_json(headers) else _query_format(headers)
+    more, body = format.error(error)
+    return Response(body, error.status, {"x-amzn-RequestId": error.request_id} | more, format.RESPONSE_TYPE)

@@ -11,7 +11,7 @@ from botocore.model import OperationModel
 from lakequeue.serve.errors import ErrorResponse, malformed
 from lakequeue.serve.sqs.model import validated
 
-CONTENT_TYPE = "application/x-amz-json-1.0"
+RESPONSE_TYPE = "application/x-amz-json-1.0"
 TARGET = "AmazonSQS."
 """Prefix of the action in the header ``X-Amz-Target``."""
 
@@ -31,8 +31,8 @@ def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
     return found
 
 
-def response(operation: OperationModel, result: dict[str, Any]) -> bytes:
-    """The body of a response; empty if the action has no result."""
+def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:
+    """The body of a response; empty if the action has no result. The id of the request is in a header."""
     if operation.output_shape is None:
         return b""
     return json.dumps(result, default=_base64, separators=(",", ":")).encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attrs
@@ -10,11 +10,13 @@ import attrs
 from lakequeue import SendEntry
 from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
 from lakequeue.model.messages import (
+    TRACE_HEADER,
     AttributeValue,
     BatchResult,
     BatchSuccess,
     Message,
     SendResult,
+    WireAttributes,
     md5_of_attributes,
 )
 
@@ -38,8 +40,14 @@ def send_entry(entry: Structure) -> SendEntry:
     )
 
 
-def _attribute_values(attributes: Mapping[str, Structure]) -> dict[str, AttributeValue]:
-    found = {}
+def add_trace_header(given: Structure, trace: str) -> None:
+    """Makes the header X-Amzn-Trace-Id of a SendMessage its AWSTraceHeader, unless the parameters have one."""
+    attributes = given.setdefault("MessageSystemAttributes", {})
+    attributes.setdefault(TRACE_HEADER, {"DataType": "String", "StringValue": trace})
+
+
+def _attribute_values(attributes: Mapping[str, Structure]) -> WireAttributes:
+    found = WireAttributes()
     for name, attribute in attributes.items():
         for unused in ("StringListValues", "BinaryListValues"):
             if attribute.get(unused):
@@ -51,7 +59,7 @@ def _attribute_values(attributes: Mapping[str, Structure]) -> dict[str, Attribut
         value = binary if type_.startswith("Binary") else text
         if value is None:
             raise InvalidParameterValue(
-                f"The message attribute '{name}' must contain a non-empty value of the type '{type_}'."
+                f"Message (user) attribute '{name}' must contain a non-empty value of type '{type_}'."
             )
         found[name] = AttributeValue(type_, value)
     return found
@@ -70,12 +78,13 @@ def send_result(sent: SendResult | BatchSuccess, entry: SendEntry) -> Structure:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def received_message(message: Message, names: Iterable[str]) -> Structure:
-    """A message of ReceiveMessage, with the system attributes that the client named."""
+def received_message(message: Message, names: Collection[str], attribute_names: Collection[str]) -> Structure:
+    """A message of ReceiveMessage, with the system attributes and the message attributes that the client named."""
     system = {name: value for name, value in message.attributes.items() if {"All", name} & {*names}}
+    chosen = _chosen(message.message_attributes, attribute_names)
     attributes = {
         name: {"BinaryValue" if isinstance(value, bytes) else "StringValue": value, "DataType": type_}
-        for name, (type_, value) in message.message_attributes.items()
+        for name, (type_, value) in chosen.items()
     }
     members = {
         "MessageId": message.message_id,
@@ -83,10 +92,18 @@ def received_message(message: Message, names: Iterable[str]) -> Structure:
         "MD5OfBody": message.md5_of_body,
         "Body": message.body,
         "Attributes": system,
-        "MD5OfMessageAttributes": message.md5_of_message_attributes,
+        "MD5OfMessageAttributes": md5_of_attributes(chosen),
         "MessageAttributes": attributes,
     }
     return {name: value for name, value in members.items() if value}
+
+
+def _chosen(given: Mapping[str, AttributeValue], names: Collection[str]) -> dict[str, AttributeValue]:
+    """Message attributes by name; ``*`` is all, and ``Hel.*`` those whose names begin with ``Hel``."""
+    if "All" in names or "*" in names:
+        return dict(given)
+    prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))
+    return {name: value for name, value in given.items() if name in names or name.startswith(prefixes)}
 
 
 def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:

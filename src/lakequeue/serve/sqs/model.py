@@ -35,8 +35,13 @@ def operation(name: str) -> OperationModel:
     """
     found = operations().get(name)
     if found is None:
-        raise RequestError("InvalidAction", f"The action {name} is not valid for this endpoint.")
+        raise invalid_action(name)
     return found
+
+
+def invalid_action(name: str) -> RequestError:
+    """The error for an action that does not exist, or not at this path."""
+    return RequestError("InvalidAction", f"The action {name} is not valid for this endpoint.")
 
 
 def validated(shape: Shape, value: Any, where: str) -> Any:

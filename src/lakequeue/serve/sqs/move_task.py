@@ -79,7 +79,7 @@ def parse_task_handle(handle: str) -> tuple[str, str]:
     except (ValueError, binascii.Error, KeyError, TypeError, RecursionError):
         id = arn = None
     if not isinstance(id, str) or not isinstance(arn, str):
-        raise InvalidParameterValue.of(handle, "TaskHandle", "It is not a task handle.")
+        raise InvalidParameterValue("Value for parameter TaskHandle is invalid.")
     return id, arn
 
 

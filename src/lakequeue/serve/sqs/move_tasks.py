@@ -67,9 +67,7 @@ class MoveTasks:
             )
         source = self._queue(source_arn, "SourceArn")
         if not source.dead_letter_sources():
-            raise InvalidParameterValue.of(
-                source_arn, "SourceArn", "The queue is not the dead-letter queue of any other."
-            )
+            raise InvalidParameterValue("Source queue must be configured as a Dead Letter Queue.")
         if destination_arn is not None:
             destination = self._queue(destination_arn, "DestinationArn")
             if destination.fifo != source.fifo or destination.key == source.key:
@@ -91,8 +89,9 @@ class MoveTasks:
         def with_new_task(text: str | None) -> str:
             tasks = load_tasks(text)
             if any(other.active for other in tasks):
-                raise InvalidParameterValue.of(
-                    source_arn, "SourceArn", "There is already a task running for this queue."
+                raise InvalidParameterValue(
+                    "There is already a task running. "
+                    "Only one active task is allowed for a source queue arn at a given time."
                 )
             return dump_tasks([task, *tasks][:MAX_TASKS])
 
@@ -112,7 +111,7 @@ class MoveTasks:
             self._queue(arn, "SourceArn"), id, lambda task: attrs.evolve(task, status="CANCELLING")
         )
         if task is None:
-            raise ResourceNotFoundException("The task does not exist, or has ended.")
+            raise ResourceNotFoundException("Task does not exist.")
         return task.moved
 
     def listed(self, source_arn: str, limit: int) -> list[dict[str, Any]]:

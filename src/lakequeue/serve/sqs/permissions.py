@@ -72,7 +72,7 @@ def remove_permission(policy: str | None, label: str) -> str:
 
 def _document(policy: str | None, arn: str) -> dict[str, Any]:
     if policy is None:
-        return {"Version": "2012-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
+        return {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
     document: dict[str, Any] = json.loads(policy)
     statements = document.get("Statement", [])
     return document | {"Statement": [statements] if isinstance(statements, dict) else list(statements)}

@@ -1,4 +1,4 @@
-"""The Query protocol of older SDKs: parameters as a form, responses in XML.
+"""The Query protocol of older SDKs: parameters as a form, in the body or in the URL, responses in XML.
 
 Its names are older than the JSON service model. Each element of a list or map is a field of its own with the name
 of the element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``.
@@ -15,9 +15,9 @@ from xml.sax.saxutils import escape
 
 from botocore.model import ListShape, MapShape, OperationModel, Shape, StructureShape
 
-from lakequeue.errors import SERVICE_ERRORS
+from lakequeue.errors import SERVICE_ERRORS, QueueDoesNotExist
 from lakequeue.serve.errors import ErrorResponse, RequestError, malformed
-from lakequeue.serve.sqs.model import VERSION, validated
+from lakequeue.serve.sqs.model import VERSION, invalid_action, validated
 
 CONTENT_TYPE = "application/x-www-form-urlencoded"
 RESPONSE_TYPE = "text/xml"
@@ -28,42 +28,53 @@ MAX_NAME_PARTS = 16
 """Parts of a field name; the value of an attribute in a batch has six."""
 
 _ELEMENTS = {"Actions": "ActionName"}
+_SIGNING = "X-Amz-"
+"""Prefix of the fields that sign a URL."""
+_OF_ALL_QUEUES = ("CreateQueue", "ListQueues")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INDEX = re.compile("[0-9]{1,4}")
 
 Tree = dict[str, Any]
 
 
-def form(body: bytes) -> dict[str, str]:
-    """Parses the fields of a request.
+def form(content: bytes) -> dict[str, str]:
+    """Parses the fields of a request, in its body or its URL.
 
     Raises:
-        RequestError: the body is no form, repeats a field, or has too many.
+        RequestError: they are no form, or one is repeated, or there are too many.
     """
     try:
         pairs = parse_qsl(
-            body.decode(), keep_blank_values=True, strict_parsing=bool(body), errors="strict",
+            content.decode(), keep_blank_values=True, strict_parsing=bool(content), errors="strict",
             max_num_fields=MAX_FIELDS,
         )  # fmt: skip
     except ValueError:
-        raise malformed("The body is not a form in UTF-8, or has too many fields.") from None
+        raise malformed("The request is not a form in UTF-8, or has too many fields.") from None
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise malformed("A parameter is given twice.")
     return fields
 
 
-def action(fields: dict[str, str]) -> str:
+def url_form(query: str) -> dict[str, str]:
+    """Parses the fields of a request by GET, without those that sign the URL; errors as in `form`."""
+    return {name: value for name, value in form(query.encode()).items() if not name.startswith(_SIGNING)}
+
+
+def action(fields: dict[str, str], path: str) -> str:
     """The action that a form names.
 
     Raises:
-        RequestError: it names no action, or another version of the API.
+        RequestError: it names no action, or one that queues do not have although the path is that of a queue, or
+            another version of the API.
     """
     version = fields.get("Version", VERSION)
     if version != VERSION:
         raise RequestError("NoSuchVersion", f"The version {version} is not supported; use {VERSION}.")
     if not fields.get("Action"):
         raise RequestError("MissingAction", "The request must contain the parameter Action.")
+    if fields["Action"] in _OF_ALL_QUEUES and "/" in path.strip("/"):
+        raise invalid_action(fields["Action"])
     return fields["Action"]
 
 
@@ -81,7 +92,11 @@ def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> 
     shape = operation.input_shape
     if "QueueUrl" in shape.members and "QueueUrl" not in tree and path.strip("/"):
         tree["QueueUrl"] = path
-    found: dict[str, Any] = validated(shape, _value(shape, tree, ""), "")
+    given = _structure(shape, tree)
+    for name in shape.required_members:
+        if isinstance(shape.members[name], ListShape):  # an empty list has no fields
+            given.setdefault(name, [])
+    found: dict[str, Any] = validated(shape, given, "")
     return found
 
 
@@ -96,14 +111,30 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
     )
 
 
-def error(response: ErrorResponse) -> bytes:
-    """The body of an error response."""
-    kind = "Sender" if response.sender else "Receiver"
-    return _document(
+def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
+    """Headers and body of an error response."""
+    return {}, _document(
         "ErrorResponse",
-        f"<Error><Type>{kind}</Type><Code>{_text(response.code)}</Code><Message>{_text(response.message)}</Message>"
-        f"<Detail/></Error>{_request_id(response.request_id)}",
+        f"<Error><Type>{error_type(response)}</Type><Code>{_text(response.code)}</Code>"
+        f"<Message>{_text(error_message(response))}</Message><Detail/></Error>{_request_id(response.request_id)}",
     )
+
+
+def error_type(response: ErrorResponse) -> str:
+    """Who is at fault."""
+    return "Sender" if response.sender else "Receiver"
+
+
+def error_message(response: ErrorResponse) -> str:
+    """The message of an error in this protocol."""
+    if response.message == QueueDoesNotExist.default_message:
+        return "The specified queue does not exist for this wsdl version."
+    return response.message
+
+
+def legacy_code(value: Tree) -> Tree:
+    """A failed entry of a batch with the code of this protocol."""
+    return value | {"Code": SERVICE_ERRORS[value["Code"]].legacy_code}
 
 
 def _put(tree: Tree, name: str, value: str) -> None:
@@ -123,12 +154,10 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
     """A part of the form in the structure of JSON; `validated` checks its types later."""
     match shape:
         case StructureShape():
-            names = {_element(name, member): name for name, member in shape.members.items()}
-            return {
-                names.get(key, key): _value(shape.members[names[key]], item, names[key]) if key in names else item
-                for key, item in _tree(given, where).items()
-            }
+            return _structure(shape, _tree(given, where))
         case ListShape():
+            if given == "":
+                return []
             return [_value(shape.member, item, where) for item in _numbered(given, where)]
         case MapShape():
             return dict(_entry(shape, item, where) for item in _numbered(given, where))
@@ -139,9 +168,22 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
     return given
 
 
+def _structure(shape: StructureShape, given: Tree) -> dict[str, Any]:
+    # some SDKs use the plural: Tags.1.Key (older ones for Java), AttributeNames= (an empty list)
+    names = {name[0].upper() + name[1:]: name for name in shape.members}
+    names |= {_element(name, member): name for name, member in shape.members.items()}
+    found: dict[str, Any] = {}
+    for key, item in given.items():
+        name = names.get(key, key)
+        if name in found:
+            raise malformed(f"The parameter {key} contradicts another one.")
+        found[name] = _value(shape.members[name], item, name) if key in names else item
+    return found
+
+
 def _entry(shape: MapShape, given: Any, where: str) -> tuple[str, Any]:
     entry = _tree(given, where)
-    key = _key(shape)
+    key = key_name(shape)
     if entry.keys() != {key, "Value"} or not isinstance(entry.get(key), str):
         raise malformed(f"{where} must have {key} and Value.")
     return entry[key], _value(shape.value, entry["Value"], where)
@@ -170,7 +212,8 @@ def _element(name: str, shape: Shape) -> str:
     return name
 
 
-def _key(shape: MapShape) -> str:
+def key_name(shape: MapShape) -> str:
+    """Name of the keys of a map."""
     return "Key" if shape.name == "TagMap" else "Name"
 
 
@@ -184,12 +227,12 @@ def _xml(name: str, shape: Shape, value: Any) -> str:
     match shape:
         case StructureShape():
             if shape.name == "BatchResultErrorEntry":
-                value = value | {"Code": SERVICE_ERRORS[value["Code"]].legacy_code}
+                value = legacy_code(value)
             return f"<{name}>{_members(shape, value)}</{name}>"
         case ListShape():
             return "".join(_xml(name, shape.member, item) for item in value)
         case MapShape():
-            key = _key(shape)
+            key = key_name(shape)
             return "".join(
                 f"<{name}>{_xml(key, shape.key, k)}{_xml('Value', shape.value, v)}</{name}>"
                 for k, v in value.items()

@@ -25,10 +25,11 @@ from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.dedup import Duplicates, opened_at
 from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.bulk.staged_files import check_exist
-from lakequeue.storage.engines.commit import StaleAttributes, commit, first_line
+from lakequeue.storage.engines.commit import StaleAttributes, commit
 from lakequeue.storage.engines.interface import DataFile, Engine, Table
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.store_failures import first_line
 
 ATTEMPTS = 60
 PATIENCE = 4

@@ -15,6 +15,7 @@ from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import first_line, unsettled_version
 
 OLDEST_BASE = 3600.0
 """Seconds after which a snapshot is too old to commit on, where no lock protects its log."""
@@ -27,6 +28,8 @@ TRIM_PATIENCE = 0.2
 """Seconds that such an attempt waits for the table's lock."""
 _REPEATS = 30
 """Attempts at a commit that loses to commits outside its fence, such as merges of segments."""
+_UNANSWERED = 2
+"""Attempts without an answer that are repeated: if another one gets the version, the first can no longer land."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -48,15 +51,16 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
 
     Raises:
         QueueClientError: storage failed, or others held the table's lock for too long; with ``outcome_unknown`` if
-            not
-            even the token search could tell whether it landed.
+            not even the token search could tell whether it landed, or whether it still will.
     """
     token = uuid.uuid4().hex
-    stale, races = 0, Races(_REPEATS)
+    stale, unanswered, unsettled, races = 0, 0, 0, Races(_REPEATS)
     for _ in races:
         # no log entries may be removed from the check of the base to the answer, see `locks`
         with committing(table.path, exclusive=table.commits_alone):
             if not _may_commit(table, fence):
+                if table.version < unsettled:
+                    raise _unknown(table, TimeoutError("no answer came"), "it may still land")
                 return False
             base, wall, machine = table.version, time.time(), time.monotonic()
             try:
@@ -66,7 +70,12 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
                 landed = _landed(table, token, base, error)
                 # files of an old snapshot may be gone, those of the newest one must not be
                 stale += isinstance(error, StaleSnapshot)
-                if not landed and (stale > 1 or not isinstance(error, LostRace)) and holds(table, fence):
+                unsettled = max(unsettled, unsettled_version(error, base + 1) or 0)
+                if not landed and table.version < unsettled:
+                    unanswered += 1
+                    if unanswered > _UNANSWERED or not holds(table, fence):
+                        raise _unknown(table, error, "it may still land") from error
+                elif not landed and (stale > 1 or not isinstance(error, LostRace)) and holds(table, fence):
                     raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
             else:
                 # a monotonic clock stops while the machine is suspended; a wall clock may be set back
@@ -83,11 +92,6 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
 def holds(table: Table, fence: Mapping[str, int]) -> bool:
     """Whether the loaded snapshot has these versions of the application ids."""
     return all((table.transaction(app_id) or 0) == version for app_id, version in fence.items())
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its type."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _may_commit(table: Table, fence: Mapping[str, int]) -> bool:
@@ -120,11 +124,15 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
         reason = "its log was trimmed meanwhile"
     except Exception as second:
         reason = first_line(second)
-    raise QueueClientError(
+    raise _unknown(table, error, reason) from error
+
+
+def _unknown(table: Table, error: Exception, reason: str) -> QueueClientError:
+    return QueueClientError(
         f"the outcome of a commit to {table.path} is unknown ({first_line(error)}; {reason}); "
         "repeating it is safe",
         outcome_unknown=True,
-    ) from error
+    )
 
 
 def _in_log(table: Table, version: int) -> bool:

@@ -82,6 +82,12 @@ class Table(Protocol):
     def refresh(self) -> None:
         """Loads the newest snapshot."""
 
+    def learn(self, other: Table) -> None:
+        """Takes note of the last commit of another handle of this process; only for speed, and thread-safe."""
+
+    def advance(self) -> None:
+        """Moves to the newest snapshot that is known from ``learn``, if that follows the loaded one."""
+
     def transaction(self, app_id: str) -> int | None:
         """Last committed version of an application id; None if there is none."""
 
@@ -164,5 +170,6 @@ class Engine(Protocol):
         schema: pa.Schema,
         partitions: Sequence[str],
         properties: Mapping[str, str],
+        rows: pa.Table | None = None,
     ) -> None:
-        """Creates an empty table unless there is one."""
+        """Creates a table, with its first rows (of one partition), unless there is one."""

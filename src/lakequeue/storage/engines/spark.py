@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakequeue.storage.delta_log import LiveFile, live_file
 from lakequeue.storage.engines import process
-from lakequeue.storage.engines.interface import DataFile, LostRace, partition_text
+from lakequeue.storage.engines.interface import DataFile, LostRace, Table, partition_text
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.spark_session import (
     action_sequence,
@@ -78,6 +78,12 @@ class SparkTable:
             self._files = None
         self._snapshot: Any = snapshot
         self.loaded_at = asked_at
+
+    def learn(self, other: Table) -> None:
+        pass
+
+    def advance(self) -> None:
+        pass
 
     def transaction(self, app_id: str) -> int | None:
         found = self._snapshot.transactions().get(app_id)
@@ -287,7 +293,12 @@ class SparkEngine:
         return SparkTable(self._spark, self.store, path)
 
     def create(
-        self, path: str, schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]
+        self,
+        path: str,
+        schema: pa.Schema,
+        partitions: Sequence[str],
+        properties: Mapping[str, str],
+        rows: pa.Table | None = None,
     ) -> None:
         # CREATE TABLE refuses a log retention below that of files, and enables features of its own; so the first
         # commit consists of the two actions that delta-rs writes
@@ -316,3 +327,5 @@ class SparkEngine:
             txn = log.startTransaction(none, jvm.scala.Option.apply(snapshot))
             with contextlib.suppress(LostRace), lost_races():  # another process has just created it
                 txn.commit(action_sequence(jvm, map(json.dumps, actions)), write_operation(jvm, "created"))
+        if rows is not None:
+            self.open(path).append(rows, {"created": 1}, "created")

@@ -6,6 +6,7 @@ cached at once.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -28,19 +29,25 @@ _COLUMNS = [
 
 
 class BodyCache:
-    """Cache of the messages of one shard; not thread-safe, its owner locks."""
+    """Cache of the messages of one shard. Thread-safe."""
 
     def __init__(self, limit: int = CACHE_BYTES) -> None:
         self._limit = limit
+        # two, as the sender of a message must not wait for a read: its receiver would find the message not cached
+        self._lock, self._fetching = threading.Lock(), threading.Lock()
         self._chunks: SortedDict[int, pa.Table] = SortedDict()
         self._order: OrderedDict[int, int] = OrderedDict()  # first offset -> bytes
         self._bytes = 0
 
     def remember(self, first: int, rows: pa.Table) -> None:
         """Caches rows of ``messages`` from offset ``first`` on, unless that offset is cached."""
-        if not len(rows) or self._known(first) or rows.nbytes > self._limit // 4:
+        if not len(rows) or rows.nbytes > self._limit // 4:
             return
-        chunk = rows.select(_COLUMNS)
+        with self._lock:
+            if self._chunk_of(first) is None:
+                self._insert(first, rows.select(_COLUMNS))
+
+    def _insert(self, first: int, chunk: pa.Table) -> None:
         try:
             self._chunks[first] = chunk
             self._order[first] = chunk.nbytes
@@ -65,13 +72,20 @@ class BodyCache:
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
         """Messages from ``first`` on, up to ``last`` or the end of one read; None if the log lacks ``first``."""
-        found = self._known(first) or self._fetch(table, log, first, last)
+        found = self._known(first)
+        if found is None:
+            with self._fetching:  # whoever waited may find what the other has read
+                found = self._known(first) or self._fetch(table, log, first, last)
         if found is None:
             return None
         start, chunk = found
         return chunk.slice(first - start, last - first + 1)
 
     def _known(self, offset: int) -> tuple[int, pa.Table] | None:
+        with self._lock:
+            return self._chunk_of(offset)
+
+    def _chunk_of(self, offset: int) -> tuple[int, pa.Table] | None:
         index = self._chunks.bisect_right(offset) - 1
         if index < 0:
             return None
@@ -85,9 +99,10 @@ class BodyCache:
         row_bytes = max(1, file.size // (file.last - file.first + 1))
         ahead = offset + min(READ_AHEAD_ROWS, max(1, READ_AHEAD_BYTES // row_bytes))
         stop = min(file.last, max(last, ahead))
-        following = self._chunks.bisect_right(offset)
-        if following < len(self._chunks):
-            stop = min(stop, self._chunks.keys()[following] - 1)
+        with self._lock:
+            following = self._chunks.bisect_right(offset)
+            if following < len(self._chunks):
+                stop = min(stop, self._chunks.keys()[following] - 1)
         rows = table.read_rows(file.file, offset - file.first, stop - file.first, _COLUMNS)
         if file.bulk:
             sent_at = pa.array([file.opened_at] * len(rows), layout.INSTANT)

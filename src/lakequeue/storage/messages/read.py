@@ -215,6 +215,14 @@ class LogReader:
     def refresh(self) -> ShardLog:
         """The log of the newest snapshot; the same object if nothing was committed."""
         self.table.refresh()
+        return self._current()
+
+    def advance(self) -> ShardLog:
+        """The log of the newest snapshot that this process committed or loaded; asks storage for nothing."""
+        self.table.advance()
+        return self._current()
+
+    def _current(self) -> ShardLog:
         if self.table.version != self._version:
             self.log = self._load()
             self._version = self.table.version

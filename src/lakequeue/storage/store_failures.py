@@ -1,0 +1,120 @@
+"""Failures of object stores in one line: what is wrong, what was tried, what to set.
+
+delta-rs and obstore report them alike, as nested text around the store's own answer; neither has types for them.
+No text here has a query of a URL, which may carry a signature, nor more of an answer than its code.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
+_CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
+_STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
+_ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
+_QUERY = re.compile(r"(https?://)(?:[^/\s@]*@)?([^\s?]*)\?\S*|(https?://)[^/\s@]*@")
+_COLOURS = re.compile(r"\x1b\[\d+m")
+_KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (Azure: AZURE_STORAGE_ACCOUNT_NAME and _KEY)"
+
+
+class _Reason(NamedTuple):
+    what: str
+    advice: str
+
+
+_NO_CREDENTIALS = _Reason("there are no credentials", _KEYS)
+NO_CREDENTIALS = "; ".join(_NO_CREDENTIALS)
+_BUCKET = _Reason("the bucket does not exist", "create it, or correct the root")
+_RIGHT = _Reason("access is denied", "allow these credentials to list, read, write and delete below the root")
+_UNKNOWN_KEY = _Reason("the access key is not known there", _KEYS)
+_WRONG_KEY = _Reason("the secret key is wrong", _KEYS)
+_EXPIRED = _Reason("the credentials have expired", "set new ones, or let the environment renew them")
+_REGION = _Reason("the bucket is in another region", "set AWS_REGION to it, or AWS_ENDPOINT_URL")
+_CLOCK = _Reason("the clock of this machine is wrong", "set it")
+_BUSY = _Reason("the storage is too busy", "repeat the call later")
+_MISSING = _Reason("there is no such file or bucket", "check the root, or repeat the call")
+_LOST = _Reason("the connection was lost", "repeat the call")
+
+_BY_CODE = {
+    **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),
+    **dict.fromkeys(
+        ("AccessDenied", "AuthorizationFailure", "AuthorizationPermissionMismatch", "AllAccessDisabled"), _RIGHT
+    ),
+    **dict.fromkeys(("InvalidAccessKeyId", "InvalidToken", "InvalidClientTokenId"), _UNKNOWN_KEY),
+    **dict.fromkeys(("SignatureDoesNotMatch", "AuthenticationFailed"), _WRONG_KEY),
+    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), _EXPIRED),
+    **dict.fromkeys(
+        ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"), _REGION
+    ),
+    "RequestTimeTooSkewed": _CLOCK,
+    **dict.fromkeys(("NoSuchKey", "BlobNotFound", "PathNotFound"), _MISSING),
+    **dict.fromkeys(("SlowDown", "ServiceUnavailable", "ServerBusy", "TooManyRequests"), _BUSY),
+}
+_BY_STATUS = {"401": _UNKNOWN_KEY, "403": _RIGHT, "404": _MISSING, "429": _BUSY, "503": _BUSY}
+_BY_TEXT = {
+    # before the rest: whoever has no keys asks the machine's own service for some
+    **dict.fromkeys(
+        ("/latest/api/token", "/latest/meta-data/", "/metadata/identity", "MissingAccessKey"), _NO_CREDENTIALS
+    ),
+    "redirect without LOCATION": _REGION,
+    "ConnectionRefused": _Reason("nothing listens at the endpoint", "correct AWS_ENDPOINT_URL"),
+    "Connection refused": _Reason("nothing listens at the endpoint", "correct AWS_ENDPOINT_URL"),
+    "dns error": _Reason("the endpoint's host is unknown", "correct AWS_ENDPOINT_URL, or AWS_REGION"),
+    "BadScheme": _Reason("the endpoint is not HTTPS", "set AWS_ALLOW_HTTP=true if that is meant"),
+    "scheme is not allowed": _Reason("the endpoint is not HTTPS", "set AWS_ALLOW_HTTP=true if that is meant"),
+    "TimedOut": _Reason("no answer came in time", "repeat the call, or set a longer `timeout`"),
+    "timed out": _Reason("no answer came in time", "repeat the call, or set a longer `timeout`"),
+}
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line: of a store, what is wrong and what to set; else its first line, or its type."""
+    text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
+    return _explained(text) or _without_query(text.splitlines()[0])
+
+
+def unsettled_version(error: BaseException, next_version: int) -> int | None:
+    """The version that a failed commit may still create, None if it cannot.
+
+    A request that was given up may be on its way: it was seen to land after "no answer came in time" was told.
+    """
+    text = _COLOURS.sub("", str(error))
+    tried = _TRIED.search(text)
+    if tried is None or tried[1] not in ("PUT", "POST"):
+        return None
+    entry = _ENTRY.search(tried[2])
+    if entry is None and tried[2] != "REDACTED":
+        return None  # the commit was not tried: its data could not be written
+    status = _STATUS.search(_flat(text))
+    if status is not None and status[1].startswith("4") and " retries, " not in text:
+        return None  # refused, and never tried before
+    return int(entry[1]) if entry else next_version
+
+
+def _explained(text: str) -> str | None:
+    tried = _TRIED.search(text)
+    if tried is None and "MissingAccessKey" not in text and "response body error" not in text:
+        return None
+    flat = _flat(text)
+    code, status = _CODE.search(text), _STATUS.search(flat)
+    named = code[1] if code else f"status {status[1]}" if status else None
+    reason = next((known for sign, known in _BY_TEXT.items() if sign in text), None)
+    if reason is None and code is not None:
+        reason = _BY_CODE.get(code[1])
+    if reason is None and status is not None:
+        reason = _BY_STATUS.get(status[1], _Reason(f"the storage answered {status[1]}", "repeat the call later"))
+    what, advice = reason or _LOST
+    target = None if tried is None else f"{tried[1]} {_without_query(tried[2])}"
+    facts = ", ".join(each for each in (named, target) if each is not None)
+    return f"{what} ({facts}); {advice}" if facts else f"{what}; {advice}"
+
+
+def _without_query(text: str) -> str:
+    """URLs without what may be secret: users, passwords, signatures."""
+    return _QUERY.sub(r"\1\2\3", text)
+
+
+def _flat(text: str) -> str:
+    """Nested lines of delta-rs as obstore writes them, in one."""
+    return re.sub(r"\s*\n\s*↳\s*", ": ", text)

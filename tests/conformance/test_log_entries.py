@@ -1,0 +1,154 @@
+"""Entries of the log that the point engine writes itself: the tables are those that delta-rs would make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from lakequeue.storage import layout
+from lakequeue.storage.engines.commit import commit
+from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.point import PointEngine, PointTable
+from lakequeue.storage.stores import Store
+
+KEY = "first_offset"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> PointEngine:
+    return PointEngine(Store(str(tmp_path)))
+
+
+def ledger(engine: PointEngine, name: str) -> PointTable:
+    path = f"{engine.store.root}/{name}"
+    engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES)
+    return engine.open(path)
+
+
+def rows(changes: Mapping[tuple[bool, int], str | None]) -> pa.Table:
+    """Source of a MERGE: a state for each key, None to delete it."""
+    run = {"lease_id": "lease", "receive_count": 1}
+    cells = [
+        {
+            "settled": settled,
+            KEY: first,
+            "last_offset": first,
+            "state": state,
+            "run": state and run,
+            "op": "put" if state else "del",
+        }
+        for (settled, first), state in changes.items()
+    ]
+    return pa.Table.from_pylist(cells, schema=layout.RECEIPTS.append(pa.field("op", pa.string())))
+
+
+def by_delta_rs(patch: pytest.MonkeyPatch, write: Callable[[], Any]) -> Any:
+    with patch.context() as context:
+        context.setattr(PointTable, "_writes_entries", False)
+        return write()
+
+
+def stored(table: PointTable) -> list[dict[str, Any]]:
+    found = pa.table(DeltaTable(table.path).to_pyarrow_dataset().to_table()).to_pylist()
+    assert len(found) == sum(file.rows for file in table.files())
+    return sorted(found, key=lambda row: (row["settled"], row[KEY]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_merge_leaves_the_rows_that_one_of_delta_rs_leaves(
+    engine: PointEngine, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    random, ours, theirs = Random(seed), ledger(engine, "ours"), ledger(engine, "theirs")
+    for number in range(1, 13):
+        keys = random.sample([(settled, first) for settled in (False, True) for first in range(8)], 5)
+        source = rows({key: random.choice([None, "ready", f"leased {number}"]) for key in keys})
+        arguments = source, ["settled", KEY], "true", {layout.RECEIPTS_ID: number}, f"token {number}"
+        ours.merge(*arguments)
+        by_delta_rs(monkeypatch, lambda arguments=arguments: theirs.merge(*arguments))
+        assert stored(ours) == stored(theirs)
+        assert ours.transaction(layout.RECEIPTS_ID) == DeltaTable(ours.path).transaction_version(
+            layout.RECEIPTS_ID
+        )
+        assert engine.open(ours.path).files() == ours.files()
+    assert ours.landed("token 3", 0)
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_both_ways_of_committing_refuse_each_others_stale_ones(
+    engine: PointEngine, monkeypatch: pytest.MonkeyPatch, ours_first: bool
+) -> None:
+    table = ledger(engine, "ours")
+    stale, data = engine.open(table.path), rows({(False, 1): "a"}).drop_columns("op")
+    ids = {layout.RECEIPTS_ID: 1}
+    if ours_first:
+        table.append(data, ids, "first")
+        with pytest.raises(LostRace):
+            by_delta_rs(monkeypatch, lambda: stale.append(data, ids, "second"))
+    else:
+        by_delta_rs(monkeypatch, lambda: table.append(data, ids, "first"))
+        with pytest.raises(LostRace):
+            stale.append(data, ids, "second")
+
+
+def test_a_replacement_lands_beside_commits_that_do_not_touch_it(engine: PointEngine) -> None:
+    path = f"{engine.store.root}/stats"
+    engine.create(path, layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES)
+    merger, sender = engine.open(path), engine.open(path)
+
+    def of(day: str, *minutes: str) -> pa.Table:
+        return pa.Table.from_pylist([{"day": day, "queue": minute} for minute in minutes], schema=layout.STATS)
+
+    sender.append(of("monday", "a"), {}, "1")
+    sender.append(of("monday", "b"), {}, "2")
+    merger.refresh()
+    sender.append(of("tuesday", "c"), {"other": 1}, "3")
+    merger.replace({"day": ["monday"]}, [of("monday", "a", "b")], {"files": 1}, "4")
+    assert merger.version == 4 and len(merger.files()) == 2
+    sender.refresh()
+    sender.append(of("monday", "d"), {}, "5")
+    with pytest.raises(LostRace):
+        merger.replace({"day": ["monday"]}, [of("monday", "a", "b")], {"files": 2}, "6")
+    stale = engine.open(path)
+    assert commit(sender, {"files": 1}, lambda token: sender.add([], {"files": 2}, token))
+    with pytest.raises(LostRace):
+        stale.replace({"day": ["tuesday"]}, [], {"files": 2}, "7")
+    assert sorted(DeltaTable(path).to_pyarrow_dataset().to_table()["queue"].to_pylist()) == list("abcd")
+
+
+def test_many_files_whose_keys_are_unknown_become_one(engine: PointEngine) -> None:
+    path = f"{engine.store.root}/queues"
+    engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
+    table = engine.open(path)
+    schema = layout.QUEUES.append(pa.field("op", pa.string()))
+    most = 0
+    for number in range(40):
+        source = pa.Table.from_pylist([{"key": str(number), "name": "x", "op": "put"}], schema=schema)
+        table.merge(source, ["key"], "true", {}, str(number))
+        most = max(most, len(table.files()))
+    assert 10 < most < 20
+    names = DeltaTable(path).to_pyarrow_dataset().to_table()["key"].to_pylist()
+    assert sorted(names, key=int) == [str(number) for number in range(40)]
+
+
+@pytest.mark.parametrize("minimum", [3, 7])
+def test_a_table_with_features_of_other_writers_is_left_to_delta_rs(
+    engine: PointEngine, minimum: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "lakequeue.storage.engines.entries.PROTOCOL", {"minReaderVersion": 1, "minWriterVersion": minimum}
+    )
+    assert not ledger(engine, "special")._writes_entries
+
+
+def test_a_locking_provider_makes_delta_rs_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ledger(PointEngine(Store(str(tmp_path))), "ours")._writes_entries
+    asked = PointEngine(Store(str(tmp_path), {"aws_s3_locking_provider": "dynamodb"}))
+    assert not asked.open(f"{tmp_path}/ours")._writes_entries
+    monkeypatch.setenv("AWS_S3_LOCKING_PROVIDER", "dynamodb")
+    assert not ledger(PointEngine(Store(str(tmp_path))), "ours")._writes_entries

@@ -1,0 +1,101 @@
+"""Object stores on this machine, each a process of its own: S3 by moto, Azure by Azurite."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from email.utils import formatdate
+from pathlib import Path
+from urllib.request import Request, urlopen
+from uuid import uuid4
+
+import attrs
+from benchmarks import object_store
+
+from clients.running_tools import output
+
+BUCKET = object_store.BUCKET
+AZURITE = "3.35.0"
+"""Runs on Node 20; 3.37 does not."""
+_ACCOUNT = "devstoreaccount1"
+_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Account and key that Azurite publishes for everybody."""
+
+
+@attrs.frozen
+class Bucket:
+    """A bucket on a server.
+
+    Attributes:
+        uri: of the bucket.
+        options: storage options that direct clients to the server.
+        environment: variables that do the same, or what options cannot say.
+    """
+
+    uri: str
+    options: Mapping[str, str]
+    environment: Mapping[str, str]
+
+    def new_root(self) -> str:
+        """A root that does not exist yet."""
+        return f"{self.uri}/{uuid4().hex}"
+
+
+@contextmanager
+def s3() -> Iterator[Bucket]:
+    """moto behind a lock."""
+    with _started([sys.executable, object_store.__file__]) as process:
+        options = object_store.environment(f"http://127.0.0.1:{int(_line(process))}")
+        yield Bucket(f"s3://{BUCKET}", options, options)
+
+
+@contextmanager
+def azure(cache: Path) -> Iterator[Bucket]:
+    """Azurite, installed from npm into a directory that outlives the run."""
+    program = cache / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    if not program.exists():
+        output(["npm", "install", "--no-audit", "--no-fund", "--prefix", cache, f"azurite@{AZURITE}"], cache)
+    command = ["node", program, "--blobPort", "0", "--inMemoryPersistence", "--disableTelemetry", "--silent"]
+    with _started(command) as process:
+        url = ""
+        while "http://" not in url:
+            url = _line(process)
+        url = url[url.index("http://") :]
+        _create_container(url)
+        # The endpoint of the emulator is taken from the environment only. With the endpoint as an option and no
+        # emulator, listings from a name on are left to the server, and Azurite lists from the beginning: every
+        # second commit to a table fails.
+        yield Bucket(f"az://{BUCKET}", {"AZURE_STORAGE_USE_EMULATOR": "true"}, {"AZURITE_BLOB_STORAGE_URL": url})
+
+
+def _create_container(url: str) -> None:
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    signed = "\n".join(f"{name}:{value}" for name, value in headers.items())
+    text = "PUT" + 12 * "\n" + f"{signed}\n/{_ACCOUNT}/{_ACCOUNT}/{BUCKET}\nrestype:container"
+    digest = hmac.new(base64.b64decode(_KEY), text.encode(), hashlib.sha256).digest()
+    headers["Authorization"] = f"SharedKey {_ACCOUNT}:{base64.b64encode(digest).decode()}"
+    headers["Content-Length"] = "0"
+    urlopen(Request(f"{url}/{_ACCOUNT}/{BUCKET}?restype=container", method="PUT", headers=headers)).read()
+
+
+@contextmanager
+def _started(command: Sequence[str | Path]) -> Iterator[subprocess.Popen[str]]:
+    """Runs a server until the end of the block."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, "the server does not start"
+    return line.strip()

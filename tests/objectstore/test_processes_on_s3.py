@@ -1,0 +1,109 @@
+"""Processes on S3 that are killed and stopped anywhere; a server, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from concurrency.test_processes import SOAK_SECONDS, Workers, anchor, stopped_again_and_again
+from lakequeue import LakeQueue
+from lakequeue.cli import app
+from objectstore.servers import Bucket
+from serve.running import server_process, sqs
+
+pytestmark = pytest.mark.objectstore
+
+
+@pytest.fixture
+def workers(s3_root: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workers]:
+    """A queue with as many shards as the test needs."""
+    queue = LakeQueue(s3_root, engine="point").create_queue("orders", shards=request.param)
+    anchor(queue)
+    workers = Workers(tmp_path / "root", queue, s3_root)
+    yield workers
+    for worker in workers.running.values():
+        if worker.poll() is None:
+            os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
+
+
+@pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
+@pytest.mark.parametrize("workers", [1, 4], indirect=True, ids=["one shard", "four shards"])
+def test_processes_that_are_stopped_and_killed(workers: Workers) -> None:
+    summary = stopped_again_and_again(workers, 10, kill=0.3)
+    assert min(summary.sent, summary.received, summary.deleted) > 5, summary
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SOAK_SECONDS + 600)
+@pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
+@pytest.mark.parametrize("workers", [1, 4], indirect=True, ids=["one shard", "four shards"])
+def test_ten_minutes_of_processes_that_are_stopped_and_killed(workers: Workers) -> None:
+    summary = stopped_again_and_again(workers, SOAK_SECONDS, kill=0.1)
+    print(summary, f"stopped {workers.stopped} times, killed {workers.killed} times")
+    assert workers.stopped > SOAK_SECONDS / 6
+    assert min(summary.sent, summary.received, summary.deleted) > SOAK_SECONDS / 10, summary
+
+
+@pytest.mark.spec("SND-17", "DEL-2")
+def test_a_server_keeps_what_it_said_though_it_is_killed(s3_root: str, tmp_path: Path) -> None:
+    with server_process(tmp_path / "root", s3_root) as server:
+        client = sqs(server.url)
+        url = client.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
+        sent = [client.send_message(QueueUrl=url, MessageBody=body)["MessageId"] for body in "abc"]
+        [first] = client.receive_message(QueueUrl=url)["Messages"]
+        client.delete_message(QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
+        server.kill()
+        server.start()
+        left = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+        assert {message["MessageId"] for message in [first, *left]} == set(sent)
+        assert [message["Body"] for message in left] == ["b", "c"]
+        assert client.list_queues()["QueueUrls"] == [url]
+    assert "Traceback" not in server.errors.read_text()
+
+
+def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, tmp_path: Path) -> None:
+    root = s3_server.new_root()
+    options = [f"--storage-option={name}={value}" for name, value in s3_server.options.items()]
+    used: set[str] = set()
+
+    def run(verb: str, *words: str, input: str | None = None) -> Any:
+        used.add(verb)
+        done = CliRunner().invoke(app, ["--root", root, *options, "--json", verb, *words], input=input)
+        assert (done.exit_code, done.stderr) == (0, ""), (verb, words, done.output, done.stderr)
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    run("create", "dead")
+    run("create", "orders", "--attribute", "rewind_range=3600")
+    run("set", "orders", "--dead-letter-queue", "dead", "--max-receive-count", "1")
+    run("tag", "orders", "team=a", "site=b")
+    run("untag", "orders", "site")
+    assert run("show", "orders")["tags"] == {"team": "a"}
+    assert [queue["name"] for queue in run("list")] == ["dead", "orders"]
+    (tmp_path / "lines").write_text("a\nb\nc\n")
+    run("send", "orders", "--lines", str(tmp_path / "lines"))
+    a, b = run("receive", "orders", "--max", "2")
+    run("delete", "orders", a["receipt_handle"])
+    run("change-visibility", "orders", b["receipt_handle"], "0")
+    assert [message["body"] for message in run("receive", "orders", "--max", "2")] == ["c"]  # b was moved
+    assert [message["body"] for message in run("peek", "dead")] == ["b"]
+    run("redrive", "dead")
+    assert run("rewind", "orders", "--ago", "3000")
+    assert {message["body"] for message in run("peek", "orders")} == {"a", "b", "c"}
+    assert run("counts", "orders")["visible"] == 2
+    assert all(summary["failures"] == [] for summary in run("compact"))
+    run("plot", "orders")
+    run("watch", "orders", "--count", "1")
+    run("purge", "orders", "--yes")
+    run("delete-queue", "orders")
+    assert [queue["name"] for queue in run("list")] == ["dead"]
+    group: Any = typer.main.get_command(app)
+    assert group.commands.keys() - used == {"serve", "sql", "views", "demo"}
