@@ -41,7 +41,7 @@ def main(
     try:
         lake = LakeQueue(root, region=region)
         lake.runtime.rows() if queue is None else lake.queue(queue)  # reports a wrong root before Spark starts
-        spark = build_session("lakequeue compaction")
+        spark = build_session("lakequeue compaction", root=root)
         lake = LakeQueue(root, spark=spark, region=region, engine=engine)  # type: ignore[arg-type]
         if every is None:
             _report(compact_once(lake, queue))

@@ -32,7 +32,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Keeps what needs Spark in one process, so that there is one session; what is not its core is slow."""
     if item.get_closest_marker("spark") is not None:
         item.add_marker(pytest.mark.xdist_group("spark"))
-        if item.get_closest_marker("core") is None:
+        if item.get_closest_marker("core") is None and item.get_closest_marker("objectstore") is None:
             item.add_marker(pytest.mark.slow)
 
 

@@ -31,6 +31,10 @@ MANY = 16
 """Shards of the queue that SQL queries read."""
 REQUESTS = {"send": 6, "receive": 12, "delete": 9, "empty receive": 2}
 """Maximum number of requests that each operation may make on an object store."""
+CREATING = 12
+"""Maximum number of requests that creating a queue of one shard may make."""
+COUNTING = 14
+"""Maximum number of requests by which a new process counts the messages of a young queue."""
 
 
 def shards(bench: Bench) -> Iterator[Figure]:

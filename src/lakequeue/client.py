@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from lakequeue.operations.compact import CompactionSummary, Progress
 
 MAX_LISTED = 1_000
+NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
+"""Variable of the environment that allows roots on network file systems, if it is 1."""
 
 
 class LakeQueue:
@@ -42,9 +45,12 @@ class LakeQueue:
         storage_options: how to reach an object store, by the names that delta-rs gives them, such as
             ``AWS_ENDPOINT_URL``; variables of the environment with these names hold too. They are never shown. See
             docs/operation/storage.md.
+        network_file_system: allow a root on a network file system, which only one machine may use;
+            ``LAKEQUEUE_NETWORK_FILE_SYSTEM=1`` in the environment says so too.
 
     Raises:
         InvalidParameterValue: names the argument and what it may be.
+        QueueClientError: the root is on a network file system, and that was not allowed.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class LakeQueue:
         region: str = "local",
         root_mode: int = 0o700,
         storage_options: Mapping[str, str] | None = None,
+        network_file_system: bool = False,
     ) -> None:
         if not isinstance(root_mode, int) or root_mode not in range(0o7777 + 1) or root_mode & 0o700 != 0o700:
             raise InvalidParameterValue.of(
@@ -72,6 +79,8 @@ class LakeQueue:
         used = None if engine == "point" else spark
         store = Store(root_of(root), storage_options)
         store.check()
+        if not (network_file_system or os.environ.get(NETWORK_FILE_SYSTEM) == "1"):
+            store.check_mount()
         self._runtime = Root(store, clock or SystemClock(), region, root_mode, used, engine == "spark")
 
     def __enter__(self) -> LakeQueue:
@@ -183,6 +192,7 @@ class LakeQueue:
             QueueClientError: the log of a table no longer reaches back to ``as_of``.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
+        self._runtime.allow(spark)
         for statement in self.view_statements(now, as_of):
             spark.sql(statement)
 

@@ -58,8 +58,8 @@ def sources() -> tuple[str, dict[str, int]]:
     return str(folder), {"messages": len(found), **totals}
 
 
-def measured(spark: SparkSession, table: Path) -> dict[str, int]:
-    results = spark.read.format("delta").load(str(table))
+def measured(spark: SparkSession, table: str) -> dict[str, int]:
+    results = spark.read.format("delta").load(table)
     total = results.selectExpr(
         "count(DISTINCT message_id) AS messages",
         *(f"sum({name}) AS {name}" for name in ("lines", "functions", "classes")),
@@ -68,23 +68,27 @@ def measured(spark: SparkSession, table: Path) -> dict[str, int]:
     return total.asDict()
 
 
-def play(conf: str, master: str | None, root: str, tmp_path: Path, stream: bool) -> Path:
-    """Python files to messages to measurements, by the batch jobs or by the streaming jobs; the table."""
+def play(conf: str, master: str | None, root: str, place: str, producer: str, consumer: str) -> str:
+    """Python files to messages to measurements; the table.
+
+    Args:
+        place: directory or URI for the table and for the checkpoints.
+        producer, consumer: which jobs, ``batch`` or ``stream``.
+    """
     folder, expected = sources()
     queue = LakeQueue(root).create_queue("modules", visibility_timeout=3600)
     options = ("wholetext=true", "recursiveFileLookup=true", "pathGlobFilter=*.py")
     here = ("--root", root, "--queue", "modules")
     source = [*here, "--format", "text", "--path", folder, "--body-column", "*"]
     source += [part for option in options for part in ("--option", option)]
-    results = ["--output", str(tmp_path / "results"), "--handler", "handlers:modules"]
-    kind, produced, consumed = "batch", ["--send-id", "ml"], ["--max-messages", "50"]
-    if stream:
-        kind = "stream"
-        produced, consumed = (["--once", "--checkpoint", str(tmp_path / name)] for name in ("sent", "received"))
-    sent = submit(conf, master, f"produce_{kind}", *source, *produced)
+    results = ["--output", f"{place}/results", "--handler", "handlers:modules"]
+    streams = [["--once", "--checkpoint", f"{place}/{name}"] for name in ("sent", "received")]
+    produced = {"batch": ["--send-id", "ml"], "stream": streams[0]}[producer]
+    consumed = {"batch": ["--max-messages", "50"], "stream": streams[1]}[consumer]
+    sent = submit(conf, master, f"produce_{producer}", *source, *produced)
     assert sent.status == 0, sent.err
     assert queue.counts().visible == expected["messages"]
-    done = submit(conf, master, f"consume_{kind}", *here, *results, *consumed)
+    done = submit(conf, master, f"consume_{consumer}", *here, *results, *consumed)
     assert done.status == 0, done.err
     assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
-    return tmp_path / "results"
+    return f"{place}/results"

@@ -201,7 +201,7 @@ def test_the_readme_is_short() -> None:
     assert len((HERE / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
 
 
-@pytest.mark.parametrize("name", ["local", "standalone", "kubernetes", "s3"])
+@pytest.mark.parametrize("name", ["local", "standalone", "kubernetes", "s3", "azure", "gcs"])
 def test_settings_for_spark_submit_have_a_reason_each(name: str) -> None:
     lines = (HERE / "conf" / f"{name}.conf").read_text(encoding="utf-8").splitlines()
     for before, line in zip(lines, lines[1:], strict=False):

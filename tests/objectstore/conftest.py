@@ -1,9 +1,10 @@
-"""Servers of object stores for the tests in this directory."""
+"""Servers of object stores, and a session of Spark, for the tests in this directory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,9 @@ from lakequeue import LakeQueue
 from lakequeue.testing import ManualClock
 from objectstore import servers
 from objectstore.servers import Bucket
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +24,14 @@ def azure_server(request: pytest.FixtureRequest) -> Iterator[Bucket]:
         yield bucket
 
 
-@pytest.fixture(params=["azure"])
+@pytest.fixture(scope="session")
+def gcs_server(request: pytest.FixtureRequest) -> Iterator[Bucket]:
+    """fake-gcs-server for the whole run."""
+    with servers.gcs(Path(request.config.cache.mkdir(f"fake-gcs-server-{servers.FAKE_GCS}"))) as bucket:
+        yield bucket
+
+
+@pytest.fixture(params=["azure", "gcs"])
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A bucket on each server, reached by storage options."""
     found: Bucket = request.getfixturevalue(f"{request.param}_server")
@@ -34,3 +45,36 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> B
 def lake(bucket: Bucket, clock: ManualClock) -> LakeQueue:
     """A root that does not exist yet."""
     return LakeQueue(bucket.new_root(), engine="point", clock=clock, storage_options=bucket.options)
+
+
+@pytest.fixture(scope="session")
+def event_log(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Directory of what Spark records of the session."""
+    return str(tmp_path_factory.mktemp("events"))
+
+
+@pytest.fixture(scope="session")
+def spark(event_log: str) -> Iterator[SparkSession]:
+    """As the session of other tests, with the file system of S3; it has no rights to any bucket."""
+    from lakequeue.spark.session import build_session
+
+    session = build_session(
+        "lakequeue-tests",
+        "local[2]",
+        root="s3://lake",
+        **{
+            "spark.driver.memory": "2g",
+            # a session of a minute: what the second compiler saves it costs
+            "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1",
+            # queries run once or twice here: compiling each of them took a fifth of the time
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": f"file://{event_log}",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+        },
+    )
+    yield session
+    session.stop()

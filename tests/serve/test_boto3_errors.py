@@ -161,7 +161,16 @@ CASES = [
             lambda client, url, name=name: client.create_queue(QueueName="x", Attributes={name: "lake"}),
             message=f"Unknown Attribute {name}.",
         )
-        for name in ("Profile", "profile", "name", "self", "tags", "visibility_timeout")
+        for name in ("profile", "name", "self", "tags", "visibility_timeout")
+    ),
+    Case(
+        "InvalidAttributeName",
+        lambda client, url: client.set_queue_attributes(QueueUrl=url, Attributes={"Profile": "lake"}),
+        message="Attribute Profile can only be set when a queue is created.",
+    ),
+    Case(
+        "InvalidAttributeValue",
+        lambda client, url: client.create_queue(QueueName="x", Attributes={"Profile": "sqs-2017"}),
     ),
     Case(
         "InvalidAttributeName",

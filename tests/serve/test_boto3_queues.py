@@ -53,7 +53,7 @@ def test_a_new_queue_has_profile_sqs_and_its_attributes(server: Running, client:
         "ApproximateNumberOfMessagesNotVisible": "0",
         "ApproximateNumberOfMessagesDelayed": "0",
         "SqsManagedSseEnabled": "false",
-        "QueueArn": server.lake.queue(name).arn,
+        "QueueArn": f"arn:aws:sqs:local:000000000000:{name}",
     }
     assert server.lake.queue(name).attributes()["Profile"] == "sqs"
 

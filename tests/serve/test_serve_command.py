@@ -116,6 +116,12 @@ def test_limits_are_numbers_that_make_sense(root, options):
     assert refused(root, *options)[0] == 2
 
 
+@pytest.mark.parametrize("account", ["", "1", "1" * 13, "12345678901x", "\u0661" * 12])
+def test_an_account_has_twelve_digits(root, account):
+    code, line = refused(root, "--account", account)
+    assert code == 2 and "12 digits" in line
+
+
 def test_a_port_that_is_taken(root):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -63,10 +63,11 @@ def threaded_server(
     clock: Clock | None = None,
     certificate: Certificate | None = None,
     connections: int = MAX_CONNECTIONS,
+    region: str = "local",
     **application: Any,
 ) -> Iterator[ThreadedServer]:
     """Runs a server on a free port."""
-    lake = LakeQueue(str(root), clock=clock or SystemClock())
+    lake = LakeQueue(str(root), clock=clock or SystemClock(), region=region)
     lake.runtime.prepare()
     served = Application(lake, **application)
     server = Server(served, "127.0.0.1", 0, certificate, connections)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lakequeue import LakeQueue
 from lakequeue.errors import QueueClientError
 from lakequeue.spark import session
 
@@ -24,6 +25,30 @@ def test_the_session_is_utc_and_knows_delta(spark: SparkSession) -> None:
     assert int(spark.conf.get("spark.databricks.delta.snapshotPartitions")) <= 2
     assert "DeltaCatalog" in spark.conf.get("spark.sql.catalog.spark_catalog")
     assert session.build_session().sparkContext is spark.sparkContext
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("root", "told"),
+    [
+        ("s3a://bucket/queues", "org.apache.hadoop:hadoop-aws:"),
+        ("gs://bucket/queues", "org.apache.hadoop:hadoop-gcp:"),
+        ("az://box/queues", "abfss://<container>@<account>"),
+    ],
+)
+def test_a_session_that_cannot_reach_a_store_is_refused_in_one_line(
+    spark: SparkSession, root: str, told: str
+) -> None:
+    queues = LakeQueue(root, spark=spark)
+    with pytest.raises(QueueClientError) as caught:
+        queues.runtime.require_spark("send_dataframe")
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.spark
+def test_commits_through_spark_on_s3_without_an_arbiter_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(QueueClientError, match=r"arbiter.*engine=\"auto\" needs none"):
+        LakeQueue("s3://bucket/queues", spark=spark, engine="spark")
 
 
 def test_importing_does_not_import_pyspark() -> None:

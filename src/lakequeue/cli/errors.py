@@ -92,6 +92,7 @@ def _usage_text(error: BaseException, text: str) -> str:
         "--root",
         "--root-mode",
         "--storage-option",
+        "--network-file-system",
         "--json",
         "--region",
         "--verbose",

@@ -94,7 +94,7 @@ def opened(
     from pyspark import SparkContext
 
     running = SparkContext._active_spark_context is not None
-    spark = build_session(app_name)
+    spark = build_session(app_name, root=root)
     if not running:  # errors are exceptions too, which the job prints as one line
         spark.sparkContext.setLogLevel("OFF")
         logging.getLogger("py4j").setLevel(logging.CRITICAL)

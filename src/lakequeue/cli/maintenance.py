@@ -11,7 +11,7 @@ from lakequeue.cli import documents, output, render
 from lakequeue.cli.options import Name, parse_instant
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Session, usage
-from lakequeue.errors import QueueClientError, QueueDoesNotExist
+from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist
 
 
 def counts(
@@ -19,6 +19,8 @@ def counts(
     queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="All queues if not given.")] = None,
 ) -> None:
     """Count the messages of one queue or of all, by state."""
+    from lakequeue.operations.depth import depths
+
     session: Session = ctx.obj
     counted: list[dict[str, Any]] = []
     if queue is not None:
@@ -26,12 +28,13 @@ def counts(
     else:
         queues = list(listed(session.lake()))
         with render.progress("counting", len(queues)) as advance:
-            for each in queues:
+            for each, found in zip(queues, depths([each.runtime for each in queues]), strict=True):
                 advance(1, each.name)
-                try:
-                    counted.append(documents.counts(each.name, each.counts()))
-                except QueueDoesNotExist:  # deleted since it was listed
+                if isinstance(found, QueueDoesNotExist):  # deleted since it was listed
                     continue
+                if isinstance(found, LakeQueueError):
+                    raise found
+                counted.append(documents.counts(each.name, found.counts))
     columns = ["queue", "visible", "in_flight", "delayed", "rewindable"]
     if any(each["held"] for each in counted):  # rare
         columns.insert(4, "held")

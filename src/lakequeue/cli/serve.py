@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +40,9 @@ def serve(
     max_connections: Annotated[
         int, typer.Option(min=1, metavar="N", help="Maximum number of open connections.")
     ] = 1_000,
+    account: Annotated[
+        str, typer.Option(metavar="ID", help="Account in the URLs and ARNs of queues: 12 digits.")
+    ] = "000000000000",
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Log each request as a line of JSON.")
     ] = True,
@@ -59,6 +63,8 @@ def serve(
 
     if keys is None and not is_loopback(host):
         usage(f"--host {host} can be reached from other machines: give --keys as well")
+    if not re.fullmatch("[0-9]{12}", account):
+        usage(f"--account must have 12 digits, unlike {account}")
     if (tls_cert is None) != (tls_key is None):
         usage("--tls-cert and --tls-key belong together")
     certificate = Certificate(tls_cert, tls_key) if tls_cert and tls_key else None
@@ -66,7 +72,7 @@ def serve(
         certificate.check()
     access = None if keys is None else Keys.read(keys)
     lake = session.lake()
-    application = Application(lake, access, max_body, allowed_host or ())
+    application = Application(lake, access, max_body, allowed_host or (), account)
     server = Server(application, host, port, certificate, max_connections)
     url = server.bind()
     lake.runtime.prepare()

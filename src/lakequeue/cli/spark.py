@@ -39,7 +39,7 @@ def sql(
     from lakequeue.spark.session import build_session
 
     with render.spinner("starting Spark"):
-        spark = build_session("lakequeue sql")
+        spark = build_session("lakequeue sql", root=session.root)
     if not session.verbose:  # hide Spark's own report of an error; the command prints one line
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         spark.sparkContext.setLogLevel("OFF")

@@ -75,25 +75,26 @@ class _Watcher:
 
     def read(self) -> dict[str, Any]:
         """Depth and rates of the current queues."""
+        from lakequeue.operations.depth import depths
+
         self.read_at: datetime = self._lake.clock.now()
         now: dict[str, Depth] = {}
         rows = []
-        for queue in listed(self._lake, self._prefix):
-            if self._names and queue.name not in self._names:
+        wanted = [
+            queue for queue in listed(self._lake, self._prefix) if not self._names or queue.name in self._names
+        ]
+        for queue, found in zip(wanted, depths([queue.runtime for queue in wanted]), strict=True):
+            if isinstance(found, QueueDoesNotExist):  # deleted since it was listed
                 continue
-            try:
-                rows.append(self._row(queue, now))
-            except QueueDoesNotExist:  # deleted since it was listed
+            if isinstance(found, LakeQueueError):
+                rows.append({"queue": queue.name, "error": " ".join(str(found).split())})
                 continue
-            except LakeQueueError as error:
-                rows.append({"queue": queue.name, "error": " ".join(str(error).split())})
+            now[queue.key] = found
+            rows.append(self._row(queue, found))
         self._before = now
         return {"at": self.read_at, "queues": rows}
 
-    def _row(self, queue: Queue, now: dict[str, Depth]) -> dict[str, Any]:
-        from lakequeue.operations.depth import depth
-
-        current = now[queue.key] = depth(queue.runtime)
+    def _row(self, queue: Queue, current: Depth) -> dict[str, Any]:
         before = self._before.get(queue.key)
         sent, consumed = current.rates_since(before) if before is not None else (None, None)
         rates = {"sent_per_second": _rounded(sent), "consumed_per_second": _rounded(consumed)}

@@ -30,6 +30,7 @@ class ChangeableAttributes(TypedDict, total=False):
     redrive_policy: RedrivePolicy | Mapping[str, Any] | str | None
     redrive_allow_policy: RedriveAllowPolicy | Mapping[str, Any] | str | None
     policy: str | None
+    sqs_managed_sse_enabled: bool
     allow_zero_visibility: bool
     profile_strict: bool
     VisibilityTimeout: Any
@@ -47,6 +48,7 @@ class ChangeableAttributes(TypedDict, total=False):
     RedrivePolicy: Any
     RedriveAllowPolicy: Any
     Policy: Any
+    SqsManagedSseEnabled: Any
     AllowZeroVisibility: Any
     ProfileStrict: Any
     PollingWaitSeconds: Any

@@ -36,7 +36,9 @@ _SHARDS = Limits(1, 1, 1_024)
 class _Attribute(NamedTuple):
     field: str
     wire: str
-    kind: Literal["seconds", "count", "cap", "flag", "text", "choice", "redrive", "redrive allow", "policy"]
+    kind: Literal[
+        "seconds", "count", "cap", "flag", "text", "choice", "redrive", "redrive allow", "policy", "mark"
+    ]
     cmq: str = ""  # name in CMQ's own interface, accepted on cmq queues only
     choices: Mapping[str, str] = {}  # wire value by allowed value
 
@@ -64,6 +66,7 @@ _ATTRIBUTES = (
     _Attribute("redrive_policy", "RedrivePolicy", "redrive"),
     _Attribute("redrive_allow_policy", "RedriveAllowPolicy", "redrive allow"),
     _Attribute("policy", "Policy", "policy"),
+    _Attribute("sqs_managed_sse_enabled", "SqsManagedSseEnabled", "mark"),
     _Attribute("allow_zero_visibility", "AllowZeroVisibility", "flag"),
     _Attribute("profile_strict", "ProfileStrict", "flag"),
     _Attribute("shards", "Shards", "count"),
@@ -110,6 +113,7 @@ class QueueAttributes:
     redrive_policy: str | None = None  # JSON, as on the wire
     redrive_allow_policy: str | None = None  # likewise
     policy: str | None = None  # likewise; stored for tools that manage it, it grants nothing here
+    sqs_managed_sse_enabled: bool | None = None  # likewise; None if not
     allow_zero_visibility: bool = True
     profile_strict: bool = True
     shards: int = 1
@@ -355,6 +359,8 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
             return None if value is None or value == "unlimited" else parse_whole(value)
         case "flag":
             return parse_flag(value)
+        case "mark":
+            return parse_flag(value) or None
         case "text":
             return str(value) if value else None
         case "redrive":

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 
+from lakequeue.errors import LakeQueueError
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_ledger import ShardDepth
+
+CONCURRENT = 8
+"""Maximum number of shards, or queues, that are counted at once."""
 
 
 @attrs.frozen
@@ -57,4 +62,20 @@ def depth(queue: OpenQueue) -> Depth:
     """The current depth of a queue, exact at one snapshot per shard."""
     with queue.service("counts"):
         now = queue.now()
-        return Depth.of([shard.depth(now) for shard in queue.shards], now)
+        if len(queue.shards) == 1:
+            return Depth.of([queue.shards[0].depth(now)], now)
+        with ThreadPoolExecutor(min(len(queue.shards), CONCURRENT)) as pool:
+            return Depth.of(pool.map(lambda shard: shard.depth(now), queue.shards), now)
+
+
+def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
+    """The depth of each queue, several at a time, in the order given; or the error that counting it raised."""
+
+    def counted(queue: OpenQueue) -> Depth | LakeQueueError:
+        try:
+            return depth(queue)
+        except LakeQueueError as error:
+            return error
+
+    with ThreadPoolExecutor(CONCURRENT) as pool:
+        yield from pool.map(counted, queues)

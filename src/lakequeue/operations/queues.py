@@ -111,6 +111,9 @@ def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None
 
 
 def check_cooldown(root: Root, name: str, seconds: float) -> None:
+    """Raises QueueDeletedRecently if a queue of this name was deleted so recently (QUE-14)."""
+    if not seconds:
+        return
     deleted = [
         row.deleted_at
         for row in root.catalog.rows()

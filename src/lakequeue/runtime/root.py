@@ -15,7 +15,7 @@ from lakequeue.model.redrive_policies import Place
 from lakequeue.runtime.shard_ledger import Shared
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage.catalog import Catalog, QueueRow
-from lakequeue.storage.engines import process
+from lakequeue.storage.engines import process, spark_access
 from lakequeue.storage.engines.failures import is_storage_failure
 from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.engines.point import PointEngine
@@ -144,7 +144,12 @@ class Root:
         # else PySpark raises AssertionError or AttributeError, as errors of the program do
         if self.spark.sparkContext._jsc is None:
             raise QueueClientError(f"{verb} needs Spark, and its session was stopped")
+        self.allow(self.spark)
         return self.spark
+
+    def allow(self, spark: SparkSession) -> None:
+        """Lets a session reach the root's storage; QueueClientError if it cannot."""
+        spark_access.allow(spark, self.engine.store)
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:

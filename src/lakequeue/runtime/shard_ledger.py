@@ -21,7 +21,7 @@ from lakequeue.storage.engines.interface import Engine, StaleSnapshot, Table
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import Turns
 from lakequeue.storage.ledger import Ledger
-from lakequeue.storage.messages.read import LogReader
+from lakequeue.storage.messages.read import LogReader, ShardLog
 
 LOADS = 3
 """Failed reads of the newest ledger before the error reaches the caller."""
@@ -215,9 +215,11 @@ class ShardLedger:
         self._machine = self._ledger = self._reader = None
 
     def _load_machine(self) -> None:
+        opened = self._ledger is not None
         ledger = self._open_ledger()
         for attempt in range(LOADS + 1):
-            ledger.table.refresh()
+            if opened or attempt:
+                ledger.table.refresh()
             try:
                 head, runs, history = ledger.load()
                 break
@@ -225,8 +227,11 @@ class ShardLedger:
                 if attempt == LOADS:
                     raise
         # the ledger first, so that the log is at least as new as the head that refers to it
-        log = self._open_reader().refresh()
-        self._machine = ShardMachine(head, runs, log, history)
+        self._machine = ShardMachine(head, runs, self._newest_log(), history)
+
+    def _newest_log(self) -> ShardLog:
+        """The newest log, read within the call."""
+        return self._open_reader().log if self._reader is None else self._reader.refresh()
 
     def _fresh_machine(self) -> ShardMachine:
         if self._machine is not None:
@@ -236,8 +241,9 @@ class ShardLedger:
                 self._machine = None
         if self._machine is None:
             self._load_machine()
-        assert self._machine is not None
-        self._machine.log = self._open_reader().refresh()
+            assert self._machine is not None
+        else:
+            self._machine.log = self._newest_log()
         return self._machine
 
     def _open_ledger(self) -> Ledger:

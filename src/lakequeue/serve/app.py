@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from lakequeue.client import LakeQueue
+from lakequeue.model.redrive_policies import ACCOUNT
 from lakequeue.serve.auth import BASIC_CHALLENGE, Authenticator, NoAuthentication, authenticate_basic
 from lakequeue.serve.console.routes import Console
 from lakequeue.serve.health import Health
@@ -44,6 +45,7 @@ class Application:
         max_body_bytes: maximum size of a request body.
         allowed_hosts: host names that are allowed in addition to those of this machine; with `access`, none
             given allows all.
+        account: 12 digits, in the URLs and ARNs of queues; without `access`, also the sender of messages.
 
     Attributes:
         asgi: what the HTTP server runs.
@@ -56,10 +58,11 @@ class Application:
         access: Authenticator | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
         allowed_hosts: Collection[str] = (),
+        account: str = ACCOUNT,
     ) -> None:
         authenticator = access or NoAuthentication()
         bodies = Bodies(max_body_bytes)
-        self.actions = Actions(lake)
+        self.actions = Actions(lake, account, account if access is None else None)
         self.endpoint = Endpoint(self.actions, authenticator, bodies)
         self.console = Console(self.actions, authenticator, bodies)
         any_host = access is not None and not allowed_hosts  # the host name is part of the signature

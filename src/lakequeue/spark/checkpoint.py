@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from lakequeue.queue import Queue
 
 FILE = "lakequeue.json"
+_IF_ABSENT = "fs.option.create.conditional.overwrite"
+"""Hadoop's option of a file that must not exist yet, where the store decides it."""
 
 
 @attrs.frozen
@@ -94,7 +96,10 @@ class _Folder:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Writes a file atomically; a process that is killed leaves only a draft behind."""
+        """Writes a file unless there is one; a process that is killed leaves at most a draft behind."""
+        if self._system.hasPathCapability(self._path, _IF_ABSENT):
+            self._write_if_absent(name, text)
+            return
         draft = self._child(f".{name}.{uuid.uuid4().hex}")
         stream = self._system.create(draft, False)
         try:
@@ -103,6 +108,19 @@ class _Folder:
             stream.close()
         if not self._system.rename(draft, self._child(name)):
             self._system.delete(draft, False)  # another process was faster; its file stays
+
+    def _write_if_absent(self, name: str, text: str) -> None:
+        """As `write`, on S3: a rename is a look and a copy there, so two processes would both succeed."""
+        from py4j.protocol import Py4JJavaError
+
+        stream = self._system.createFile(self._child(name)).must(_IF_ABSENT, True).build()
+        try:
+            stream.write(bytearray(text.encode()))
+            stream.close()
+        except Py4JJavaError:
+            if not self.exists(name):
+                raise
+            # another process was faster, or this one did, and the answer was lost; the caller reads it
 
     def _child(self, name: str) -> Any:
         return self._hadoop.Path(self._path, name)

@@ -14,6 +14,8 @@ from collections import deque
 from typing import IO, TYPE_CHECKING
 
 from lakequeue.errors import QueueClientError
+from lakequeue.storage.engines.spark_access import EXCLUDED, PACKAGES, scheme_of
+from lakequeue.storage.roots import root_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,14 +46,17 @@ SETTINGS: dict[str, str] = {
 }
 
 _IVY = re.compile(
-    r"^(:: |\t|\s*(-{5,}|\|)|Ivy Default Cache|The jars for|confs: |found \S+#|downloading |https?://\S+ added as)"
+    r"^(:{2,} |\t|\s*(-{5,}|\|)|You probably access the destination"
+    r"|Ivy Default Cache|The jars for|confs: |found \S+#|downloading |https?://\S+ added as)"
     r"|^\S+#\S+ added as a dependency|^WARNING: Using incubator modules|^Using Spark's default log4j"
     r"|^Setting default log level|^Setting Spark log level|^To adjust logging level|NativeCodeLoader"
     r"|WARN Utils: (Your hostname|Set SPARK_LOCAL_IP)|^\s*$"
 )
 
 
-def build_session(app_name: str = "lakequeue", master: str | None = None, **extra: str) -> SparkSession:
+def build_session(
+    app_name: str = "lakequeue", master: str | None = None, root: str | None = None, **extra: str
+) -> SparkSession:
     """Starts a Spark session that lakequeue can work with, or returns the running one.
 
     Under ``spark-submit`` the master, memory and packages come from there; elsewhere the jar that
@@ -60,6 +65,7 @@ def build_session(app_name: str = "lakequeue", master: str | None = None, **extr
     Args:
         app_name: Shown in the cluster's lists.
         master: For example ``local[2]``; None leaves it to spark-submit (``local[*]`` without one).
+        root: The root to open in it; for one on an object store, Spark's file system for that is added.
         extra: Further settings, by their full names: ``**{"spark.driver.memory": "2g"}``.
             They override the defaults here.
 
@@ -98,7 +104,12 @@ def build_session(app_name: str = "lakequeue", master: str | None = None, **extr
     # under spark-submit, the conf file or --packages provides the jars
     if "spark.jars.packages" not in extra and given.get("spark.jars.packages") is None and not submitted:
         packages = (extra.get("spark.jars.extraPackages") or "").split(",")
-        builder = configure_spark_with_delta_pip(builder, [name for name in packages if name])
+        scheme = "" if root is None else scheme_of(root_of(root))
+        builder = configure_spark_with_delta_pip(
+            builder, [name for name in (*packages, *PACKAGES.get(scheme, ())) if name]
+        )
+        if scheme in EXCLUDED and given.get("spark.jars.excludes") is None and "spark.jars.excludes" not in extra:
+            builder = builder.config("spark.jars.excludes", ",".join(EXCLUDED[scheme]))
 
     if not submitted and not running and SparkContext._gateway is None:
         conf = SparkConf(loadDefaults=False)

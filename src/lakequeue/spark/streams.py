@@ -63,6 +63,7 @@ def stream_to_queue(
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
     check_frame(q.runtime.attributes, df, order_by)
     writer = _with_trigger(df.writeStream, trigger, [])
+    q.runtime.root.allow(df.sparkSession)
     place = checkpoints.claim(df.sparkSession, checkpoint, q, "stream_to_queue")
     if send_dataframe.batches_of(q.runtime, place.stream) > place.last_batch + 1:
         # the queue would take new batches for repeated ones and drop them

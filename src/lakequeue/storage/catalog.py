@@ -66,8 +66,10 @@ class Catalog:
         Raises:
             QueueClientError: no root, no queues table in it, or a newer layout.
         """
+        opened = self._table is not None
         table = self._open()
-        table.refresh()
+        if opened:
+            table.refresh()
         if table.version != self._version:
             self._rows = self._read(table)
             self._version = table.version
@@ -152,7 +154,8 @@ class Catalog:
             local = local_path(self.root)
             if local is not None:
                 os.makedirs(local, mode & 0o700, exist_ok=True)
-            if not self._engine.exists(path):
+            self._table = self._found(path)
+            if self._table is None:
                 if self._holds_others():
                     raise QueueClientError(
                         f"{self.root} holds something else; a root is an empty or new directory"
@@ -166,6 +169,16 @@ class Catalog:
             raise
         except Exception as error:
             raise QueueClientError(f"{self.root} cannot be written: {first_line(error)}") from error
+
+    def _found(self, path: str) -> Table | None:
+        try:
+            return self._engine.open(path)
+        except QueueClientError:
+            raise
+        except Exception:
+            if self._engine.exists(path):
+                raise
+            return None
 
     def _holds_others(self) -> bool:
         """Whether the root has more than a root whose creation is under way, or was interrupted."""
@@ -183,8 +196,7 @@ class Catalog:
                 raise QueueClientError(f"{self.root} does not exist; creating a queue makes it")
             path = layout.queues_path(self.root)
             try:
-                found = self._engine.exists(path)
-                self._table = self._engine.open(path) if found else None
+                self._table = self._found(path)
             except QueueClientError:
                 raise
             except Exception as error:

@@ -156,8 +156,7 @@ class Snapshot:
         self.advance()
         for followed in count():
             if followed == _ONE_BY_ONE and self._folder.local is None:
-                names = self._folder.files(LOG, after=entry_name(self.version))
-                self._apply_many(sorted(int(match[1]) for each in names if (match := _ENTRY.search(each.name))))
+                self._catch_up()
                 break
             try:
                 self.apply(self.next())
@@ -168,6 +167,16 @@ class Snapshot:
         # long.
         if self._folder.local is not None and not self._folder.exists(entry_name(self.version)):
             raise LogTrimmed(f"{self._folder.uri} has no entry {self.version}")
+
+    def _catch_up(self) -> None:
+        """Applies all commits made since, with one listing and concurrent reads."""
+        names = (
+            entry.name.rpartition("/")[2] for entry in self._folder.files(LOG, after=entry_name(self.version))
+        )
+        try:
+            self._apply_many(sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name))))
+        except FileNotFoundError as error:
+            raise LogTrimmed(str(error)) from error
 
     def learn(self, version: int, entry: Entry) -> None:
         """Takes note of an entry that this process committed elsewhere, so as not to read it. Thread-safe."""

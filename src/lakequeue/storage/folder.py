@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import attrs
 import obstore
@@ -163,12 +164,18 @@ class Folder:
         with open(self.path(name), "wb") as file:
             file.write(data)
 
-    def writer(self, name: str) -> Any:
-        """Opens a file for writing, as a context manager."""
+    @contextmanager
+    def writer(self, name: str) -> Iterator[IO[bytes]]:
+        """Opens a file for writing; a remote one exists when the block has ended well."""
         if self.local is None:
-            return obstore.open_writer(self._store, self._at(name))
+            with tempfile.TemporaryFile() as file:  # Arrow takes the writers of obstore for closed ones
+                yield file
+                file.seek(0)
+                obstore.put(self._store, self._at(name), file)
+            return
         os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
-        return open(self.path(name), "wb")
+        with open(self.path(name), "wb") as file:
+            yield file
 
     def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
         """Files below a subdirectory, at any depth; of remote ones only those whose names sort after ``after``."""

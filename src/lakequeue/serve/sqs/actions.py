@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lakequeue import Queue
@@ -16,10 +16,10 @@ from lakequeue.errors import (
     InvalidParameterValue,
     MissingParameter,
     QueueDoesNotExist,
-    UnsupportedOperation,
 )
 from lakequeue.model.messages import BatchResult, Message, check_batch_ids
-from lakequeue.serve.sqs import permissions
+from lakequeue.model.redrive_policies import ACCOUNT
+from lakequeue.serve.sqs import permissions, queue_attributes
 from lakequeue.serve.sqs.messages import (
     Structure,
     batch_result,
@@ -28,34 +28,32 @@ from lakequeue.serve.sqs.messages import (
     send_result,
     settle_result,
 )
-from lakequeue.serve.sqs.model import operations
 from lakequeue.serve.sqs.move_tasks import MoveTasks
-from lakequeue.serve.sqs.queue_urls import queue_name, queue_url
+from lakequeue.serve.sqs.queue_urls import queue_arn, queue_name, queue_url
 
 _Result = TypeVar("_Result")
 
 PROFILE = "sqs"
-"""Profile of the queues that SQS clients create."""
-_UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
-    "KmsMasterKeyId": ("",),
-    "KmsDataKeyReusePeriodSeconds": ("", "300"),
-    "SqsManagedSseEnabled": ("false",),
-}
-"""Encryption attributes, and their values that mean no encryption."""
-_FLAGS = ("FifoQueue", "ContentBasedDeduplication")
-"""Attributes whose values SQS takes in any case, as in ``True``."""
+"""Profile of the queues that SQS clients create without naming one."""
 MAX_TAGS = 50
 """Tags that one TagQueue can add."""
-_ATTRIBUTE_NAMES = frozenset(operations()["GetQueueAttributes"].input_shape.members["AttributeNames"].member.enum)
+_TASK_ARNS = ("SourceArn", "DestinationArn")
 _AFTER = "after "
 """Start of a page token; the name of the last queue of the page follows."""
 
 
 class Actions:
-    """Runs actions. Thread-safe; every method may block, except `receive` and `opened`."""
+    """Runs actions. Thread-safe; every method may block, except `receive` and `opened`.
 
-    def __init__(self, lake: LakeQueue) -> None:
+    Args:
+        account: in the URLs and ARNs of queues.
+        sender: SenderId of messages; None if they have none.
+    """
+
+    def __init__(self, lake: LakeQueue, account: str = ACCOUNT, sender: str | None = None) -> None:
         self.lake = lake
+        self.account = account
+        self._sender = sender
         self.tasks = MoveTasks(lake)
         self._queues: dict[str, Queue] = {}
         self._by_name: dict[str, Callable[[Structure, str], Structure]] = {
@@ -138,15 +136,16 @@ class Actions:
 
     def _create_queue(self, given: Structure, base_url: str) -> Structure:
         name = given["QueueName"]
-        wanted: dict[str, Any] = _plain_attributes(given.get("Attributes", {}))
+        wanted = queue_attributes.to_set(given.get("Attributes", {}))
         if wanted.get("FifoQueue") == "false" and not name.endswith(".fifo"):
             raise InvalidAttributeName("Unknown Attribute FifoQueue.")
-        try:  # an existing queue keeps its profile
-            wanted["Profile"] = self.lake.queue(name).runtime.attributes.profile
-        except QueueDoesNotExist:
-            wanted["Profile"] = PROFILE
+        if "Profile" not in wanted:
+            try:  # an existing queue keeps its profile
+                wanted["Profile"] = self.lake.queue(name).runtime.attributes.profile
+            except QueueDoesNotExist:
+                wanted["Profile"] = PROFILE
         queue = self.lake.create_queue(name, tags=given.get("tags"), **wanted)
-        return {"QueueUrl": queue_url(base_url, queue.name)}
+        return {"QueueUrl": queue_url(base_url, self.account, queue.name)}
 
     def _delete_queue(self, given: Structure, base_url: str) -> Structure:
         name = queue_name(given["QueueUrl"])
@@ -155,13 +154,13 @@ class Actions:
         return {}
 
     def _get_queue_url(self, given: Structure, base_url: str) -> Structure:
-        return {"QueueUrl": queue_url(base_url, self.lake.queue(given["QueueName"]).name)}
+        return {"QueueUrl": queue_url(base_url, self.account, self.lake.queue(given["QueueName"]).name)}
 
     def _list_queues(self, given: Structure, base_url: str) -> Structure:
         prefix, limit = given.get("QueueNamePrefix", ""), given.get("MaxResults")
         after = _parse_token(given.get("NextToken"))
         queues = self.lake.list_queues(prefix, limit, after)
-        urls = [queue_url(base_url, queue.name) for queue in queues]
+        urls = [queue_url(base_url, self.account, queue.name) for queue in queues]
         more = limit is not None and len(queues) == limit and self.lake.list_queues(prefix, 1, queues[-1].name)
         result = {"QueueUrls": urls} if urls else {}
         return result | ({"NextToken": _token(queues[-1].name)} if more else {})
@@ -174,25 +173,18 @@ class Actions:
         sources = self.on_queue(given["QueueUrl"], Queue.dead_letter_sources)
         names = [queue.name for queue in sources if queue.name > after]
         page = names[:limit]
-        result: Structure = {"queueUrls": [queue_url(base_url, name) for name in page]}
+        result: Structure = {"queueUrls": [queue_url(base_url, self.account, name) for name in page]}
         return result | ({"NextToken": _token(page[-1])} if len(page) < len(names) else {})
 
     def _get_attributes(self, given: Structure, base_url: str) -> Structure:
         names = given.get("AttributeNames", [])
-        for name in names:
-            if name not in _ATTRIBUTE_NAMES and name in _UNENCRYPTED:
-                raise InvalidAttributeName(f"Unknown Attribute {name}.")
-        stored = [name for name in names if name not in _UNENCRYPTED]
+        stored = queue_attributes.to_read(names)
         found = self.on_queue(given["QueueUrl"], lambda queue: queue.attributes(stored))
-        if "All" in stored:
-            in_model = {*stored, *_ATTRIBUTE_NAMES}
-            found = {name: value for name, value in found.items() if name in in_model}
-        if {"All", "SqsManagedSseEnabled"} & {*names}:
-            found["SqsManagedSseEnabled"] = "false"
-        return {"Attributes": found} if found else {}
+        shown = queue_attributes.shown(found, names, self.account)
+        return {"Attributes": shown} if shown else {}
 
     def _set_attributes(self, given: Structure, base_url: str) -> Structure:
-        changes = _plain_attributes(given["Attributes"])
+        changes = queue_attributes.to_set(given["Attributes"])
 
         def change(queue: Queue) -> None:
             if queue.fifo and changes.get("FifoQueue") == "false":
@@ -233,7 +225,11 @@ class Actions:
             queue.update_attributes(
                 lambda rules: {
                     "Policy": permissions.add_permission(
-                        rules.policy, queue.arn, given["Label"], given["AWSAccountIds"], given["Actions"]
+                        rules.policy,
+                        queue_arn(queue.arn, self.account),
+                        given["Label"],
+                        given["AWSAccountIds"],
+                        given["Actions"],
                     )
                 }
             )
@@ -278,7 +274,9 @@ class Actions:
             interrupt,
         )
         names = {*given.get("AttributeNames", ()), *given.get("MessageSystemAttributeNames", ())}
-        received = [received_message(message, names, attribute_names) for message in messages]
+        received = [
+            received_message(message, names, attribute_names, self.account, self._sender) for message in messages
+        ]
         return messages, {"Messages": received} if messages else {}
 
     def release(self, queue: Queue, messages: list[Message]) -> None:
@@ -326,21 +324,10 @@ class Actions:
         return {"ApproximateNumberOfMessagesMoved": self.tasks.cancel(given["TaskHandle"])}
 
     def _list_move_tasks(self, given: Structure, base_url: str) -> Structure:
-        return {"Results": self.tasks.listed(given["SourceArn"], given.get("MaxResults", 1))}
-
-
-def _plain_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
-    """The attributes to set, without those that ask for no encryption."""
-    for name, value in attributes.items():
-        if name == "Profile" or not name[:1].isupper():  # arguments of the Python API, unknown to SQS
-            raise InvalidAttributeName(f"Unknown Attribute {name}.")
-        if value not in _UNENCRYPTED.get(name, (value,)):
-            raise UnsupportedOperation(f"Messages are not encrypted by the server; leave out {name}.")
-    return {
-        name: value.lower() if name in _FLAGS else value
-        for name, value in attributes.items()
-        if name not in _UNENCRYPTED
-    }
+        tasks = self.tasks.listed(given["SourceArn"], given.get("MaxResults", 1))
+        for task in tasks:
+            task |= {name: queue_arn(task[name], self.account) for name in _TASK_ARNS if name in task}
+        return {"Results": tasks}
 
 
 def _token(name: str) -> str:

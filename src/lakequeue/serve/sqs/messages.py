@@ -19,7 +19,9 @@ from lakequeue.model.messages import (
     WireAttributes,
     md5_of_attributes,
 )
+from lakequeue.serve.sqs.queue_urls import queue_arn
 
+SOURCE = "DeadLetterQueueSourceArn"
 Structure = dict[str, Any]
 """A structure of the service model, such as the parameters or the result of an action."""
 
@@ -78,9 +80,23 @@ def send_result(sent: SendResult | BatchSuccess, entry: SendEntry) -> Structure:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def received_message(message: Message, names: Collection[str], attribute_names: Collection[str]) -> Structure:
-    """A message of ReceiveMessage, with the system attributes and the message attributes that the client named."""
-    system = {name: value for name, value in message.attributes.items() if {"All", name} & {*names}}
+def received_message(
+    message: Message, names: Collection[str], attribute_names: Collection[str], account: str, sender: str | None
+) -> Structure:
+    """A message of ReceiveMessage.
+
+    Args:
+        names: of system attributes that the client wants.
+        attribute_names: of message attributes that the client wants.
+        account: in ARNs of queues.
+        sender: SenderId of a message that has none of its own.
+    """
+    known = message.attributes
+    if sender is not None:
+        known.setdefault("SenderId", sender)
+    if SOURCE in known:
+        known[SOURCE] = queue_arn(known[SOURCE], account)
+    system = {name: value for name, value in known.items() if {"All", name} & {*names}}
     chosen = _chosen(message.message_attributes, attribute_names)
     attributes = {
         name: {"BinaryValue" if isinstance(value, bytes) else "StringValue": value, "DataType": type_}

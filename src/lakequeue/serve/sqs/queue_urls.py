@@ -1,16 +1,22 @@
-"""URLs of queues."""
+"""URLs and ARNs of queues, as SQS clients see them."""
 
 from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
 from lakequeue.errors import QueueDoesNotExist
-from lakequeue.model.redrive_policies import ACCOUNT
+from lakequeue.model import redrive_policies
 
 
-def queue_url(base_url: str, name: str) -> str:
+def queue_url(base_url: str, account: str, name: str) -> str:
     """The URL of a queue, for clients that reach the server under a base URL (scheme and host)."""
-    return f"{base_url}/{ACCOUNT}/{name}"
+    return f"{base_url}/{account}/{name}"
+
+
+def queue_arn(arn: str, account: str) -> str:
+    """The ARN of a queue in AWS's form, given any form; texts that are no ARN of a queue stay as they are."""
+    place = redrive_policies.place(arn)
+    return arn if place is None else f"arn:aws:sqs:{place.region}:{account}:{place.name}"
 
 
 def queue_name(url: str) -> str:

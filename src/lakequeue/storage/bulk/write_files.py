@@ -128,6 +128,8 @@ _PARQUET = {
     "parquet.enable.dictionary#dedup_id": "false",
     "parquet.enable.dictionary#position": "false",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # renames on an object store copy: once a file, not twice. The directory is this attempt's own
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
 }
 
 

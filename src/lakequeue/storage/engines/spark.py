@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage.delta_log import LiveFile, live_file
-from lakequeue.storage.engines import process
+from lakequeue.storage.engines import process, spark_access
 from lakequeue.storage.engines.interface import DataFile, LostRace, Table, partition_text
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.spark_session import (
@@ -279,6 +279,8 @@ class SparkEngine:
 
     def __init__(self, spark: SparkSession, store: Store) -> None:
         process.claim()
+        spark_access.require_arbiter(spark, store)
+        spark_access.allow(spark, store)
         self._spark = spark
         self.store = store
 

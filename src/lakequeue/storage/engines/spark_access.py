@@ -1,0 +1,140 @@
+"""What a Spark session needs to read and write a root on an object store: jars, and the rights to one bucket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from lakequeue.errors import QueueClientError
+from lakequeue.storage.roots import local_path
+from lakequeue.storage.stores import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# the release of Hadoop in the pinned pyspark
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "s3": (
+        "org.apache.hadoop:hadoop-aws:3.5.0",
+        # the parts of the AWS SDK that s3a uses, of the release that this hadoop-aws names
+        "software.amazon.awssdk:s3-transfer-manager:2.35.4",
+        "software.amazon.awssdk:sts:2.35.4",
+    ),
+    "abfss": ("org.apache.hadoop:hadoop-azure:3.5.0",),
+    "gs": ("org.apache.hadoop:hadoop-gcp:3.5.0",),
+}
+"""Maven coordinates of the file systems, by scheme of the root."""
+EXCLUDED: Mapping[str, tuple[str, ...]] = {
+    # the whole SDK has 686 MB, of which each executor gets a copy; Netty is in Spark, in a newer release
+    "s3": ("software.amazon.awssdk:bundle", "io.netty:*"),
+}
+"""What these name, and a session does not need."""
+
+_S3A = "org.apache.hadoop.fs.s3a"
+_SETTINGS = {
+    "access_key_id": "access.key",
+    "secret_access_key": "secret.key",
+    "session_token": "session.token",
+    "token": "session.token",
+    "endpoint": "endpoint",
+    "endpoint_url": "endpoint",
+    "region": "endpoint.region",
+    "default_region": "endpoint.region",
+}
+"""Settings of s3a by options of delta-rs, without their prefix."""
+_LOCK = "AWS_S3_LOCKING_PROVIDER"
+_CHECKS_FIRST = "io.delta.storage.S3SingleDriverLogStore"
+"""Delta's log store for S3 unless another is set: two drivers that commit at once lose a commit."""
+_RIGHTS = ("aws.credentials.provider", "access.key", "secret.key", "session.token")
+
+
+def scheme_of(root: str) -> str:
+    """``s3``, ``az``, ``abfss`` or ``gs``; empty for a local root."""
+    return "" if local_path(root) is not None else urlsplit(root).scheme
+
+
+def allow(spark: SparkSession, store: Store) -> None:
+    """Lets a session reach a root on an object store; does nothing for a local one.
+
+    Spark's rights come from its own Hadoop configuration: from the settings of the job, from the variables AWS_…
+    of the driver, or from the role of the machine. On S3, the credentials, endpoint and region of the root's
+    ``storage_options`` are added to it, for this bucket alone (``fs.s3a.bucket.<bucket>.…``). Spark sends this
+    configuration to the executors with each job. It is in no plan, job argument or log, nor in ``SparkConf``, but
+    any code of the driver can read it. The other options, and those for other stores, stay in the driver.
+
+    What the session sets for the bucket itself wins. So do the first options of several, as Hadoop keeps the
+    connection: credentials that expire need a provider in the session's own settings.
+
+    Raises:
+        QueueClientError: the session has no file system for the store, or Spark needs another name of the root.
+    """
+    scheme = scheme_of(store.root)
+    context: Any = getattr(spark, "_jsc", None)
+    if not scheme or context is None:  # Spark Connect: its server has rights of its own
+        return
+    if scheme == "az":
+        raise QueueClientError(
+            f"{store.root}: for Spark, name the root abfss://<container>@<account>.dfs.core.windows.net/…"
+        )
+    hadoop = context.hadoopConfiguration()
+    _require_file_system(spark, hadoop, scheme)
+    if scheme != "s3":
+        return
+    # so that s3:// names the same file there, as the path of a checkpoint for example
+    hadoop.setIfUnset("fs.s3.impl", f"{_S3A}.S3AFileSystem")
+    prefix = f"fs.s3a.bucket.{urlsplit(store.root).netloc}."
+    settings = s3a_settings(store.options)
+    if any(hadoop.get(prefix + name) is not None for name in _RIGHTS):
+        settings = {name: value for name, value in settings.items() if name not in _RIGHTS}
+    for name, value in settings.items():
+        hadoop.setIfUnset(prefix + name, value)
+
+
+def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Settings of s3a for one bucket that mean what options of delta-rs mean."""
+    given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    found = {_SETTINGS[name]: value for name, value in given.items() if name in _SETTINGS}
+    if "access.key" in found:
+        kind = "TemporaryAWSCredentialsProvider" if "session.token" in found else "SimpleAWSCredentialsProvider"
+        found["aws.credentials.provider"] = f"{_S3A}.{kind}"
+    elif given.get("skip_signature", "").lower() == "true":
+        found["aws.credentials.provider"] = f"{_S3A}.AnonymousAWSCredentialsProvider"
+    virtual = given.get("virtual_hosted_style_request", os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", ""))
+    # Spark takes an endpoint from this variable by itself, but then asks for bucket.host, which few servers have
+    if ("endpoint" in found or "AWS_ENDPOINT_URL" in os.environ) and virtual.lower() != "true":
+        found["path.style.access"] = "true"
+    return found
+
+
+def require_arbiter(spark: SparkSession, store: Store) -> None:
+    """Refuses commits through Spark where two of them could overwrite each other.
+
+    Raises:
+        QueueClientError: Delta's own log store for S3 checks and then writes, and no other is set.
+    """
+    if scheme_of(store.root) != "s3":
+        return
+    log_store = spark.conf.get("spark.delta.logStore.s3a.impl", None) or _CHECKS_FIRST
+    options = {name.upper(): value for name, value in store.options.items()}
+    lock = options.get(_LOCK, os.environ.get(_LOCK))
+    if log_store == _CHECKS_FIRST or lock != "dynamodb":
+        raise QueueClientError(
+            f'{store.root}: engine="spark" commits on S3 only with an arbiter, '
+            f"spark.delta.logStore.s3a.impl and {_LOCK}=dynamodb (see conf/s3.conf); "
+            'engine="auto" needs none'
+        )
+
+
+def _require_file_system(spark: SparkSession, hadoop: Any, scheme: str) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm
+    try:
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("s3a" if scheme == "s3" else scheme, hadoop)
+    except Py4JJavaError as error:
+        raise QueueClientError(
+            f"this Spark session has no file system for {scheme}://: start it by build_session(root=…), or with "
+            f"the packages in conf/, {PACKAGES[scheme][0]} for one"
+        ) from error

@@ -1,0 +1,184 @@
+"""DataFrames, streams, compaction and SQL on S3: the point engine commits, Spark reads and writes through s3a."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from benchmarks.object_store import BUCKET, environment, serve
+
+from lakequeue import HeartbeatRenewal, InvalidOptions, LakeQueue, Queue
+from lakequeue.spark import stream_from_queue, stream_to_queue
+from lakequeue.spark.checkpoint import claim
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.objectstore, pytest.mark.spark]
+
+SECRET = "never-to-be-seen"
+GROUPS = 5
+
+
+class Proxy:
+    """The server, which loses one answer to a PUT below a directory after the work was done, if asked to."""
+
+    def __init__(self) -> None:
+        self.server, self._application = serve()
+        self.server.app = self
+        self.lose_below = ""
+
+    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        answer = self._application(environ, start)
+        if self.lose_below and environ["REQUEST_METHOD"] == "PUT" and self.lose_below in environ["PATH_INFO"]:
+            self.lose_below = ""
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    running = Proxy()
+    yield running
+    running.server.shutdown()
+
+
+@pytest.fixture
+def lq(proxy: Proxy, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
+    """A root that only its options reach, by the name of the host, as MinIO is reached."""
+    options = environment(f"http://localhost:{proxy.server.server_port}") | {"AWS_SECRET_ACCESS_KEY": SECRET}
+    for name in options:
+        monkeypatch.delenv(name, raising=False)
+    return LakeQueue(f"s3a://{BUCKET}/{uuid4().hex}", spark=spark, storage_options=options)
+
+
+def numbered(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(count).selectExpr(
+        "CAST(id AS STRING) AS body", f"CAST(id % {GROUPS} AS STRING) AS group_id"
+    )
+
+
+def bodies(messages: DataFrame) -> list[str]:
+    return [row.body for row in messages.select("body").collect()]
+
+
+def expected(count: int) -> Counter[str]:
+    return Counter(str(number) for number in range(count))
+
+
+def test_a_dataframe_is_sent_once_and_leased(lq: LakeQueue, spark: SparkSession) -> None:
+    queue = lq.create_queue("orders", shards=2)
+    rows = numbered(spark, 1_000).select("body")
+    assert [queue.send_dataframe(rows, send_id="load") for _ in range(2)] == [1_000, 0]
+    queue.send("1000")
+    lease = queue.lease(2_000, 3600)
+    assert lease is not None and lease.extend(7200).done == 1_001
+    with lease.keep_alive(HeartbeatRenewal()):
+        assert Counter(bodies(lease.messages)) == expected(1_001)
+    assert lease.delete_except(lease.messages.where("body < '2'")).done == 1_001
+    left = [str(number) for number in range(1_001) if str(number) < "2"]
+    assert queue.counts().visible == len(left)
+    again = queue.lease(2_000, 3600)
+    assert again is not None and sorted(bodies(again.messages)) == sorted(left)
+    again.release()
+    last = queue.lease(2_000, 3600)
+    assert last is not None and last.delete().done == len(left)
+    assert queue.counts().visible == queue.counts().in_flight == 0
+
+
+def test_groups_stay_in_order_and_duplicates_are_left_out(lq: LakeQueue, spark: SparkSession) -> None:
+    queue = lq.create_queue("orders.fifo", fifo=True, shards=2, deduplication_scope="message_group")
+    queue.send("0", group_id="0", dedup_id="0")
+    rows = numbered(spark, 200).selectExpr("*", "body AS dedup_id")
+    queue.send_dataframe(rows)
+    lease = queue.lease(1_000, 3600)
+    assert lease is not None
+    found = lease.messages.orderBy("shard", "offset").select("group_id", "body").collect()
+    for group in map(str, range(GROUPS)):
+        assert [int(row.body) for row in found if row.group_id == group] == list(range(int(group), 200, GROUPS))
+
+
+def test_a_lost_answer_does_not_lose_the_files_of_a_send(lq: LakeQueue, spark: SparkSession, proxy: Proxy) -> None:
+    queue = lq.create_queue("orders")
+    proxy.lose_below = "/manifests/"
+    assert queue.send_dataframe(numbered(spark, 10).select("body"), send_id="load") == 10
+    assert not proxy.lose_below
+    lease = queue.lease(100, 3600)
+    assert lease is not None and Counter(bodies(lease.messages)) == expected(10)
+
+
+def test_streams_keep_their_checkpoints_on_the_store(lq: LakeQueue, spark: SparkSession, tmp_path: Path) -> None:
+    queue = lq.create_queue("orders", visibility_timeout=3600)
+    dropped = tmp_path / "dropped"
+    dropped.mkdir()
+    source = spark.readStream.format("text").load(str(dropped)).withColumnRenamed("value", "body")
+    sent, received = (f"{scheme}://{BUCKET}/{uuid4().hex}" for scheme in ("s3a", "s3"))  # either name will do
+    found: list[str] = []
+    for batch in range(2):
+        (dropped / f"{batch}.txt").write_text(f"{2 * batch}\n{2 * batch + 1}\n")
+        stream_to_queue(source, queue, sent, "availableNow").awaitTermination()
+        assert queue.counts().visible == 2
+        stream_from_queue(
+            queue, lambda messages, _: found.extend(bodies(messages)), received, "availableNow"
+        ).awaitTermination()
+    assert Counter(found) == expected(4)
+    assert queue.counts().visible == queue.counts().in_flight == 0
+
+
+def test_one_of_two_streams_gets_a_new_checkpoint(lq: LakeQueue, spark: SparkSession) -> None:
+    one, two = (lq.create_queue(name) for name in ("one", "two"))
+    lq.runtime.allow(spark)
+    place = f"s3a://{BUCKET}/{uuid4().hex}"
+    first = claim(spark, place, one, "stream_to_queue")
+    assert claim(spark, place, one, "stream_to_queue") == first
+    with pytest.raises(InvalidOptions, match="belongs to queue one"):
+        claim(spark, place, two, "stream_to_queue")
+
+
+def test_a_pass_of_the_compactor_frees_what_was_consumed(lq: LakeQueue, spark: SparkSession) -> None:
+    queue = lq.create_queue("orders")
+    queue.send_dataframe(numbered(spark, 100).select("body"))
+    lease = queue.lease(100, 3600)
+    assert lease is not None and lease.delete().done == 100
+    queue.send("stays")
+    summaries = lq.compact()
+    assert [summary.failures for summary in summaries] == [[], []]
+    assert sum(summary.segments_dropped for summary in summaries) == 2
+    assert [message.body for message in queue.receive()] == ["stays"]
+
+
+def test_views_show_the_messages_of_a_root(lq: LakeQueue, spark: SparkSession) -> None:
+    queue = lq.create_queue("orders", visibility_timeout=3600)
+    queue.send_dataframe(numbered(spark, 10).select("body"))
+    [message] = queue.receive()
+    lq.register_views(spark)
+    rows = spark.sql("SELECT state, count(*) AS messages FROM messages GROUP BY state").collect()
+    assert {row.state: row.messages for row in rows} == {"visible": 9, "in_flight": 1}
+    [row] = spark.sql(f"SELECT queue, state FROM messages WHERE message_id = '{message.message_id}'").collect()
+    assert tuple(row) == ("orders", "in_flight")
+
+
+def test_no_secret_is_in_a_plan_a_setting_or_the_log_of_events(
+    lq: LakeQueue, spark: SparkSession, event_log: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    queue: Queue = lq.create_queue("orders")
+    queue.send_dataframe(numbered(spark, 10).select("body"))
+    lease = queue.lease(100, 3600)
+    assert lease is not None and lease.messages.count() == 10
+    lq.register_views(spark)
+    lease.messages.explain("extended")
+    spark.table("messages").explain("extended")
+    spark.sparkContext.addFile(__file__)  # Spark records its environment again
+    hadoop = spark._jsc.hadoopConfiguration()  # the secret is here, and goes from here to executors
+    assert hadoop.get(f"fs.s3a.bucket.{BUCKET}.secret.key") == SECRET
+    assert hadoop.get("fs.s3a.secret.key") is None
+    settings = [*spark.sparkContext.getConf().getAll(), *spark.sql("SET -v").collect()]
+    [log] = Path(event_log).iterdir()
+    seen = log.read_text() + str(settings) + "".join(capfd.readouterr())
+    assert f"fs.s3a.bucket.{BUCKET}.secret.key" in seen and "s3a://lake/" in seen
+    assert SECRET not in seen

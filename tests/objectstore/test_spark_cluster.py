@@ -1,0 +1,62 @@
+"""The jobs on a standalone cluster of two workers, with queues, results and checkpoints on S3."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from benchmarks import object_store
+from deltalake import DeltaTable
+
+from acceptance.spark_cluster import Cluster, cluster
+from acceptance.submitting import play, sources, submit
+from lakequeue import LakeQueue
+
+pytestmark = [pytest.mark.objectstore, pytest.mark.spark, pytest.mark.timeout(600)]
+
+SECRET = "never-to-be-seen"
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket on a server of its own; the jobs get its variables, the workers do not."""
+    command = [sys.executable, object_store.__file__]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = f"http://localhost:{int(server.stdout.readline())}"
+            for name, value in (object_store.environment(url) | {"AWS_SECRET_ACCESS_KEY": SECRET}).items():
+                monkeypatch.setenv(name, value)
+            yield object_store.BUCKET
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    # processes of seconds: what the second compiler saves it costs
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    with cluster(tmp_path / "cluster") as running:
+        yield running
+
+
+def test_producer_stream_consumer_and_compactor(workers: Cluster, bucket: str) -> None:
+    # the jobs take both names of the scheme
+    table = play("s3", workers.url, f"s3a://{bucket}/root", f"s3://{bucket}/jobs", "stream", "batch")
+    results = DeltaTable(table).to_pyarrow_table()
+    messages, *totals = sources()[1].items()
+    assert results.num_rows == len(pc.unique(results["message_id"])) == messages[1]
+    assert [(name, pc.sum(results[name]).as_py()) for name, _ in totals] == totals
+    compacted = submit("s3", workers.url, "compact", "--root", f"s3://{bucket}/root", "--once")
+    assert compacted.status == 0, compacted.err
+    [row] = [line.split() for line in compacted.out.splitlines() if "modules" in line]
+    assert int(row[2]) > 0
+    queue = LakeQueue(f"s3://{bucket}/root").queue("modules")
+    queue.send("after")
+    assert [message.body for message in queue.receive()] == ["after"]
+    # what workers say includes the command lines of the executors
+    assert "Launch command" in workers.log() and SECRET not in workers.log()
