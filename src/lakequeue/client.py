@@ -43,8 +43,9 @@ class LakeQueue:
         root_mode: permission bits of the directory of a new local root; ``0o2770`` shares it with a group, see
             docs/operation/permissions.md.
         storage_options: how to reach an object store, by the names that delta-rs gives them, such as
-            ``AWS_ENDPOINT_URL``; variables of the environment with these names hold too. They are never shown. See
-            docs/operation/storage.md.
+            ``AWS_ENDPOINT_URL``; variables of the environment with these names hold too. They are never shown.
+            Spark has settings of its own, in conf/ for example; on S3, the credentials, endpoint and region given
+            here are added to them, for this bucket. See docs/operation/storage.md.
         network_file_system: allow a root on a network file system, which only one machine may use;
             ``LAKEQUEUE_NETWORK_FILE_SYSTEM=1`` in the environment says so too.
         poll_interval: longest pause, in seconds, between two looks of a waiting receive for what other processes
