@@ -93,6 +93,7 @@ def _usage_text(error: BaseException, text: str) -> str:
         "--root-mode",
         "--storage-option",
         "--network-file-system",
+        "--poll-interval",
         "--json",
         "--region",
         "--verbose",
