@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
-from lakequeue.model.arguments import check_text
-from lakequeue.model.clock import Clock, SystemClock
+from lakequeue.model.arguments import check_poll_interval, check_text
+from lakequeue.model.clock import Clock, Duration, SystemClock
 from lakequeue.operations import queues
 from lakequeue.queue import Queue
 from lakequeue.runtime.root import Root
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from lakequeue.operations.compact import CompactionSummary, Progress
 
 MAX_LISTED = 1_000
+NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
+"""Variable of the environment that allows roots on network file systems, if it is 1."""
 
 
 class LakeQueue:
@@ -40,11 +43,18 @@ class LakeQueue:
         root_mode: permission bits of the directory of a new local root; ``0o2770`` shares it with a group, see
             docs/operation/permissions.md.
         storage_options: how to reach an object store, by the names that delta-rs gives them, such as
-            ``AWS_ENDPOINT_URL``; variables of the environment with these names hold too. They are never shown. See
-            docs/operation/storage.md.
+            ``AWS_ENDPOINT_URL``; variables of the environment with these names hold too. They are never shown.
+            Spark has settings of its own, in conf/ for example; on S3, the credentials, endpoint and region given
+            here are added to them, for this bucket. See docs/operation/storage.md.
+        network_file_system: allow a root on a network file system, which only one machine may use;
+            ``LAKEQUEUE_NETWORK_FILE_SYSTEM=1`` in the environment says so too.
+        poll_interval: longest pause, in seconds, between two looks of a waiting receive for what other processes
+            did: 0.5 by default, 1 on an object store, where each look costs requests (docs/operation/storage.md).
+            What this process does wakes it at once.
 
     Raises:
         InvalidParameterValue: names the argument and what it may be.
+        QueueClientError: the root is on a network file system, and that was not allowed.
     """
 
     def __init__(
@@ -57,6 +67,8 @@ class LakeQueue:
         region: str = "local",
         root_mode: int = 0o700,
         storage_options: Mapping[str, str] | None = None,
+        network_file_system: bool = False,
+        poll_interval: Duration | None = None,
     ) -> None:
         if not isinstance(root_mode, int) or root_mode not in range(0o7777 + 1) or root_mode & 0o700 != 0o700:
             raise InvalidParameterValue.of(
@@ -72,7 +84,10 @@ class LakeQueue:
         used = None if engine == "point" else spark
         store = Store(root_of(root), storage_options)
         store.check()
-        self._runtime = Root(store, clock or SystemClock(), region, root_mode, used, engine == "spark")
+        if not (network_file_system or os.environ.get(NETWORK_FILE_SYSTEM) == "1"):
+            store.check_mount()
+        poll = None if poll_interval is None else check_poll_interval(poll_interval)
+        self._runtime = Root(store, clock or SystemClock(), region, root_mode, used, engine == "spark", poll)
 
     def __enter__(self) -> LakeQueue:
         return self

@@ -24,7 +24,14 @@ def azure_server(request: pytest.FixtureRequest) -> Iterator[Bucket]:
         yield bucket
 
 
-@pytest.fixture(params=["azure"])
+@pytest.fixture(scope="session")
+def gcs_server(request: pytest.FixtureRequest) -> Iterator[Bucket]:
+    """fake-gcs-server for the whole run."""
+    with servers.gcs(Path(request.config.cache.mkdir(f"fake-gcs-server-{servers.FAKE_GCS}"))) as bucket:
+        yield bucket
+
+
+@pytest.fixture(params=["azure", "gcs"])
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A bucket on each server, reached by storage options."""
     found: Bucket = request.getfixturevalue(f"{request.param}_server")

@@ -1,10 +1,12 @@
-"""Object stores on this machine, each a process of its own: S3 by moto, Azure by Azurite."""
+"""Object stores on this machine, each a process of its own: S3 by moto, Azure by Azurite, GCS by its fake."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import hmac
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +20,14 @@ import attrs
 from benchmarks import object_store
 
 from clients.running_tools import output
+from objectstore import gcs_front
+from serve.running import answers
+from serve.serving import free_port, wait_until
 
 BUCKET = object_store.BUCKET
 AZURITE = "3.35.0"
 """Runs on Node 20; 3.37 does not."""
+FAKE_GCS = "v1.56.1"
 _ACCOUNT = "devstoreaccount1"
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Account and key that Azurite publishes for everybody."""
@@ -71,6 +77,29 @@ def azure(cache: Path) -> Iterator[Bucket]:
         # emulator, listings from a name on are left to the server, and Azurite lists from the beginning: every
         # second commit to a table fails.
         yield Bucket(f"az://{BUCKET}", {"AZURE_STORAGE_USE_EMULATOR": "true"}, {"AZURITE_BLOB_STORAGE_URL": url})
+
+
+@contextmanager
+def gcs(cache: Path) -> Iterator[Bucket]:
+    """fake-gcs-server, built by Go into a directory that outlives the run."""
+    program = cache / "fake-gcs-server"
+    if not program.exists():
+        module = f"github.com/fsouza/fake-gcs-server@{FAKE_GCS}"
+        output(["go", "install", module], cache, **os.environ | {"GOBIN": str(cache)})
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    command = [program, "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-public-host", "127.0.0.1"]
+    with _started([*command, "-port", str(port), "-log-level", "error"]), gcs_front.before(address) as url:
+        wait_until(lambda: answers(f"http://{address}"), "the server to answer")
+        headers = {"Content-Type": "application/json"}
+        bucket = json.dumps({"name": BUCKET}).encode()
+        urlopen(Request(f"http://{address}/storage/v1/b?project=lake", bucket, headers)).read()
+        account = {"gcs_base_url": url, "disable_oauth": True} | dict.fromkeys(
+            ("client_email", "private_key", "private_key_id"), ""
+        )
+        yield Bucket(
+            f"gs://{BUCKET}", {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(account), "ALLOW_HTTP": "true"}, {}
+        )
 
 
 def _create_container(url: str) -> None:

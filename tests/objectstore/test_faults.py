@@ -96,6 +96,23 @@ def test_a_commit_whose_request_failed_counts_once(server: Counted, queue: Queue
     assert [message.body for message in queue.receive(10)] == ["a", "b"]
 
 
+@pytest.mark.spec("RCV-6", "ERR-9")
+@pytest.mark.parametrize("kind", ["cut", "stall", "tear", "lose"])
+def test_a_claim_and_a_delete_whose_requests_failed_count_once(server: Counted, queue: Queue, kind: str) -> None:
+    queue.send_batch([SendEntry(body=body) for body in "ab"])
+    with failing(server, kind, r"receipts/_delta_log/\d{20}\.json") as store:
+        [message] = queue.receive()
+        assert store.faults[kind] == 1
+    assert (message.body, message.receive_count) == ("a", 1)
+    counts = queue.counts()
+    assert (counts.visible, counts.in_flight) == (1, 1)
+    with failing(server, kind, r"receipts/_delta_log/\d{20}\.json") as store:
+        queue.delete(message.receipt_handle)
+        assert store.faults[kind] == 1
+    counts = queue.counts()
+    assert (counts.visible, counts.in_flight) == (1, 0)
+
+
 @pytest.mark.objectstore
 @pytest.mark.spec("ERR-2")
 def test_a_commit_that_may_still_land_is_no_refusal(server: Counted, queue: Queue) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from uuid import uuid4
@@ -14,7 +15,8 @@ from benchmarks.object_store import Counted, environment, serve
 from benchmarks.shards import COUNTING, CREATING, REQUESTS
 
 from concurrency.harness import apart
-from lakequeue import LakeQueue, Queue, SystemClock
+from conformance.harness import Call
+from lakequeue import InvalidParameterValue, LakeQueue, Queue, SystemClock
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Table
@@ -22,6 +24,7 @@ from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.engines.turns import ASK_AFTER, Turns
 from lakequeue.storage.layout import receipts_path
 from lakequeue.storage.stores import Store
+from lakequeue.testing import ManualClock
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +157,37 @@ def test_a_busy_process_lets_one_that_keeps_losing_go_first(
         busy.give(tables[0])
         slow.give(tables[1])
     assert len(waits) == 1
+
+
+@pytest.mark.spec("LPL-6")
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize(("interval", "polls"), [(None, 26), (5, 12)])
+def test_a_long_poll_on_an_empty_queue_asks_as_often_as_it_is_told(
+    store: Counted, shards: int, interval: float | None, polls: int
+) -> None:
+    clock = ManualClock()
+    lq = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point", clock=clock, poll_interval=interval)
+    queue = lq.create_queue("orders", shards=shards)
+    queue.receive()
+    for waiters in (1, 3):  # the others wait for the first one
+        store.requests.clear()
+        calls = [Call(clock, lambda: queue.receive(wait_time=20)) for _ in range(waiters)]
+        calls[0].after(20)
+        assert [call.join() for call in calls] == [[]] * waiters
+        assert store.requests.total() <= 2 * shards * (polls + 6 * (waiters - 1)), store.requests
+
+
+def test_a_send_of_the_same_process_wakes_a_long_poll_at_once(store: Counted) -> None:
+    clock = ManualClock()
+    lq = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point", clock=clock, poll_interval=60)
+    queue = lq.create_queue("orders")
+    started, call = clock.now(), Call(clock, lambda: queue.receive(wait_time=20)).after(15)
+    queue.send("a")
+    assert [message.body for message in call.join()] == ["a"]
+    assert call.ended_at - started == timedelta(seconds=15)
+
+
+@pytest.mark.parametrize("wrong", [0, 0.01, -1, 4_000, "often", float("inf"), True])
+def test_a_poll_interval_out_of_range_is_refused(tmp_path: Path, wrong: object) -> None:
+    with pytest.raises(InvalidParameterValue, match="poll_interval"):
+        LakeQueue(str(tmp_path), poll_interval=wrong)  # type: ignore[arg-type]

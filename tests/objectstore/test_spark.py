@@ -5,14 +5,16 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from benchmarks.object_store import BUCKET, environment, serve
 
-from lakequeue import HeartbeatRenewal, InvalidOptions, LakeQueue, Queue
+from lakequeue import HeartbeatRenewal, InvalidOptions, LakeQueue, Queue, QueueClientError
 from lakequeue.spark import stream_from_queue, stream_to_queue
 from lakequeue.spark.checkpoint import claim
 
@@ -29,12 +31,12 @@ class Proxy:
     """The server, which loses one answer to a PUT below a directory after the work was done, if asked to."""
 
     def __init__(self) -> None:
-        self.server, self._application = serve()
+        self.server, self.application = serve()
         self.server.app = self
         self.lose_below = ""
 
     def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        answer = self._application(environ, start)
+        answer = self.application(environ, start)
         if self.lose_below and environ["REQUEST_METHOD"] == "PUT" and self.lose_below in environ["PATH_INFO"]:
             self.lose_below = ""
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
@@ -131,13 +133,36 @@ def test_streams_keep_their_checkpoints_on_the_store(lq: LakeQueue, spark: Spark
 
 
 def test_one_of_two_streams_gets_a_new_checkpoint(lq: LakeQueue, spark: SparkSession) -> None:
-    one, two = (lq.create_queue(name) for name in ("one", "two"))
+    queues = [lq.create_queue(name) for name in ("one", "two")]
     lq.runtime.allow(spark)
-    place = f"s3a://{BUCKET}/{uuid4().hex}"
-    first = claim(spark, place, one, "stream_to_queue")
-    assert claim(spark, place, one, "stream_to_queue") == first
-    with pytest.raises(InvalidOptions, match="belongs to queue one"):
-        claim(spark, place, two, "stream_to_queue")
+    for _ in range(5):
+        place, start = f"s3a://{BUCKET}/{uuid4().hex}", Barrier(2)
+
+        def try_to_claim(queue: Queue, place: str = place, start: Barrier = start) -> str | None:
+            start.wait()
+            try:
+                return claim(spark, place, queue, "stream_to_queue").stream
+            except InvalidOptions as error:
+                assert "belongs to queue" in str(error)
+                return None
+
+        with ThreadPoolExecutor(2) as threads:
+            streams = list(threads.map(try_to_claim, queues))
+        assert streams.count(None) == 1
+        assert [try_to_claim(queue, start=Barrier(1)) for queue in queues] == streams
+
+
+def test_a_session_without_rights_is_told_so(lq: LakeQueue, spark: SparkSession, proxy: Proxy) -> None:
+    queue = lq.create_queue("orders")
+    denied = "403 Forbidden", "AccessDenied", "No."
+    proxy.application.refusal = lambda environ: denied if "Hadoop" in environ["HTTP_USER_AGENT"] else None
+    try:
+        with pytest.raises(QueueClientError, match="Spark is denied access.*s3a://lake/") as caught:
+            queue.send_dataframe(numbered(spark, 10).select("body"))
+    finally:
+        proxy.application.refusal = lambda environ: None
+    assert "\n" not in str(caught.value)
+    assert queue.counts().visible == 0
 
 
 def test_a_pass_of_the_compactor_frees_what_was_consumed(lq: LakeQueue, spark: SparkSession) -> None:
@@ -177,6 +202,9 @@ def test_no_secret_is_in_a_plan_a_setting_or_the_log_of_events(
     hadoop = spark._jsc.hadoopConfiguration()  # the secret is here, and goes from here to executors
     assert hadoop.get(f"fs.s3a.bucket.{BUCKET}.secret.key") == SECRET
     assert hadoop.get("fs.s3a.secret.key") is None
+    other = LakeQueue(lq.root, spark=spark, storage_options={"AWS_SECRET_ACCESS_KEY": "another"})
+    other.runtime.allow(spark)
+    assert hadoop.get(f"fs.s3a.bucket.{BUCKET}.secret.key") == SECRET  # Hadoop keeps its connection
     settings = [*spark.sparkContext.getConf().getAll(), *spark.sql("SET -v").collect()]
     [log] = Path(event_log).iterdir()
     seen = log.read_text() + str(settings) + "".join(capfd.readouterr())

@@ -23,7 +23,7 @@ from objectstore.servers import Bucket
 pytestmark = pytest.mark.objectstore
 
 RACERS = 8
-every_server = pytest.mark.parametrize("bucket", ["s3", "azure"], indirect=True)
+every_server = pytest.mark.parametrize("bucket", ["s3", "azure", "gcs"], indirect=True)
 
 
 def again(lake: LakeQueue) -> LakeQueue:

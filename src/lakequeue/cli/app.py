@@ -66,6 +66,23 @@ def options(
             "environment instead: others see the command line.",
         ),
     ] = None,
+    network_file_system: Annotated[
+        bool,
+        typer.Option(
+            "--network-file-system",
+            envvar="LAKEQUEUE_NETWORK_FILE_SYSTEM",
+            help="Allow a root on a network file system, which only one machine may use.",
+        ),
+    ] = False,
+    poll_interval: Annotated[
+        float | None,
+        typer.Option(
+            envvar="LAKEQUEUE_POLL_INTERVAL",
+            metavar="SECONDS",
+            help="Longest pause between two looks of a waiting receive for what other processes did: 0.5 by "
+            "default, 1 on an object store.",
+        ),
+    ] = None,
     region: Annotated[str, typer.Option(metavar="NAME", help="Region of the queues.")] = "local",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print stack traces of errors.")] = False,
@@ -76,6 +93,8 @@ def options(
     session: Session = ctx.obj
     session.root, session.region, session.json, session.verbose = root, region, json, verbose
     session.storage_options = dict(map(_option, storage_option or []))
+    session.network_file_system = network_file_system
+    session.poll_interval = poll_interval
     session.root_mode = None if root_mode is None else _mode(root_mode)
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())

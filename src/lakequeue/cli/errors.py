@@ -92,6 +92,8 @@ def _usage_text(error: BaseException, text: str) -> str:
         "--root",
         "--root-mode",
         "--storage-option",
+        "--network-file-system",
+        "--poll-interval",
         "--json",
         "--region",
         "--verbose",

@@ -32,6 +32,8 @@ class Session:
     root: str | None = None
     root_mode: int | None = None
     storage_options: dict[str, str] = attrs.field(factory=dict, repr=False)
+    network_file_system: bool = False
+    poll_interval: float | None = None
     region: str = "local"
     json: bool = False
     verbose: bool = False
@@ -55,6 +57,8 @@ class Session:
             region=self.region,
             root_mode=0o700 if self.root_mode is None else self.root_mode,
             storage_options=self.storage_options,
+            network_file_system=self.network_file_system,
+            poll_interval=self.poll_interval,
         )
 
     def answer(self, document: object, shown: RenderableType) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 from lakequeue.errors import InvalidParameterValue, MissingParameter, coded_for
 from lakequeue.model.attribute_values import as_text, parse_micros, parse_whole
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import MICROS, seconds, to_micros
+from lakequeue.model.clock import MICROS, duration_micros, seconds, to_micros
 from lakequeue.model.profiles import Limits
 
+SHORTEST_POLL, LONGEST_POLL = 50_000, 3_600_000_000
+"""Bounds of the interval between polls for changes by other processes, in microseconds."""
 _IDENTIFIER = re.compile(r"[!-~]{1,128}")
 _NOT_FOR_THIS_KIND = "The request include parameter that is not valid for this queue type."
 
@@ -38,6 +40,19 @@ def check_whole(parameter: str, value: object) -> None:
     """Raises InvalidParameterValue unless the value is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidParameterValue.of(value, parameter, "Must be a whole number of at least 1.")
+
+
+def check_poll_interval(value: Any) -> int:
+    """The longest pause between two polls, in microseconds."""
+    try:
+        micros = duration_micros(value)
+    except (TypeError, ValueError, OverflowError):
+        micros = 0
+    if not SHORTEST_POLL <= micros <= LONGEST_POLL:
+        raise InvalidParameterValue.of(
+            value, "poll_interval", f"Must be >= {seconds(SHORTEST_POLL)} and <= {seconds(LONGEST_POLL)} seconds."
+        )
+    return micros
 
 
 def check_visibility_timeout(attributes: QueueAttributes, value: Any) -> int:

@@ -16,7 +16,7 @@ import attrs
 
 from lakequeue.errors import LakeQueueError, OverLimit, QueueClientError
 from lakequeue.model import receipt_handles
-from lakequeue.model.arguments import check_attempt_id, check_max_messages, check_wait
+from lakequeue.model.arguments import SHORTEST_POLL, check_attempt_id, check_max_messages, check_wait
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
@@ -31,10 +31,8 @@ from lakequeue.shard.commands import Claim, ClaimResult
 from lakequeue.storage.engines.failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
-POLL_SHORTEST, POLL_LONGEST = 50_000, 500_000
-"""Shortest and longest interval between polls for changes by other processes, in microseconds (LPL-6)."""
-POLL_UNWOKEN = 5_000_000
-"""Fallback poll interval when no wake-up arrives, in microseconds."""
+UNWOKEN = 10
+"""Fallback poll interval when no wake-up arrives, as a multiple of the longest interval of the first waiter."""
 
 MOST_FAILURES = 32
 """Failed reads of one receive after which it no longer splits unreadable ranges."""
@@ -209,7 +207,8 @@ def _polls(
     It calls ``clear`` before each poll, so that later changes wake the waiter. A receive without a wait needs no
     waiter.
     """
-    pause, started = POLL_SHORTEST, queue.now()
+    # from the shortest to the longest interval between polls for changes by other processes (LPL-6)
+    pause, longest, started = SHORTEST_POLL, queue.root.poll_interval, queue.now()
     while True:
         clear()
         if waiter is not None:
@@ -231,12 +230,12 @@ def _polls(
             yield messages
             return
         if waiter is not None and not waiter.first and poll.attempt_id is None:
-            yield from_micros(min(deadline, now + POLL_UNWOKEN))
+            yield from_micros(min(deadline, now + UNWOKEN * longest))
             continue
         events = [shard.next_event(now) for shard in queue.shards]
         known = [event for event in events if event is not None and event > now]
         yield from_micros(min([deadline, now + pause, *known]))
-        pause = min(2 * pause, POLL_LONGEST)
+        pause = min(2 * pause, longest)
 
 
 def _messages(queue: OpenQueue, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:

@@ -21,6 +21,7 @@ from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Freed
+from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ATTEMPTS = 30
+POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
+"""Longest pause between two polls of a waiting receive on local disks and on object stores, in microseconds."""
 CACHED_QUEUES = 1_000
 """Maximum number of queues whose shards and caches stay in memory when no object refers to them."""
 
@@ -98,6 +101,7 @@ class Root:
         mode: permission bits of the directory of a new local root.
         spark: session for DataFrame verbs, or None.
         through_spark: commit through Spark instead of delta-rs.
+        poll_interval: longest pause between two polls of a waiting receive, in microseconds; None: by the storage.
 
     Attributes:
         engine: the engine that commits.
@@ -113,8 +117,11 @@ class Root:
         mode: int,
         spark: SparkSession | None,
         through_spark: bool,
+        poll_interval: int | None = None,
     ) -> None:
         process.check()
+        local = local_path(store.root) is not None
+        self.poll_interval = poll_interval or (POLL_INTERVAL if local else REMOTE_POLL_INTERVAL)
         self.path = store.root
         self.clock = clock
         self.region = region

@@ -14,6 +14,7 @@ _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _QUERY = re.compile(r"(https?://)(?:[^/\s@]*@)?([^\s?]*)\?\S*|(https?://)[^/\s@]*@")
+_CAUSE = re.compile(r"(Caused by)?: ")
 _COLOURS = re.compile(r"\x1b\[\d+m")
 _KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (Azure: AZURE_STORAGE_ACCOUNT_NAME and _KEY)"
 
@@ -71,7 +72,7 @@ _BY_TEXT = {
 def first_line(error: BaseException) -> str:
     """An error in one line: of a store, what is wrong and what to set; else its first line, or its type."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
-    return _explained(text) or _without_query(text.splitlines()[0])
+    return _explained(text) or _without_query(_of_spark(text) or text.splitlines()[0])
 
 
 def unsettled_version(error: BaseException, next_version: int) -> int | None:
@@ -108,6 +109,17 @@ def _explained(text: str) -> str | None:
     target = None if tried is None else f"{tried[1]} {_without_query(tried[2])}"
     facts = ", ".join(each for each in (named, target) if each is not None)
     return f"{what} ({facts}); {advice}" if facts else f"{what}; {advice}"
+
+
+def _of_spark(text: str) -> str | None:
+    """What Java says; Spark's own first lines say only which call failed."""
+    if not text.startswith("An error occurred while calling"):
+        return None
+    causes = [line.removeprefix("Caused by").lstrip(": ") for line in text.splitlines() if _CAUSE.match(line)]
+    denied = next((cause for cause in causes if "AccessDenied" in cause), None)
+    if denied is not None:
+        return f"Spark is denied access, and its rights may be others than Python's (see conf/): {denied}"
+    return causes[-1] if causes else None
 
 
 def _without_query(text: str) -> str:

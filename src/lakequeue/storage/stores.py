@@ -17,6 +17,7 @@ from obstore.store import ObjectStore, from_url
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.mounts import check_local
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import NO_CREDENTIALS
 
@@ -112,6 +113,16 @@ class Store:
                 raise InvalidParameterValue(f"storage_options: {str(error).splitlines()[0]}") from None
             except BaseError:  # values may still come from elsewhere; the first request tells
                 pass
+
+    def check_mount(self) -> None:
+        """Checks that a local root is not on a network file system.
+
+        Raises:
+            QueueClientError: it is; the text says what to set if only one machine uses it.
+        """
+        local = local_path(self.root)
+        if local is not None:
+            check_local(local)
 
     def check_creates(self) -> None:
         """Checks that of two writers of a new file only one succeeds, on which every commit relies.

@@ -70,12 +70,14 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
                 landed = _landed(table, token, base, error)
                 # files of an old snapshot may be gone, those of the newest one must not be
                 stale += isinstance(error, StaleSnapshot)
-                unsettled = max(unsettled, unsettled_version(error, base + 1) or 0)
+                claimed = unsettled_version(error, base + 1)
+                unanswered += claimed is not None
+                unsettled = max(unsettled, claimed or 0)
+                repeats = isinstance(error, LostRace) if claimed is None else unanswered <= _UNANSWERED
                 if not landed and table.version < unsettled:
-                    unanswered += 1
-                    if unanswered > _UNANSWERED or not holds(table, fence):
+                    if not repeats or not holds(table, fence):
                         raise _unknown(table, error, "it may still land") from error
-                elif not landed and (stale > 1 or not isinstance(error, LostRace)) and holds(table, fence):
+                elif not landed and (stale > 1 or not repeats) and holds(table, fence):
                     raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
             else:
                 # a monotonic clock stops while the machine is suspended; a wall clock may be set back
