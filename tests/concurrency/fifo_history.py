@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from copy import copy
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -18,6 +17,8 @@ from deltalake import DeltaTable
 
 from lakequeue import Queue
 from lakequeue.storage import layout
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.stores import Store
 
 FRESH, READY, IN_FLIGHT, GONE = range(4)
 
@@ -72,7 +73,7 @@ class Version:
 class History:
     """All versions of the ledger of a queue with one shard, read commit by commit."""
 
-    path: Path
+    folder: Folder
     versions: list[Version] = attrs.field(factory=list)
     _next: int = 0
     _live: dict[str, frozenset[tuple[Any, ...]]] = attrs.field(factory=dict)
@@ -80,17 +81,21 @@ class History:
 
     @classmethod
     def of(cls, queue: Queue) -> History:
-        return cls(Path(layout.receipts_path(queue.runtime.root.path, queue.key, 0)))
+        return cls(Store().folder(layout.receipts_path(queue.runtime.root.path, queue.key, 0)))
 
     def follow(self) -> History:
         """Reads the commits since the last call."""
-        while (commit := self.path / "_delta_log" / f"{self._next:020}.json").exists():
-            actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        while True:
+            try:
+                entry = self.folder.read(f"_delta_log/{self._next:020}.json")
+            except FileNotFoundError:
+                return self
+            actions = [json.loads(line) for line in entry.splitlines()]
             self._next += 1
             for action in actions:
                 if "add" in action:
                     name = unquote(action["add"]["path"])
-                    self._live[name] = _ledger_rows(self.path / name)
+                    self._live[name] = _ledger_rows(self.folder.read(name))
                 elif "remove" in action:
                     self._live.pop(unquote(action["remove"]["path"]), None)
             rows = [row for part in self._live.values() for row in part]
@@ -101,11 +106,10 @@ class History:
                 assert len(runs) == len(rows) - 1, "a run is there twice"
                 self.versions.append(Version(head[8], head[9], self._runs - runs, runs - self._runs))
                 self._runs = runs
-        return self
 
 
-def _ledger_rows(file: Path) -> frozenset[tuple[Any, ...]]:
-    table = pq.ParquetFile(file).read()
+def _ledger_rows(file: bytes) -> frozenset[tuple[Any, ...]]:
+    table = pq.ParquetFile(pa.BufferReader(file)).read(use_threads=False)
 
     def values(part: str, name: str) -> list[Any]:
         column = pc.struct_field(table[part], name)

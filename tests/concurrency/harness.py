@@ -17,6 +17,9 @@ from lakequeue.runtime import root as roots
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
 
+PLACES = ["disk", pytest.param("s3", marks=pytest.mark.objectstore)]
+"""Where the root of a test may be."""
+
 
 def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:
     """Entries to one root that share as little as processes do."""

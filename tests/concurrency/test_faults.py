@@ -11,7 +11,16 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.harness import apart, application_id, check_log, drain, log_versions, shard_of, small_segments
+from concurrency.harness import (
+    PLACES,
+    apart,
+    application_id,
+    check_log,
+    drain,
+    log_versions,
+    shard_of,
+    small_segments,
+)
 from lakequeue import LakeQueue, Queue, QueueClientError, QueueDoesNotExist, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import queues
@@ -254,7 +263,7 @@ class TestHousekeeping:
 class TestKilled:
     """SIGKILL before each write of a verb with several steps; then another process completes it."""
 
-    @pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.objectstore)])
+    @pytest.fixture(params=PLACES)
     def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         """A root that does not exist yet."""
         if request.param == "disk":

@@ -18,7 +18,7 @@ import attrs
 import pytest
 
 from concurrency.fifo_history import Claims, History, Row, fifo_rows, judge_claims
-from concurrency.harness import application_id, at_once, check_log
+from concurrency.harness import PLACES, application_id, at_once, check_log
 from concurrency.test_processes import SOAK_SECONDS, Workers
 from lakequeue import LakeQueue
 from lakequeue.storage import layout
@@ -50,7 +50,7 @@ class FifoWorkers(Workers):
     def _run(self, name: str, verb: str, *rest: str) -> None:
         with open(self.root.parent / f"{name}.stderr", "wb") as errors:
             self.running[name] = subprocess.Popen(
-                [sys.executable, str(WORKER), verb, str(self.root), *rest],
+                [sys.executable, str(WORKER), verb, self.uri or str(self.root), *rest],
                 stderr=errors,
                 start_new_session=True,
             )
@@ -70,13 +70,15 @@ class FifoWorkers(Workers):
 
 
 @pytest.fixture
-def workers(tmp_path: Path) -> Iterator[FifoWorkers]:
+def workers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FifoWorkers]:
     root = tmp_path / "root"
-    queue = LakeQueue(str(root)).create_queue("orders.fifo", fifo=True)
+    on_s3 = getattr(request, "param", "disk") == "s3"
+    uri = request.getfixturevalue("s3_root") if on_s3 else None
+    queue = LakeQueue(uri or str(root)).create_queue("orders.fifo", fifo=True)
     # held to the end: keeps the floor at 0, so that no row of the log is dropped before it was checked
     queue.send("test:anchor:0", group_id="anchor", dedup_id="anchor")
     assert [message.body for message in queue.receive(visibility_timeout=43_200)] == ["test:anchor:0"]
-    workers = FifoWorkers(root, queue)
+    workers = FifoWorkers(root, queue, uri)
     yield workers
     for worker in workers.running.values():
         if worker.poll() is None:
@@ -87,6 +89,7 @@ def workers(tmp_path: Path) -> Iterator[FifoWorkers]:
 @pytest.mark.spec(
     "FIF-1", "FIF-3", "FIF-4", "FIF-13", "SND-8", "SND-10", "DDP-1", "DDP-2", "DDP-8", "ATT-1", "ATT-3"
 )
+@pytest.mark.parametrize("workers", PLACES, indirect=True)
 def test_two_processes_of_which_one_is_killed_again_and_again(workers: FifoWorkers) -> None:
     workers.start("steady")
     workers.wait_until_ready("steady")

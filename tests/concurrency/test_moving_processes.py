@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from concurrency.harness import log_rows
+from concurrency.harness import PLACES, log_rows
 from concurrency.test_faults import WORKER
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.shard.commands import Outgoing
@@ -27,6 +27,9 @@ class Movers:
     """The processes; each restart has its own name."""
 
     root: Path
+    """What processes share beside the queues is beside it; with a ``uri`` that is all it is for."""
+    uri: str | None = None
+    """The root, if it is on an object store, which the environment's variables reach."""
     running: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
     lives: int = 0
 
@@ -37,7 +40,7 @@ class Movers:
     def start(self) -> None:
         self.lives += 1
         with open(self.root.parent / f"{self.lives}.stderr", "wb") as errors:
-            arguments = [sys.executable, str(WORKER), "move", str(self.root), f"life {self.lives}"]
+            arguments = [sys.executable, str(WORKER), "move", self.uri or str(self.root), f"life {self.lives}"]
             self.running.append(subprocess.Popen([*arguments, str(self.stop_file)], stderr=errors))
 
     def kill(self, chance: random.Random) -> None:
@@ -51,8 +54,9 @@ class Movers:
 
 
 @pytest.fixture
-def movers(tmp_path: Path) -> Iterator[Movers]:
-    movers = Movers(tmp_path / "root")
+def movers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Movers]:
+    on_s3 = getattr(request, "param", "disk") == "s3"
+    movers = Movers(tmp_path / "root", request.getfixturevalue("s3_root") if on_s3 else None)
     yield movers
     for worker in movers.running:
         worker.kill()
@@ -66,7 +70,7 @@ def unfinished(queue: Queue) -> list[Outgoing]:
 
 def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 1) -> None:
     """Kills workers during their work until at least ``begun`` moves were left unfinished."""
-    lq = LakeQueue(str(movers.root))
+    lq = LakeQueue(movers.uri or str(movers.root))
     dead = lq.create_queue("dead", shards=2)
     queue = lq.create_queue("orders", shards=2, redrive_policy=RedrivePolicy("dead", 2))
     sent: list[str] = []
@@ -104,6 +108,7 @@ def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 
 
 
 @pytest.mark.spec("DLQ-2", "DLQ-8", "QUE-33")
+@pytest.mark.parametrize("movers", PLACES, indirect=True)
 def test_killed_movers_lose_and_double_nothing(movers: Movers) -> None:
     move_and_kill(movers, kills=4)
 

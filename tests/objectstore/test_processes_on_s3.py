@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import typer.main
 from typer.testing import CliRunner
@@ -67,6 +68,27 @@ def test_a_server_keeps_what_it_said_though_it_is_killed(s3_root: str, tmp_path:
         assert {message["MessageId"] for message in [first, *left]} == set(sent)
         assert [message["Body"] for message in left] == ["b", "c"]
         assert client.list_queues()["QueueUrls"] == [url]
+    assert "Traceback" not in server.errors.read_text()
+
+
+def test_the_console_shows_a_queue_on_s3(s3_root: str, tmp_path: Path) -> None:
+    queue = LakeQueue(s3_root).create_queue("orders", rewind_range=3_600)
+    queue.send("a")
+    queue.send("b")
+    queue.delete(queue.receive()[0].receipt_handle)
+    with server_process(tmp_path / "root", s3_root) as server, httpx.Client(trust_env=False) as http:
+
+        def get(path: str) -> Any:
+            answer = http.get(f"{server.url}/{path}")
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        [row] = get("console/api/queues")["queues"]
+        assert row["name"] == "orders"
+        assert [message["body"] for message in get("console/api/queues/orders/messages")["messages"]] == ["b"]
+        assert [message["body"] for message in get("console/api/queues/orders/history")["messages"]] == ["a"]
+        assert get("console/api/queues/orders/points")["points"]
+        assert http.get(f"{server.url}/health").status_code == 200
     assert "Traceback" not in server.errors.read_text()
 
 
