@@ -80,6 +80,16 @@ def test_policies_take_any_form_and_show_that_of_aws(client: Any, lake: LakeQueu
     assert json.loads(lake.queue(source).attributes()["RedrivePolicy"])["deadLetterTargetArn"] == PYTHON + dead
 
 
+def test_refusals_repeat_arns_in_the_form_of_aws(client: Any) -> None:
+    url = client.create_queue(QueueName="strict")["QueueUrl"]
+    client.create_queue(QueueName="ordered.fifo", Attributes={"FifoQueue": "true"})
+    for form in (HERE, PYTHON):
+        with pytest.raises(ClientError) as refused:
+            client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": policy(f"{form}ordered.fifo")})
+        message = refused.value.response["Error"]["Message"]
+        assert f"{HERE}ordered.fifo" in message and "lakequeue" not in message
+
+
 def test_other_allow_policies_are_shown_as_they_are(client: Any, lake: LakeQueue) -> None:
     lake.create_queue("closed", redrive_allow_policy=RedriveAllowPolicy("denyAll"))
     url = client.get_queue_url(QueueName="closed")["QueueUrl"]

@@ -16,9 +16,10 @@ from lakequeue.errors import (
     InvalidParameterValue,
     MissingParameter,
     QueueDoesNotExist,
+    QueueServiceError,
 )
+from lakequeue.model import redrive_policies
 from lakequeue.model.messages import BatchResult, Message, check_batch_ids
-from lakequeue.model.redrive_policies import ACCOUNT
 from lakequeue.serve.sqs import permissions, queue_attributes
 from lakequeue.serve.sqs.messages import (
     Structure,
@@ -50,7 +51,9 @@ class Actions:
         sender: SenderId of messages; None if they have none.
     """
 
-    def __init__(self, lake: LakeQueue, account: str = ACCOUNT, sender: str | None = None) -> None:
+    def __init__(
+        self, lake: LakeQueue, account: str = redrive_policies.ACCOUNT, sender: str | None = None
+    ) -> None:
         self.lake = lake
         self.account = account
         self._sender = sender
@@ -95,6 +98,10 @@ class Actions:
             return self._by_name[action](given, base_url)
         except EmptyBatchRequest:
             raise EmptyBatchRequest(f"There should be at least one {action}RequestEntry in the request.") from None
+        except QueueServiceError as error:  # it may repeat a policy as it would be stored
+            stored = redrive_policies.arn(self.lake.region, "")
+            error.message = error.message.replace(stored, f"arn:aws:sqs:{self.lake.region}:{self.account}:")
+            raise
 
     def on_queue(self, url: str, call: Callable[[Queue], _Result]) -> _Result:
         """Calls a function with the queue of a URL.
