@@ -45,7 +45,7 @@ def keep_nothing(patch: Patch) -> None:
     """Makes a pass remove files without a delay, and merge and cut small segments too."""
     small_segments(patch)
     for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
-        patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
+        patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0, remote_file_hours=0))
     patch.setattr(merge_segments, "CUT_BYTES", 0)
     patch.setattr("lakequeue.storage.ledger._SPARE_FILES", 0)
 
