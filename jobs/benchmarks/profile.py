@@ -17,23 +17,22 @@ from lakequeue.operations import receive
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.storage.engines import commit, point
+from lakequeue.storage import ledger
+from lakequeue.storage.engines import point
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger
-from lakequeue.storage.messages.read import LogReader
 
 THREADS = (1, 16, 64)
 PARTS: dict[str, tuple[Any, str]] = {
     "call": (receive, "receive"),
     "claim": (GroupCommit, "submit"),
     "batch": (ShardService, "_decide_in_turn"),
-    "read the log": (LogReader, "refresh"),
     "decide": (ShardMachine, "decide"),
-    "commit": (Ledger, "commit"),
-    "take the table's lock, check the base": (commit, "_may_commit"),
-    "apply the changes to the files' rows": (point.PointTable, "_content"),
-    "write the data file": (point, "write_file"),
-    "create the log entry": (Folder, "create"),
+    "lock, fence and MERGE": (Ledger, "commit"),
+    "of that, changed runs as rows": (ledger, "run_rows"),
+    "of that, the MERGE": (point.PointTable, "_merge"),
+    "of that, the data file": (point, "write_file"),
+    "of that, the log entry": (Folder, "create"),
     "bodies and handles": (receive, "_messages"),
 }
 
