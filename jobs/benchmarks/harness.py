@@ -58,7 +58,7 @@ class Sizes:
     uses: int = 20
     process_rounds: int = 3
     process_seconds: int = 20
-    requests_rounds: int = 250
+    requests_rounds: int = 500
 
     def scaled(self, factor: float) -> Sizes:
         """Scales all sizes, for tests of the output."""

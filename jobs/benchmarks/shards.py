@@ -29,6 +29,10 @@ DELAY = 0.02
 """Seconds by which the object store delays each request."""
 MANY = 16
 """Shards of the queue that SQL queries read."""
+ALONE = 40
+"""Minimum number of operations per second of one process there."""
+COUNTS = 2
+"""Maximum number of seconds of ``lakequeue counts`` there."""
 REQUESTS = {"send": 6, "receive": 12, "delete": 9, "empty receive": 2}
 """Maximum number of requests that each operation may make on an object store."""
 CREATING = 12
@@ -47,7 +51,9 @@ def store(bench: Bench) -> Iterator[Figure]:
     """The same on an object store, and the number of requests of single operations there."""
     with _object_store() as (url, environment):
         yield from _requests(bench, url, environment)
+        yield from _creating(url, environment)
         _ask(url, {"delay": DELAY})
+        yield from _counts(bench, url, environment)
         yield from _rates(bench, f"s3://lake/{uuid4().hex}", environment, "object store, 20 ms: ", 3)
 
 
@@ -96,6 +102,8 @@ def _rates(bench: Bench, root: str, environment: Mapping[str, str], where: str, 
     yield Figure(f"{four} / on {PROCESSES} queues", rate["apart"], rate["queues"], 0.8, unit="/s")
     fair = f"{where}{PROCESSES} processes on 1 shard, the least served / their mean"
     yield Figure(fair, least, middle, 0.5, unit="/s")
+    if environment:
+        yield Figure(f"{where}1 process, {THREADS} threads", rate["alone"], None, ALONE, unit="/s")
 
 
 def _rate(root: str, queues: Sequence[str], seconds: int, environment: Mapping[str, str]) -> list[float]:
@@ -158,6 +166,54 @@ def _requests(bench: Bench, url: str, environment: Mapping[str, str]) -> Iterato
         yield Figure(
             f"object store: requests of one {name}", median(seen[name]), None, bound, most, unit="requests"
         )
+        late = f"from commit {2 * bench.sizes.requests_rounds - 20:,} on"
+        yield Figure(
+            f"object store: requests of one {name}, {late}", median(seen[name][-10:]), None, bound, unit="requests"
+        )
+
+
+def _creating(url: str, environment: Mapping[str, str]) -> Iterator[Figure]:
+    """Requests of creating a queue of one shard, in a root that has some."""
+    with _environment(environment):
+        lake = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point")
+        made = []
+        for number in range(20):
+            _ask(url, {})
+            lake.create_queue(f"queue-{number}")
+            made.append(sum(_ask(url).values()))
+    name = "object store: requests of creating a queue"
+    yield Figure(name, median(made[1:]), None, CREATING, f"with the root {made[0]}", unit="requests")
+
+
+def _counts(bench: Bench, url: str, environment: Mapping[str, str]) -> Iterator[Figure]:
+    """Seconds of ``lakequeue counts`` as a whole process, for a queue with a long log, and for 20 queues."""
+    root = f"s3://lake/{uuid4().hex}"
+    with _environment(environment):
+        lake = LakeQueue(root, engine="point")
+        _ask(url, {"delay": 0})
+        queue = lake.create_queue("old")
+        for number in range(19):
+            lake.create_queue(f"other-{number}")
+        for _ in range(bench.sizes.requests_rounds):
+            queue.send(BODY)
+            queue.delete(queue.receive()[0].receipt_handle)
+        for what, arguments, bound in ("a queue", ["old"], COUNTS), ("20 queues", [], None):
+            times = []
+            for _ in bench.track(range(bench.sizes.cli_rounds), f"counts of {what}"):
+                _ask(url, {"delay": DELAY})
+                command = [
+                    sys.executable,
+                    "-c",
+                    "from lakequeue.cli import main; main()",
+                    "--root",
+                    root,
+                    "counts",
+                ]
+                began = perf_counter()
+                subprocess.run([*command, *arguments], stdout=subprocess.DEVNULL, check=True)
+                times.append(perf_counter() - began)
+            name = f"object store, 20 ms: lakequeue counts of {what}, whole process"
+            yield Figure(name, median(times), None, bound, f"{sum(_ask(url).values())} requests")
 
 
 @contextmanager

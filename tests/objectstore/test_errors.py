@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from uuid import uuid4
@@ -123,6 +124,7 @@ def test_what_is_wrong_is_told_in_one_line_and_soon(
     assert lq.root in told and case.told in told and case.advice in told.partition("; ")[2]
     assert "\n" not in told and "\x1b" not in told and SECRET not in told and "?" not in told
     assert not caught.value.outcome_unknown
+    assert SECRET not in "".join(traceback.format_exception(caught.value))  # as `lakequeue -v` shows it
     assert capfd.readouterr() == ("", "")
 
 

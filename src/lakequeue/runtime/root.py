@@ -22,7 +22,7 @@ from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.store_failures import first_line, hide_answers
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
@@ -165,9 +165,11 @@ class Root:
         try:
             yield
         except Exception as error:
+            told = first_line(error)
+            hide_answers(error)
             if not is_storage_failure(error):
                 raise
-            raise QueueClientError(f"{self.path}: {first_line(error)}") from error
+            raise QueueClientError(f"{self.path}: {told}") from error
 
     # --- the catalog
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
+_ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _QUERY = re.compile(r"(https?://)(?:[^/\s@]*@)?([^\s?]*)\?\S*|(https?://)[^/\s@]*@")
@@ -73,6 +74,21 @@ def first_line(error: BaseException) -> str:
     """An error in one line: of a store, what is wrong and what to set; else its first line, or its type."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     return _explained(text) or _without_query(_of_spark(text) or text.splitlines()[0])
+
+
+def hide_answers(error: BaseException) -> None:
+    """Removes the store's own answers from an error and what it comes from, for stack traces.
+
+    S3 answers a wrong signature with the request, session token included.
+    """
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in chain:
+        chain.append(following)
+        following = following.__cause__ or following.__context__
+    for each in chain:
+        if _TRIED.search(str(each)):
+            each.args = (_ANSWER.sub("(answer)", str(each)),)
 
 
 def unsettled_version(error: BaseException, next_version: int) -> int | None:

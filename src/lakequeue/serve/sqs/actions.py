@@ -16,11 +16,14 @@ from lakequeue.errors import (
     InvalidParameterValue,
     MissingParameter,
     QueueDoesNotExist,
+    QueueServiceError,
 )
+from lakequeue.model import redrive_policies
 from lakequeue.model.messages import BatchResult, Message, check_batch_ids
-from lakequeue.model.redrive_policies import ACCOUNT
+from lakequeue.operations import send
 from lakequeue.serve.sqs import permissions, queue_attributes
 from lakequeue.serve.sqs.messages import (
+    SENDER,
     Structure,
     batch_result,
     received_message,
@@ -50,7 +53,9 @@ class Actions:
         sender: SenderId of messages; None if they have none.
     """
 
-    def __init__(self, lake: LakeQueue, account: str = ACCOUNT, sender: str | None = None) -> None:
+    def __init__(
+        self, lake: LakeQueue, account: str = redrive_policies.ACCOUNT, sender: str | None = None
+    ) -> None:
         self.lake = lake
         self.account = account
         self._sender = sender
@@ -95,6 +100,10 @@ class Actions:
             return self._by_name[action](given, base_url)
         except EmptyBatchRequest:
             raise EmptyBatchRequest(f"There should be at least one {action}RequestEntry in the request.") from None
+        except QueueServiceError as error:  # it may repeat a policy as it would be stored
+            stored = redrive_policies.arn(self.lake.region, "")
+            error.message = error.message.replace(stored, f"arn:aws:sqs:{self.lake.region}:{self.account}:")
+            raise
 
     def on_queue(self, url: str, call: Callable[[Queue], _Result]) -> _Result:
         """Calls a function with the queue of a URL.
@@ -247,17 +256,12 @@ class Actions:
     # --- messages
 
     def _send(self, given: Structure, base_url: str) -> Structure:
-        entry = send_entry(given)
-        sent = self.on_queue(
-            given["QueueUrl"],
-            lambda queue: queue.send(
-                entry.body, entry.delay, entry.attributes, entry.group_id, entry.dedup_id, entry.system_attributes
-            ),
-        )
+        entry = send_entry(given, given.get(SENDER))
+        sent = self.on_queue(given["QueueUrl"], lambda queue: send.send(queue.runtime, entry))
         return send_result(sent, entry)
 
     def _send_batch(self, given: Structure, base_url: str) -> Structure:
-        entries = [send_entry(entry) for entry in given["Entries"]]
+        entries = [send_entry(entry, given.get(SENDER)) for entry in given["Entries"]]
         by_id = {entry.id: entry for entry in entries}
         result = self.on_queue(given["QueueUrl"], lambda queue: queue.send_batch(entries))
         return batch_result(result, lambda sent: send_result(sent, by_id[sent.id]))

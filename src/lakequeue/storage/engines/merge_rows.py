@@ -57,7 +57,8 @@ def rewrites(
             if len(others) < len(rows) or file in joined:
                 removed.append(file)
                 parts.append(others)
-        rows = pa.concat_tables(parts)
+        # one chunk: a table of as many chunks as there were merges took 20 ms after 300
+        rows = pa.concat_tables(parts).combine_chunks()
         for name, value in values.items():
             rows = rows.append_column(
                 source.schema.field(name), pa.repeat(pa.scalar(value, source.schema.field(name).type), len(rows))
