@@ -45,7 +45,7 @@ def keep_nothing(patch: Patch) -> None:
     """Makes a pass remove files without a delay, and merge and cut small segments too."""
     small_segments(patch)
     for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
-        patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
+        patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0, remote_file_hours=0))
     patch.setattr(merge_segments, "CUT_BYTES", 0)
     patch.setattr("lakequeue.storage.ledger._SPARE_FILES", 0)
 
@@ -56,6 +56,12 @@ def older(root: str | Path, seconds: float) -> None:
         for path in [folder, *(os.path.join(folder, name) for name in names)]:
             written = os.stat(path).st_mtime - seconds
             os.utime(path, (written, written))
+
+
+def copy_root(source: str, target: str) -> None:
+    old, new = Store(source).folder(source), Store(target).folder(target)
+    for file in old.files():
+        new.write(file.name, old.read(file.name))
 
 
 def files_of(queue: Queue, name: str) -> list[str]:
@@ -528,14 +534,14 @@ def test_two_passes_at_once_and_a_sender(harness: Harness, clock, monkeypatch):
 
 
 @pytest.mark.slow
-@local_only
+@long_on_s3
 @pytest.mark.spec("DLT-7")
-def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Harness, clock, tmp_path):
+def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Harness):
     worker = Path(__file__).parents[1] / "concurrency" / "worker.py"
-    prepared = tmp_path / "prepared"
-    queue = LakeQueue(str(prepared)).create_queue("orders", message_retention_period=600, rewind_range=300)
-    LakeQueue(str(prepared)).create_queue("gone")
-    LakeQueue(str(prepared)).delete_queue("gone")
+    prepared = f"{harness.root}-prepared"
+    queue = LakeQueue(prepared).create_queue("orders", message_retention_period=600, rewind_range=300)
+    LakeQueue(prepared).create_queue("gone")
+    LakeQueue(prepared).delete_queue("gone")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lakequeue.storage.messages.append.SEGMENT_COMMITS", 2)
         for number in range(12):
@@ -544,19 +550,19 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
     for message in kept[:4]:
         queue.delete(message.receipt_handle)
     for before in range(1, 40):
-        root = tmp_path / f"killed-{before}"
-        shutil.copytree(prepared, root)
-        command = [sys.executable, str(worker), "crash", str(root), "compact", str(before)]
+        root = f"{harness.root}-killed-{before}"
+        copy_root(prepared, root)
+        command = [sys.executable, str(worker), "crash", root, "compact", str(before)]
         status = subprocess.run(command, capture_output=True).returncode
         assert status in (0, -signal.SIGKILL), before
         roots.opened.clear()
-        after = LakeQueue(str(root)).queue("orders")
+        after = LakeQueue(root).queue("orders")
         counts = after.counts()
         assert (counts.visible, counts.in_flight, counts.rewindable) == (6, 2, 4), before
         after.delete(kept[4].receipt_handle)
         assert after.rewind(after.runtime.root.clock.now() - timedelta(seconds=200)) == 5, before
         assert drain(after) == [*map(str, range(5)), *map(str, range(6, 12))], before
-        succeeded(LakeQueue(str(root)).compact())
+        succeeded(LakeQueue(root).compact())
         if status == 0:
             break
     assert before > 8

@@ -115,14 +115,21 @@ def test_dead_letters_and_their_tasks_show_the_form_of_aws(client: Any, lake: La
     assert (task["SourceArn"], task["DestinationArn"]) == (f"{HERE}{name}-dead", HERE + name)
 
 
-def test_with_keys_nobody_is_named_as_the_sender(tmp_path: Path) -> None:
+def test_with_keys_the_sender_is_the_key_that_signed(tmp_path: Path) -> None:
     keys = Keys({"anybody": Key("anybody", "nothing")})
     with threaded_server(tmp_path / "root", access=keys) as running:
         client = sqs(running.url)
         url = client.create_queue(QueueName="q")["QueueUrl"]
         client.send_message(QueueUrl=url, MessageBody="x")
-        [message] = client.receive_message(QueueUrl=url, AttributeNames=["All"])["Messages"]
-        assert "SenderId" not in message["Attributes"]
+        client.send_message_batch(QueueUrl=url, Entries=[{"Id": "0", "MessageBody": "y"}])
+        running.application.actions.lake.queue("q").send("from Python")
+        asked = {"MaxNumberOfMessages": 10, "AttributeNames": ["SenderId"]}
+        received = client.receive_message(QueueUrl=url, **asked)["Messages"]
+        assert [message.get("Attributes", {}) for message in received] == [
+            {"SenderId": "anybody"},
+            {"SenderId": "anybody"},
+            {},
+        ]
 
 
 def test_managed_encryption_is_kept_and_shown(client: Any, lake: LakeQueue) -> None:

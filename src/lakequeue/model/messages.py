@@ -70,6 +70,7 @@ class SendEntry:
         group_id: message group.
         dedup_id: deduplication id, FIFO queues only.
         system_attributes: only `AWSTraceHeader`.
+        sender_id: who sent it, as a server knows; receivers see it as `SenderId`.
     """
 
     body: str
@@ -79,6 +80,7 @@ class SendEntry:
     group_id: str | None = None
     dedup_id: str | None = None
     system_attributes: Mapping[str, Any] | None = None
+    sender_id: str | None = None
 
 
 @attrs.frozen
@@ -98,6 +100,7 @@ class ValidEntry:
     dedup_id: str | None
     system_attributes: dict[str, str]
     size: int
+    sender_id: str | None = None
 
 
 @attrs.frozen
@@ -345,6 +348,7 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
         dedup_id=dedup_id,
         system_attributes=_check_system_attributes(entry.system_attributes),
         size=size,
+        sender_id=entry.sender_id,
     )
 
 

@@ -20,8 +20,10 @@ from lakequeue.errors import (
 )
 from lakequeue.model import redrive_policies
 from lakequeue.model.messages import BatchResult, Message, check_batch_ids
+from lakequeue.operations import send
 from lakequeue.serve.sqs import permissions, queue_attributes
 from lakequeue.serve.sqs.messages import (
+    SENDER,
     Structure,
     batch_result,
     received_message,
@@ -254,17 +256,12 @@ class Actions:
     # --- messages
 
     def _send(self, given: Structure, base_url: str) -> Structure:
-        entry = send_entry(given)
-        sent = self.on_queue(
-            given["QueueUrl"],
-            lambda queue: queue.send(
-                entry.body, entry.delay, entry.attributes, entry.group_id, entry.dedup_id, entry.system_attributes
-            ),
-        )
+        entry = send_entry(given, given.get(SENDER))
+        sent = self.on_queue(given["QueueUrl"], lambda queue: send.send(queue.runtime, entry))
         return send_result(sent, entry)
 
     def _send_batch(self, given: Structure, base_url: str) -> Structure:
-        entries = [send_entry(entry) for entry in given["Entries"]]
+        entries = [send_entry(entry, given.get(SENDER)) for entry in given["Entries"]]
         by_id = {entry.id: entry for entry in entries}
         result = self.on_queue(given["QueueUrl"], lambda queue: queue.send_batch(entries))
         return batch_result(result, lambda sent: send_result(sent, by_id[sent.id]))

@@ -24,7 +24,7 @@ from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
 from lakequeue.serve.sqs import json_protocol, query_json, query_protocol
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.authorization import named_queues, required_permissions
-from lakequeue.serve.sqs.messages import add_trace_header
+from lakequeue.serve.sqs.messages import SENDER, add_trace_header
 from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
@@ -131,6 +131,8 @@ class Endpoint:
             given = await _parse(body.content, parse)
             if model.name == "SendMessage" and headers.get(_TRACE_ID):
                 add_trace_header(given, headers[_TRACE_ID])
+            if model.name in SENDING and pending.key is not None:
+                given[SENDER] = caller.name
             call.queue = named_queues(given)[0] or "-"
             for action, queue in required_permissions(model.name, given):
                 if not caller.may(action, queue):

@@ -21,12 +21,14 @@ from lakequeue.model.messages import (
 )
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
+SENDER = "SenderId"
+"""Where the parameters of a send name the key that signed it; the service model has no such member."""
 SOURCE = "DeadLetterQueueSourceArn"
 Structure = dict[str, Any]
 """A structure of the service model, such as the parameters or the result of an action."""
 
 
-def send_entry(entry: Structure) -> SendEntry:
+def send_entry(entry: Structure, sender: str | None) -> SendEntry:
     """A message to send, from SendMessage or an entry of SendMessageBatch."""
     return SendEntry(
         entry["MessageBody"],
@@ -39,6 +41,7 @@ def send_entry(entry: Structure) -> SendEntry:
             name: (value.type, value.value)
             for name, value in _attribute_values(entry.get("MessageSystemAttributes", {})).items()
         },
+        sender,
     )
 
 

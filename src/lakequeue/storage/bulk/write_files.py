@@ -101,7 +101,7 @@ def stage(
             staged_files.move_file(tables, file, first, shard)
     except BaseException:
         for shard in shards:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # VACUUM removes what is left
                 staged_files.delete_folder(tables / f"{shard}/messages", folder)
         raise
     app_id = None if name.anonymous and len(set(places)) == 1 else name.app_id
@@ -109,7 +109,7 @@ def stage(
     there = manifests.write_manifest(tables, manifest)
     if there != manifest:  # another attempt at the same send was quicker; its files are used
         for shard in set(places):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # VACUUM removes what is left
                 staged_files.delete_folder(tables / f"{shard}/messages", folder)
     return there
 

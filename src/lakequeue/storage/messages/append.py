@@ -234,6 +234,7 @@ def _cells(message: NewMessage) -> dict[str, Any]:
         "message_attributes": _attribute_items(entry),
         "group_id": entry.group_id,
         "dedup_id": entry.dedup_id,
+        "sender_id": entry.sender_id,
         "trace_header": entry.system_attributes.get("AWSTraceHeader"),
         "delay_seconds": None if entry.delay_micros is None else entry.delay_micros / _SECOND,
     }
