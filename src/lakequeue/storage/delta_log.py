@@ -28,7 +28,7 @@ _ENTRY = re.compile(r"(\d{20})\.json")
 _ONE_BY_ONE = 2
 """Entries that a snapshot on an object store follows one by one; further ones are listed and read together."""
 _LEARNED = 100
-"""Maximum number of entries that wait to be applied."""
+"""Maximum number of entries that wait to be applied, and of tokens that are kept."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 _PLAIN_WRITER = 2
 """Highest version of the protocol that asks nothing of writers that this package does not do."""
@@ -126,6 +126,7 @@ class Snapshot:
         self._folder = folder
         self._files: dict[str, LiveFile] = {}
         self._learned: dict[int, Entry] = {}
+        self._tokens: dict[int, str | None] = {}  # of the latest versions
         self.partitions: list[str] = []
         """Names of the partition columns."""
         self.checkpoint_every = 100
@@ -207,6 +208,9 @@ class Snapshot:
     def tokens(self, since: int) -> Iterator[str | None]:
         """Tokens of the commits after a version, up to the first whose entry is missing."""
         for version in range(since + 1, self.version + 1):
+            if version in self._tokens:
+                yield self._tokens[version]
+                continue
             try:
                 yield self._entry(version).token
             except FileNotFoundError:
@@ -224,6 +228,8 @@ class Snapshot:
     def apply(self, entry: Entry) -> None:
         """Moves to the next version, whose entry is given."""
         self._change_files(entry)
+        self._tokens[self.version + 1] = entry.token
+        self._tokens.pop(self.version - _LEARNED, None)
         self.transactions.update(entry.transactions)
         self._describe(entry.metadata, entry.protocol)
         self.version += 1

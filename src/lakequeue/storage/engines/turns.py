@@ -18,8 +18,11 @@ from lakequeue.storage.roots import local_path
 
 ASK_AFTER = 4
 """Lost races after which a process asks for a turn (again)."""
+COMMITS = 6
+"""Length of a pause, in times that the last commit took: the other process reads the log and the ledger, waits a
+moment, decides and commits."""
 LONGEST = 2.0
-"""Maximum pause in seconds; otherwise it is as long as the last commit took."""
+"""Maximum pause in seconds."""
 
 
 class Turns:
@@ -36,7 +39,7 @@ class Turns:
         asked, answered = table.transaction(layout.TURN_ID) or 0, self._answered
         self._answered = asked
         if answered is not None and asked != answered:
-            sleep(min(LONGEST, self._took))
+            sleep(min(LONGEST, COMMITS * self._took))
 
     def ask(self, table: Table, lost: int) -> None:
         """Asks for a turn after every few lost races."""
