@@ -12,11 +12,11 @@ import pytest
 
 from lakequeue import LakeQueue
 from lakequeue.testing import ManualClock
-from objectstore import servers
-from objectstore.servers import Bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from objectstore.servers import Bucket
 
 
 def pytest_configure() -> None:
@@ -50,6 +50,8 @@ def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[Bucket]:
     """A server of S3 for the whole run."""
+    from objectstore import servers  # moto and boto3 take a second
+
     with servers.s3() as bucket:
         yield bucket
 
