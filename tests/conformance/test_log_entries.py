@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakequeue.storage import layout
+from lakequeue.storage import layout, stats
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointEngine, PointTable
@@ -152,3 +152,28 @@ def test_a_locking_provider_makes_delta_rs_commit(tmp_path: Path, monkeypatch: p
     assert not asked.open(f"{tmp_path}/ours")._writes_entries
     monkeypatch.setenv("AWS_S3_LOCKING_PROVIDER", "dynamodb")
     assert not ledger(PointEngine(Store(str(tmp_path))), "ours")._writes_entries
+
+
+def test_a_merge_of_statistics_keeps_a_row_that_comes_meanwhile(
+    engine: PointEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(key: str) -> None:
+        row = stats.StatsRow(
+            "orders", "local", key, visible=1, in_flight=0, delayed=0, rewindable=0, oldest_age=0, sent=1
+        )
+        stats.record(engine, engine.store.root, [row], now=60_000_000)
+
+    for key in "ab":
+        record(key)
+    replace = PointTable.replace
+
+    def late(table: PointTable, *arguments: Any) -> None:
+        monkeypatch.setattr(PointTable, "replace", replace)
+        record("c")
+        replace(table, *arguments)
+
+    monkeypatch.setattr(PointTable, "replace", late)
+    monkeypatch.setattr(stats, "MAX_FILES", 1)
+    stats.sweep(engine, engine.store.root)
+    assert PointTable.replace is replace
+    assert stats.depths(engine, engine.store.root, 0).keys() == {"a", "b", "c"}

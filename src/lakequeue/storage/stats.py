@@ -93,24 +93,28 @@ def sweep(engine: Engine, root: str) -> Freed:
     """Merges the small files of each day; removes unneeded files and log entries."""
     table = _open(engine, root)
     for day in sorted({file.partition["day"] for file in table.files()}):
-        files = [file for file in table.files() if file.partition["day"] == day]
-        if len(files) > MAX_FILES:
-            _merge(table, day, files)
+        if len(_files(table, day)) > MAX_FILES:
+            _merge(table, day)
     return vacuum(table, layout.STATS_RETENTION) + trim(table, layout.STATS_RETENTION)
 
 
-def _merge(table: Table, day: str, files: Sequence[LiveFile]) -> None:
-    columns = [field for field in layout.STATS if field.name not in layout.STATS_PARTITIONS]
-    schema = pa.schema(columns)
-    rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in table.read(files)])
-    rows = rows.add_column(0, layout.STATS.field("day"), pa.array([day] * len(rows)))
+def _files(table: Table, day: str) -> list[LiveFile]:
+    return [file for file in table.files() if file.partition["day"] == day]
+
+
+def _merge(table: Table, day: str) -> None:
+    schema = pa.schema([field for field in layout.STATS if field.name not in layout.STATS_PARTITIONS])
     number = table.transaction(layout.STATS_FILES_ID) or 0
     ids = {layout.STATS_FILES_ID: number + 1}
-    commit(
-        table,
-        {layout.STATS_FILES_ID: number},
-        lambda token: table.replace({"day": [day]}, [rows], ids, token),
-    )
+
+    def merge(token: str) -> None:
+        # read at each attempt: after a lost race there are rows that the first one did not see
+        parts = table.read(_files(table, day))
+        rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in parts])
+        rows = rows.add_column(0, layout.STATS.field("day"), pa.array([day] * len(rows)))
+        table.replace({"day": [day]}, [rows], ids, token)
+
+    commit(table, {layout.STATS_FILES_ID: number}, merge)
 
 
 def _open(engine: Engine, root: str) -> Table:
