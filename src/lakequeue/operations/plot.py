@@ -123,8 +123,9 @@ class _Past:
         path, log = layout.receipts_path(queue.root.path, queue.key, shard.shard), shard.log()
         store = queue.root.engine.store
         self._states: list[_State] = []
-        for version in _some(past_versions.versions(store, path, first=1), since):  # the table is created empty
-            with suppress(OSError):  # trimmed meanwhile, or its files are gone and its log entry is not
+        for version in _some(past_versions.versions(store, path), since):
+            # trimmed meanwhile; its files are gone and its log entry is not; or Spark has just created it empty
+            with suppress(OSError, QueueClientError):
                 state = _State(store, path, version.number, log)
                 if state.known:
                     self._states.append(state)

@@ -26,9 +26,9 @@ class Version(NamedTuple):
     """Microseconds since the epoch by the machine's clock, to the millisecond."""
 
 
-def versions(store: Store, path: str, first: int = 0) -> list[Version]:
-    """Versions of a table from a number on that can still be opened, oldest first."""
-    oldest = max(first, readable_from(store.folder(path)))
+def versions(store: Store, path: str) -> list[Version]:
+    """Versions of a table that can still be opened, oldest first."""
+    oldest = readable_from(store.folder(path))
     history = DeltaTable(path, storage_options=store.delta_options).history()
     found = [Version(entry["version"], entry["timestamp"] * 1000) for entry in history]
     return sorted(version for version in found if version.number >= oldest)
