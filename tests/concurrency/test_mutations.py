@@ -28,6 +28,7 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import merge_segments
 from lakequeue.storage.messages.append import Appender
@@ -48,6 +49,11 @@ class TwoProcesses:
     other: Queue
 
 
+def overwrite_log_entries(folder: Folder, name: str, data: bytes) -> bool:
+    folder.write(name, data)
+    return True
+
+
 # --- scenarios
 
 
@@ -57,6 +63,21 @@ def offsets_are_given_once(on: TwoProcesses) -> None:
     shard_of(on.queue)._open_appender().table.refresh()  # as a merge of segments does
     on.queue.send("2")
     assert [row.body for row in check_log(on.queue)] == ["0", "1", "2"]
+
+
+def a_stale_sender_decides_again(on: TwoProcesses) -> None:
+    on.queue.send("0")
+    on.other.send("1")
+    on.queue.send("2")
+    assert [row.body for row in check_log(on.queue)] == ["0", "1", "2"]
+
+
+def a_stale_consumer_decides_again(on: TwoProcesses) -> None:
+    for body in "ab":
+        on.queue.send(body)
+    shard_of(on.queue).query(lambda machine: machine)
+    held = [*on.other.receive(), *on.queue.receive()]
+    assert [message.body for message in held] == ["a", "b"]
 
 
 def a_message_is_held_once(on: TwoProcesses) -> None:
@@ -385,6 +406,11 @@ MUTATIONS = [
         "read in the log as it was known",
         replace(ShardService, "messages", ShardService._read),
         {a_message_whose_file_was_joined_and_removed_is_read: "1"},
+    ),
+    Mutation(
+        "overwrite log entries",
+        replace(Folder, "create", overwrite_log_entries),
+        {a_stale_sender_decides_again: "1", a_stale_consumer_decides_again: "2"},
     ),
     Mutation(
         "no check of the snapshot",
