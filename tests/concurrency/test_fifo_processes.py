@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -80,10 +78,7 @@ def workers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FifoWork
     assert [message.body for message in queue.receive(visibility_timeout=43_200)] == ["test:anchor:0"]
     workers = FifoWorkers(root, queue, uri)
     yield workers
-    for worker in workers.running.values():
-        if worker.poll() is None:
-            os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait()
+    workers.end()
 
 
 @pytest.mark.spec(

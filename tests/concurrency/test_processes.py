@@ -70,6 +70,13 @@ class Workers:
         )
         errors.close()
 
+    def end(self) -> None:
+        """Kills what still runs."""
+        for worker in self.running.values():
+            if worker.poll() is None:
+                os.killpg(worker.pid, signal.SIGKILL)
+                worker.wait()
+
     def wait_until_ready(self, name: str, patience: float = 120) -> None:
         deadline = time.monotonic() + patience
         while not (self.diary(name).exists() and self.diary(name).stat().st_size):
@@ -146,10 +153,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
     anchor(queue)
     workers = Workers(root, queue)
     yield workers
-    for worker in workers.running.values():
-        if worker.poll() is None:
-            os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait()
+    workers.end()
 
 
 @pytest.mark.spec("RCV-15", "QUE-33")

@@ -223,10 +223,7 @@ def workers(remote: Remote, tmp_path: Path) -> Iterator[Workers]:
     anchor(queue)
     workers = Workers(tmp_path / "root", queue, uri)
     yield workers
-    for worker in workers.running.values():
-        if worker.poll() is None:
-            os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait()
+    workers.end()
 
 
 @attrs.frozen

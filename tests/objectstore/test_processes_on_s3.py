@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,10 +28,7 @@ def workers(s3_root: str, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
     anchor(queue)
     workers = Workers(tmp_path / "root", queue, s3_root)
     yield workers
-    for worker in workers.running.values():
-        if worker.poll() is None:
-            os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait()
+    workers.end()
 
 
 @pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")

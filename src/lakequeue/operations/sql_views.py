@@ -19,7 +19,7 @@ from lakequeue.runtime.root import Root
 from lakequeue.storage import layout, past_versions
 from lakequeue.storage.bulk.lease_frame import SEQUENCE_NUMBER
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.delta_log import LOG
+from lakequeue.storage.delta_log import is_table
 from lakequeue.storage.engines.spark_session import quoted
 from lakequeue.storage.roots import spark_uri
 from lakequeue.storage.stores import Store
@@ -165,7 +165,7 @@ def view_statements(
 
 def _stats(store: Store) -> str:
     path = layout.stats_path(store.root)
-    if next(store.folder(path).files(LOG), None) is None:  # the compactor never passed
+    if not is_table(store.folder(path)):  # the compactor never passed
         return _nothing(STATS)
     return f"SELECT {', '.join(STATS)} FROM {_table(path)}"
 

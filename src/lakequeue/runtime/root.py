@@ -100,7 +100,7 @@ class Root:
         region: region of new queues.
         mode: permission bits of the directory of a new local root.
         spark: session for DataFrame verbs, or None.
-        through_spark: commit through Spark instead of delta-rs.
+        through_spark: commit through Spark instead of the point engine.
         poll_interval: longest pause between two polls of a waiting receive, in microseconds; None: by the storage.
 
     Attributes:

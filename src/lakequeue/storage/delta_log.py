@@ -76,6 +76,11 @@ def entry_name(version: int) -> str:
     return f"{LOG}/{version:020}.json"
 
 
+def is_table(folder: Folder) -> bool:
+    """Whether a directory has a log."""
+    return next(folder.files(LOG), None) is not None
+
+
 def live_file(add: Mapping[str, Any]) -> LiveFile:
     """A file from its ``add`` action."""
     stats = json.loads(add.get("stats") or "{}")
@@ -220,10 +225,10 @@ class Snapshot:
         return parse(self._folder.read(entry_name(version)))
 
     def _apply_many(self, versions: Sequence[int]) -> None:
-        for number, data in zip(versions, self._folder.read_all(map(entry_name, versions)), strict=True):
+        for number, entry in zip(versions, self._folder.for_each(self._entry, versions), strict=True):
             if number != self.version + 1:
                 raise FileNotFoundError(entry_name(self.version + 1))
-            self.apply(parse(data))
+            self.apply(entry)
 
     def apply(self, entry: Entry) -> None:
         """Moves to the next version, whose entry is given."""

@@ -6,7 +6,7 @@ import io
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 WHOLE = 4 * 2**20
 """Bytes up to which a remote file is read in one request, whatever part is needed."""
 
-CONCURRENT = 16
+_CONCURRENT = 16
 """Maximum number of remote files that one call reads at once."""
 _ATTEMPTS = 4
 """At a request whose answer is cut off."""
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 
 @attrs.frozen
@@ -109,13 +110,12 @@ class Folder:
                 return file.read()
         return _whole(lambda: bytes(obstore.get(self._store, self._at(name)).bytes()))
 
-    def read_all(self, names: Iterable[str]) -> Iterator[bytes]:
-        """The whole of several files, in order; remote ones are read concurrently."""
-        wanted = list(names)
-        if self.local is not None or len(wanted) < 2:
-            return map(self.read, wanted)
-        with ThreadPoolExecutor(min(CONCURRENT, len(wanted))) as pool:
-            return iter(list(pool.map(self.read, wanted)))
+    def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
+        """The results of a call for each item, in order; calls to remote storage run concurrently."""
+        if self.local is not None or len(items) < 2:
+            return list(map(call, items))
+        with ThreadPoolExecutor(min(_CONCURRENT, len(items))) as pool:
+            return list(pool.map(call, items))
 
     @contextmanager
     def parquet(self, name: str, size: int) -> Iterator[pq.ParquetFile]:

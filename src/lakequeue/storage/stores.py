@@ -1,4 +1,4 @@
-"""How storage is reached: one set of options for delta-rs, which commits, and obstore, which reads other files."""
+"""How storage is reached: one set of options for delta-rs and for obstore, which reads and writes files."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from lakequeue.storage.store_failures import NO_CREDENTIALS
 
 CHECKS = "checks"
 """Directory of a new remote root, where it is seen what the storage can do."""
+LOCK_PROVIDER = "AWS_S3_LOCKING_PROVIDER"
 _PREFIXES = ("aws_", "azure_", "google_")
 _CLIENT = frozenset(
     {
@@ -78,17 +79,17 @@ class Store:
         return f"Store({self.root!r})"
 
     @cached_property
-    def arbitrated(self) -> bool:
-        """Whether writers agree through a locking provider of delta-rs, which then must make all commits."""
+    def lock_provider(self) -> str | None:
+        """The provider through which delta-rs's writers agree; if there is one, delta-rs must make all commits."""
         named = {name.upper(): value for name, value in {**os.environ, **self.options}.items()}
-        return bool(named.get("AWS_S3_LOCKING_PROVIDER"))
+        return named.get(LOCK_PROVIDER) or None
 
     @cached_property
     def delta_options(self) -> dict[str, str]:
         """The options as delta-rs gets them."""
         if local_path(self.root) is not None:
             return self.options
-        known = {_bare(name) for name in (*self.options, *_environment())}
+        known = {bare_name(name) for name in (*self.options, *_environment())}
         return {name: value for name, value in PATIENCE.items() if name not in known} | self.options
 
     def folder(self, path: str) -> Folder:
@@ -130,7 +131,7 @@ class Store:
         Raises:
             QueueClientError: the storage overwrites files that it was asked to create.
         """
-        folder, name = Folder(self.root, lambda: self._shared), f"{CHECKS}/{uuid.uuid4().hex}"
+        folder, name = self._folder, f"{CHECKS}/{uuid.uuid4().hex}"
         if folder.local is not None:
             return
         folder.create(name, b"first")  # also when the answer was lost, and the repetition finds it there
@@ -153,7 +154,7 @@ class Store:
 
         Both libraries look for that service for as long as they repeat requests.
         """
-        given = {_bare(name): value for name, value in (os.environ | self.options).items()}
+        given = {bare_name(name): value for name, value in (os.environ | self.options).items()}
         if not self.root.startswith("s3://") or given.keys() & _CREDENTIALS:
             return
         service = urlsplit(given.get("metadata_endpoint", "http://169.254.169.254"))
@@ -172,12 +173,12 @@ class Store:
     def _arguments(self) -> dict[str, Any]:
         config: dict[str, str] = {}
         # obstore forgets the environment's options of the client, AWS_ALLOW_HTTP among them, if it is given any
-        client: dict[str, Any] = {_bare(name): value for name, value in _environment().items()}
+        client: dict[str, Any] = {bare_name(name): value for name, value in _environment().items()}
         retry: dict[str, Any] = {}
         backoff: dict[str, Any] = {}
         for given, value in self.delta_options.items():
             name = given.lower()
-            bare = _bare(name)
+            bare = bare_name(name)
             if bare in _CLIENT:
                 client[bare] = value
             elif match := _RETRY.fullmatch(name):
@@ -189,7 +190,7 @@ class Store:
         return {"config": config or None, "client_options": client or None, "retry_config": retry or None}
 
 
-def _bare(name: str) -> str:
+def bare_name(name: str) -> str:
     """The name of an option without a prefix, in small letters."""
     name = name.lower()
     return next((name.removeprefix(each) for each in _PREFIXES if name.startswith(each)), name)
@@ -198,7 +199,7 @@ def _bare(name: str) -> str:
 def _environment() -> dict[str, str]:
     """The environment's options of the HTTP client."""
     own = {name: value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
-    return {name: value for name, value in own.items() if _bare(name) in _CLIENT}
+    return {name: value for name, value in own.items() if bare_name(name) in _CLIENT}
 
 
 def _number(name: str, text: str) -> int | float | timedelta:

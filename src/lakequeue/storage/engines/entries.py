@@ -49,6 +49,17 @@ def first_entry(
 ) -> bytes:
     """The commit that creates a table, with its first files."""
     now = _now()
+    return _lines(
+        [
+            _commit_info("CREATE TABLE", now, "created"),
+            *creation(schema, partitions, properties),
+            *({"add": _add(file, now)} for file in files),
+        ]
+    )
+
+
+def creation(schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The actions that make an empty table."""
     metadata = {
         "id": str(uuid.uuid4()),
         "name": None,
@@ -56,17 +67,10 @@ def first_entry(
         "format": {"provider": "parquet", "options": {}},
         "schemaString": Schema.from_arrow(schema).to_json(),
         "partitionColumns": list(partitions),
-        "createdTime": now,
+        "createdTime": _now(),
         "configuration": dict(properties),
     }
-    return _lines(
-        [
-            _commit_info("CREATE TABLE", now, "created"),
-            {"protocol": PROTOCOL},
-            {"metaData": metadata},
-            *({"add": _add(file, now)} for file in files),
-        ]
-    )
+    return [{"protocol": PROTOCOL}, {"metaData": metadata}]
 
 
 def _commit_info(operation: str, now: int, token: str) -> dict[str, Any]:

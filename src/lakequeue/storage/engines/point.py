@@ -1,6 +1,7 @@
-"""The point engine: one Delta table through delta-rs, in tens of milliseconds, without a JVM.
+"""The point engine: commits to one Delta table in milliseconds, without a JVM.
 
-delta-rs makes the commits; the log is read by ``delta_log``.
+It writes files through Arrow and its own entries of the log, see ``entries``; ``delta_log`` reads the log.
+delta-rs makes checkpoints, lists what VACUUM may remove, and commits where `PointTable._writes_entries` is false.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -27,11 +27,11 @@ from deltalake import (
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
-from lakequeue.storage.delta_log import Entry, LiveFile, LogTrimmed, Snapshot, entry_name, parse
+from lakequeue.storage.delta_log import Entry, LiveFile, LogTrimmed, Snapshot, entry_name, is_table, parse
 from lakequeue.storage.engines import entries, process
 from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, Table, partition_text
 from lakequeue.storage.engines.merge_rows import rewrites
-from lakequeue.storage.folder import CONCURRENT, Folder
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
@@ -94,10 +94,7 @@ class PointTable:
         return self._snapshot.file_count
 
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        if self.folder.local is not None or len(files) < 2:
-            return [self._read(file, columns) for file in files]
-        with ThreadPoolExecutor(min(CONCURRENT, len(files))) as pool:
-            return list(pool.map(lambda file: self._read(file, columns), files))
+        return self.folder.for_each(lambda file: self._read(file, columns), files)
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
         with self.folder.parquet(file.name, file.size) as parquet:
@@ -196,9 +193,7 @@ class PointTable:
 
     def _content(self, file: LiveFile) -> pa.Table:
         """Rows of a file; MERGE keeps them, as most change the same few files again."""
-        rows = self._contents.get(file.path)
-        if rows is None:
-            rows = self._contents[file.path] = self._read(file, None)
+        rows = self._contents[file.path] = self._read(file, None)
         return rows
 
     def landed(self, token: str, since: int) -> bool:
@@ -252,7 +247,7 @@ class PointTable:
     @property
     def _writes_entries(self) -> bool:
         """Whether commits write their entries of the log without delta-rs."""
-        return self._snapshot.plain and not self.store.arbitrated
+        return self._snapshot.plain and self.store.lock_provider is None
 
     def _create_entry(
         self,
@@ -339,7 +334,7 @@ class PointTable:
 
 
 class PointEngine:
-    """Opens and creates tables through delta-rs."""
+    """Opens and creates tables without a JVM."""
 
     name = "point"
     commits_alone = False
@@ -349,7 +344,7 @@ class PointEngine:
 
     def exists(self, path: str) -> bool:
         process.claim()
-        return next(self.store.folder(path).files("_delta_log"), None) is not None
+        return is_table(self.store.folder(path))
 
     def open(self, path: str) -> PointTable:
         process.claim()

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage.delta_log import LiveFile, live_file
-from lakequeue.storage.engines import process, spark_access
+from lakequeue.storage.engines import entries, process, spark_access
 from lakequeue.storage.engines.interface import DataFile, LostRace, Table, partition_text
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.spark_session import (
@@ -302,19 +301,8 @@ class SparkEngine:
         properties: Mapping[str, str],
         rows: pa.Table | None = None,
     ) -> None:
-        # CREATE TABLE refuses a log retention below that of files, and enables features of its own; so the first
-        # commit consists of the two actions that delta-rs writes
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        metadata = {
-            "id": str(uuid.uuid4()),
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": from_arrow_schema(schema).json(),
-            "partitionColumns": list(partitions),
-            "configuration": dict(properties),
-            "createdTime": int(time.time() * 1000),
-        }
-        actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+        # CREATE TABLE refuses a log retention below that of files, and enables features of its own
+        actions = entries.creation(schema, partitions, properties)
         local = local_path(path)
         if local is not None:
             os.makedirs(local, exist_ok=True)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from lakequeue.errors import QueueClientError
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.stores import Store
+from lakequeue.storage.stores import LOCK_PROVIDER, Store, bare_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,6 @@ _SETTINGS = {
     "default_region": "endpoint.region",
 }
 """Settings of s3a by options of delta-rs, without their prefix."""
-_LOCK = "AWS_S3_LOCKING_PROVIDER"
 _CHECKS_FIRST = "io.delta.storage.S3SingleDriverLogStore"
 """Delta's log store for S3 unless another is set: two drivers that commit at once lose a commit."""
 _RIGHTS = ("aws.credentials.provider", "access.key", "secret.key", "session.token")
@@ -94,7 +93,7 @@ def allow(spark: SparkSession, store: Store) -> None:
 
 def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:
     """Settings of s3a for one bucket that mean what options of delta-rs mean."""
-    given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    given = {bare_name(name): value for name, value in options.items()}
     found = {_SETTINGS[name]: value for name, value in given.items() if name in _SETTINGS}
     if "access.key" in found:
         kind = "TemporaryAWSCredentialsProvider" if "session.token" in found else "SimpleAWSCredentialsProvider"
@@ -117,12 +116,10 @@ def require_arbiter(spark: SparkSession, store: Store) -> None:
     if scheme_of(store.root) != "s3":
         return
     log_store = spark.conf.get("spark.delta.logStore.s3a.impl", None) or _CHECKS_FIRST
-    options = {name.upper(): value for name, value in store.options.items()}
-    lock = options.get(_LOCK, os.environ.get(_LOCK))
-    if log_store == _CHECKS_FIRST or lock != "dynamodb":
+    if log_store == _CHECKS_FIRST or store.lock_provider != "dynamodb":
         raise QueueClientError(
             f'{store.root}: engine="spark" commits on S3 only with an arbiter, '
-            f"spark.delta.logStore.s3a.impl and {_LOCK}=dynamodb (see conf/s3.conf); "
+            f"spark.delta.logStore.s3a.impl and {LOCK_PROVIDER}=dynamodb (see conf/s3.conf); "
             'engine="auto" needs none'
         )
 
