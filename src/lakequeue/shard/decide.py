@@ -207,6 +207,10 @@ class ShardMachine:
         """First offset that retention still keeps (RET-1, RET-9)."""
         return expired_below(self._at(now))
 
+    def held_from(self, now: int) -> int:
+        """First held offset; the end of the log if there is none (INF-9)."""
+        return self._at(now).released
+
     def peek(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, MessageState]]:
         """The oldest stored messages from offset `start` on, see `peek.stored_messages`."""
         return stored_messages(self._at(now), limit, start)
