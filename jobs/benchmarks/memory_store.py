@@ -11,7 +11,7 @@ import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
+from datetime import datetime
 from email.utils import format_datetime
 from typing import Any
 from urllib.parse import parse_qs
@@ -19,6 +19,8 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 import attrs
+
+from lakequeue.model.clock import SystemClock
 
 Start = Callable[..., Any]
 PAGE = 1000
@@ -74,7 +76,7 @@ class MemoryStore:
         etag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
         if there is None:
             self._names.insert(bisect_left(self._names, name), name)
-        self._objects[name] = _Object(data, etag, datetime.now(timezone.utc))
+        self._objects[name] = _Object(data, etag, SystemClock().now())
         return _answer(start, "200 OK", headers=[("ETag", etag)])
 
     def _get(self, name: str, environ: dict[str, Any], start: Start) -> Iterable[bytes]:

@@ -23,8 +23,6 @@ from urllib.request import Request, urlopen
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from benchmarks.memory_store import MemoryStore
-
 BUCKET = "lake"
 CONTROL = "/__control__"
 """GET: number of requests by method and kind, and faults by kind if the query is ``faults``. POST: sets the delay
@@ -37,6 +35,7 @@ _SLOW_DOWN = "503 Slow Down", "SlowDown", "Please reduce your request rate."
 
 Environ = dict[str, Any]
 Start = Callable[..., Any]
+Store = Callable[[Environ, Start], Iterable[bytes]]
 
 
 def environment(url: str) -> dict[str, str]:
@@ -53,7 +52,7 @@ def environment(url: str) -> dict[str, str]:
 class Counted:
     """WSGI application: counts requests to a store, delays them, and makes some of them fail."""
 
-    def __init__(self, store: Callable[[Environ, Start], Iterable[bytes]] | None = None) -> None:
+    def __init__(self, store: Store | None = None) -> None:
         self._store = store or DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self.requests: Counter[str] = Counter()
@@ -174,7 +173,7 @@ class _Quiet(WSGIRequestHandler):
         pass
 
 
-def serve(store: MemoryStore | None = None) -> tuple[Any, Counted]:
+def serve(store: Store | None = None) -> tuple[Any, Counted]:
     """Starts serving in a thread; the server (``server_port``, ``shutdown``) and the application."""
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     application = Counted(store)
@@ -185,6 +184,8 @@ def serve(store: MemoryStore | None = None) -> tuple[Any, Counted]:
 
 
 if __name__ == "__main__":
+    from memory_store import MemoryStore  # beside this program
+
     running, _ = serve(MemoryStore() if "--fast" in sys.argv else None)
     print(running.server_port, flush=True)
     threading.Event().wait()
