@@ -56,7 +56,7 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
             elif isinstance(outcome, BatchFailure):
                 result.failed.append(outcome)
             else:
-                result.failed.append(BatchFailure.of(id, outcome))
+                result.failed.append(BatchFailure.of(id, outcome, queue.attributes.profile))
         call.messages = len(result.successful)
         return result
 
