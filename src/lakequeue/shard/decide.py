@@ -36,10 +36,11 @@ from lakequeue.shard.commands import (
     Rewind,
     Rewrite,
     SetAttributes,
+    Spans,
 )
 from lakequeue.shard.expire import advance, expired_below, next_expiry
 from lakequeue.shard.peek import deleted_messages, stored_messages
-from lakequeue.shard.runs import Head, Log, Run
+from lakequeue.shard.runs import IN_FLIGHT, Head, Log, Run
 from lakequeue.shard.state import ShardState
 
 
@@ -218,6 +219,15 @@ class ShardMachine:
     def peek_history(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, MessageState]]:
         """The oldest deleted messages from offset `start` on that can be rewound, see `peek.deleted_messages`."""
         return deleted_messages(self._at(now), limit, start)
+
+    def held(self, lease_id: str, spans: Spans, now: int) -> list[tuple[int, int]]:
+        """The ranges of offsets in ``spans`` that a lease still hides from others."""
+        state = self._at(now)
+        return [
+            (run.first, run.last)
+            for run in settle.held(state, lease_id, spans)
+            if run.state == IN_FLIGHT and state.live(run)
+        ]
 
     def _at(self, now: int) -> ShardState:
         """The state, moved to `now`."""
