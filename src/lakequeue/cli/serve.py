@@ -84,5 +84,5 @@ def serve(
     lake.runtime.prepare()
     sandbox.shared.nice = 10  # requests without a condition have priority
     logs.configure(lake.clock, access_log, session.verbose)
-    session.note(f"serving {session.root} at {url}")
+    session.note(f"serving {session.root} at {url}, the console at {url}/console/")
     server.run()
