@@ -179,7 +179,9 @@ def finish(queue: OpenQueue, shard: ShardService) -> None:
             known = queue.dead_letter_keys.items()
             queue.dead_letter_keys = {arn: key for arn, key in known if key != move.target_key}
         end = MoveBack if target is None else Moved
-        queue.command(shard, end(move.number))
+        ended = queue.command(shard, end(move.number))
+        if end is Moved and ended:  # else another process counts them
+            queue.tally(dead_lettered=sum(last - first + 1 for first, last, count in move.parts if count))
 
 
 def finish_all(queue: OpenQueue) -> None:

@@ -71,7 +71,7 @@ class Catalog:
         if opened:
             table.refresh()
         if table.version != self._version:
-            self._rows = self._read(table)
+            self._rows = self.rows_of(table)
             self._version = table.version
         return self._rows
 
@@ -205,7 +205,8 @@ class Catalog:
                 raise QueueClientError(f"{self.root} holds no queues; creating a queue makes it a root")
         return self._table
 
-    def _read(self, table: Table) -> list[QueueRow]:
+    def rows_of(self, table: Table) -> list[QueueRow]:
+        """The rows of a snapshot; QueueClientError for another layout."""
         parts = table.read(table.files())
         # before anything else is read: another layout may lack columns
         versions = {version for part in parts for version in part["layout_version"].to_pylist()}

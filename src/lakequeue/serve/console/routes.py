@@ -30,7 +30,7 @@ from lakequeue.serve.auth import BASIC_CHALLENGE, Authenticator, Caller, access_
 from lakequeue.serve.cancellation import ConditionRunner
 from lakequeue.serve.console.api import Answer, ConsoleApi
 from lakequeue.serve.console.parameters import Parameters
-from lakequeue.serve.errors import ErrorResponse, RequestError, malformed
+from lakequeue.serve.errors import ErrorResponse, RequestError, error_code, malformed
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
 from lakequeue.serve.sqs.actions import Actions
@@ -195,7 +195,7 @@ class _Authentication:
             await send(message)
 
         http = Request(scope)
-        call = http.state.call = ApiCall(request_id=str(uuid.uuid4()))
+        call = http.state.call = ApiCall(request_id=str(uuid.uuid4()), by_console=True)
         answer: ASGIApp = self._app
         try:
             caller = http.state.caller = self._caller(http)
@@ -216,14 +216,13 @@ class _Authentication:
 def _error(error: Exception, call: ApiCall) -> Response:
     """The response for an exception."""
     response = ErrorResponse.of(error)
-    code = error.code if isinstance(error, QueueServiceError) else response.code
-    call.code, call.request_id = code, response.request_id
+    call.code, call.request_id = error_code(error), response.request_id
     if isinstance(error, QueueClientError):
         _log.error("storage failed in %s: %s", call.action, error.message)
     elif not isinstance(error, (QueueServiceError, RequestError)):
         _log.exception("%s failed in the console", call.action)
     challenge = BASIC_CHALLENGE if response.status == 401 else None
-    return _json({"code": code, "message": response.message}, response.status, challenge)
+    return _json({"code": call.code, "message": response.message}, response.status, challenge)
 
 
 async def _http_error(http: Request, error: Exception) -> Response:
