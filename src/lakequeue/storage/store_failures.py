@@ -70,11 +70,28 @@ _BY_TEXT = {
     "timed out": _Reason("no answer came in time", "repeat the call, or set a longer `timeout`"),
 }
 
+_LASTING = (
+    *(reason.what for reason in (_NO_CREDENTIALS, _BUCKET, _RIGHT, _UNKNOWN_KEY, _WRONG_KEY, _REGION)),
+    "Permission denied (os error 13)",
+)
+"""Signs, in their texts, of failures that no waiting mends."""
+
 
 def first_line(error: BaseException) -> str:
     """An error in one line: of a store, what is wrong and what to set; else its first line, or its type."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     return _explained(text) or _without_query(_of_spark(text) or text.splitlines()[0])
+
+
+def no_wait_mends(error: BaseException) -> bool:
+    """Whether a failure stays as long as nobody changes rights, keys or the root.
+
+    Credentials that have expired are none: the environment may renew them.
+    """
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    return any(isinstance(each, PermissionError) or any(sign in str(each) for sign in _LASTING) for each in chain)
 
 
 def hide_answers(error: BaseException) -> None:
