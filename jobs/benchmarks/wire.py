@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from statistics import quantiles
+from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
@@ -40,6 +40,48 @@ def serve(bench: Bench) -> Iterator[Figure]:
             for _ in bench.track([name], name):
                 figures = asyncio.run(_Load(port, clients, fifo, bench.sizes.calls).run())
             yield from figures
+        yield from asyncio.run(_administration(port))
+
+
+async def _administration(port: int) -> list[Figure]:
+    """Creating and deleting queues while eight clients send, receive and delete."""
+    others = [await _Connection.to(port) for _ in range(8)]
+    administrator = await _Connection.to(port)
+    queue = await administrator.call("CreateQueue", {"QueueName": "busy"})
+    done = asyncio.Event()
+    seconds: dict[str, list[float]] = {"CreateQueue": [], "DeleteQueue": []}
+
+    async def work(connection: _Connection) -> None:
+        while not done.is_set():
+            await connection.call("SendMessage", queue | {"MessageBody": BODY})
+            for message in (await connection.call("ReceiveMessage", queue)).get("Messages", []):
+                await connection.call("DeleteMessage", queue | {"ReceiptHandle": message["ReceiptHandle"]})
+
+    async def administrate() -> None:
+        try:
+            for number in range(30):
+                given: Parameters = {"QueueName": f"administration-{number}"}
+                for action in seconds:
+                    begun = perf_counter()
+                    given = await administrator.call(action, given)
+                    seconds[action].append(perf_counter() - begun)
+        finally:
+            done.set()
+
+    try:
+        await asyncio.gather(administrate(), *map(work, others))
+    finally:
+        for connection in (administrator, *others):
+            connection.close()
+    return [
+        Figure(
+            f"wire: {action} beside 8 clients",
+            median(taken) * 1000,
+            remark=f"p99 {_percentiles(taken)[1] * 1000:.0f} ms",
+            unit="ms",
+        )
+        for action, taken in seconds.items()
+    ]
 
 
 @contextlib.contextmanager

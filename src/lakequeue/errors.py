@@ -9,10 +9,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "BatchEntryIdsNotDistinct",
+    "BatchFailed",
     "BatchRequestTooLong",
     "EmptyBatchRequest",
     "InvalidAttributeName",
@@ -55,8 +56,11 @@ class QueueServiceError(LakeQueueError):
         request_id: fresh UUID of the refused request.
         legacy_code: code in the older query protocol, by default the same.
         cmq_code: number of the same error in CMQ, on `cmq` queues only.
+        hint: what would be right, such as a range or choices, if the message does not say it; not for the wire.
+        cmq_module_code: the more exact number that CMQ gives beside it, if the sources name one.
     """
 
+    hint: str | None = None
     code: ClassVar[str] = "QueueServiceError"
     legacy_code: ClassVar[str] = "QueueServiceError"
     default_message: ClassVar[str] = "The request was refused."
@@ -81,6 +85,10 @@ class QueueServiceError(LakeQueueError):
         self.sender_fault = sender_fault
         self.request_id = request_id or str(uuid.uuid4())
         self.cmq_code = cmq_code
+
+    @property
+    def cmq_module_code(self) -> int | None:
+        return None if self.cmq_code is None else CMQ_MODULE_CODES.get(self.cmq_code)
 
 
 class QueueDoesNotExist(QueueServiceError):
@@ -275,6 +283,25 @@ class LeaseLost(LakeQueueError):
         return f"the lease is lost ({self.done} messages done, {self.lost} lost)"
 
 
+class BatchFailed(LakeQueueError):
+    """Entries of a batch failed; raised by `BatchResult.raise_for_failures`. The other entries took effect.
+
+    Attributes:
+        failed: the `BatchFailure` of each entry that failed; repeat those that are worth it.
+        tried: number of entries of the batch.
+    """
+
+    def __init__(self, failed: Sequence[Any], tried: int) -> None:
+        super().__init__(list(failed), tried)
+        self.failed = list(failed)
+        self.tried = tried
+
+    def __str__(self) -> str:
+        shown = "; ".join(f"{one.id}: {one.code}: {one.message}" for one in self.failed[:3])
+        more = f"; and {len(self.failed) - 3} more" if len(self.failed) > 3 else ""
+        return f"{len(self.failed)} of {self.tried} entries failed: {shown}{more}"
+
+
 SERVICE_ERRORS: dict[str, type[QueueServiceError]] = {
     error.code: error for error in QueueServiceError.__subclasses__()
 }
@@ -290,6 +317,19 @@ CMQ_CODES: dict[str, int] = {
 }
 """CMQ's number for a code (ERR-7); a number given to the constructor wins."""
 
+CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
+"""CMQ's module number by our number: a queue that cannot be rewound, rewind times and ranges out of bounds."""
+
+CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
+"""CMQ's numbers for a batch of deletes (ERR-7)."""
+
+
+def cmq_code_of(error: QueueServiceError, profile_name: str) -> int | None:
+    """CMQ's number for an error, on the `cmq` profile only (ERR-7)."""
+    if profile_name != "cmq":
+        return None
+    return CMQ_CODES.get(error.code) if error.cmq_code is None else error.cmq_code
+
 
 @contextmanager
 def coded_for(profile_name: str) -> Iterator[None]:
@@ -297,8 +337,5 @@ def coded_for(profile_name: str) -> Iterator[None]:
     try:
         yield
     except QueueServiceError as error:
-        if profile_name != "cmq":
-            error.cmq_code = None
-        elif error.cmq_code is None:
-            error.cmq_code = CMQ_CODES.get(error.code)
+        error.cmq_code = cmq_code_of(error, profile_name)
         raise

@@ -29,6 +29,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard.commands import LeaseCounts
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger("lakequeue")
@@ -65,6 +66,25 @@ class Lease:
         The DataFrame is lazy; the files that it reads stay for 24 hours.
         """
         return operations.frame(self._leased)
+
+    def batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """The messages as Arrow record batches, without Spark; the columns are those of ``messages``.
+
+        Batches are read as they are taken, so memory holds one of them, usually a few MiB, whatever the lease's
+        size. The files stay for 24 hours.
+
+        Args:
+            columns: only these, in this order; fewer columns are read faster.
+
+        Raises:
+            InvalidParameterValue: a column is unknown.
+            QueueClientError: storage failed, also while batches are taken.
+        """
+        return operations.batches(self._leased, columns)
+
+    def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The messages as one Arrow table, all in memory; see ``batches``."""
+        return self.batches(columns).read_all()
 
     def extend(self, visibility_timeout: Duration) -> LeaseCounts:
         """Makes the lease end in this many seconds.

@@ -11,7 +11,7 @@ from lakequeue.model.arguments import check_tags
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
-from lakequeue.model.messages import BatchResult, Message, SendEntry, SendResult
+from lakequeue.model.messages import ABSENT, BatchResult, Message, SendEntry, SendResult, receipt_handle_of
 from lakequeue.operations import attributes, browse, move, purge, queues, receive, rewind, send, settle
 from lakequeue.operations.depth import depth
 from lakequeue.operations.results import PeekedMessage, QueueCounts
@@ -77,12 +77,14 @@ class Queue:
 
     def send(
         self,
-        body: str,
+        body: str = "",
         delay: Duration | None = None,
         attributes: Mapping[str, Any] | None = None,
         group_id: str | None = None,
         dedup_id: str | None = None,
         system_attributes: Mapping[str, Any] | None = None,
+        *,
+        json: Any = ABSENT,
     ) -> SendResult:
         """Sends one message; it is stored when the call returns (SND-3, QUE-33).
 
@@ -94,12 +96,13 @@ class Queue:
             dedup_id: on FIFO queues, sends with the same id within 300 s are one message (DDP-1); optional with
                 content-based deduplication.
             system_attributes: ``AWSTraceHeader`` (SND-15).
+            json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
             OverLimit: the queue has reached its cap on stored messages (QUE-21).
         """
-        entry = SendEntry(body, None, delay, attributes, group_id, dedup_id, system_attributes)
+        entry = SendEntry(body, None, delay, attributes, group_id, dedup_id, system_attributes, json=json)
         return send.send(self._runtime, entry)
 
     def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
@@ -161,24 +164,32 @@ class Queue:
 
     # --- settling
 
-    def delete(self, receipt_handle: str) -> None:
+    def delete(self, receipt_handle: str | Message) -> None:
         """Deletes a received message; an older receipt does nothing on lenient queues (RCP-6, RCP-10).
+
+        Args:
+            receipt_handle: the handle, or the received message.
 
         Raises:
             ReceiptHandleIsInvalid: this is not a handle of this queue (RCP-9).
             InvalidParameterValue: on strict queues, the receipt has ended or is not the latest (RCP-7).
         """
-        settle.delete(self._runtime, receipt_handle)
+        settle.delete(self._runtime, receipt_handle_of(receipt_handle))
 
-    def delete_batch(self, receipt_handles: Sequence[str]) -> BatchResult:
+    def delete_batch(self, receipt_handles: Sequence[str | Message]) -> BatchResult:
         """Deletes several messages in one commit per shard, with a result for each (DEL-10).
 
-        Entry ids are the indexes of the handles.
+        Entry ids are the indexes of the handles or messages.
         """
-        return settle.delete_batch(self._runtime, receipt_handles)
+        handles = [receipt_handle_of(one, f"receipt_handles[{n}]") for n, one in enumerate(receipt_handles)]
+        return settle.delete_batch(self._runtime, handles)
 
-    def change_visibility(self, receipt_handle: str, visibility_timeout: Duration) -> None:
+    def change_visibility(self, receipt_handle: str | Message, visibility_timeout: Duration) -> None:
         """Makes a received message visible in this many seconds; 0 makes it visible at once (VIS-1, VIS-4).
+
+        Args:
+            receipt_handle: the handle, or the received message.
+            visibility_timeout: seconds from now.
 
         Raises:
             ReceiptHandleIsInvalid: this is not a handle of this queue.
@@ -186,11 +197,12 @@ class Queue:
             InvalidParameterValue: the timeout is out of range or exceeds 12 h in total (VIS-9), or the receipt is
                 not the latest.
         """
-        settle.change_visibility(self._runtime, receipt_handle, visibility_timeout)
+        settle.change_visibility(self._runtime, receipt_handle_of(receipt_handle), visibility_timeout)
 
-    def change_visibility_batch(self, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
-        """Changes several receipts in one commit per shard, with a result for each (BAT-3)."""
-        return settle.change_visibility_batch(self._runtime, changes)
+    def change_visibility_batch(self, changes: Sequence[tuple[str | Message, Duration]]) -> BatchResult:
+        """Changes several receipts, given as handle or message with seconds, in one commit per shard (BAT-3)."""
+        pairs = [(receipt_handle_of(one, f"changes[{n}]"), timeout) for n, (one, timeout) in enumerate(changes)]
+        return settle.change_visibility_batch(self._runtime, pairs)
 
     # --- DataFrames
 
@@ -340,9 +352,19 @@ class Queue:
         target = None if destination is None else destination.runtime
         return move.redrive(self._runtime, max_messages, where, progress, target, interrupt)
 
-    def redrivable(self, where: str | None = None, interrupt: Interrupt | None = None) -> dict[str, int]:
+    def redrivable(
+        self,
+        where: str | None = None,
+        interrupt: Interrupt | None = None,
+        destination: Queue | None = None,
+    ) -> dict[str, int]:
         """How many messages a redrive would move now, by the name of the target queue."""
-        return move.redrivable(self._runtime, where, interrupt)
+        target = None if destination is None else destination.runtime
+        return move.redrivable(self._runtime, where, interrupt, target)
+
+    def rewindable(self, to: datetime) -> int:
+        """How many messages a rewind would make visible now; errors as in ``rewind``."""
+        return rewind.rewindable(self._runtime, to)
 
     def compact(self) -> CompactionSummary:
         """Frees storage that the queue no longer needs, in one pass; changes no answer.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,3 +28,13 @@ def output(command: Sequence[str | Path], where: Path, **environment: str) -> st
     )
     assert done.returncode == 0, f"{command[0]} failed:\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+def environment_with(where: Path, *packages: str) -> tuple[Path, dict[str, str]]:
+    """The Python of a new environment below `where` with some packages, and the variables to run it with."""
+    output([sys.executable, "-m", "venv", "venv"], where)
+    python = where / "venv" / "bin" / "python"
+    # the paths of this environment are not for that one
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    output([python, "-m", "pip", "install", "-q", *packages], where, **variables)
+    return python, variables

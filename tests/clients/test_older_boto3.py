@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clients.running_tools import output
+from clients.running_tools import environment_with, output
 from serve.running import ServerProcess
 
 PROGRAM = Path(__file__).with_name("older_walkthrough.py")
@@ -23,11 +21,7 @@ pytestmark = pytest.mark.clients
 def told(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the walkthrough prints."""
     where = tmp_path_factory.mktemp("older")
-    output([sys.executable, "-m", "venv", "venv"], where)
-    python = where / "venv" / "bin" / "python"
-    # the paths of this environment are not for that one
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    output([python, "-m", "pip", "install", "-q", *VERSIONS], where, **environment)
+    python, environment = environment_with(where, *VERSIONS)
     found: dict[str, Any] = json.loads(output([python, PROGRAM, served.url], where, **environment))
     assert found["protocol"] == "query"
     return found

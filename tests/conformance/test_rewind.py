@@ -199,5 +199,5 @@ def test_cmq_queues_say_their_numbers(harness: Harness, clock: ManualClock) -> N
     }.items():
         with pytest.raises(errors.QueueServiceError) as error:
             call()
-        refused[name] = error.value.cmq_code
-    assert refused == {"off": 6050, "early": 10680, "range": 10700}
+        refused[name] = (error.value.cmq_code, error.value.cmq_module_code)
+    assert refused == {"off": (6050, 10670), "early": (10680, 10680), "range": (10700, 10700)}

@@ -94,6 +94,9 @@ def test_rows_of_processes_have_rates_and_requests_with_their_bounds(tmp_path: P
 def test_rows_of_the_server_have_their_latencies_and_bounds(tmp_path: Path) -> None:
     document = measured(tmp_path, "--quick", "--scale", "0.01", "--only", "serve")
     rows = {row["row"]: row for row in document["rows"]}
+    for action in ("CreateQueue", "DeleteQueue"):
+        row = rows.pop(f"wire: {action} beside 8 clients")
+        assert row["unit"] == "ms" and row["measured"] > 0 and row["bound"] is None
     assert len(rows) == 2 * 3 * 6
     bounds = {name: row["bound"] for name, row in rows.items() if row["bound"] is not None}
     assert bounds == {

@@ -16,7 +16,7 @@ from lakequeue.errors import InvalidMessageContents, InvalidParameterValue
 from lakequeue.model import receipt_handles
 from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import lease_frame, manifests, row_rules, write_files
+from lakequeue.storage.bulk import lease_frame, manifests, message_rules, row_rules, staging, write_files
 from lakequeue.storage.engines.interface import DataFile, Table
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.folder import Folder
@@ -46,7 +46,9 @@ def log(tmp_path: Path) -> Table:
 def staged(spark: SparkSession, df: DataFrame, log: Table, **given: Any) -> manifests.Manifest:
     given = {"send_id": "s1", "max_bytes": 262_144} | given
     name = manifests.SendKey.of_send(given.pop("send_id"))
-    return write_files.stage(spark, df, tables(log), [0], name, **given)
+    return write_files.stage(
+        spark, df, tables(log), staging.Staging.new(name, [0], message_rules.RowRules(**given))
+    )
 
 
 def tables(log: Table) -> Folder:
@@ -241,7 +243,7 @@ def test_many_ranges_are_leased_exactly(spark: SparkSession, log: Table) -> None
 @pytest.mark.spec("SEQ-1", "SEQ-4", "SEQ-5", "DDP-12")
 def test_messages_of_fifo_queues_are_leased_with_their_ids_and_numbers(spark: SparkSession, log: Table) -> None:
     df = spark.range(0, 300, 1, 2).selectExpr("id % 8 || '' AS group_id", "'d' || id AS dedup_id", "'b' AS body")
-    files = staged(spark, df, log, fifo=row_rules.Fifo()).of(0)
+    files = staged(spark, df, log, fifo=message_rules.Fifo()).of(0)
     added, places = [], []
     for file, (shard, base) in zip(files, [(1_023, 0), (0, 2**44)], strict=True):
         partition = {"base_offset": str(base), "opened_at": "2026-01-01 00:00:00.123456"}

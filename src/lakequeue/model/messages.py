@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
+import json as json_format
 import re
+import reprlib
 import secrets
 import string
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import attrs
 
 from lakequeue.errors import (
     BatchEntryIdsNotDistinct,
+    BatchFailed,
     BatchRequestTooLong,
     EmptyBatchRequest,
     InvalidBatchEntryId,
@@ -25,11 +29,13 @@ from lakequeue.errors import (
     QueueClientError,
     QueueServiceError,
     TooManyEntriesInBatchRequest,
+    UnsupportedOperation,
+    cmq_code_of,
     coded_for,
 )
 from lakequeue.model.arguments import check_delay, check_identifier
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import to_micros
+from lakequeue.model.clock import Duration, to_micros
 
 MAX_ATTRIBUTES = 10
 MAX_ATTRIBUTE_NAME = 256
@@ -58,9 +64,21 @@ class WireAttributes(dict[str, AttributeValue]):
 AttributeInput: TypeAlias = str | int | float | Decimal | bytes | tuple[str, Any] | AttributeValue
 
 
+class Absent(enum.Enum):
+    """The default of an argument for which None means something."""
+
+    ABSENT = "absent"
+
+    def __repr__(self) -> str:
+        return "<absent>"
+
+
+ABSENT = Absent.ABSENT
+
+
 @attrs.frozen
 class SendEntry:
-    """One message to send.
+    """One message to send, with either a body or a value for JSON.
 
     Attributes:
         body: text, at least one character.
@@ -71,9 +89,10 @@ class SendEntry:
         dedup_id: deduplication id, FIFO queues only.
         system_attributes: only `AWSTraceHeader`.
         sender_id: who sent it, as a server knows; receivers see it as `SenderId`.
+        json: a value whose compact JSON is the body; `Message.json` reads it. No attribute says that it is JSON.
     """
 
-    body: str
+    body: str = ""
     id: str | None = None
     delay: Any = None
     attributes: Mapping[str, AttributeInput] | None = None
@@ -81,6 +100,7 @@ class SendEntry:
     dedup_id: str | None = None
     system_attributes: Mapping[str, Any] | None = None
     sender_id: str | None = None
+    json: Any = attrs.field(default=ABSENT, kw_only=True)
 
 
 @attrs.frozen
@@ -131,32 +151,67 @@ UNAVAILABLE = "ServiceUnavailable"
 
 @attrs.frozen
 class BatchFailure:
-    """A batch entry that failed (BAT-4)."""
+    """A batch entry that failed (BAT-4); `cmq_code` is CMQ's number, on `cmq` queues only."""
 
     id: str
     code: str
     message: str
     sender_fault: bool = True
+    cmq_code: int | None = None
 
     @classmethod
-    def of(cls, id: str, error: QueueServiceError | QueueClientError) -> BatchFailure:
+    def of(cls, id: str, error: QueueServiceError | QueueClientError, profile_name: str = "") -> BatchFailure:
         if isinstance(error, QueueServiceError):
-            return cls(id, error.code, error.message, error.sender_fault)
+            return cls(id, error.code, error.message, error.sender_fault, cmq_code_of(error, profile_name))
         outcome = "it may have taken effect: repeat it" if error.outcome_unknown else "nothing was changed"
         return cls(id, UNAVAILABLE, f"Storage failed; {outcome}.", False)
 
 
 @attrs.frozen
 class BatchResult:
-    """Outcome of a batch, entry by entry, in the order of the entries."""
+    """Outcome of a batch, entry by entry, in the order of the entries.
+
+    Attributes:
+        successful: the entries that took effect.
+        failed: the entries that did not.
+        cmq_code: of a batch of deletes on a `cmq` queue, CMQ's number: 0, or 6010 if some, 6020 if all failed.
+    """
 
     successful: list[BatchSuccess] = attrs.field(factory=list)
     failed: list[BatchFailure] = attrs.field(factory=list)
+    cmq_code: int | None = None
+
+    def raise_for_failures(self) -> BatchResult:
+        """This result, if no entry failed.
+
+        Raises:
+            BatchFailed: has the failed entries; the others took effect.
+        """
+        if self.failed:
+            raise BatchFailed(self.failed, len(self.successful) + len(self.failed))
+        return self
+
+
+class Settler(Protocol):
+    """The queue of a received message, as far as the message needs it."""
+
+    def delete(self, receipt_handle: str) -> Any: ...
+    def change_visibility(self, receipt_handle: str, visibility_timeout: Duration) -> Any: ...
+
+
+class _Attached:
+    """A slot for the queue beside the fields: no copy, comparison, `repr` or pickle of a message has it."""
+
+    __slots__ = ("_settler",)
+    _settler: Settler
 
 
 @attrs.frozen(kw_only=True)
-class Message:
+class Message(_Attached):
     """A received message; the digests are computed when asked for (RCV-10).
+
+    It knows its queue. A copy, such as an unpickled one, is data only: settle it by `Queue.delete(message)` or
+    `Queue.change_visibility(message, …)`.
 
     Attributes:
         received_at, visible_at: when this receipt began, and when it ends unless extended, by the queue's clock.
@@ -199,6 +254,58 @@ class Message:
             "SequenceNumber": self.sequence_number,
         }
         return {name: value for name, value in known.items() if value is not None} | self.system_attributes
+
+    def json(self) -> Any:
+        """The value of a body in JSON, as `send(json=…)` writes it.
+
+        Raises:
+            InvalidMessageContents: the body is not JSON.
+        """
+        try:
+            return json_format.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            reason = "nested too deeply" if isinstance(error, RecursionError) else error
+            raise InvalidMessageContents(f"The body of message {self.message_id} is not JSON: {reason}") from error
+
+    def delete(self) -> None:
+        """Deletes the message; see `Queue.delete`.
+
+        Raises:
+            UnsupportedOperation: the message is a copy, which knows no queue.
+        """
+        settler_of(self).delete(self.receipt_handle)
+
+    def change_visibility(self, visibility_timeout: Duration) -> None:
+        """Makes the message visible in this many seconds, 0 at once; see `Queue.change_visibility`.
+
+        Raises:
+            UnsupportedOperation: the message is a copy, which knows no queue.
+        """
+        settler_of(self).change_visibility(self.receipt_handle, visibility_timeout)
+
+
+def attach(message: Message, settler: Settler) -> None:
+    """Lets a received message settle itself."""
+    object.__setattr__(message, "_settler", settler)
+
+
+def settler_of(message: Message) -> Settler:
+    """The queue of a received message; UnsupportedOperation for a copy."""
+    settler: Settler | None = getattr(message, "_settler", None)
+    if settler is None:
+        raise UnsupportedOperation(
+            f"Message {message.message_id} is a copy and knows no queue: call the method of its Queue."
+        )
+    return settler
+
+
+def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
+    """The receipt handle of a handle or received message; InvalidParameterValue for anything else."""
+    handle = receipt.receipt_handle if isinstance(receipt, Message) else receipt
+    if not isinstance(handle, str):
+        reason = "Must be a receipt handle or a received message."
+        raise InvalidParameterValue.of(reprlib.repr(handle), name, reason)
+    return handle
 
 
 def new_message_id(format: Literal["uuid", "cmq"] = "uuid") -> str:
@@ -322,11 +429,11 @@ def _entry_result(id: str, entry: SendEntry, attributes: QueueAttributes) -> Val
     try:
         return validate_entry(entry, attributes)
     except QueueServiceError as error:
-        return BatchFailure.of(id, error)
+        return BatchFailure.of(id, error, attributes.profile)
 
 
 def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
-    body = _check_body(entry.body)
+    body = _check_body(entry.body if entry.json is ABSENT else _json_body(entry))
     delay = check_delay(attributes, entry.delay)
     message_attributes = normalize_attributes(entry.attributes)
     dedup_id = entry.dedup_id
@@ -350,6 +457,24 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
         size=size,
         sender_id=entry.sender_id,
     )
+
+
+def _json_body(entry: SendEntry) -> str:
+    """The compact JSON of an entry's value."""
+    if entry.body:
+        raise InvalidParameterValue("A message has either a body or json, not both.")
+
+    def refuse(value: object) -> None:
+        raise InvalidParameterValue.of(
+            reprlib.repr(value), "json", f"An object of type {type(value).__name__} has no JSON."
+        )
+
+    try:
+        return json_format.dumps(
+            entry.json, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=refuse
+        )
+    except (TypeError, ValueError, RecursionError) as error:  # keys that are no texts; nan; cycles
+        raise InvalidParameterValue.of(reprlib.repr(entry.json), "json", f"{error}.") from error
 
 
 def _check_body(body: object) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
+import pyarrow as pa
 
 from lakequeue.errors import InvalidParameterValue, LeaseLost
 from lakequeue.model import receipt_handles
@@ -17,6 +18,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.runtime.steps import Steps
 from lakequeue.shard.commands import ClaimResult, Command, LeaseCounts, LeaseDelete, LeaseExtend, LeaseRelease
+from lakequeue.storage.bulk import lease_batches
 from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace, lease_frame
 from lakequeue.storage.layout import messages_path
 
@@ -76,12 +78,31 @@ def lease(queue: OpenQueue, max_messages: int, visibility_timeout: Duration | No
 
 def frame(leased: LeasedMessages) -> DataFrame:
     """The messages as a lazy DataFrame."""
+    spark = leased.queue.root.require_spark("Lease.messages")
+    return lease_frame(spark, *stored(leased))
+
+
+def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
+    """Where the messages are, and what their receipt handles are made from, as values for any process."""
     queue = leased.queue
-    spark = queue.root.require_spark("Lease.messages")
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
     with queue.service("lease_messages"):
-        return lease_frame(spark, [place for part in leased.parts for place in _places(queue, part)], columns)
+        return [place for part in leased.parts for place in _places(queue, part)], columns
+
+
+def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordBatchReader:
+    """The messages as Arrow record batches, read while they are taken."""
+    schema = lease_batches.schema_of(columns)
+    places, lease_columns = stored(leased)
+    store = leased.queue.root.engine.store
+
+    def read() -> Iterator[pa.RecordBatch]:
+        with leased.queue.root.storage_errors():
+            for of_file in lease_batches.files_of(places):
+                yield from lease_batches.read_places(store, of_file, lease_columns, columns)
+
+    return pa.RecordBatchReader.from_batches(schema, read())
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
@@ -150,4 +171,5 @@ def _places(queue: OpenQueue, part: Part) -> Iterator[LeasePlace]:
                 first - file.base,
                 last - file.base,
                 span.receive_count,
+                file.size,
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import logging
 import threading
 import zlib
@@ -23,7 +25,7 @@ from lakequeue.model.messages import Message
 from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.operations import move
 from lakequeue.operations.results import received_message
-from lakequeue.operations.settle import visibility
+from lakequeue.operations.settle import Settler, visibility
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, settle
 from lakequeue.runtime.waiters import Waiter
@@ -215,11 +217,9 @@ def _polls(
             waiter.begin_poll()
         lease_id = receipt_handles.new_lease_id()
         parts, refusal = claim(queue, poll.max_messages, poll.visibility_timeout, lease_id, poll.attempt_id)
-        messages = [
-            message
-            for shard, claimed in parts
-            for message in _messages(queue, shard, claimed, poll.attribute_names)
-        ]
+        messages = _by_send_time(
+            queue, [_messages(queue, shard, claimed, poll.attribute_names) for shard, claimed in parts]
+        )
         now, deadline = queue.now(), poll.deadline()
         if waiter is not None:
             waiter.announce(max(shard.attributes_version for shard in queue.shards))
@@ -227,6 +227,7 @@ def _polls(
         if messages or now >= deadline:
             if refusal and not messages and (poll.refuse_late or deadline <= started):
                 raise refusal
+            _count(queue, messages)
             yield messages
             return
         if waiter is not None and not waiter.first and poll.attempt_id is None:
@@ -238,11 +239,34 @@ def _polls(
         pause = min(2 * pause, longest)
 
 
+def _count(queue: OpenQueue, messages: Sequence[Message]) -> None:
+    if messages:
+        size = sum(len(message.body.encode()) for message in messages)
+        queue.tally(received=len(messages), received_bytes=size)
+    else:
+        queue.tally(empty_receives=1)
+
+
+def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Message]:
+    """Messages of several shards by send time (RWD-10, RWD-12); those of a group, or shard, keep their order."""
+    if len(by_shard) < 2:
+        return by_shard[0] if by_shard else []
+    if queue.fifo:
+        groups: dict[str | None, list[Message]] = {}
+        for message in itertools.chain.from_iterable(by_shard):
+            groups.setdefault(message.group_id, []).append(message)
+        by_shard = list(groups.values())
+    return list(heapq.merge(*by_shard, key=lambda message: message.sent_at))
+
+
 def _messages(queue: OpenQueue, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
     signer = receipt_handles.HandleSigner(queue.key, shard.shard, claimed.lease_id, queue.row.handle_key)
     rows, unreadable = _rows(queue, shard, claimed)
+    settler = Settler(queue)
     found = {
-        offset: received_message(row, claimed, span, signer.sign(offset), names, _sequence(queue, shard, offset))
+        offset: received_message(
+            row, claimed, span, signer.sign(offset), names, _sequence(queue, shard, offset), settler
+        )
         for span in claimed.spans
         for offset in range(span.first, span.last + 1)
         if (row := rows.get(offset)) is not None

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from lakequeue.model.clock import from_micros
-from lakequeue.model.messages import AttributeValue, Message, select_attributes
+from lakequeue.model.messages import AttributeValue, Message, Settler, attach, select_attributes
 from lakequeue.model.states import MessageState
 from lakequeue.shard.commands import ClaimedSpan, ClaimResult
 from lakequeue.shard.runs import Run
@@ -69,12 +69,13 @@ def received_message(
     handle: str,
     names: Sequence[str],
     sequence: str | None,
+    settler: Settler,
 ) -> Message:
     """A received message; ``names`` selects its attributes (MSA-4)."""
     system = {"AWSTraceHeader": row["trace_header"]}
     if row["source_receive_count"] is not None:
         system["DeadLetterQueueSourceArn"] = row["source_queue"]
-    return Message(
+    message = Message(
         message_id=row["message_id"],
         receipt_handle=handle,
         body=row["body"],
@@ -90,6 +91,8 @@ def received_message(
         received_at=from_micros(claimed.received_at),
         visible_at=from_micros(claimed.visible_at),
     )
+    attach(message, settler)
+    return message
 
 
 def peeked_message(row: Mapping[str, Any], state: MessageState, run: Run) -> PeekedMessage:

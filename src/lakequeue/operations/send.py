@@ -56,7 +56,7 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
             elif isinstance(outcome, BatchFailure):
                 result.failed.append(outcome)
             else:
-                result.failed.append(BatchFailure.of(id, outcome))
+                result.failed.append(BatchFailure.of(id, outcome, queue.attributes.profile))
         call.messages = len(result.successful)
         return result
 
@@ -134,7 +134,10 @@ def _append(
                 del left[index]
                 done[index] = _result(entries[index], place, shard.shard, attributes.fifo)
         if not left:
-            return done
+            break
+    queue.tally(sent=len(done), sent_bytes=sum(len(entries[index].body.encode()) for index in done))
+    if not left:
+        return done
     full = OverLimit("The queue stores as many messages as it may; delete some or raise MaxStoredMessages.")
     return done | dict.fromkeys(left, full)
 

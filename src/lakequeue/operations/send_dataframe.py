@@ -1,16 +1,19 @@
-"""Sends the rows of a DataFrame, and completes interrupted bulk sends."""
+"""Sends many rows at once, of a DataFrame or staged elsewhere, and completes interrupted bulk sends."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakequeue.operations.send import in_turn
 from lakequeue.runtime import calls
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.storage.bulk import commit_files
-from lakequeue.storage.bulk.manifests import SendKey
-from lakequeue.storage.bulk.send import send_frame
+from lakequeue.storage.bulk import commit_files, write_files
+from lakequeue.storage.bulk.manifests import Manifest, SendKey
+from lakequeue.storage.bulk.send import Stage, check_rows, send_rows
+from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.layout import stream_id
 
 if TYPE_CHECKING:
@@ -27,10 +30,37 @@ def bulk_send(
     queue: OpenQueue, spark: SparkSession, df: DataFrame, name: SendKey | None, order_by: str | None
 ) -> int:
     """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
-    with queue.service("send_dataframe") as call:
+    columns = write_files.columns_of(df)
+
+    def stage(tables: Folder, staging: Staging) -> Manifest:
+        return write_files.stage(spark, df, tables, staging)
+
+    return send_staged(queue, columns, name, order_by, stage)
+
+
+def send_staged(
+    queue: OpenQueue,
+    columns: Sequence[tuple[str, str]],
+    name: SendKey | None,
+    order_by: str | None,
+    stage: Stage,
+    verb: str = "send_dataframe",
+) -> int:
+    """Sends the rows that ``stage`` writes; it is called again if attributes change meanwhile.
+
+    Args:
+        queue: the queue.
+        columns: names and types of the rows' columns.
+        name: makes the send repeatable; None: it is not.
+        order_by: column that orders the messages of each group, on FIFO queues.
+        stage: checks and writes the rows below the queue's directory, in one process or many.
+        verb: name of the operation in log and metrics.
+    """
+    with queue.service(verb) as call:
         while True:
+            check_rows(queue.attributes, columns, order_by)
             try:
-                rows = send_frame(_target(queue), spark, df, name, queue.now, order_by)
+                rows = send_rows(_target(queue), name, queue.now, stage, order_by)
             except StaleAttributes:
                 queue.renew()
                 continue

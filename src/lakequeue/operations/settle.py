@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from lakequeue.errors import QueueClientError, QueueServiceError
+import attrs
+
+from lakequeue.errors import CMQ_ALL_FAILED, CMQ_SOME_FAILED, QueueClientError, QueueServiceError
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration
@@ -17,6 +20,19 @@ _Maker = Callable[[int, str, str], Command]
 """Makes a command from offset, lease id and receipt handle."""
 
 
+@attrs.frozen
+class Settler:
+    """Settles the messages of one receive."""
+
+    queue: OpenQueue
+
+    def delete(self, receipt_handle: str) -> None:
+        delete(self.queue, receipt_handle)
+
+    def change_visibility(self, receipt_handle: str, visibility_timeout: Duration) -> None:
+        change_visibility(self.queue, receipt_handle, visibility_timeout)
+
+
 def delete(queue: OpenQueue, receipt_handle: str) -> None:
     """Deletes a received message (RCP-6, RCP-10)."""
     with queue.service("delete") as call:
@@ -27,7 +43,11 @@ def delete(queue: OpenQueue, receipt_handle: str) -> None:
 def delete_batch(queue: OpenQueue, handles: Sequence[str]) -> BatchResult:
     """Deletes several messages, with a result for each (DEL-10)."""
     with queue.service("delete_batch") as call:
-        return _settle(call, queue, list(handles), [Delete] * len(handles))
+        result = _settle(call, queue, list(handles), [Delete] * len(handles))
+        if queue.attributes.profile != "cmq":
+            return result
+        failed = CMQ_SOME_FAILED if result.successful else CMQ_ALL_FAILED
+        return attrs.evolve(result, cmq_code=failed if result.failed else 0)
 
 
 def change_visibility(queue: OpenQueue, receipt_handle: str, visibility_timeout: Duration) -> None:
@@ -65,7 +85,7 @@ def _change_to(timeout: int) -> _Maker:
 def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
     """Settles one receipt or raises its error."""
     shard, command = _command(queue, text, make)
-    queue.command(queue.shards[shard], command)
+    _count(queue, [(command, queue.command(queue.shards[shard], command))])
 
 
 def _settle(
@@ -93,6 +113,8 @@ def _settle(
                 raise
             refusals.update((index, error) for index, _ in commands)
             continue
+        done = [(command, result) for (_, command), result in zip(commands, results, strict=True)]
+        _count(queue, [(command, result.value) for command, result in done if result.error is None])
         refusals.update((index, result.error) for (index, _), result in zip(commands, results, strict=True))
     batch = BatchResult()
     for index, text in enumerate(texts):
@@ -100,9 +122,17 @@ def _settle(
         if refusal is None:
             batch.successful.append(BatchSuccess(str(index), receipt_handle=text))
         else:
-            batch.failed.append(BatchFailure.of(str(index), refusal))
+            batch.failed.append(BatchFailure.of(str(index), refusal, queue.attributes.profile))
     call.messages = len(batch.successful)
     return batch
+
+
+def _count(queue: OpenQueue, done: Sequence[tuple[Command, Any]]) -> None:
+    """Counts what commands did: a delete by an older handle removes nothing, a timeout of 0 extends nothing."""
+    queue.tally(
+        deleted=sum(isinstance(command, Delete) and bool(removed) for command, removed in done),
+        extended=sum(isinstance(command, ChangeVisibility) and command.timeout > 0 for command, _ in done),
+    )
 
 
 def _command(queue: OpenQueue, text: str, make: _Maker) -> tuple[int, Command]:

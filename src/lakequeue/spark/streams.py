@@ -13,7 +13,8 @@ from lakequeue.model.clock import Duration
 from lakequeue.operations import send_dataframe
 from lakequeue.spark import checkpoint as checkpoints
 from lakequeue.storage.bulk.manifests import SendKey
-from lakequeue.storage.bulk.send import check_frame
+from lakequeue.storage.bulk.send import check_rows
+from lakequeue.storage.bulk.write_files import columns_of
 from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def stream_to_queue(
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
-    check_frame(q.runtime.attributes, df, order_by)
+    check_rows(q.runtime.attributes, columns_of(df), order_by)
     writer = _with_trigger(df.writeStream, trigger, [])
     q.runtime.root.allow(df.sparkSession)
     place = checkpoints.claim(df.sparkSession, checkpoint, q, "stream_to_queue")

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 _REFUSED = r"[\x00-\x08\x0B\x0C\x0E-\x1F\x{FFFE}\x{FFFF}]"
+ALLOWED = r"[\t\n\r\x20-\x{D7FF}\x{E000}-\x{FFFD}\x{10000}-\x{10FFFF}]"
+"""A regular expression of Arrow for a character that messages may have."""
 _ALLOWED_CONTROLS = (0x09, 0x0A, 0x0D)
 _FIRST_BYTE_OF_NONCHARACTERS = 0xEF
 _THREADS = 2
@@ -29,13 +31,14 @@ def rows_with_refused_characters(paths: Sequence[str]) -> int:
 def _count(path: str) -> int:
     with pq.ParquetFile(path) as file:
         return sum(
-            _count_chunk(chunk)
+            count_refused(chunk)
             for group in range(file.num_row_groups)
             for chunk in file.read_row_group(group, columns=["body"], use_threads=False)["body"].chunks
         )
 
 
-def _count_chunk(bodies: pa.StringArray) -> int:
+def count_refused(bodies: pa.StringArray) -> int:
+    """Number of texts with control characters or noncharacters."""
     if not _suspicious(bodies):
         return 0
     return pc.sum(pc.match_substring_regex(bodies, _REFUSED)).as_py() or 0

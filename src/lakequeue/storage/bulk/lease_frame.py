@@ -41,6 +41,8 @@ class LeasePlace(NamedTuple):
     first_position: int
     last_position: int
     receive_count: int = 1
+    size: int = 0
+    """Bytes of the file; 0 if they are not known."""
 
 
 @attrs.frozen

@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
-import attrs
-
-from lakequeue.errors import InvalidMessageContents, InvalidParameterValue, QueueServiceError
+from lakequeue.model.messages import MAX_ATTRIBUTES
+from lakequeue.storage.bulk.message_rules import RowRules, Rule
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
-INPUT_COLUMNS = ("body", "delay_seconds", "group_id", "dedup_id", "message_attributes")
-ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
-_FOREVER = 10_000_000_000.0
-"""Seconds: the largest delay that makes a valid instant, where a profile has no limit."""
 _OTHERS = "\\x7f-\\ud7ff\\ue000-\\ufffd\\x{10000}-\\x{10ffff}"
 # Java matches a class of single characters from a bit set, several times faster than ranges
 _ASCII = "".join(f"\\x{code:02x}" for code in (9, 10, 13, *range(32, 127)))
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
-
-
-@attrs.frozen
-class Fifo:
-    """Options of a FIFO queue for the rows of a DataFrame."""
-
-    shards: int = 1
-    content_based_deduplication: bool = False
-    dedup_by_group: bool = False
-    order_by: str | None = None
-    """Column that the messages of a group are ordered by; None: the order of the DataFrame."""
-
-
-class Rule(NamedTuple):
-    name: str
-    verb: str
-    text: str
-    error: type[QueueServiceError] = InvalidParameterValue
-
-    def describe(self, count: int) -> str:
-        if count != 1:
-            return f"{count:,} rows {self.verb} {self.text}"
-        return f"1 row {_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
-
-
-_SINGULAR = {"have": "has", "are": "is"}
-
-
-CHARACTERS = Rule("characters", "have", "characters that are not allowed (SND-12)", InvalidMessageContents)
+_IDENTIFIER = r"^[!-~]{1,128}\z"
 
 
 def allowed_characters() -> Column:
@@ -58,89 +25,75 @@ def allowed_characters() -> Column:
     return body.rlike(f"^[{_ASCII}]*\\z") | body.rlike(f"^[{_ASCII}{_OTHERS}]*\\z")
 
 
-def check_columns(df: DataFrame, order_by: str | None = None) -> None:
-    types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
-    unknown = sorted(set(types) - {*INPUT_COLUMNS, order_by})
-    if unknown:
-        raise InvalidParameterValue(
-            f"Columns {', '.join(unknown)} are not known; a DataFrame of messages has {', '.join(INPUT_COLUMNS)}."
-        )
-    if len(df.columns) != len(types):
-        raise InvalidParameterValue("A column appears more than once.")
-    if "body" not in types:
-        raise InvalidParameterValue("The column body is missing.")
-    for name in ("body", "group_id", "dedup_id"):
-        if types.get(name, "string") not in ("string", "void"):
-            raise InvalidParameterValue(f"The column {name} is {types[name]}, it must be string.")
-    delay = types.get("delay_seconds", "double")
-    if delay not in ("tinyint", "smallint", "int", "bigint", "float", "double", "void") and "decimal" not in delay:
-        raise InvalidParameterValue(f"The column delay_seconds is {delay}, it must be a number of seconds.")
-    attributes = types.get("message_attributes", ATTRIBUTES)
-    if attributes not in (ATTRIBUTES, "map<string,string>", "void"):
-        raise InvalidParameterValue(
-            f"The column message_attributes is {attributes}, it must be map<string,string> or {ATTRIBUTES}."
-        )
-    if order_by is not None and order_by not in types:
-        raise InvalidParameterValue(f"The column {order_by}, which order_by names, is missing.")
-
-
-def row_rules(
-    given: set[str],
-    max_bytes: int,
-    max_delay: float | None,
-    fifo: Fifo | None,
-    count_attributes: bool,
-) -> list[tuple[Rule, Column]]:
+def broken_rules(given: Collection[str], rules: RowRules) -> list[tuple[Rule, Column]]:
     """Rules, each with the condition under which a row breaks it; missing columns cost nothing."""
+    return [(rule, _CONDITIONS[rule.name](given, rules)) for rule in rules.of(given)]
+
+
+def _missing(given: Collection[str], rules: RowRules) -> Column:
     from pyspark.sql import functions as F
 
-    body = F.col("body")
-    size = F.octet_length(body)
-    rules: list[tuple[Rule, Column]] = [
-        (Rule("missing", "have", "no body (SND-1)"), body.isNull() | (F.octet_length(body) == 0)),
-    ]
-    if "message_attributes" in given:
-        if count_attributes:
-            size = size + F.coalesce(_attribute_bytes(), F.lit(0))
-        rules.append(
-            (
-                Rule("attributes", "break", "the rules for message attributes (MSA-3)"),
-                ~F.coalesce(_attributes_allowed(), F.lit(False)) & F.col("message_attributes").isNotNull(),
-            )
-        )
-    rules.insert(1, (Rule("size", "are", f"longer than {max_bytes} bytes (SND-2)"), size > max_bytes))
-    if "delay_seconds" in given:
-        delay = F.col("delay_seconds")
-        if fifo is not None:
-            rules.append((Rule("delay", "have", "a delay, which FIFO queues refuse (SND-6)"), delay != 0))
-        else:
-            limit = _FOREVER if max_delay is None else max_delay
-            text = f"a delay_seconds outside 0..{limit:g} (DLY-3)"
-            rules.append((Rule("delay", "have", text), ~delay.between(0, limit)))
-    identifier = r"^[!-~]{1,128}\z"
-    if fifo is not None:
-        group = F.col("group_id")
-        rules.append(
-            (
-                Rule("group", "have", "no valid group_id (SND-4)"),
-                ~F.coalesce(group.rlike(identifier), F.lit(False)),
-            )
-        )
-        dedup = F.col("dedup_id")
-        rules.append((Rule("dedup", "have", "an invalid dedup_id (SND-13)"), ~dedup.rlike(identifier)))
-        if not fifo.content_based_deduplication:
-            rules.append((Rule("no_dedup", "have", "no dedup_id (SND-5)"), dedup.isNull()))
-        if fifo.order_by is not None:
-            rules.append((Rule("order", "have", f"no {fifo.order_by} to order by"), F.col("_order").isNull()))
-    else:
-        if "group_id" in given:
-            rules.append(
-                (Rule("group", "have", "an invalid group_id (SND-13)"), ~F.col("group_id").rlike(identifier))
-            )
-        if "dedup_id" in given:
-            text = "a dedup_id, which standard queues refuse (SND-14)"
-            rules.append((Rule("dedup", "have", text), F.col("dedup_id").isNotNull()))
-    return rules
+    return F.col("body").isNull() | (F.octet_length("body") == 0)
+
+
+def _size(given: Collection[str], rules: RowRules) -> Column:
+    from pyspark.sql import functions as F
+
+    size = F.octet_length("body")
+    if "message_attributes" in given and rules.count_attributes:
+        size = size + F.coalesce(_attribute_bytes(), F.lit(0))
+    return size > rules.max_bytes
+
+
+def _attributes(given: Collection[str], rules: RowRules) -> Column:
+    from pyspark.sql import functions as F
+
+    return ~F.coalesce(_attributes_allowed(), F.lit(False)) & F.col("message_attributes").isNotNull()
+
+
+def _delay(given: Collection[str], rules: RowRules) -> Column:
+    from pyspark.sql import functions as F
+
+    delay = F.col("delay_seconds")
+    return delay != 0 if rules.fifo is not None else ~delay.between(0, rules.longest_delay)
+
+
+def _group(given: Collection[str], rules: RowRules) -> Column:
+    from pyspark.sql import functions as F
+
+    valid = F.col("group_id").rlike(_IDENTIFIER)
+    return ~valid if rules.fifo is None else ~F.coalesce(valid, F.lit(False))
+
+
+def _dedup(given: Collection[str], rules: RowRules) -> Column:
+    from pyspark.sql import functions as F
+
+    dedup = F.col("dedup_id")
+    return dedup.isNotNull() if rules.fifo is None else ~dedup.rlike(_IDENTIFIER)
+
+
+def _no_dedup(given: Collection[str], rules: RowRules) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col("dedup_id").isNull()
+
+
+def _order(given: Collection[str], rules: RowRules) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col("_order").isNull()
+
+
+_CONDITIONS: dict[str, Callable[[Collection[str], RowRules], Column]] = {
+    "missing": _missing,
+    "size": _size,
+    "attributes": _attributes,
+    "delay": _delay,
+    "group": _group,
+    "dedup": _dedup,
+    "no_dedup": _no_dedup,
+    "order": _order,
+}
 
 
 def _attribute_bytes() -> Column:
@@ -176,12 +129,4 @@ def _attributes_allowed() -> Column:
         "message_attributes", lambda name, value: F.coalesce(name_allowed(name, value), F.lit(False))
     )
     count = F.size("message_attributes")
-    return (count <= 10) & (F.size(good) == count)
-
-
-def refuse(broken: Sequence[tuple[Rule, int]]) -> None:
-    if broken:
-        said = "; ".join(rule.describe(count) for rule, count in broken)
-        # one error for the call: that for characters only if nothing else is wrong
-        error = broken[0][0].error if len({rule.error for rule, _ in broken}) == 1 else InvalidParameterValue
-        raise error(f"Nothing was sent: {said}.")
+    return (count <= MAX_ATTRIBUTES) & (F.size(good) == count)

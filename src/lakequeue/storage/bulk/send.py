@@ -1,23 +1,24 @@
-"""Bulk sends: a DataFrame is written as files once, which are then committed to each shard."""
+"""Bulk sends: rows are written as files once, which are then committed to each shard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from lakequeue.errors import InvalidParameterValue, QueueServiceError
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.storage.bulk import commit_files, manifests, write_files
+from lakequeue.storage.bulk import commit_files, manifests
 from lakequeue.storage.bulk.commit_files import Target
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
-from lakequeue.storage.bulk.row_rules import Fifo, check_columns
+from lakequeue.storage.bulk.message_rules import Fifo, RowRules, check_columns
+from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.folder import Folder
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+Stage = Callable[[Folder, Staging], Manifest]
+"""Checks and writes the rows of a send below the queue's directory; they may come from anywhere."""
 
 
-def check_frame(attributes: QueueAttributes, df: DataFrame, order_by: str | None) -> None:
+def check_rows(attributes: QueueAttributes, columns: Sequence[tuple[str, str]], order_by: str | None) -> None:
     """Refuses columns that make no messages, whatever the rows are.
 
     Raises:
@@ -25,30 +26,36 @@ def check_frame(attributes: QueueAttributes, df: DataFrame, order_by: str | None
     """
     if order_by is not None and not attributes.fifo:
         raise InvalidParameterValue.of(order_by, "order_by", "Standard queues keep no order.")
-    check_columns(df, order_by)
+    check_columns(columns, order_by)
 
 
-def send_frame(
-    target: Target,
-    spark: SparkSession,
-    df: DataFrame,
-    key: SendKey | None,
-    now: Callable[[], int],
-    order_by: str | None = None,
+def row_rules(attributes: QueueAttributes, order_by: str | None = None) -> RowRules:
+    """What rows must obey that are sent to a queue."""
+    delay = attributes.limits("delay")
+    return RowRules(
+        max_bytes=attributes.maximum_message_size,
+        default_delay=attributes.delay_micros / 1_000_000,
+        max_delay=None if delay.high is None else float(delay.high),
+        fifo=_fifo(attributes, order_by) if attributes.fifo else None,
+        count_attributes=attributes.profile_rules.attributes_count_in_size,
+    )
+
+
+def send_rows(
+    target: Target, key: SendKey | None, now: Callable[[], int], stage: Stage, order_by: str | None = None
 ) -> int:
-    """Sends the rows of ``df``; returns how many were added, 0 if ``key`` was sent before.
+    """Sends the rows that ``stage`` writes; returns how many were added, 0 if ``key`` was sent before.
 
     Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``now`` is called for
-    each commit, as writing may take minutes, and delays and deduplication count from the commit.
+    each commit, as writing may take minutes, and delays and deduplication count from the commit. ``stage`` is not
+    called if the files of an earlier attempt wait.
 
     Raises:
-        InvalidParameterValue, InvalidMessageContents: rows break a rule, or ``order_by`` is not for this queue;
-            nothing was sent.
+        InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
         OverLimit: the queue has no room for all of them (QUE-21).
         StaleAttributes: nothing was sent; repeat with the newest attributes.
         QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
     """
-    check_frame(target.attributes, df, order_by)
     key = key or SendKey.new()
     manifest = None
     if not key.anonymous:
@@ -62,7 +69,8 @@ def send_frame(
             # a stream has no other key; its source still has the rows
             manifests.forget(target.tables, key.files)
             manifest = None
-    manifest = manifest or _stage(target, spark, df, key, order_by)
+    if manifest is None:
+        manifest = stage(target.tables, Staging.new(key, target.shards, row_rules(target.attributes, order_by)))
     if not manifest.rows:
         if key.of_stream or key.anonymous:
             manifests.discard(target.tables, key.files)
@@ -82,23 +90,6 @@ def send_frame(
     elif key.anonymous or key.of_stream:  # there are many of them, and the compactor may run rarely
         manifests.forget(target.tables, key.files)
     return rows
-
-
-def _stage(target: Target, spark: SparkSession, df: DataFrame, key: SendKey, order_by: str | None) -> Manifest:
-    attributes = target.attributes
-    delay = attributes.limits("delay")
-    return write_files.stage(
-        spark,
-        df,
-        target.tables,
-        target.shards,
-        key,
-        max_bytes=attributes.maximum_message_size,
-        default_delay=attributes.delay_micros / 1_000_000,
-        max_delay=None if delay.high is None else float(delay.high),
-        fifo=_fifo(attributes, order_by) if attributes.fifo else None,
-        count_attributes=attributes.profile_rules.attributes_count_in_size,
-    )
 
 
 def _fifo(attributes: QueueAttributes, order_by: str | None) -> Fifo:

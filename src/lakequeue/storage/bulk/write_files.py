@@ -1,27 +1,25 @@
-"""Writing the files of a bulk send: ``stage`` leaves files and a manifest below the tables, without a commit."""
+"""Writing the files of a bulk send with Spark: ``stage`` leaves files and a manifest, without a commit."""
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lakequeue.errors import InvalidParameterValue
-from lakequeue.storage.bulk import manifests, staged_files
+from lakequeue.storage.bulk import staged_files
 from lakequeue.storage.bulk.characters import rows_with_refused_characters
-from lakequeue.storage.bulk.dedup import without_repeats
-from lakequeue.storage.bulk.manifests import Manifest, SendKey, WaitingFile
-from lakequeue.storage.bulk.partitions import file_count, repartition_by_number
-from lakequeue.storage.bulk.row_rules import (
+from lakequeue.storage.bulk.manifests import Manifest
+from lakequeue.storage.bulk.message_rules import (
     ATTRIBUTES,
     CHARACTERS,
+    TEXT_ATTRIBUTES,
     Fifo,
-    allowed_characters,
     check_columns,
-    refuse,
-    row_rules,
+    no_order,
 )
+from lakequeue.storage.bulk.partitions import file_count, repartition_by_number
+from lakequeue.storage.bulk.row_rules import allowed_characters, broken_rules
+from lakequeue.storage.bulk.staging import Staging
+from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.spark_session import quoted
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import spark_uri
@@ -30,35 +28,23 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-def stage(
-    spark: SparkSession,
-    df: DataFrame,
-    tables: Folder,
-    shards: Sequence[int],
-    name: SendKey,
-    *,
-    max_bytes: int,
-    default_delay: float = 0.0,
-    max_delay: float | None = None,
-    fifo: Fifo | None = None,
-    count_attributes: bool = True,
-) -> Manifest:
+def columns_of(df: DataFrame) -> list[tuple[str, str]]:
+    """Names and types of a DataFrame's columns."""
+    return [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
+
+
+def stage(spark: SparkSession, df: DataFrame, tables: Folder, staging: Staging) -> Manifest:
     """Checks and writes a DataFrame's messages below the queue's tables in one pass; commits nothing.
+
+    FIFO queues keep each group in order in one file (FIF-1), and of rows with the same deduplication id only the
+    first (DDP-1).
 
     Args:
         spark: the session that the DataFrame belongs to.
         df: columns ``body`` STRING, and optionally ``delay_seconds``, ``group_id``, ``dedup_id`` and
             ``message_attributes`` (name -> text, or name -> type, string_value, binary_value).
         tables: directory of the queue.
-        shards: get the files of a standard queue in turn.
-        name: the key of the send; message ids are derived from it and the row's place.
-        max_bytes: the largest message, in UTF-8 bytes (SND-2).
-        default_delay: seconds for rows without ``delay_seconds`` (DLY-9).
-        max_delay: largest delay a row may ask for, in seconds; None: any.
-        fifo: options of a FIFO queue, which keeps each group in order in one file (FIF-1), and of rows with the
-            same
-            deduplication id only the first (DDP-1); None on standard queues.
-        count_attributes: whether message attributes count towards ``max_bytes``.
+        staging: the attempt at the send.
 
     Returns:
         The manifest; that of an earlier attempt at the same send if there is one.
@@ -67,52 +53,31 @@ def stage(
         InvalidParameterValue: columns or rows break a rule; the message says which and how many. No file is left.
         InvalidMessageContents: likewise, for characters that are not allowed.
     """
+    check_columns(columns_of(df), staging.rules.order_by)
+    return staging.finish(tables, lambda: _written(spark, df, staging.messages(tables), staging))
+
+
+def _written(spark: SparkSession, df: DataFrame, messages: Folder, staging: Staging) -> list[DataFile]:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    check_columns(df, None if fifo is None else fifo.order_by)
-    source = _normalized(df, None if fifo is None else fifo.order_by)
-    here = tables.local is not None
-    rules = row_rules(set(df.columns), max_bytes, max_delay, fifo, count_attributes)
+    rules, given, here = staging.rules, set(df.columns), messages.local is not None
+    rows = _normalized(df, rules.order_by)
+    conditions = broken_rules(given, rules)
     if not here:  # fetching the files to check their bytes would cost more than Spark's regular expression
-        rules.append((CHARACTERS, ~allowed_characters()))
+        conditions.append((CHARACTERS, ~allowed_characters()))
     observation = Observation(f"lakequeue-{uuid.uuid4().hex}")
-    broken = [F.count_if(condition).alias(rule.name) for rule, condition in rules]
-    folder, first = staged_files.new_folder(name.files), shards[0]
-    messages = tables / f"{first}/messages"
-    try:
-        rows = source.observe(observation, *broken)
-        rows = _delayed(rows, default_delay) if fifo is None else _grouped(spark, rows, fifo)
-        target = spark_uri(f"{messages.uri}/{folder}")
-        _rows(rows, name.files).write.mode("error").options(**_PARQUET).parquet(target)
-        counts = observation.get
-        files = list(staged_files.list_files(messages, folder))
-        broken_rules = [(rule, counts[rule.name]) for rule, _ in rules if counts[rule.name]]
-        if here:
-            paths = [messages.path(file.path) for file in files]
-            count = rows_with_refused_characters(paths)
-            broken_rules += [(CHARACTERS, count)] if count else []
-        refuse(broken_rules)
-        if fifo is not None:
-            files = without_repeats(messages, files, fifo.dedup_by_group)
-            places = [staged_files.shard_of(messages, file, fifo.shards) for file in files]
-        else:
-            places = [shards[number % len(shards)] for number in range(len(files))]
-        for file, shard in zip(files, places, strict=True):
-            staged_files.move_file(tables, file, first, shard)
-    except BaseException:
-        for shard in shards:
-            with contextlib.suppress(Exception):  # VACUUM removes what is left
-                staged_files.delete_folder(tables / f"{shard}/messages", folder)
-        raise
-    app_id = None if name.anonymous and len(set(places)) == 1 else name.app_id
-    manifest = Manifest(name.files, app_id, name.version, list(map(WaitingFile, places, files)))
-    there = manifests.write_manifest(tables, manifest)
-    if there != manifest:  # another attempt at the same send was quicker; its files are used
-        for shard in set(places):
-            with contextlib.suppress(Exception):  # VACUUM removes what is left
-                staged_files.delete_folder(tables / f"{shard}/messages", folder)
-    return there
+    rows = rows.observe(observation, *(F.count_if(condition).alias(rule.name) for rule, condition in conditions))
+    rows = _delayed(rows, rules.default_delay) if rules.fifo is None else _grouped(spark, rows, rules.fifo)
+    target = spark_uri(f"{messages.uri}/{staging.folder}")
+    _rows(rows, staging.key.files).write.mode("error").options(**_PARQUET).parquet(target)
+    counts = observation.get
+    files = list(staged_files.list_files(messages, staging.folder))
+    if here:
+        paths = [messages.path(file.path) for file in files]
+        counts = {**counts, CHARACTERS.name: rows_with_refused_characters(paths)}
+    rules.refuse(given, counts)
+    return files
 
 
 # -- writing ---------------------------------------------------------------------------------------------------
@@ -138,13 +103,13 @@ def _normalized(df: DataFrame, order_by: str | None) -> DataFrame:
     """All input columns with their types, ``_order``, and ``_number`` from monotonically_increasing_id."""
     from pyspark.sql import functions as F
 
-    types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
+    types = dict(columns_of(df))
 
     def column(name: str, type_: str) -> Column:
         return (F.col(name) if name in types else F.lit(None)).cast(type_).alias(name)
 
     attributes = column("message_attributes", ATTRIBUTES)
-    if types.get("message_attributes") == "map<string,string>":
+    if types.get("message_attributes") == TEXT_ATTRIBUTES:
         attributes = F.transform_values(
             "message_attributes",
             lambda _, value: F.struct(
@@ -187,7 +152,7 @@ def _grouped(spark: SparkSession, df: DataFrame, fifo: Fifo) -> DataFrame:
         _ = rows.schema  # through Spark Connect, this asks for the analysis
     except AnalysisException:
         type_ = df.schema["_order"].dataType.simpleString()
-        raise InvalidParameterValue(f"The column {fifo.order_by} is {type_}, which has no order.") from None
+        raise no_order(str(fifo.order_by), type_) from None
     rows = rows.withColumn(
         "delay_seconds", F.lit(None).cast("double")
     )  # the queue's, whatever it is then (DLY-10)

@@ -165,14 +165,15 @@ class SparkTable:
                 raise LostRace(f"{app_id} had reached {version} before")
         self.refresh()
 
-    def landed(self, token: str, since: int) -> bool:
+    def landed(self, token: str, since: int) -> bool | None:
         from delta.tables import DeltaTable
 
         behind = self.version - since
         if behind <= 0:
-            return False
+            return None
         history = DeltaTable.forPath(self._session, self._uri).history(behind)
-        return any(row.userMetadata == token for row in history.select("userMetadata").collect())
+        read = [row.userMetadata for row in history.select("userMetadata").collect()]
+        return token in read or (False if len(read) == behind else None)
 
     def unused(self, hours: float) -> list[str]:
         self.refresh()

@@ -1,0 +1,152 @@
+"""The rules for rows of a bulk send, and what a refusal says; how rows are judged is up to Spark or Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import attrs
+
+from lakequeue.errors import InvalidMessageContents, InvalidParameterValue, QueueServiceError
+
+INPUT_COLUMNS = ("body", "delay_seconds", "group_id", "dedup_id", "message_attributes")
+ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
+TEXT_ATTRIBUTES = "map<string,string>"
+FOREVER = 10_000_000_000.0
+"""Seconds: the largest delay that makes a valid instant, where a profile has no limit."""
+
+_NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
+
+
+@attrs.frozen
+class Fifo:
+    """Options of a FIFO queue for the rows of a bulk send."""
+
+    shards: int = 1
+    content_based_deduplication: bool = False
+    dedup_by_group: bool = False
+    order_by: str | None = None
+    """Column that the messages of a group are ordered by; None: the order of the rows."""
+
+
+class Rule(NamedTuple):
+    name: str
+    verb: str
+    text: str
+    error: type[QueueServiceError] = InvalidParameterValue
+
+    def describe(self, count: int) -> str:
+        if count != 1:
+            return f"{count:,} rows {self.verb} {self.text}"
+        return f"1 row {_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
+
+
+_SINGULAR = {"have": "has", "are": "is"}
+
+CHARACTERS = Rule("characters", "have", "characters that are not allowed (SND-12)", InvalidMessageContents)
+
+
+@attrs.frozen
+class RowRules:
+    """What the rows of a bulk send must obey; a value, so that any process can judge rows by it.
+
+    Attributes:
+        max_bytes: the largest message, in UTF-8 bytes (SND-2).
+        default_delay: seconds for rows without ``delay_seconds`` (DLY-9).
+        max_delay: largest delay a row may ask for, in seconds; None: any.
+        fifo: options of a FIFO queue; None on standard queues.
+        count_attributes: whether message attributes count towards ``max_bytes``.
+    """
+
+    max_bytes: int
+    default_delay: float = 0.0
+    max_delay: float | None = None
+    fifo: Fifo | None = None
+    count_attributes: bool = True
+
+    @property
+    def order_by(self) -> str | None:
+        return None if self.fifo is None else self.fifo.order_by
+
+    @property
+    def longest_delay(self) -> float:
+        """Seconds."""
+        return FOREVER if self.max_delay is None else self.max_delay
+
+    def of(self, given: Collection[str]) -> list[Rule]:
+        """The rules for rows with these columns, in the order in which a refusal names them."""
+        rules = [
+            Rule("missing", "have", "no body (SND-1)"),
+            Rule("size", "are", f"longer than {self.max_bytes} bytes (SND-2)"),
+        ]
+        if "message_attributes" in given:
+            rules.append(Rule("attributes", "break", "the rules for message attributes (MSA-3)"))
+        if "delay_seconds" in given:
+            outside = f"a delay_seconds outside 0..{self.longest_delay:g} (DLY-3)"
+            refused = "a delay, which FIFO queues refuse (SND-6)"
+            rules.append(Rule("delay", "have", outside if self.fifo is None else refused))
+        if self.fifo is not None:
+            rules.append(Rule("group", "have", "no valid group_id (SND-4)"))
+            rules.append(Rule("dedup", "have", "an invalid dedup_id (SND-13)"))
+            if not self.fifo.content_based_deduplication:
+                rules.append(Rule("no_dedup", "have", "no dedup_id (SND-5)"))
+            if self.fifo.order_by is not None:
+                rules.append(Rule("order", "have", f"no {self.fifo.order_by} to order by"))
+        else:
+            if "group_id" in given:
+                rules.append(Rule("group", "have", "an invalid group_id (SND-13)"))
+            if "dedup_id" in given:
+                rules.append(Rule("dedup", "have", "a dedup_id, which standard queues refuse (SND-14)"))
+        return rules
+
+    def refuse(self, given: Collection[str], broken: Mapping[str, int]) -> None:
+        """Raises if rows break rules; ``broken`` is the number of rows by the name of the rule.
+
+        Raises:
+            InvalidParameterValue: names the rules and the numbers.
+            InvalidMessageContents: likewise, if only characters are wrong.
+        """
+        rules = [rule for rule in (*self.of(given), CHARACTERS) if broken.get(rule.name)]
+        if rules:
+            said = "; ".join(rule.describe(broken[rule.name]) for rule in rules)
+            error = rules[0].error if len(rules) == 1 else InvalidParameterValue
+            raise error(f"Nothing was sent: {said}.")
+
+
+def check_columns(columns: Sequence[tuple[str, str]], order_by: str | None = None) -> None:
+    """Refuses columns that make no messages, whatever the rows are.
+
+    Args:
+        columns: names and types; the types are called as in Spark.
+        order_by: another column that may be there, and must.
+
+    Raises:
+        InvalidParameterValue: names the column.
+    """
+    types = dict(columns)
+    unknown = sorted(set(types) - {*INPUT_COLUMNS, order_by})
+    if unknown:
+        raise InvalidParameterValue(
+            f"Columns {', '.join(unknown)} are not known; a DataFrame of messages has {', '.join(INPUT_COLUMNS)}."
+        )
+    if len(columns) != len(types):
+        raise InvalidParameterValue("A column appears more than once.")
+    if "body" not in types:
+        raise InvalidParameterValue("The column body is missing.")
+    for name in ("body", "group_id", "dedup_id"):
+        if types.get(name, "string") not in ("string", "void"):
+            raise InvalidParameterValue(f"The column {name} is {types[name]}, it must be string.")
+    delay = types.get("delay_seconds", "double")
+    if delay not in (*_NUMBERS, "void") and "decimal" not in delay:
+        raise InvalidParameterValue(f"The column delay_seconds is {delay}, it must be a number of seconds.")
+    attributes = types.get("message_attributes", ATTRIBUTES)
+    if attributes not in (ATTRIBUTES, TEXT_ATTRIBUTES, "void"):
+        raise InvalidParameterValue(
+            f"The column message_attributes is {attributes}, it must be {TEXT_ATTRIBUTES} or {ATTRIBUTES}."
+        )
+    if order_by is not None and order_by not in types:
+        raise InvalidParameterValue(f"The column {order_by}, which order_by names, is missing.")
+
+
+def no_order(order_by: str, type_: str) -> InvalidParameterValue:
+    return InvalidParameterValue(f"The column {order_by} is {type_}, which has no order.")

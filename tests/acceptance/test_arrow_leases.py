@@ -1,0 +1,137 @@
+"""Leases read as Arrow, without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakequeue import InvalidParameterValue, LakeQueue, Lease, Queue, QueueClientError, SendEntry
+from lakequeue.model import receipt_handles
+from lakequeue.operations import lease as operations
+from lakequeue.storage.bulk import lease_batches
+from lakequeue.storage.stores import Store
+from lakequeue.testing import ManualClock
+
+
+def sent(queue: Queue, count: int, **given: Any) -> None:
+    queue.send_batch([SendEntry(body=f"body {number}", **given) for number in range(count)])
+
+
+def leased(queue: Queue, **given: Any) -> Lease:
+    lease = queue.lease(**given)
+    assert lease is not None
+    return lease
+
+
+def operations_of(lease: Lease) -> operations.LeasedMessages:
+    return lease._leased
+
+
+@pytest.mark.spec("RCP-9", "SEQ-1")
+def test_a_lease_is_read_without_spark(lq: LakeQueue, clock: ManualClock) -> None:
+    queue = lq.create_queue("orders.fifo", fifo=True, shards=3, deduplication_scope="message_group")
+    attributes = {"text": "ü", "number": 7, "bytes": b"\x00"}
+    for number in range(9):
+        queue.send(f"body {number}", group_id=f"group {number}".replace(" ", "-"), dedup_id=f"d{number}",
+                   attributes=attributes)  # fmt: skip
+        clock.advance(1)
+    lease = leased(queue)
+    table = lease.arrow()
+    assert table.schema == lease_batches.SCHEMA
+    table.validate(full=True)
+    found = {row["body"]: row for row in table.to_pylist()}
+    assert found.keys() == {f"body {number}" for number in range(9)}
+    row = found["body 4"]
+    assert dict(row["message_attributes"]) == {
+        "text": {"type": "String", "string_value": "ü", "binary_value": None},
+        "number": {"type": "Number", "string_value": "7", "binary_value": None},
+        "bytes": {"type": "Binary", "string_value": None, "binary_value": b"\x00"},
+    }
+    assert (row["group_id"], row["dedup_id"], row["receive_count"]) == ("group-4", "d4", 1)
+    lease.release()
+    for message in queue.receive(max_messages=9):  # tells the same of each message, but for the receipt
+        row = found[message.body]
+        assert row["message_id"] == message.message_id
+        assert row["sent_at"] == message.sent_at
+        assert row["sequence_number"] == message.sequence_number
+
+
+@pytest.mark.spec("RCP-9")
+def test_its_handles_are_those_of_the_lease(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders", shards=2)
+    sent(queue, 20)
+    lease = leased(queue)
+    row = queue.runtime.row
+    for each in lease.arrow(["receipt_handle", "shard", "offset"]).to_pylist():
+        handle = receipt_handles.decode(each["receipt_handle"], row.key, row.handle_key)
+        assert (handle.shard, handle.offset) == (each["shard"], each["offset"])
+    [kept] = [each for each in lease.arrow().to_pylist() if each["body"] == "body 7"]
+    assert lease.delete_except([kept["receipt_handle"]]).done == 20
+    [message] = queue.receive(max_messages=10)
+    assert (message.body, message.receive_count) == ("body 7", 2)
+
+
+def test_what_is_left_between_settled_messages_is_read_in_one_pass_a_file(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders")
+    sent(queue, 50)
+    handles = [message.receipt_handle for message in queue.receive(max_messages=50)]
+    queue.delete_batch(handles[::3])
+    for handle in handles[1::3]:
+        queue.change_visibility(handle, 0)
+    places, _ = operations.stored(operations_of(first := leased(queue)))
+    assert len(places) == 17 and len(lease_batches.files_of(places)) == 1
+    assert [*first.batches()][0]["body"].to_pylist() == [f"body {number}" for number in range(1, 50, 3)]
+    first.release()
+    for handle in handles[2::3]:
+        queue.change_visibility(handle, 0)
+    rest = leased(queue).arrow(["body", "receive_count", "offset"])
+    assert rest["offset"].to_pylist() == [offset for offset in range(50) if offset % 3]
+    assert rest["receive_count"].to_pylist() == [3 if offset % 3 == 1 else 2 for offset in range(50) if offset % 3]
+    assert rest["body"].to_pylist() == [f"body {offset}" for offset in range(50) if offset % 3]
+
+
+def test_another_process_reads_a_place_from_values_alone(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders", shards=2)
+    sent(queue, 10)
+    values = pickle.dumps(operations.stored(operations_of(leased(queue))))
+    places, columns = pickle.loads(values)
+    bodies = []
+    for place in places:
+        for batch in lease_batches.read_places(Store(lq.root), [place], columns, ["body"]):
+            assert batch.schema.names == ["body"]
+            bodies += batch["body"].to_pylist()
+    assert sorted(bodies) == sorted(f"body {number}" for number in range(10))
+
+
+def test_columns_are_chosen_and_unknown_ones_refused(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders")
+    sent(queue, 1)
+    lease = leased(queue)
+    assert lease.arrow("body").to_pylist() == [{"body": "body 0"}]
+    assert lease.arrow(["offset", "body"]).column_names == ["offset", "body"]
+    with pytest.raises(InvalidParameterValue, match="^Columns a, b are not known; a lease has message_id, "):
+        lease.batches(["b", "body", "a"])
+
+
+def test_a_file_that_is_gone_is_told_in_one_line(lq: LakeQueue, tmp_path: Path) -> None:
+    queue = lq.create_queue("orders")
+    sent(queue, 1)
+    lease = leased(queue)
+    reader = lease.batches()
+    for path in tmp_path.glob("root/q/*/0/messages/**/*.parquet"):
+        path.unlink()
+    with pytest.raises(QueueClientError, match="root: .*") as caught:
+        reader.read_all()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_lease_on_an_object_store_is_read_without_spark(s3_root: str) -> None:
+    queue = LakeQueue(s3_root).create_queue("orders")
+    sent(queue, 3)
+    table = leased(queue).arrow()
+    assert isinstance(table, pa.Table)
+    assert table["body"].to_pylist() == ["body 0", "body 1", "body 2"]

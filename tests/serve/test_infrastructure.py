@@ -1,0 +1,111 @@
+"""The sequences of tools that keep infrastructure as it was declared, as Terraform does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+ARN = "arn:aws:sqs:local:000000000000:"
+POLICY = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {"Sid": "s", "Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": f"{ARN}any"}
+    ],
+}
+COMMON = {
+    "DelaySeconds": "7",
+    "MaximumMessageSize": "2048",
+    "MessageRetentionPeriod": "86400",
+    "ReceiveMessageWaitTimeSeconds": "3",
+    "SqsManagedSseEnabled": "true",
+    "VisibilityTimeout": "77",
+}
+FIFO = {
+    "FifoQueue": "true",
+    "ContentBasedDeduplication": "true",
+    "DeduplicationScope": "messageGroup",
+    "FifoThroughputLimit": "perMessageGroupId",
+}
+
+
+def declared(kind: str) -> tuple[str, dict[str, Any]]:
+    """The end of the queues' names, and all attributes of one of them; those that are JSON as values."""
+    end = ".fifo" if kind == "fifo" else ""
+    given: dict[str, Any] = COMMON | {
+        "Policy": POLICY,
+        "RedrivePolicy": {"deadLetterTargetArn": f"{ARN}{kind}-dead{end}", "maxReceiveCount": 4},
+        "RedriveAllowPolicy": {"redrivePermission": "denyAll"},
+    }
+    return end, given | (FIFO if kind == "fifo" else {})
+
+
+def texts(values: dict[str, Any]) -> dict[str, str]:
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+
+
+def shown(client: Any, url: str) -> dict[str, Any]:
+    """The attributes as such tools compare them: policies by their value."""
+    found = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    return {name: json.loads(value) if value.startswith("{") else value for name, value in found.items()}
+
+
+@pytest.mark.spec("QUE-1")
+@pytest.mark.parametrize("kind", ["standard", "fifo"])
+def test_a_queue_is_declared_read_back_changed_tagged_and_deleted(client: Any, kind: str) -> None:
+    end, given = declared(kind)
+    dead_attributes = {"FifoQueue": "true"} if end else {}
+    dead = client.create_queue(QueueName=f"{kind}-dead{end}", Attributes=dead_attributes)["QueueUrl"]
+    name, attributes, tags = f"{kind}-declared{end}", texts(given), {"team": "lake", "stage": "test"}
+    url = client.create_queue(QueueName=name, Attributes=attributes, tags=tags)["QueueUrl"]
+    first = shown(client, url)
+    assert {key: first.get(key) for key in given} == given
+    assert client.list_queue_tags(QueueUrl=url)["Tags"] == tags
+    assert (
+        client.create_queue(QueueName=name, Attributes=attributes, tags=tags)["QueueUrl"] == url
+    )  # applied again
+
+    # each attribute alone changes nothing else
+    changes: dict[str, Any] = {
+        "DelaySeconds": "0",
+        "MaximumMessageSize": "1048576",
+        "MessageRetentionPeriod": "345600",
+        "ReceiveMessageWaitTimeSeconds": "0",
+        "SqsManagedSseEnabled": "false",
+        "VisibilityTimeout": "30",
+        "RedriveAllowPolicy": {"redrivePermission": "byQueue", "sourceQueueArns": [f"{ARN}other{end}"]},
+        "RedrivePolicy": {"deadLetterTargetArn": f"{ARN}{kind}-dead{end}", "maxReceiveCount": 5},
+        "Policy": POLICY | {"Id": "changed"},
+    }
+    changes |= {"ContentBasedDeduplication": "false"} if end else {}
+    before = first
+    for key, value in changes.items():
+        client.set_queue_attributes(QueueUrl=url, Attributes=texts({key: value}))
+        after = shown(client, url)
+        assert after == before | {key: value, "LastModifiedTimestamp": after["LastModifiedTimestamp"]}
+        before = after
+
+    # what is no longer declared is set to nothing
+    for key in ("Policy", "RedrivePolicy", "RedriveAllowPolicy"):
+        client.set_queue_attributes(QueueUrl=url, Attributes={key: ""})
+        assert key not in shown(client, url)
+
+    client.untag_queue(QueueUrl=url, TagKeys=["stage"])
+    client.tag_queue(QueueUrl=url, Tags={"team": "queue", "cost": "1"})
+    assert client.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "queue", "cost": "1"}
+
+    for each in (url, dead):
+        client.delete_queue(QueueUrl=each)
+        with pytest.raises(ClientError) as gone:
+            client.get_queue_attributes(QueueUrl=each, AttributeNames=["All"])
+        assert gone.value.response["Error"]["Code"] == "AWS.SimpleQueueService.NonExistentQueue"
+
+
+def test_keys_of_others_stay_refused(client: Any) -> None:
+    """The promise of `KmsMasterKeyId` cannot be kept here, so a declaration with it fails at once."""
+    with pytest.raises(ClientError) as refused:
+        client.create_queue(QueueName="kms", Attributes={"KmsMasterKeyId": "alias/aws/sqs"})
+    assert "KmsMasterKeyId" in refused.value.response["Error"]["Message"]
+    assert "QueueUrls" not in client.list_queues(QueueNamePrefix="kms")
