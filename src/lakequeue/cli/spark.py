@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from lakequeue.cli import output
-from lakequeue.cli.options import parse_instant
 from lakequeue.cli.session import DONE, Session
 from lakequeue.cli.sql import AsOf
 
@@ -16,7 +15,8 @@ from lakequeue.cli.sql import AsOf
 def views(ctx: typer.Context, as_of: AsOf = None) -> None:
     """Print the SQL that creates the views, for spark-sql and other sessions; needs no JVM."""
     session: Session = ctx.obj
-    statements = session.lake().view_statements(as_of=None if as_of is None else parse_instant(as_of))
+    lake = session.lake()
+    statements = lake.view_statements(as_of=None if as_of is None else as_of.instant(lake.clock))
     session.answer(statements, "\n".join(f"{statement};" for statement in statements))
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakequeue.cli import output, render
-from lakequeue.cli.options import parse_instant
+from lakequeue.cli.options import instant_option
 from lakequeue.cli.session import Session, usage
+from lakequeue.cli.values import Moment
 from lakequeue.errors import LakeQueueError, QueueClientError
 
 if TYPE_CHECKING:
@@ -22,12 +23,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
-AsOf = Annotated[
-    str | None,
-    typer.Option(
-        metavar="INSTANT", help="Show an earlier state, at most some minutes ago, such as 2026-01-31T08:00Z."
-    ),
-]
+AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most some minutes ago")]
 
 _SETTINGS: Mapping[str, str | bool | int | float | list[str]] = {
     # a query reads the relations and nothing else
@@ -51,7 +47,7 @@ def sql(
 ) -> None:
     """Query the queues in SQL."""
     session: Session = ctx.obj
-    then = None if as_of is None else parse_instant(as_of)
+    then = None if as_of is None else as_of.instant(session.lake().clock)
     found = (_by_spark if spark else _by_duckdb)(session, query, limit + 1, then)
     rows = found.slice(0, limit).to_pylist(maps_as_pydicts="lossy")
     session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows]))
