@@ -15,7 +15,7 @@ from lakequeue.spark.source_errors import one_line
 from lakequeue.spark.source_schema import schema
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
 
@@ -33,6 +33,12 @@ class LakeQueueSource(DataSource):
         if options.queue is not None:
             options.open_queue()  # reports a wrong root or queue where it is named
         return schema()
+
+    @one_line
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from lakequeue.spark.batch_read import reader
+
+        return reader(Options.parse(self.options, Use.READ), schema)
 
     @one_line
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
