@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli import maintenance, messages, plot, queues, serve, spark, watch
+from lakequeue.cli import consume, maintenance, messages, plot, queues, serve, spark, watch
 from lakequeue.cli.errors import Commands
 from lakequeue.cli.session import USAGE, Session, usage
 
@@ -124,6 +124,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "delete": messages.delete,
         "change-visibility": messages.change_visibility,
         "peek": messages.peek,
+        "consume": consume.consume,
     },
     "For other clients": {"serve": serve.serve},
     "With Spark": {"sql": spark.sql, "views": spark.views, "demo": spark.demo},
