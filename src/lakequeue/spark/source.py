@@ -15,7 +15,7 @@ from lakequeue.spark.source_errors import one_line
 from lakequeue.spark.source_schema import schema
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
 
@@ -33,6 +33,18 @@ class LakeQueueSource(DataSource):
         if options.queue is not None:
             options.open_queue()  # reports a wrong root or queue where it is named
         return schema()
+
+    @one_line
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from lakequeue.spark.write import QueueWriter
+
+        return QueueWriter(Options.parse(self.options, Use.WRITE), schema, overwrite)
+
+    @one_line
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from lakequeue.spark.stream_write import QueueStreamWriter
+
+        return QueueStreamWriter(Options.parse(self.options, Use.STREAM_WRITE), schema, overwrite)
 
     @one_line
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
