@@ -97,7 +97,8 @@ def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
     return commit_files.sweep_manifests(bulk_target(queue))
 
 
-def _target(queue: OpenQueue) -> commit_files.Target:
+def bulk_target(queue: OpenQueue) -> commit_files.Target:
+    """The queue as bulk sends see it, with its attributes as last read."""
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     return commit_files.Target(
         queue.root.engine,

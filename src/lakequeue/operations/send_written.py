@@ -97,8 +97,8 @@ def complete_batch(
         staging.discard(bulk_target(queue).tables)
         raise InvalidOptions(
             [
-                f"option checkpointLocation: queue {queue.name} has later batches than {batch} of this query, so its "
-                "checkpoint was reset or copied; use a new one"
+                f"option checkpointLocation: queue {queue.name} has later batches than {batch} of this query, "
+                "so its checkpoint was reset or copied; use a new one"
             ]
         )
     return complete(queue, columns, order_by, staging, written)

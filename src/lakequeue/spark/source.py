@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import DataSource
 
 from lakequeue.spark.options import Options, Use
@@ -51,8 +50,3 @@ class LakeQueueSource(DataSource):
         from lakequeue.spark.stream_read import QueueStreamReader
 
         return QueueStreamReader(Options.parse(self.options, Use.STREAM_READ), schema)
-
-    def simpleStreamReader(self, schema: StructType) -> None:
-        raise PySparkNotImplementedError(
-            errorClass="NOT_IMPLEMENTED", messageParameters={"feature": "simpleStreamReader"}
-        )

@@ -107,9 +107,7 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
     arrow = arrow_schema(schema)
     while some := list(islice(rows, _ROWS)):
         columns = [
-            pa.array(
-                [list(value.items()) if isinstance(value, dict) else value for value in values], field.type
-            )
+            pa.array([list(value.items()) if isinstance(value, dict) else value for value in values], field.type)
             for field, values in zip(arrow, zip(*some, strict=True), strict=True)
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=arrow)
