@@ -231,8 +231,9 @@ class Queue:
         """Sends every row of Arrow data as a message, in one commit, without Spark; returns how many.
 
         Rows are written while they are read: a standard queue's send holds a batch of the reader and a few row
-        groups of 4 MiB. The groups of a FIFO queue have to be sorted: that takes up to 512 MiB, and a temporary
-        directory (``TMPDIR``) for the rest. On an object store each file, of up to 256 MiB, waits there likewise.
+        groups of 4 MiB. The groups of a FIFO queue have to be brought together: all rows wait in a temporary
+        directory (``TMPDIR``), and a sixteenth of them is held at a time, or the largest group. For an object
+        store each file, of up to 256 MiB, waits there likewise.
 
         Args:
             data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``, or anything with

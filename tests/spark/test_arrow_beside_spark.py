@@ -171,7 +171,7 @@ def test_both_ways_send_and_lease_the_same_messages(spark: SparkSession, tmp_pat
             "delay_seconds": pa.array([None, 0.0, 0.5] * 100),
             "group_id": pa.array(["g", None] * 150),
             "message_attributes": pa.array(
-                [typed(k=("String", "v", None), b=("Binary", None, b"\x00")), None, []] * 100, TYPED
+                [typed(b=("Binary", None, b"\x00"), k=("String", "v", None)), None, []] * 100, TYPED
             ),
         }
     )

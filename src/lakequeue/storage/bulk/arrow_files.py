@@ -174,16 +174,16 @@ class CheckedRows:
 def write_sorted(
     messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], judge: Callable[[], None] = lambda: None
 ) -> list[DataFile]:
-    """Writes rows of a FIFO queue into one file a shard: whole groups, each in its order.
+    """Writes rows of a FIFO queue into files of whole groups, each in its order.
 
     ``judge`` is called when all rows were seen and none is written; it may raise.
     """
     fifo = staging.rules.fifo
     assert fifo is not None
-    files = []
-    for shard, ordered in in_order(rows, fifo):
+    files: list[DataFile] = []
+    for _, ordered in in_order(rows, fifo):
         judge()
-        path = f"{staging.folder}/{staged_files.new_name(shard, 'part')}"
+        path = f"{staging.folder}/{staged_files.new_name(len(files), 'part')}"
         files.append(write_file(messages, path, staging, ordered))
     return files
 

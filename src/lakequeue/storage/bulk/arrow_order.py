@@ -1,24 +1,26 @@
-"""Rows of a FIFO queue in the order of its groups, sorted by DuckDB, which moves to disk what it cannot hold."""
+"""Rows of a FIFO queue in the order of its groups: spilled by group first, then sorted one part after the other.
+
+DuckDB's sort on disk is no way out: it fails where the rows are a few times what it may hold.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain, groupby
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 
-import duckdb
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage.bulk.arrow_rows import NUMBER, ORDER, type_name
 from lakequeue.storage.bulk.message_rules import Fifo, no_order
+from lakequeue.storage.bulk.staged_files import ROW_GROUP
 
-MEMORY = "512MB"
-"""What the sort holds at most; the rest of the rows lies in a temporary directory."""
-_SHARD = "_shard"
-_ROWS = 2_048
+PARTS = 16
+"""Groups are divided into as many parts at least, of which one is held at a time."""
 
 
 def check_order(schema: pa.Schema, order_by: str | None) -> None:
@@ -29,66 +31,42 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
 
 
 def in_order(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """The shards that get some of the rows, and the rows of each, by group; a group's by ``_order`` and number.
+    """The rows by shard and group, those of a group by ``_order`` and number: the shard and rows of each file.
 
-    Take all rows of a shard before the next shard.
+    All rows are taken before the first file. Until then they lie in a temporary directory; then one part of them
+    after the other is held, which is a sixteenth of the rows, or the largest group. Take one file before the next.
     """
-    rows = iter(rows)
-    first = next(rows, None)
-    if first is None:
-        return
-    failures: list[BaseException] = []
-
-    def placed() -> Iterator[pa.RecordBatch]:
-        try:
-            yield from (_placed(each, fifo.shards) for each in chain([first], rows))
-        except BaseException as error:  # on its way through DuckDB it would lose its class
-            failures.append(error)
-            raise
-
-    with (
-        _first_of(failures),
-        tempfile.TemporaryDirectory(prefix="lakequeue-sort-") as directory,
-        duckdb.connect(":memory:", config={"memory_limit": MEMORY, "temp_directory": directory}) as connection,
-    ):
-        connection.register(
-            "given", pa.RecordBatchReader.from_batches(_placed(first, fifo.shards).schema, placed())
-        )
-        order = [_SHARD, "group_id", *([] if fifo.order_by is None else [ORDER]), NUMBER]
-        ordered = connection.sql(f"SELECT * FROM given ORDER BY {', '.join(order)}").to_arrow_reader(_ROWS)
-        pieces = (piece for batch in ordered for piece in _by_shard(batch))
-        for shard, parts in groupby(pieces, key=lambda piece: int(piece[_SHARD][0].as_py())):
-            yield shard, (_like(part, first.schema) for part in parts)
+    parts = fifo.shards * -(-PARTS // fifo.shards)
+    with tempfile.TemporaryDirectory(prefix="lakequeue-groups-") as directory:
+        paths: dict[int, str] = {}
+        with ExitStack() as files:
+            writers: dict[int, pa.RecordBatchFileWriter] = {}
+            for each in rows:
+                for part, piece in _divided(each, parts):
+                    if part not in writers:
+                        paths[part] = f"{directory}/{part}.arrow"
+                        writers[part] = files.enter_context(pa.ipc.new_file(paths[part], piece.schema))
+                    writers[part].write_batch(piece)
+        for part in sorted(paths, key=lambda part: (part % fifo.shards, part)):
+            with pa.memory_map(paths[part]) as source:
+                yield part % fifo.shards, _sorted(pa.ipc.open_file(source).read_all())
 
 
-@contextmanager
-def _first_of(failures: Sequence[BaseException]) -> Iterator[None]:
-    """Raises the failure of the rows, if there is one, instead of what DuckDB says of it."""
-    try:
-        yield
-    except duckdb.Error:
-        if failures:
-            raise failures[0] from None
-        raise
-
-
-def _placed(rows: pa.RecordBatch, shards: int) -> pa.RecordBatch:
-    """Rows with the shard that their groups hash to."""
+def _divided(rows: pa.RecordBatch, parts: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows by the part that their groups hash to; its number gives the shard, too."""
     groups = rows["group_id"].dictionary_encode()
-    hashes = [zlib.crc32(group.encode()) % shards for group in groups.dictionary.to_pylist()]
-    return rows.append_column(_SHARD, pa.array(hashes, pa.int32()).take(groups.indices))
+    hashes = np.array([zlib.crc32(group.encode()) % parts for group in groups.dictionary.to_pylist()])
+    place: npt.NDArray[np.int64] = hashes[groups.indices.to_numpy()]
+    for part in np.unique(place).tolist():
+        yield part, rows.take(pa.array(np.flatnonzero(place == part)))
 
 
-def _by_shard(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    runs = pc.run_end_encode(batch[_SHARD])
-    start = 0
-    for end in runs.run_ends.to_pylist():
-        yield batch.slice(start, end - start)
-        start = end
-
-
-def _like(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Columns as they were before the sort, without those that only the sort needed."""
-    return batch.select([name for name in schema.names if name != ORDER]).cast(
-        pa.schema([field for field in schema if field.name != ORDER])
-    )
+def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    keys = ["group_id", *([ORDER] if ORDER in rows.column_names else []), NUMBER]
+    order = pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys])
+    if ORDER in rows.column_names:
+        rows = rows.drop_columns([ORDER])
+    step = max(1, len(rows) * ROW_GROUP // max(1, rows.nbytes))
+    for start in range(0, len(rows), step):
+        [piece] = rows.take(order.slice(start, step)).combine_chunks().to_batches()
+        yield piece

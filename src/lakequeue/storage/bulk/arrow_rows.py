@@ -132,7 +132,8 @@ def _converted(rows: pa.RecordBatch, order_by: str | None) -> pa.RecordBatch:
     for name in ("body", "group_id", "dedup_id", "message_attributes"):
         columns[name].validate(full=True)
     if order_by is not None:
-        columns[ORDER] = _plain(rows.column(found[order_by]))
+        order = _plain(rows.column(found[order_by]))
+        columns[ORDER] = order.cast(pa.string()) if type_name(order.type) == "string" else order
     return pa.RecordBatch.from_pydict(columns)
 
 
