@@ -380,9 +380,19 @@ class Queue:
         target = None if destination is None else destination.runtime
         return move.redrive(self._runtime, max_messages, where, progress, target, interrupt)
 
-    def redrivable(self, where: str | None = None, interrupt: Interrupt | None = None) -> dict[str, int]:
+    def redrivable(
+        self,
+        where: str | None = None,
+        interrupt: Interrupt | None = None,
+        destination: Queue | None = None,
+    ) -> dict[str, int]:
         """How many messages a redrive would move now, by the name of the target queue."""
-        return move.redrivable(self._runtime, where, interrupt)
+        target = None if destination is None else destination.runtime
+        return move.redrivable(self._runtime, where, interrupt, target)
+
+    def rewindable(self, to: datetime) -> int:
+        """How many messages a rewind would make visible now; errors as in ``rewind``."""
+        return rewind.rewindable(self._runtime, to)
 
     def compact(self) -> CompactionSummary:
         """Frees storage that the queue no longer needs, in one pass; changes no answer.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakequeue.cli import output, render
-from lakequeue.cli.options import parse_instant
+from lakequeue.cli.options import instant_option
 from lakequeue.cli.session import DONE, Session, usage
+from lakequeue.cli.values import Moment
 from lakequeue.errors import QueueClientError
 
 if TYPE_CHECKING:
@@ -18,12 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-AsOf = Annotated[
-    str | None,
-    typer.Option(
-        metavar="INSTANT", help="Show an earlier state, at most some minutes ago, such as 2026-01-31T08:00Z."
-    ),
-]
+AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most some minutes ago")]
 
 
 def sql(
@@ -34,8 +30,9 @@ def sql(
 ) -> None:
     """Query the tables of the queues in SQL."""
     session: Session = ctx.obj
-    then = None if as_of is None else parse_instant(as_of)
-    session.lake().list_queues(limit=1)  # reports a wrong root before Spark starts
+    lake = session.lake()
+    then = None if as_of is None else as_of.instant(lake.clock)
+    lake.list_queues(limit=1)  # reports a wrong root before Spark starts
     from lakequeue.spark.session import build_session
 
     with render.spinner("starting Spark"):
@@ -55,7 +52,8 @@ def sql(
 def views(ctx: typer.Context, as_of: AsOf = None) -> None:
     """Print the SQL that creates the views, for spark-sql and other sessions; needs no JVM."""
     session: Session = ctx.obj
-    statements = session.lake().view_statements(as_of=None if as_of is None else parse_instant(as_of))
+    lake = session.lake()
+    statements = lake.view_statements(as_of=None if as_of is None else as_of.instant(lake.clock))
     session.answer(statements, "\n".join(f"{statement};" for statement in statements))
 
 
