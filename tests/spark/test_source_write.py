@@ -302,8 +302,9 @@ def test_a_stream_keeps_the_order_and_the_ids_of_a_fifo_queue(
     assert [body for body in bodies(queue) if body[0] == "x"] == ["x1", "x2", "x9", "x10"]
 
 
+@pytest.mark.parametrize("changed", [False, True])
 def test_files_that_wait_are_committed_by_the_repetition(
-    spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch, changed: bool
 ) -> None:
     """A process that dies between manifest and commits; the rows of the repetition are not needed."""
     from lakequeue.spark.options import Options, Use
@@ -324,5 +325,25 @@ def test_files_that_wait_are_committed_by_the_repetition(
             writer.commit([pickle.loads(part.part)])
     assert log_rows(queue) == []
     assert send_written.is_known(queue.runtime, writer._staging.key)
+    if changed:  # they were judged by other rules
+        queue.set_attributes(maximum_message_size=1_024)
+        found = refusal(lambda: write(rows(spark, 50, 2), queue, sendId="load"))
+        assert "attributes changed since the rows were written; write them again" in str(found)
     write(rows(spark, 50, 2), queue, sendId="load")
-    assert bodies(queue) == ["0000", "0001", "0002"]
+    assert len(bodies(queue)) == (50 if changed else 3)
+
+
+def test_a_job_reports_it_in_one_line(
+    spark: SparkSession, lq: LakeQueue, queue: Queue, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pyspark.errors import PySparkException
+
+    from lakequeue.cli import job
+
+    lq.delete_queue("orders")
+    with pytest.raises(PySparkException) as caught:
+        write(rows(spark, 1, 1), queue)
+    assert job._report_error(caught.value) == 1
+    assert (
+        capfd.readouterr().err.splitlines()[-1].startswith("error: QueueDoesNotExist: queue orders: The specified")
+    )

@@ -45,7 +45,7 @@ def is_known(queue: OpenQueue, key: SendKey) -> bool:
 
 
 def complete(
-    queue: OpenQueue, columns: Columns, order_by: str | None, staging: Staging, written: Sequence[Written]
+    queue: OpenQueue, columns: Columns, order_by: str | None, staging: Staging, written: Sequence[Written] | None
 ) -> int:
     """Makes the files of all partitions one send, and commits them; returns the number of messages.
 
@@ -54,7 +54,7 @@ def complete(
         columns: of the rows.
         order_by: column that orders the messages of each group, on FIFO queues.
         staging: what the files were written for.
-        written: what became of each partition, in their order.
+        written: what became of each partition, in their order; None if the send was known.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
@@ -64,6 +64,10 @@ def complete(
 
     def stage(tables: Folder, wanted: Staging) -> Manifest:
         nonlocal made
+        if written is None:  # the files that waited were written by other rules
+            raise QueueClientError(
+                "Nothing was sent: the queue's attributes changed since the rows were written; write them again"
+            )
         if wanted.rules != staging.rules or (made is not None and staging.key.anonymous):
             staging.discard(tables)
             raise QueueClientError(

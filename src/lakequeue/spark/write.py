@@ -62,7 +62,13 @@ class QueueWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WrittenPart | None]) -> None:
         queue = self._options.open_queue().runtime
         written = [part.written for part in messages if part is not None and part.written is not None]
-        send_written.complete(queue, columns_of(self._schema), self._options.order_by, self._staging, written)
+        send_written.complete(
+            queue,
+            columns_of(self._schema),
+            self._options.order_by,
+            self._staging,
+            written if self._needed else None,
+        )
 
     @one_line
     def abort(self, messages: Sequence[WrittenPart | None]) -> None:
