@@ -140,6 +140,8 @@ def test_other_options_are_judged_too(queue: Queue, run: Any) -> None:
         ("--renewal", "none", "--visibility-timeout", "5"): "--visibility-timeout: with --renewal none",
         ("--visibility-timeout", "50000"): "visibility_timeout: must be 0 to 43200 seconds, not 50000.0",
         ("--retry-delay", "-1"): "first: must be 0 to 43200 seconds",
+        ("--drain-timeout", "-1"): "-1 is too short",
+        ("--give-up-after", "-1"): "give_up_after: must be more than 0 seconds",
         ("--concurrency", "0"): "'--concurrency': ",
         ("--wait", "21"): "wait_time: ",
         ("--renewal", "often"): "'--renewal': ",

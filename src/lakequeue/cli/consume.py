@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from lakequeue.cli.imports import imported
-from lakequeue.cli.options import Name
+from lakequeue.cli.options import Name, duration_option
 from lakequeue.cli.output import printable
 from lakequeue.cli.session import Session, usage
+from lakequeue.cli.values import at_least
 from lakequeue.errors import QueueClientError
 from lakequeue.model.clock import Clock
 
@@ -40,35 +41,30 @@ def consume(
     ] = RenewalName.HEARTBEAT,
     visibility_timeout: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="How long a received message stays hidden unless extended: by default 30 with heartbeat, else as "
-            "long as the queue says.",
+        duration_option(
+            "How long a received message stays hidden unless extended: 30 s by default with heartbeat, else what "
+            "the queue says."
         ),
     ] = None,
     retry_delay: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="When a failed message comes again the first time; each further delay is twice as long, up to "
-            "15 minutes.",
+        duration_option(
+            "When a failed message comes again the first time; each further delay is twice as long, up to 15 "
+            "minutes."
         ),
     ] = None,
-    wait: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long a receive waits for messages.")
-    ] = 20,
+    wait: Annotated[float, duration_option("How long a receive waits for messages.")] = 20,
     until_empty: Annotated[bool, typer.Option("--until-empty", help="End when the queue is empty.")] = False,
     drain_timeout: Annotated[
         float,
         typer.Option(
-            min=0,
-            metavar="SECONDS",
+            metavar="DURATION",
+            parser=at_least(0),
             help="How long running handlers get after SIGTERM or SIGINT; then their messages are handed back.",
         ),
     ] = 30,
     give_up_after: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="SECONDS", help="End after storage has failed for so long; else wait on."),
+        float | None, duration_option("End after storage has failed for so long; else wait on.")
     ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Answer Prometheus at this port.")

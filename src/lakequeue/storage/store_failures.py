@@ -59,6 +59,7 @@ _BY_TEXT = {
     **dict.fromkeys(
         ("/latest/api/token", "/latest/meta-data/", "/metadata/identity", "MissingAccessKey"), _NO_CREDENTIALS
     ),
+    "computeMetadata": _Reason("there are no credentials", "set GOOGLE_APPLICATION_CREDENTIALS to a file of them"),
     "redirect without LOCATION": _REGION,
     "ConnectionRefused": _Reason("nothing listens at the endpoint", "correct AWS_ENDPOINT_URL"),
     "Connection refused": _Reason("nothing listens at the endpoint", "correct AWS_ENDPOINT_URL"),
@@ -128,6 +129,8 @@ def unsettled_version(error: BaseException, next_version: int) -> int | None:
 
 def _explained(text: str) -> str | None:
     tried = _TRIED.search(text)
+    if "Account must be specified" in text:
+        return NO_CREDENTIALS
     if tried is None and "MissingAccessKey" not in text and "response body error" not in text:
         return None
     flat = _flat(text)
