@@ -70,7 +70,7 @@ class Lease:
     def batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The messages as Arrow record batches, without Spark; the columns are those of ``messages``.
 
-        Batches are read as they are taken, so memory holds one of them, usually a few MiB, whatever the lease's
+        Batches are read as they are taken, so memory holds two of them, usually a few MiB, whatever the lease's
         size. The files stay for 24 hours.
 
         Args:
