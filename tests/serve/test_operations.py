@@ -422,7 +422,8 @@ def test_nothing_of_a_request_breaks_a_line_of_the_log(root: Path) -> None:
         assert client.http.post(f"{client.url}/a%0Ab{'z' * 10_000}").status_code == 415
         assert client.post(name[:40].replace("\n", "").replace("\r", "").encode().hex()).status_code == 400
         wait_until(lambda: len(server.lines()) == 3, "three lines")
-        serving, *lines = server.errors().splitlines()
+        serving, console, *lines = server.errors().splitlines()
+        assert console == f"console: {serving.rpartition(' at ')[2]}/console/"
         assert [json.loads(line)["status"] for line in lines] == [400, 415, 400]
         assert all(len(line) < 10 * MAX_VALUE_LENGTH for line in lines)
         assert server.errors().isascii() and "\x1b" not in server.errors()

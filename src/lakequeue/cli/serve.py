@@ -85,4 +85,5 @@ def serve(
     sandbox.shared.nice = 10  # requests without a condition have priority
     logs.configure(lake.clock, access_log, session.verbose)
     session.note(f"serving {session.root} at {url}")
+    session.note(f"console: {url}/console/")
     server.run()

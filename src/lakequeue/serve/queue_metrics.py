@@ -35,7 +35,7 @@ _TOTALS = {
     "received": "Messages handed out by this server.",
     "received_bytes": "Bytes of the bodies of messages handed out by this server.",
     "empty_receives": "Receives of this server that found no message.",
-    "deleted": "Messages deleted by their receivers through this server.",
+    "deleted": "Messages deleted through this server, one by one or in batches.",
     "extended": "Visibility timeouts changed through this server, except those set to 0.",
     "dead_lettered": "Messages that this server moved to the dead-letter queue of this queue.",
 }

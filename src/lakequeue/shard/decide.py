@@ -13,7 +13,7 @@ import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
 from lakequeue.model.states import MessageState
-from lakequeue.shard import admin, move, settle
+from lakequeue.shard import admin, move, selected, settle
 from lakequeue.shard.claim.standard import attempt_lives, claim
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -23,10 +23,12 @@ from lakequeue.shard.commands import (
     Counts,
     Decision,
     Delete,
+    Discard,
     Expire,
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
+    MakeVisible,
     Move,
     MoveBack,
     Moved,
@@ -254,6 +256,8 @@ _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     Move: move.move,
     Moved: move.moved,
     MoveBack: move.move_back,
+    Discard: selected.discard,
+    MakeVisible: selected.make_visible,
     Purge: admin.purge,
     Rewind: admin.rewind,
     SetAttributes: admin.set_attributes,
