@@ -45,9 +45,9 @@ def safe_name(send_id: str) -> str:
     return f"sha256-{hashlib.sha256(send_id.encode()).hexdigest()}"
 
 
-def new_folder(send_id: str) -> str:
+def folder_of(send_id: str, attempt: str) -> str:
     """The directory below the table for the files of one attempt at a send."""
-    return f"bulk/{safe_name(send_id)}/{uuid.uuid4().hex[:8]}"
+    return f"bulk/{safe_name(send_id)}/{attempt}"
 
 
 def delete_folder(folder: Folder, name: str) -> None:
