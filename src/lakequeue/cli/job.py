@@ -22,6 +22,7 @@ from lakequeue.cli.values import at_least
 from lakequeue.client import LakeQueue
 from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
 from lakequeue.spark.session import build_session
+from lakequeue.spark.source_errors import error_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,6 +167,8 @@ def _report_error(error: BaseException) -> int:
 
     if isinstance(error, errors.StreamingQueryException) and error.__cause__ is not None:
         return _report_error(error.__cause__)
+    if isinstance(error, errors.PySparkException) and (ours := error_in(str(error))) is not None:
+        return report_error(Session(), ours)  # of the data source, from a worker of Spark's
     if isinstance(error, (errors.AnalysisException, errors.IllegalArgumentException)):
         return report_error(Session(), InvalidOptions([_reason(str(error))]))
     if isinstance(error, (errors.PySparkException, Py4JJavaError)):
