@@ -19,7 +19,7 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.arguments import check_visibility_timeout
+from lakequeue.model.arguments import check_callable, check_visibility_timeout, list_of
 from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
 from lakequeue.operations import lease as operations
 from lakequeue.operations.lease import LeasedMessages
@@ -80,7 +80,8 @@ class Lease:
             InvalidParameterValue: a column is unknown.
             QueueClientError: storage failed, also while batches are taken.
         """
-        return operations.batches(self._leased, columns)
+        chosen = None if columns is None else list_of("columns", columns, str, "a column's name")
+        return operations.batches(self._leased, chosen)
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The messages as one Arrow table, all in memory; see ``batches``."""
@@ -116,6 +117,7 @@ class Lease:
             LeaseLost: at the end of the block, if the lease holds no message any more.
             QueueDoesNotExist: at the end of the block, if the queue was deleted.
         """
+        check_callable("policy", policy, "next_check", "extension", expected="a renewal policy")
         if self._heartbeat is not None:
             raise RuntimeError("the lease is being kept already")
         trouble: list[BaseException] = []
@@ -219,7 +221,7 @@ class Lease:
 def _texts(failed: DataFrame | Iterable[str]) -> Iterable[str]:
     select = getattr(failed, "select", None)
     if select is None:
-        return failed
+        return list_of("failed", failed, str, "a receipt handle")
     return [row["receipt_handle"] for row in select("receipt_handle").toLocalIterator()]
 
 
