@@ -18,6 +18,7 @@ import typer
 from lakequeue import CompactionSummary, LakeQueue, LakeQueueError
 from lakequeue.cli import job, render
 from lakequeue.cli.output import printable, write
+from lakequeue.cli.values import at_least
 from lakequeue.spark.compaction import compact_every, compact_once
 from lakequeue.spark.session import build_session
 
@@ -28,13 +29,18 @@ def main(
     region: job.Region = "local",
     once: Annotated[bool, typer.Option("--once", help="Run one pass.")] = False,
     every: Annotated[
-        float | None, typer.Option(min=1, help="Seconds between the starts of two passes; runs until stopped.")
+        float | None,
+        typer.Option(
+            metavar="DURATION",
+            parser=at_least(1),
+            help="Time between the starts of two passes, such as 5m; runs until stopped.",
+        ),
     ] = None,
     engine: job.Engine = "auto",
 ) -> None:
     """Frees the space that the queues of a root no longer need."""
     if once == (every is not None):
-        raise typer.BadParameter("give either --once or --every SECONDS")
+        raise typer.BadParameter("give either --once or --every DURATION")
     stopped = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopped.set())

@@ -8,10 +8,6 @@ Handler, results and messages are as in consume_batch.py.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from lakequeue.cli import job
 from lakequeue.cli.session import usage
 from lakequeue.spark import stream_from_queue
@@ -25,7 +21,7 @@ def main(
     handler: job.Handler = None,
     output: job.Output = None,
     once: job.Once = False,
-    every: Annotated[float, typer.Option(min=0, help="Seconds between the starts of two batches.")] = 5,
+    every: job.Every = 5,
     max_messages: job.MaxMessages = 100_000,
     visibility_timeout: job.Visibility = None,
     region: job.Region = "local",

@@ -8,10 +8,6 @@ Files must appear complete: write them elsewhere, then move them. The job may be
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from lakequeue.cli import job
 from lakequeue.spark import stream_to_queue
 from lakequeue.spark.rows import as_messages
@@ -31,7 +27,7 @@ def main(
     delay: job.Delay = None,
     order_by: job.OrderBy = None,
     once: job.Once = False,
-    every: Annotated[float | None, typer.Option(min=0, help="Seconds between the starts of two batches.")] = None,
+    every: job.Every = None,
     region: job.Region = "local",
     engine: job.Engine = "auto",
 ) -> None:

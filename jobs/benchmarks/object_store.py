@@ -1,7 +1,8 @@
 """An S3 server for tests and benchmarks: moto behind a lock, with a delay, a count of requests, and faults.
 
 ``python object_store.py`` serves one bucket, ``lake``, in memory, and prints its port. moto does not make
-conditional PUTs atomic, so it gets one request at a time; delays run concurrently.
+conditional PUTs atomic, so it gets one request at a time; delays run concurrently. With ``--fast``
+`MemoryStore` answers instead of moto.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import logging
 import random
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -33,6 +35,7 @@ _SLOW_DOWN = "503 Slow Down", "SlowDown", "Please reduce your request rate."
 
 Environ = dict[str, Any]
 Start = Callable[..., Any]
+Store = Callable[[Environ, Start], Iterable[bytes]]
 
 
 def environment(url: str) -> dict[str, str]:
@@ -47,10 +50,10 @@ def environment(url: str) -> dict[str, str]:
 
 
 class Counted:
-    """WSGI application: counts requests to moto, delays them, and makes some of them fail."""
+    """WSGI application: counts requests to a store, delays them, and makes some of them fail."""
 
-    def __init__(self) -> None:
-        self._moto = DomainDispatcherApplication(create_backend_app)
+    def __init__(self, store: Store | None = None) -> None:
+        self._store = store or DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self.requests: Counter[str] = Counter()
         self.delay = 0.0
@@ -98,7 +101,7 @@ class Counted:
         if fault in ("slow", "stall"):
             time.sleep(self._slow if fault == "slow" else self._late)
         with self._lock:
-            answer = b"".join(self._moto(environ, start))
+            answer = b"".join(self._store(environ, start))
         if fault == "late":
             time.sleep(self._late)
         if fault == "lose":
@@ -170,10 +173,10 @@ class _Quiet(WSGIRequestHandler):
         pass
 
 
-def serve() -> tuple[Any, Counted]:
+def serve(store: Store | None = None) -> tuple[Any, Counted]:
     """Starts serving in a thread; the server (``server_port``, ``shutdown``) and the application."""
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
-    application = Counted()
+    application = Counted(store)
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     urlopen(Request(f"http://127.0.0.1:{server.server_port}/{BUCKET}", method="PUT")).read()
@@ -181,6 +184,8 @@ def serve() -> tuple[Any, Counted]:
 
 
 if __name__ == "__main__":
-    running, _ = serve()
+    from memory_store import MemoryStore  # beside this program
+
+    running, _ = serve(MemoryStore() if "--fast" in sys.argv else None)
     print(running.server_port, flush=True)
     threading.Event().wait()

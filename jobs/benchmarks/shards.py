@@ -222,7 +222,7 @@ def _object_store() -> Iterator[tuple[str, dict[str, str]]]:
     from benchmarks import object_store  # needs moto
 
     program = Path(__file__).with_name("object_store.py")
-    process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, str(program), "--fast"], stdout=subprocess.PIPE, text=True)
     try:
         url = f"http://127.0.0.1:{_line(process).strip()}"
         yield url, object_store.environment(url)

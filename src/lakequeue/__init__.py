@@ -7,6 +7,8 @@ from lakequeue import errors
 from lakequeue.client import LakeQueue
 from lakequeue.consumer.consumer import Consumer
 from lakequeue.consumer.handler import Context, Outcome
+from lakequeue.consumer.outages import Health, Outage
+from lakequeue.consumer.retries import RetryBackoff
 from lakequeue.errors import *  # noqa: F403
 from lakequeue.lease import Lease
 from lakequeue.model.clock import Clock, SystemClock
@@ -24,7 +26,7 @@ from lakequeue.model.states import MessageState
 from lakequeue.operations.compact import CompactionSummary
 from lakequeue.operations.results import PeekedMessage, QueueCounts
 from lakequeue.queue import Queue
-from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, NoRenewal
+from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
 from lakequeue.shard.commands import LeaseCounts
 
 __version__ = "0.2.0"
@@ -39,19 +41,24 @@ __all__ = [
     "ComputedRenewal",
     "Consumer",
     "Context",
+    "Health",
     "HeartbeatRenewal",
+    "Hold",
     "LakeQueue",
     "Lease",
     "LeaseCounts",
     "Message",
     "MessageState",
     "NoRenewal",
+    "Outage",
     "Outcome",
     "PeekedMessage",
     "Queue",
     "QueueCounts",
     "RedriveAllowPolicy",
     "RedrivePolicy",
+    "Renewal",
+    "RetryBackoff",
     "SendEntry",
     "SendResult",
     "SystemClock",

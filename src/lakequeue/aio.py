@@ -245,10 +245,16 @@ class Queue(_Face):
 
         ``progress`` is called in a thread. When it is cancelled, messages that have moved stay moved.
         """
-        if destination is not None:
-            check_type("destination", destination, Queue, "an aio.Queue")
-        target = None if destination is None else destination.sync
-        return await self._redrive(max_messages, where, progress, target, interrupt)
+        return await self._redrive(max_messages, where, progress, _sync_of(destination), interrupt)
+
+    async def redrivable(
+        self,
+        where: str | None = None,
+        interrupt: Interrupt | None = None,
+        destination: Queue | None = None,
+    ) -> dict[str, int]:
+        """How many messages a redrive would move now, by the name of the target queue."""
+        return await self._redrivable(where, interrupt, _sync_of(destination))
 
     send = _verb(sync_queue.Queue.send)
     send_batch = _verb(sync_queue.Queue.send_batch)
@@ -256,6 +262,7 @@ class Queue(_Face):
     delete_batch = _verb(sync_queue.Queue.delete_batch)
     change_visibility = _verb(sync_queue.Queue.change_visibility)
     change_visibility_batch = _verb(sync_queue.Queue.change_visibility_batch)
+    send_arrow = _verb(sync_queue.Queue.send_arrow)
     send_dataframe = _verb(sync_queue.Queue.send_dataframe)
     lease = _answering(
         sync_queue.Queue.lease,
@@ -270,7 +277,8 @@ class Queue(_Face):
     counts = _verb(sync_queue.Queue.counts)
     peek = _verb(sync_queue.Queue.peek)
     _redrive = _verb(sync_queue.Queue.redrive)
-    redrivable = _verb(sync_queue.Queue.redrivable)
+    _redrivable = _verb(sync_queue.Queue.redrivable)
+    rewindable = _verb(sync_queue.Queue.rewindable)
     compact = _verb(sync_queue.Queue.compact)
     dead_letter_sources = _answering(
         sync_queue.Queue.dead_letter_sources,
@@ -279,6 +287,13 @@ class Queue(_Face):
     tags = _verb(sync_queue.Queue.tags)
     set_tags = _verb(sync_queue.Queue.set_tags)
     remove_tags = _verb(sync_queue.Queue.remove_tags)
+
+
+def _sync_of(destination: Queue | None) -> sync_queue.Queue | None:
+    if destination is None:
+        return None
+    check_type("destination", destination, Queue, "an aio.Queue")
+    return destination.sync
 
 
 def _queue(queue: sync_queue.Queue, threads: LoopThreads) -> Queue:
@@ -373,4 +388,5 @@ class LakeQueue(_Face):
     delete_queue = _verb(sync_client.LakeQueue.delete_queue)
     register_views = _verb(sync_client.LakeQueue.register_views)
     view_statements = _verb(sync_client.LakeQueue.view_statements)
+    arrow_views = _verb(sync_client.LakeQueue.arrow_views)
     compact = _verb(sync_client.LakeQueue.compact)

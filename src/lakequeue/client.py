@@ -24,6 +24,7 @@ from lakequeue.storage.roots import root_of
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
     from pyspark.sql import SparkSession
     from typing_extensions import Unpack
 
@@ -230,6 +231,31 @@ class LakeQueue:
         from lakequeue.operations import sql_views
 
         return sql_views.statements_of(self._runtime, now, as_of)
+
+    def arrow_views(self, now: datetime | None = None, as_of: datetime | None = None) -> dict[str, Dataset]:
+        """The relations ``queues``, ``messages``, ``receipts``, ``history`` and ``stats`` as datasets of Arrow.
+
+        They have the columns and rows of the views that `register_views` makes, of all regions, without a JVM, for
+        DuckDB, polars (``scan_pyarrow_dataset``), pandas and others that read Arrow. Nothing is read before they
+        are; each read sees the newest state, queues created meanwhile included, and one snapshot of each shard.
+        Columns, and filters on ``queue``, ``region``, ``shard``, ``state``, ``log_offset`` and ``sent_at``, decide
+        which files are opened. Batches are bounded, so memory is too.
+
+        Args:
+            now: the instant of the states; None is ``as_of``, or else the time of each read.
+            as_of: show the tables of that time, see `register_views`; queues created later are left out.
+
+        Returns:
+            The datasets by name. They offer ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and
+            ``count_rows``, with ``columns`` and ``filter``.
+
+        Raises:
+            QueueClientError: the root cannot be read, or a log no longer reaches back to ``as_of``.
+            InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
+        """
+        from lakequeue.operations import relations
+
+        return dict(relations.relations(self._runtime, now, as_of))
 
     def compact(self, progress: Progress | None = None) -> list[CompactionSummary]:
         """Frees storage that the root's queues, of all regions, no longer need; changes no answer.

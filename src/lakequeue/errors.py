@@ -56,9 +56,11 @@ class QueueServiceError(LakeQueueError):
         request_id: fresh UUID of the refused request.
         legacy_code: code in the older query protocol, by default the same.
         cmq_code: number of the same error in CMQ, on `cmq` queues only.
+        hint: what would be right, such as a range or choices, if the message does not say it; not for the wire.
         cmq_module_code: the more exact number that CMQ gives beside it, if the sources name one.
     """
 
+    hint: str | None = None
     code: ClassVar[str] = "QueueServiceError"
     legacy_code: ClassVar[str] = "QueueServiceError"
     default_message: ClassVar[str] = "The request was refused."

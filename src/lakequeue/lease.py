@@ -80,7 +80,8 @@ class Lease:
             InvalidParameterValue: a column is unknown.
             QueueClientError: storage failed, also while batches are taken.
         """
-        chosen = None if columns is None else list_of("columns", columns, str, "a column's name")
+        named = [columns] if isinstance(columns, str) else columns
+        chosen = None if named is None else list_of("columns", named, str, "a column's name")
         return operations.batches(self._leased, chosen)
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:

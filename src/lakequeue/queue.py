@@ -251,10 +251,40 @@ class Queue:
         check_string("order_by", order_by, optional=True)
         return send_dataframe(self._runtime, df, send_id, order_by)
 
+    def send_arrow(self, data: Any, send_id: str | None = None, order_by: str | None = None) -> int:
+        """Sends every row of Arrow data as a message, in one commit, without Spark; returns how many.
+
+        Rows are written while they are read: a standard queue's send holds a batch of the reader and a few row
+        groups of 4 MiB. The groups of a FIFO queue have to be brought together: all rows wait in a temporary
+        directory (``TMPDIR``), and a sixteenth of them is held at a time, or the largest group. For an object
+        store each file, of up to 256 MiB, waits there likewise.
+
+        Args:
+            data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``, or anything with
+                ``__arrow_c_stream__``, such as DataFrames of polars and pandas, and relations of DuckDB. The
+                columns are those of ``send_dataframe``.
+            send_id: makes the call repeatable: later calls with the same id send nothing.
+            order_by: on FIFO queues, the column by which the messages of each group are ordered; None is the order
+                of the rows.
+
+        Duplicates on FIFO queues are accepted and do not count (DDP-1).
+
+        Raises:
+            InvalidParameterValue, InvalidMessageContents: ``data`` or rows break a rule; the error names the rule
+                and the number of rows, and nothing is sent.
+            QueueClientError: storage failed, or the rows could not be read.
+        """
+        from lakequeue.operations.send_arrow import send_arrow
+
+        check_string("send_id", send_id, optional=True)
+        check_string("order_by", order_by, optional=True)
+        return send_arrow(self._runtime, data, send_id, order_by)
+
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
         """Claims up to ``max_messages`` messages under one lease; None if no message is available.
 
-        ``Lease.messages`` is their DataFrame. The cap on messages in flight applies; no other limit does.
+        ``Lease.messages`` is their DataFrame, and ``Lease.batches`` reads them without Spark. The cap on messages
+        in flight applies; no other limit does.
         """
         from lakequeue.operations.lease import lease
 
@@ -382,10 +412,22 @@ class Queue:
         target = None if destination is None else destination.runtime
         return move.redrive(self._runtime, max_messages, where, progress, target, interrupt)
 
-    def redrivable(self, where: str | None = None, interrupt: Interrupt | None = None) -> dict[str, int]:
+    def redrivable(
+        self,
+        where: str | None = None,
+        interrupt: Interrupt | None = None,
+        destination: Queue | None = None,
+    ) -> dict[str, int]:
         """How many messages a redrive would move now, by the name of the target queue."""
         _check_interrupt(interrupt)
-        return move.redrivable(self._runtime, where, interrupt)
+        if destination is not None:
+            check_type("destination", destination, Queue, "a Queue")
+        target = None if destination is None else destination.runtime
+        return move.redrivable(self._runtime, where, interrupt, target)
+
+    def rewindable(self, to: datetime) -> int:
+        """How many messages a rewind would make visible now; errors as in ``rewind``."""
+        return rewind.rewindable(self._runtime, to)
 
     def compact(self) -> CompactionSummary:
         """Frees storage that the queue no longer needs, in one pass; changes no answer.

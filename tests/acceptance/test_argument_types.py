@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakequeue import HeartbeatRenewal, LakeQueue, Lease, Queue, SendEntry, errors
@@ -73,6 +74,7 @@ TABLE: dict[str, dict[str, str]] = {
     "LakeQueue.delete_queue": {"name": "text"},
     "LakeQueue.register_views": {"spark": "object", "now": "views", "as_of": "views"},
     "LakeQueue.view_statements": {"now": "or none", "as_of": "or none"},
+    "LakeQueue.arrow_views": {"now": "or none", "as_of": "or none"},
     "LakeQueue.compact": {"progress": "or none"},
     "Queue.send": {
         "body": "body",
@@ -98,6 +100,7 @@ TABLE: dict[str, dict[str, str]] = {
     "Queue.change_visibility": {"receipt_handle": "text", "visibility_timeout": "seconds"},
     "Queue.change_visibility_batch": {"changes": "object"},
     "Queue.send_dataframe": {"df": "object", "send_id": "text or none", "order_by": "text or none"},
+    "Queue.send_arrow": {"data": "object", "send_id": "text or none", "order_by": "text or none"},
     "Queue.lease": {"max_messages": "whole", "visibility_timeout": "seconds or none"},
     "Queue.rewind": {"to": "object"},
     "Queue.attributes": {"names": "texts"},
@@ -111,7 +114,8 @@ TABLE: dict[str, dict[str, str]] = {
         "destination": "or none",
         "interrupt": "or none",
     },
-    "Queue.redrivable": {"where": "text or none", "interrupt": "or none"},
+    "Queue.redrivable": {"where": "text or none", "interrupt": "or none", "destination": "or none"},
+    "Queue.rewindable": {"to": "object"},
     "Queue.set_tags": {"tags": "mapping", "more": "**"},
     "Queue.remove_tags": {"keys": "*"},
     "Lease.batches": {"columns": "texts or none"},
@@ -135,11 +139,15 @@ WIRE = {
     "attributes": "message attribute",
     "system_attributes": "Message system attribute",
     "tags": "Tag",
+    "columns": "Columns",
 }
+CHECKS = ("roots.py", "lease_batches.py")
+"""Modules of storage that check names."""
 BASE: dict[str, dict[str, Any]] = {
     "Queue.send": {"body": "a"},
     "Queue.receive": {"wait_time": 0},
     "Queue.send_dataframe": {"df": type("Frame", (), {"select": print, "withColumn": print})()},
+    "Queue.send_arrow": {"data": pa.table({"body": ["a"]})},
     "Queue.change_visibility": {"receipt_handle": "no handle", "visibility_timeout": 5},
     "LakeQueue.create_queue": {"name": "new"},
 }
@@ -207,8 +215,7 @@ def refused(call: Callable[[], Any], name: str) -> None:
     assert name in text or WIRE.get(name, name) in text, text
     assert "\n" not in text and len(text) < 500
     frames = [frame.filename for frame in traceback.extract_tb(error.value.__traceback__)]
-    inside = [frame for frame in frames if "/lakequeue/storage/" in frame]
-    assert not [frame for frame in inside if not frame.endswith("roots.py")], inside  # roots.py checks names
+    assert not [frame for frame in frames if "/lakequeue/storage/" in frame and not frame.endswith(CHECKS)]
 
 
 @pytest.mark.spec("ERR-1", "ERR-8")

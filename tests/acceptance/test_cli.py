@@ -98,7 +98,7 @@ def test_create_send_receive_delete(run):
     handle = next(line.split()[1] for line in received.splitlines() if "handle" in line)
     assert run("delete", "orders", handle).stdout == "deleted 1 message\n"
     assert run("counts", "orders").stdout.split("\n")[-2].split() == ["orders", "0", "0", "0", "0"]
-    assert run("delete-queue", "orders").exit_code == 0
+    assert run("delete-queue", "orders", "--yes").exit_code == 0
     assert "orders" not in run("list").stdout
 
 
@@ -112,12 +112,13 @@ def test_dead_letters_move_away_and_back(run, ask):
     run("receive", "orders", "--max", 3, "--visibility-timeout", 0)
     assert ask("receive", "orders", "--max", 3) == []
     assert ask("counts", "failed")["visible"] == 3
-    assert run("redrive", "failed", "--where", "body = 'two'").stdout == "1 message of failed moved back\n"
-    assert "destination" in run("redrive", "failed", "--to", "failed").stderr
+    assert run("redrive", "failed", "--where", "body = 'two'", "-y").stdout == "1 message of failed moved back\n"
+    assert "destination" in run("redrive", "failed", "--to", "failed", "--yes").stderr
     run("create", "aside")
-    assert run("redrive", "failed", "--max", 1, "--to", "aside").stdout == "1 message of failed moved to aside\n"
-    assert ask("redrive", "aside", "--to", "orders") == {"queue": "aside", "messages": 1}
-    assert ask("redrive", "failed", "--max", 1) == {"queue": "failed", "messages": 1}
+    aside = run("redrive", "failed", "--max", 1, "--to", "aside", "--yes")
+    assert aside.stdout == "1 message of failed moved to aside\n"
+    assert ask("redrive", "aside", "--to", "orders", "--yes") == {"queue": "aside", "messages": 1}
+    assert ask("redrive", "failed", "--max", 1, "--yes") == {"queue": "failed", "messages": 1}
     assert (ask("counts", "orders")["visible"], ask("counts", "failed")["visible"]) == (3, 0)
     assert run("set", "orders", "--max-receive-count", 5).exit_code == 2
     wrong = run("set", "orders", "--dead-letter-queue", "nowhere", "--max-receive-count", 5)
@@ -132,15 +133,15 @@ def test_rewind_to_an_instant_or_so_many_seconds_back(run, ask):
     ask("send", "orders", "-", input="one\ntwo\n")
     assert len(run("receive", "orders", "--max", 5, "--delete").stdout.splitlines()) > 1
     assert ask("counts", "orders")["rewindable"] == 2
-    assert run("rewind", "orders", "--ago", 1_800).stdout == "2 messages of orders visible again\n"
+    assert run("rewind", "orders", "--ago", 1_800, "--yes").stdout == "2 messages of orders visible again\n"
     counts = ask("counts", "orders")
     assert (counts["visible"], counts["rewindable"]) == (2, 0)
     now = datetime.now(timezone.utc)
-    assert ask("rewind", "orders", f"{now:%Y-%m-%dT%H:%M:%S.%fZ}")["messages"] == 0
-    assert ask("rewind", "orders", f"{now - timedelta(minutes=59):%Y-%m-%d %H:%M}")["messages"] == 0
+    assert ask("rewind", "orders", f"{now:%Y-%m-%dT%H:%M:%S.%fZ}", "--yes")["messages"] == 0
+    assert ask("rewind", "orders", f"{now - timedelta(minutes=59):%Y-%m-%d %H:%M}", "--yes")["messages"] == 0
     for wrong in ([], ["yesterday"], ["2026-01-31", "--ago", 5]):
-        assert run("rewind", "orders", *wrong).exit_code == 2
-    early = run("rewind", "orders", "--ago", 3_601)
+        assert run("rewind", "orders", *wrong, "--yes").exit_code == 2
+    early = run("rewind", "orders", "--ago", 3_601, "--yes")
     assert early.exit_code == 1 and early.stderr.startswith("error: InvalidParameterValue: ")
 
 
@@ -379,7 +380,7 @@ def test_control_characters_of_a_body_do_not_reach_a_terminal(run, queue):
         (["send", "orders", "x"], dict),
         (["receive", "orders"], list),
         (["peek", "orders"], list),
-        (["delete-queue", "orders"], dict),
+        (["delete-queue", "orders", "--yes"], dict),
     ],
 )
 def test_json_is_one_document(ask, queue, args, kind):
@@ -541,7 +542,6 @@ def test_cmq_queues_add_their_number(run):
         ["set", "orders"],
         ["create", "b", "--delay", "1", "-a", "delay=2"],
         ["tag", "orders", "novalue"],
-        ["list", "--json"],
     ],
 )
 def test_wrong_usage_exits_with_2(run, queue, root, args):
@@ -760,7 +760,7 @@ def test_queue_commands_work_without_java_and_sql_says_that_it_is_missing(start,
     no_java = {"PATH": "/nowhere", "JAVA_HOME": ""}
     counted = start("counts", "orders", env=no_java)
     assert counted.wait(timeout=30) == 0
-    process = start("sql", "SELECT 1", env=no_java)
+    process = start("sql", "--spark", "SELECT 1", env=no_java)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, "")
     assert "Java" in err and one_line(err)

@@ -138,7 +138,7 @@ def test_there_is_no_other_way_to_print():
         ("output.py", "typer.echo"): 1,
         ("output.py", "sys.stdout.write"): 1,
         ("output.py", "out.print"): 1,
-        ("maintenance.py", "typer.confirm"): 1,
+        ("session.py", "typer.confirm"): 1,
         ("demo.py", "console.print"): 12,  # a console of output.py
     }
     found: dict[tuple[str, str], int] = {}

@@ -260,7 +260,7 @@ def silence_of_a_trimmed_log_proves_nothing(on: TwoProcesses) -> None:
         on.patch.setattr(PointTable, "append", append)
         append(table, *args)
         entry = Path(table.path) / "_delta_log" / f"{table.version - 1:020}.json"
-        on.patch.setattr(PointTable, "landed", lambda *_: entry.unlink() or False)
+        on.patch.setattr(PointTable, "landed", lambda *_: entry.unlink())
         raise OSError("the answer was lost")
 
     on.patch.setattr(PointTable, "append", landed_and_raised)

@@ -120,8 +120,9 @@ def test_an_append_on_an_older_snapshot_is_refused(engine: Engine, log: Table) -
     log.append(messages(0, 2), {"send": 2}, "winner")
     with pytest.raises(LostRace):
         stale.append(messages(0, 5), {"send": 5}, "loser")
+    assert stale.landed("loser", 0) is None, "nothing was read that tells"
     stale.refresh()
-    assert not stale.landed("loser", 0)
+    assert stale.landed("loser", 0) is False
     assert stale.landed("winner", 0)
     assert stale.transaction("send") == 2
     assert len(rows_of(stale, "body")) == 2

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakequeue.storage import layout, stats
+from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointEngine, PointTable
@@ -77,6 +78,20 @@ def test_a_merge_leaves_the_rows_that_one_of_delta_rs_leaves(
         )
         assert engine.open(ours.path).files() == ours.files()
     assert ours.landed("token 3", 0)
+
+
+def test_a_log_with_a_missing_entry_does_not_tell_what_landed(engine: PointEngine) -> None:
+    """Silence would be taken for no, and the commit be made twice."""
+    table = ledger(engine, "ours")
+    stale = engine.open(table.path)
+    for number in (1, 2):
+        table.append(rows({(False, number): "a"}).drop_columns("op"), {layout.RECEIPTS_ID: number}, f"{number}")
+    table.checkpoint()
+    table.folder.remove([entry_name(version) for version in (0, 1)])
+    stale.refresh()
+    assert stale.version == table.version
+    assert stale.landed("lost", 0) is None and stale.landed("1", 0) is None
+    assert table.landed("lost", 0) is False, "it had read them before"
 
 
 @pytest.mark.parametrize("ours_first", [True, False])

@@ -496,19 +496,6 @@ def test_storage_that_fails_now_and_then_is_asked_again(
     assert "no network" in caplog.text and "busy" in caplog.text
 
 
-def test_storage_that_keeps_failing_ends_the_consumer(harness: Harness) -> None:
-    error = QueueClientError("no network")
-
-    def fail(verb: str, bodies: list[str]) -> None:
-        raise error
-
-    harness.queue.before = fail
-    with harness.running(harness.consumer(sleeper(0))) as running:
-        harness.clock.advance(60)
-        assert running.join() is error
-    assert len(harness.queue.receives()) == 6
-
-
 def test_a_delete_that_fails_is_repeated(harness: Harness) -> None:
     harness.send("A")
     errors = [RequestThrottled("busy"), QueueClientError("lost", outcome_unknown=True)]
@@ -578,7 +565,7 @@ def test_a_fault_of_the_framework_ends_the_consumer_instead_of_hanging_it(
     harness.send("A")
     fault = TypeError("a fault of this package")
 
-    def fail(self: object, job: object) -> bool:
+    def fail(self: object, job: object, hold: object = None) -> bool:
         raise fault
 
     monkeypatch.setattr("lakequeue.consumer.workers.WorkerPool._delete", fail)

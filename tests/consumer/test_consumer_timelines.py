@@ -181,7 +181,7 @@ def test_a_throttled_renewal_is_repeated(make: Callable[..., Harness], caplog: p
 
 
 @pytest.mark.spec("HNS-12", "HNS-13", "HNS-14")
-def test_renewal_that_keeps_failing_stops_and_the_handler_goes_on(
+def test_renewal_that_keeps_failing_goes_on_with_its_handler_and_hands_nothing_back(
     make: Callable[..., Harness], caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = make(visibility_timeout=30)
@@ -198,7 +198,9 @@ def test_renewal_that_keeps_failing_stops_and_the_handler_goes_on(
         assert harness.visible() == ["A"]
         [taken] = harness.other.receive()
         harness.clock.advance(2)
-    assert all(at < 31 and timeout > 0 for at, timeout in harness.queue.changes())  # and it is not handed back
+    assert all(timeout > 0 for _, timeout in harness.queue.changes())  # it is not handed back
+    late = [int(at) for at, _ in harness.queue.changes() if at > 30.9]
+    assert late == [*range(31, 45)]  # RCP-8: the handle might still have worked
     assert harness.other.counts().in_flight == 1
     assert taken.receive_count == 2
     assert "no network" in caplog.text

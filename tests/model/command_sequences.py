@@ -19,11 +19,13 @@ from lakequeue.shard.commands import (
     ClaimResult,
     Close,
     Delete,
+    Discard,
     Expire,
     LeaseCounts,
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
+    MakeVisible,
     Move,
     MoveBack,
     Moved,
@@ -46,6 +48,7 @@ from .model import (
     GONE,
     IN_FLIGHT,
     SECOND,
+    VISIBLE,
     ListLog,
     Message,
     Model,
@@ -80,9 +83,11 @@ OPERATIONS = (
     "lease_delete",
     *("lease_extend",) * 2,
     "lease_release",
-    *("rewind",) * 3,
+    *("rewind",) * 4,
     *("end_move",) * 2,
     "move",
+    "discard",
+    "make_visible",
     "purge",
     "set_attributes",
     "expire",
@@ -199,6 +204,20 @@ class Comparison:
         spans = [(first, first + b % 4), (first + 2, first + c % 8)]
         spans = [(low, high) for low, high in spans if low <= high]
         self.add(Move(spans, "elsewhere"), "move", spans)
+
+    def spans(self, a: int, b: int, c: int) -> list[tuple[int, int]]:
+        """Some that overlap, or reach beyond the log."""
+        first = a % (len(self.log) + 1)
+        spans = [(first, first + b % 4), (max(0, first - 4), first + c % 8 - 3)]
+        return [(low, high) for low, high in spans if low <= high]
+
+    def discard(self, a: int, b: int, c: int) -> None:
+        spans = self.spans(a, b, c)
+        self.add(Discard(spans), "discard", spans)
+
+    def make_visible(self, a: int, b: int, c: int) -> None:
+        spans, in_flight = self.spans(a, b, c), c % 3 > 0
+        self.add(MakeVisible(spans, in_flight), "make_visible", spans, in_flight)
 
     def end_move(self, a: int, b: int, c: int) -> None:
         """The last move arrived or was given up; now and then somebody comes late with the one before."""
@@ -431,6 +450,15 @@ class Comparison:
             self.live[command.offset] = (command.lease_id, now + command.timeout)
         elif isinstance(command, Delete) and result.value:
             assert self.live.pop(command.offset)[0] == command.lease_id
+        elif isinstance(command, Discard | MakeVisible) and result.error is None:
+            for offset, (lease, end) in list(self.live.items()):
+                message = self.model.messages[offset]
+                if message.status == DELETED:
+                    assert end <= now, "a live receipt was taken"
+                    del self.live[offset]
+                elif message.status == VISIBLE and end > now:
+                    assert isinstance(command, MakeVisible) and command.in_flight, "a live receipt ended"
+                    self.live[offset] = (lease, now)
         elif isinstance(command, LeaseDelete | LeaseExtend | LeaseRelease) and result.error is None:
             for offset, (lease, _) in list(self.live.items()):
                 message = self.model.messages[offset]

@@ -102,6 +102,12 @@ class FifoModel(Model):
         self.stamp(before)
         return answer
 
+    def discard(self, spans: list[tuple[int, int]]) -> int:
+        before = self.heads()
+        answer = super().discard(spans)
+        self.stamp(before)
+        return answer
+
     def lease_delete(self, lease: str, spans: list[tuple[int, int]], kept: list[int]) -> tuple[int, int]:
         before = self.heads()
         answer = super().lease_delete(lease, spans, kept)

@@ -132,6 +132,7 @@ class Message:
     first_sent_at: int | None = None
     move_number: int | None = None
     held: bool = False
+    early: bool = False  # made visible before its delay was over
 
     def state(self, now: int) -> str:
         """The state under its name in the requirements."""
@@ -239,7 +240,7 @@ class Model:
                 assert self.settings.fifo and message.received_at is None
             if old == "deleted" and new in ("visible", "delayed"):
                 assert command == "rewind" and was_rewindable
-                assert new == "visible" or self.settings.fifo
+                assert new == "visible" or self.settings.fifo or message.early
             if (old, new) == ("deleted", "purged"):
                 assert command == "purge" and was_rewindable
 
@@ -373,6 +374,29 @@ class Model:
             message.move_number = None
             self.hand_back(message)
         return len(back)
+
+    def chosen(self, spans: list[tuple[int, int]], *wanted: str) -> list[int]:
+        """Offsets in the spans whose messages are in one of the states."""
+        asked = {offset for first, last in spans for offset in range(first, last + 1)}
+        return [offset for offset, state in enumerate(self.states()) if state in wanted and offset in asked]
+
+    def discard(self, spans: list[tuple[int, int]]) -> int:
+        offsets = self.chosen(spans, "visible")
+        self.pass_head(max(offsets, default=-1) + 1)
+        for offset in offsets:
+            self.remove(self.messages[offset])
+        return len(offsets)
+
+    def make_visible(self, spans: list[tuple[int, int]], in_flight: bool) -> int:
+        offsets = self.chosen(spans, "delayed", *(("in_flight",) if in_flight else ()))
+        for offset in offsets:
+            if self.messages[offset].state(self.now) == "in_flight":
+                self.hand_back(self.messages[offset])
+            else:
+                self.pass_head(offset + 1)
+                self.messages[offset].hidden_until = self.now
+                self.messages[offset].early = True
+        return len(offsets)
 
     def allowed(self, count: int) -> int:
         """How many of `count` messages the cap leaves room for."""
@@ -534,6 +558,7 @@ class Model:
             old = self.messages[offset]
             # as sent just now, but for the instant
             again = Message(old.sent_at, old.delay, old.group, status=VISIBLE, first_sent_at=old.first_sent_at)
+            again.early = old.early
             self.messages[offset] = again
         return len(rewound)
 

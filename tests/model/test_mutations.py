@@ -9,10 +9,10 @@ import attrs
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.redrive_policies import RedrivePolicy
-from lakequeue.shard import admin, decide, expire, move, settle
+from lakequeue.shard import admin, decide, expire, move, selected, settle
 from lakequeue.shard.claim import standard as claim
 from lakequeue.shard.claim.fifo import Groups, _Deliverable, _GroupOffsets
-from lakequeue.shard.commands import ClaimResult, Rewind, Spans
+from lakequeue.shard.commands import ClaimResult, Discard, MakeVisible, Rewind, Spans
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.runs import DELETED, VISIBLE, Head, Run
@@ -293,7 +293,27 @@ def redrives_keep_the_receive_count(patch: Patch) -> None:
     patch.setattr(ShardState, "take", counted)
 
 
+def operators_delete_what_is_in_flight(patch: Patch) -> None:
+    def everything(state: ShardState, command: Discard) -> tuple[int, bool]:
+        found = [run for span in command.spans for run in list(state.runs.pieces(*span))]
+        for run in found:
+            state.remove(run)
+        return len(found), bool(found)
+
+    patch.setitem(decide._RULES, Discard, everything)
+
+
+def operators_end_receipts_unasked(patch: Patch) -> None:
+    patch.setitem(
+        decide._RULES,
+        MakeVisible,
+        lambda state, command: selected.make_visible(state, attrs.evolve(command, in_flight=True)),
+    )
+
+
 MUTATIONS = [
+    Mutation("operators delete what is in flight", operators_delete_what_is_in_flight, STANDARD | FIFO),
+    Mutation("operators end receipts unasked", operators_end_receipts_unasked, STANDARD | FIFO),
     Mutation("any lease settles", replace(settle, "holds", lambda state, run, lease_id: True), STANDARD),
     Mutation(
         "ended receipts settle on strict queues",

@@ -112,15 +112,15 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     run("change-visibility", "orders", b["receipt_handle"], "0")
     assert [message["body"] for message in run("receive", "orders", "--max", "2")] == ["c"]  # b was moved
     assert [message["body"] for message in run("peek", "dead")] == ["b"]
-    run("redrive", "dead")
-    assert run("rewind", "orders", "--ago", "3000")
+    run("redrive", "dead", "--yes")
+    assert run("rewind", "orders", "--ago", "3000", "--yes")
     assert {message["body"] for message in run("peek", "orders")} == {"a", "b", "c"}
     assert run("counts", "orders")["visible"] == 2
     assert all(summary["failures"] == [] for summary in run("compact"))
     run("plot", "orders")
     run("watch", "orders", "--count", "1")
     run("purge", "orders", "--yes")
-    run("delete-queue", "orders")
+    run("delete-queue", "orders", "--yes")
     assert [queue["name"] for queue in run("list")] == ["dead"]
     group: Any = typer.main.get_command(app)
     assert group.commands.keys() - used == {"serve", "sql", "views", "demo"}

@@ -18,7 +18,7 @@ import attrs
 import httpx
 import pytest
 from botocore.model import ListShape, MapShape, Shape, StructureShape
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
 from hostile import BODIES, conditions
@@ -291,6 +291,19 @@ class Fuzzed:
             assert told["code"] and "\n" not in told["message"] and len(told["message"]) < 1_100
         self.answers[f"console {path}", answer.status_code] += 1
 
+    def change(self, path: str, members: Any) -> None:
+        """Has the console change something."""
+        content = json.dumps(members).encode()
+        headers = {"Content-Type": "application/json", "X-Lakequeue-Console": "1"}
+        sent = self._client.post(f"/console/api/{path}", content=content, headers=headers)
+        answer = self._loop.run_until_complete(sent)
+        assert answer.status_code in (200, 400, 403), answer.text
+        told = answer.json()
+        if answer.status_code != 200:
+            assert told["code"] and "\n" not in told["message"] and len(told["message"]) < 1_100
+            assert told.get("field") is None or told["field"] in members
+        self.answers[f"console {path}", answer.status_code] += 1
+
     def _remember(self, asked: Asked, answer: httpx.Response) -> None:
         if asked.kind == JSON:
             document = answer.json() if answer.content else {}
@@ -387,6 +400,43 @@ def looks(draw: st.DrawFn) -> tuple[str, dict[str, str]]:
     return path, members
 
 
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[str, Any]:
+    """What the console may be told to change, mostly with members that it knows; the queue itself stays."""
+    text = texts.map(lambda each: each.encode(errors="replace").decode())
+    value = st.one_of(text, st.integers(), st.booleans(), st.none(), st.lists(text, max_size=3))
+    names = st.sampled_from(["DelaySeconds", "VisibilityTimeout", "RedrivePolicy", "RewindSeconds", "Colour"])
+    given: dict[str, st.SearchStrategy[Any]] = {
+        "ids": st.one_of(st.lists(st.one_of(text, st.just("x")), max_size=5), value),
+        "in_flight": st.one_of(st.booleans(), value),
+        "QueueName": st.one_of(st.sampled_from(["a", "b.fifo"]), value),
+        "Attributes": st.one_of(st.dictionaries(names, st.one_of(st.sampled_from(["0", "5", ""]), value)), value),
+        "name": value,
+    }
+    known = {
+        "queues": ("QueueName", "Attributes"),
+        "queues/orders/attributes": ("Attributes",),
+        "queues/orders/delete": ("name",),
+        "queues/orders/messages/delete": ("ids",),
+        "queues/orders/messages/visible": ("ids", "in_flight"),
+    }
+    path = draw(st.sampled_from(sorted(known)))
+    more = draw(st.lists(st.sampled_from(sorted(given)), max_size=1)) if draw(st.integers(0, 4)) == 0 else []
+    members = {name: draw(given[name]) for name in (*known[path], *more)}
+    assume(path != "queues/orders/delete" or members["name"] != "orders")
+    return path, members if draw(st.integers(0, 9)) else draw(value)
+
+
+def fuzz_changes(server: Fuzzed, examples: int, start: int) -> None:
+    @seed(start)
+    @often(examples)
+    @given(changes())
+    def change(asked: tuple[str, Any]) -> None:
+        server.change(*asked)
+
+    change()
+
+
 def fuzz_console(server: Fuzzed, examples: int, start: int) -> None:
     @seed(start)
     @often(examples)
@@ -404,6 +454,28 @@ def test_no_condition_makes_the_console_fail(tmp_path, monkeypatch):
         fuzz_console(server, 60, 0)
         assert server.serves()
         assert server.answers["console messages", 200] and server.answers["console messages", 400]
+
+
+def test_no_change_makes_the_console_fail(tmp_path):
+    with fuzzed(tmp_path / "root") as server:
+        server.fill()
+        fuzz_changes(server, 150, 0)
+        assert server.serves()
+        statuses = Counter(status for _, status in server.answers.elements())
+        assert statuses[200] and statuses[400]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LONG_SECONDS * 2)
+def test_no_change_makes_the_console_fail_for_ten_minutes(tmp_path):
+    end, start = time.monotonic() + LONG_SECONDS, 1
+    with fuzzed(tmp_path / "root") as server:
+        server.fill()
+        while time.monotonic() < end:
+            fuzz_changes(server, 100, start)
+            start += 1
+        assert server.serves()
+        print(f"{server.answers.total()} changes", sorted(server.answers.items()))
 
 
 @pytest.mark.long

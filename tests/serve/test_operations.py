@@ -20,12 +20,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lakequeue import LakeQueue
+from lakequeue import LakeQueue, SendEntry
 from lakequeue.runtime.root import Root
 from lakequeue.serve import metrics as metrics_module
+from lakequeue.serve import queue_metrics
 from lakequeue.serve.app import Application
 from lakequeue.serve.health import Health
 from lakequeue.serve.logs import MAX_VALUE_LENGTH, JsonLines
+from lakequeue.serve.queue_metrics import OTHER, QueueMetrics
 from lakequeue.storage.layout import messages_path
 from lakequeue.testing import ManualClock
 
@@ -46,6 +48,12 @@ def served(root: Path) -> Iterator[tuple[Application, Client]]:
 @pytest.fixture
 def client(served: tuple[Application, Client]) -> Client:
     return served[1]
+
+
+@pytest.fixture
+def unkept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every scrape reads the queues."""
+    monkeypatch.setattr(queue_metrics, "READ_INTERVAL", 0.0)
 
 
 def samples(client: Client) -> Samples:
@@ -159,7 +167,7 @@ def test_metrics_count_requests_by_action_and_code(client: Client) -> None:
     assert requests == {
         ("CreateQueue", "OK"): 1,
         ("SendMessage", "OK"): 2,
-        ("SendMessage", "AWS.SimpleQueueService.NonExistentQueue"): 1,
+        ("SendMessage", "QueueDoesNotExist"): 1,
         ("-", "InvalidAction"): 3,
     }
     assert found["lakequeue_request_seconds_count", "SendMessage"] == 3
@@ -172,6 +180,7 @@ def test_metrics_count_requests_by_action_and_code(client: Client) -> None:
     assert "process_resident_memory_bytes" in {name for name, *_ in found}
 
 
+@pytest.mark.usefixtures("unkept")
 def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
     clock = ManualClock()
     lake = LakeQueue(str(tmp_path / "queues"), clock=clock)
@@ -184,25 +193,39 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
     clock.advance(7)
     with running(lake) as server, client_of(server.url) as client:
         found = samples(client)
-        queues = {key: value for key, value in found.items() if key[0].startswith("lakequeue_queue_")}
+        queues = {
+            key: value
+            for key, value in found.items()
+            if key[0].startswith("lakequeue_queue_") and (value or "total" not in key[0])
+        }
         other.send("B", group_id="g", dedup_id="1")
         later = samples(client)
     assert queues == {
         ("lakequeue_queue_messages", "orders", "visible"): 2,
         ("lakequeue_queue_messages", "orders", "in_flight"): 1,
         ("lakequeue_queue_messages", "orders", "delayed"): 1,
+        ("lakequeue_queue_messages", "orders", "held"): 0,
+        ("lakequeue_queue_rewindable_messages", "orders"): 0,
         ("lakequeue_queue_oldest_message_age_seconds", "orders"): 7,
+        ("lakequeue_queue_appended_total", "orders"): 4,
         ("lakequeue_queue_sent_total", "orders"): 4,
+        ("lakequeue_queue_sent_bytes_total", "orders"): 4,
+        ("lakequeue_queue_received_total", "orders"): 1,
+        ("lakequeue_queue_received_bytes_total", "orders"): 1,
+        ("lakequeue_queue_sent_total", OTHER): 1,
+        ("lakequeue_queue_sent_bytes_total", OTHER): 1,
         ("lakequeue_queue_messages", "other.fifo", "visible"): 0,
         ("lakequeue_queue_messages", "other.fifo", "in_flight"): 0,
         ("lakequeue_queue_messages", "other.fifo", "delayed"): 0,
+        ("lakequeue_queue_messages", "other.fifo", "held"): 0,
+        ("lakequeue_queue_rewindable_messages", "other.fifo"): 0,
         ("lakequeue_queue_oldest_message_age_seconds", "other.fifo"): 0,
-        ("lakequeue_queue_sent_total", "other.fifo"): 0,
     }
     assert later["lakequeue_queue_messages", "other.fifo", "visible"] == 1
     assert later["lakequeue_storage_readable",] == 1 and later["lakequeue_queues_left_out",] == 0
 
 
+@pytest.mark.usefixtures("unkept")
 def test_metrics_leave_out_what_cannot_be_read(client: Client, root: Path) -> None:
     lake = LakeQueue(str(root))
     broken, whole = lake.create_queue("broken"), lake.create_queue("whole")
@@ -216,15 +239,157 @@ def test_metrics_leave_out_what_cannot_be_read(client: Client, root: Path) -> No
     root.rename(root.with_name("aside"))
     found = samples(client)
     assert found["lakequeue_storage_readable",] == 0
-    assert not [key for key in found if key[0].startswith("lakequeue_queue_")]
+    assert not [key for key in found if key[0] == "lakequeue_queue_messages"]
+    assert ("lakequeue_queue_sent_total", "whole") in found, "totals need no storage"
     root.with_name("aside").rename(root)
     assert samples(client)["lakequeue_storage_readable",] == 1
 
 
 def test_a_scrape_leaves_out_what_it_has_no_time_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client("CreateQueue", QueueName="orders")
-    monkeypatch.setattr(metrics_module, "SCAN_SECONDS", -1.0)
+    monkeypatch.setattr(queue_metrics, "SCAN_SECONDS", -1.0)
     assert samples(client)["lakequeue_queues_left_out",] == 1
+
+
+def values(metrics: QueueMetrics) -> Samples:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in metrics.collect()
+        for sample in family.samples
+    }
+
+
+def test_totals_tell_what_happened_to_messages(tmp_path: Path) -> None:
+    clock = ManualClock()
+    lake = LakeQueue(str(tmp_path / "queues"), clock=clock)
+    letters = lake.create_queue("letters")
+    policy = {"deadLetterTargetArn": "letters", "maxReceiveCount": 1}
+    orders = lake.create_queue("orders", visibility_timeout=30, redrive_policy=policy, rewind_range=3600)
+    orders.send_batch([SendEntry(body) for body in ("Zürich", "B", "C")])
+    first, second = orders.receive(2)
+    orders.change_visibility(first.receipt_handle, 60)
+    orders.change_visibility(second.receipt_handle, 0)
+    orders.delete(first.receipt_handle)
+    for _ in range(2):
+        orders.delete_batch([first.receipt_handle])  # nothing is left to delete
+    assert orders.receive()[0].body == "C"  # and the second one, received once, is a dead letter now
+    assert orders.receive() == []
+    letters.redrive()
+    orders.peek()
+    found = values(QueueMetrics(lake))
+    totals = {key[0]: value for key, value in found.items() if key[1:] == ("orders",) and "total" in key[0]}
+    assert totals == {
+        "lakequeue_queue_sent_total": 3,
+        "lakequeue_queue_sent_bytes_total": len("ZürichBC".encode()),
+        "lakequeue_queue_received_total": 3,
+        "lakequeue_queue_received_bytes_total": len("ZürichBC".encode()),
+        "lakequeue_queue_empty_receives_total": 1,
+        "lakequeue_queue_deleted_total": 1,
+        "lakequeue_queue_extended_total": 1,
+        "lakequeue_queue_dead_lettered_total": 1,
+        "lakequeue_queue_appended_total": 4,
+    }
+    assert found["lakequeue_queue_rewindable_messages", "orders"] == 1
+    assert found["lakequeue_queue_dead_lettered_total", "letters"] == 0, "a redrive makes no dead letters"
+
+
+def test_only_so_many_queues_have_labels_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    lake = LakeQueue(str(tmp_path / "queues"), clock=clock)
+    queues = []
+    for name in "z", "b", "a":
+        queues.append(lake.create_queue(name))
+        clock.advance(1)
+    read: list[str] = []
+    depth = queue_metrics.depth
+    monkeypatch.setattr(queue_metrics, "depth", lambda queue: read.append(queue.name) or depth(queue))
+    monkeypatch.setattr(queue_metrics, "READ_INTERVAL", 0.0)
+    metrics = QueueMetrics(lake, queues=2)
+    sent = "lakequeue_queue_sent_total"
+    for queue in queues:
+        queue.send("A")
+    found = values(metrics)
+    assert read == ["z", "b"], "the oldest queues; nothing is read of the rest"
+    by_label = {key[1]: value for key, value in found.items() if key[0] == sent}
+    assert by_label == {"z": 1, "b": 1, OTHER: 1}
+    assert found["lakequeue_queues",] == 3 and found["lakequeue_queues_summed",] == 1
+    lake.delete_queue("z")
+    queues[2].send("B")
+    found = values(metrics)
+    by_label = {key[1]: value for key, value in found.items() if key[0] == sent}
+    assert by_label == {"b": 1, "a": 1, OTHER: 1}, "sent before and after it had a label: neither total falls"
+    assert not values(QueueMetrics(lake, queues=0)).keys() & {(sent, "a"), (sent, "b")}
+
+
+def test_scrapes_in_quick_succession_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = LakeQueue(str(tmp_path / "queues"), clock=ManualClock())
+    orders = lake.create_queue("orders")
+    now = 0.0
+    metrics = QueueMetrics(lake, now=lambda: now)
+    read: list[str] = []
+    depth = queue_metrics.depth
+    monkeypatch.setattr(queue_metrics, "depth", lambda queue: read.append(queue.name) or depth(queue))
+    values(metrics)
+    orders.send("A")
+    now = queue_metrics.READ_INTERVAL - 0.1
+    found = values(metrics)
+    assert found["lakequeue_queue_messages", "orders", "visible"] == 0 and len(read) == 1
+    assert found["lakequeue_queue_sent_total", "orders"] == 1, "totals need no reading"
+    now = queue_metrics.READ_INTERVAL
+    assert values(metrics)["lakequeue_queue_messages", "orders", "visible"] == 1 and len(read) == 2
+
+
+def test_looks_of_the_console_are_not_those_of_clients(client: Client) -> None:
+    client("CreateQueue", QueueName="orders")
+    client("SendMessage", QueueUrl=client.queue_url("orders"), MessageBody="A")
+    console = f"{client.url}/console/api/queues/orders/messages"
+    assert client.http.get(console).json()["messages"][0]["body"] == "A"
+    assert client.http.get(f"{console}?state=none").status_code == 400
+    found = samples(client)
+    assert not [key for key in found if key[0].startswith("lakequeue_request") and "ReceiveMessage" in key]
+    looks = {key[1:]: value for key, value in found.items() if key[0] == "lakequeue_console_requests_total"}
+    assert looks == {("ReceiveMessage", "OK"): 1, ("ReceiveMessage", "InvalidParameterValue"): 1}
+    for total in "received", "empty_receives":
+        assert found[f"lakequeue_queue_{total}_total", "orders"] == 0
+
+
+def test_an_error_has_the_same_code_in_both_protocols(client: Client) -> None:
+    client("CreateQueue", QueueName="orders")
+    orders = client.queue_url("orders")
+    wrong: list[tuple[str, dict[str, object], dict[str, str]]] = [
+        ("SendMessage", {"QueueUrl": client.queue_url("none"), "MessageBody": "A"}, {}),
+        ("SendMessage", {"QueueUrl": orders}, {}),
+        ("SendMessage", {"QueueUrl": orders, "MessageBody": "A", "DelaySeconds": -1}, {}),
+        ("DeleteMessage", {"QueueUrl": orders, "ReceiptHandle": "x"}, {}),
+        ("DeleteMessageBatch", {"QueueUrl": orders, "Entries": []}, {}),
+        ("CreateQueue", {"QueueName": "a/b"}, {}),
+        (
+            "CreateQueue",
+            {"QueueName": "orders", "Attributes": {"DelaySeconds": "9"}},
+            {"QueueName": "orders", "Attribute.1.Name": "DelaySeconds", "Attribute.1.Value": "9"},
+        ),
+        ("ReceiveMessage", {"QueueUrl": orders, "MaxNumberOfMessages": 11}, {}),
+        ("Nonsense", {}, {}),
+    ]
+    codes: list[dict[tuple[str, ...], float]] = []
+    for protocol in "json", "query":
+        before = samples(client)
+        for action, given, form in wrong:
+            if protocol == "json":
+                answer = client.post(action, **given)
+            else:
+                fields = form or {name: str(value) for name, value in given.items() if value != []}
+                answer = client.http.post(client.url, data={"Action": action, **fields})
+            assert answer.status_code in (400, 404), answer.text
+        codes.append(
+            {
+                key[1:]: value - before.get(key, 0)
+                for key, value in samples(client).items()
+                if key[0] == "lakequeue_requests_total" and value != before.get(key, 0)
+            }
+        )
+    assert codes[0] == codes[1]
+    assert not [code for _, code in codes[0] if "." in code]
 
 
 def test_each_request_is_a_line_of_json(root: Path) -> None:
@@ -257,7 +422,8 @@ def test_nothing_of_a_request_breaks_a_line_of_the_log(root: Path) -> None:
         assert client.http.post(f"{client.url}/a%0Ab{'z' * 10_000}").status_code == 415
         assert client.post(name[:40].replace("\n", "").replace("\r", "").encode().hex()).status_code == 400
         wait_until(lambda: len(server.lines()) == 3, "three lines")
-        serving, *lines = server.errors().splitlines()
+        serving, console, *lines = server.errors().splitlines()
+        assert console == f"console: {serving.rpartition(' at ')[2]}/console/"
         assert [json.loads(line)["status"] for line in lines] == [400, 415, 400]
         assert all(len(line) < 10 * MAX_VALUE_LENGTH for line in lines)
         assert server.errors().isascii() and "\x1b" not in server.errors()

@@ -111,7 +111,9 @@ def test_without_the_extra_it_says_what_to_install(root, monkeypatch):
     assert code == 3 and "serve needs uvicorn" in line and "lakequeue[serve]" in line
 
 
-@pytest.mark.parametrize("options", [("--max-body", 0), ("--max-connections", 0), ("--port", 65536)])
+@pytest.mark.parametrize(
+    "options", [("--max-body", 0), ("--max-connections", 0), ("--metrics-queues", -1), ("--port", 65536)]
+)
 def test_limits_are_numbers_that_make_sense(root, options):
     assert refused(root, *options)[0] == 2
 

@@ -188,11 +188,27 @@ def test_vocabulary_and_state_machine_know_no_table_and_no_session(module: Modul
 @modules(lambda module: module.top != "storage")
 def test_only_storage_knows_delta(module: Module):
     found = [each for each in imports(module.tree) if outside(each) in DELTA]
-    if module.name == "spark.session":  # the jars that belong to the installed wheel
-        found = [each for each in found if each.names != ("configure_spark_with_delta_pip",)]
     if module.top == "jobs":  # what the benchmark compares with is bare Delta
         found = [each for each in found if "benchmark" not in module.name]
     assert not found
+
+
+def test_one_module_reaches_into_delta_in_the_jvm():
+    """Others use the JVM for what is Spark's or Hadoop's: their public classes, which Connect does not have."""
+    source = {module.name: module.path.read_text() for module in MODULES}
+    assert {name for name, text in source.items() if "spark.sql.delta.DeltaLog" in text} == {
+        "storage.engines.delta_internals"
+    }
+    jvm = {
+        module.name
+        for module in MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("_jvm", "_jsparkSession", "_jdf")
+    }
+    assert jvm == {
+        *("storage.engines.delta_internals", "storage.engines.spark_access"),
+        *("spark.checkpoint", "spark.session"),
+    }
 
 
 def test_the_program_of_a_worker_process_starts_without_this_package():

@@ -164,14 +164,41 @@ def test_computed_renewal_keeps_to_the_twelve_hours() -> None:
 
 
 @pytest.mark.spec("HNS-12", "HNS-13")
-def test_a_failed_renewal_is_repeated_within_the_buffer_only() -> None:
-    policy, hold, at = ComputedRenewal(), Hold.fresh(0, 30 * S), []
+def test_a_failed_renewal_is_repeated_within_the_buffer_and_after_expiry_each_second() -> None:
+    policy, hold, at = ComputedRenewal(max_auto_renewal_duration=40), Hold.fresh(0, 30 * S), []
     while (look := policy.next_check(hold, 0)) is not None:
         at.append(look / S)
         hold = hold.refused(look)
     assert at[:5] == [20, 25, 27.5, 28.75, 29.375]
-    assert 5 < len(at) < 20
-    assert 30 <= at[-1] < 30.1
+    within = [each for each in at if each < 30]
+    assert 5 < len(within) < 20
+    assert [round(each - at[len(within)]) for each in at[len(within) :]] == [*range(10)]  # RCP-8
+    assert 30 <= at[len(within)] < 30.1
+
+
+@pytest.mark.spec("RCP-8", "HNS-12")
+def test_a_heartbeat_goes_on_trying_after_expiry() -> None:
+    policy, hold, at = HeartbeatRenewal(), Hold.fresh(0, 30 * S), []
+    for _ in range(10):
+        look = policy.next_check(hold, 0)
+        assert look is not None
+        at.append(look / S)
+        hold = hold.refused(look)
+    assert at == [*range(25, 35)]
+
+
+@pytest.mark.spec("VIS-8", "HBN-4")
+def test_two_minutes_at_first_extended_to_three_after_one() -> None:
+    policy = HeartbeatRenewal(180, extension_threshold=60, initial=120)
+    assert policy.receive_timeout == 120
+    hold = Hold.fresh(0, 120 * S)
+    assert policy.next_check(hold, 0) == 60 * S
+    assert policy.extension(hold, 60 * S) == 180 * S
+    with pytest.raises(InvalidOptions) as refused:
+        HeartbeatRenewal(180, extension_threshold=60, initial=60)
+    assert refused.value.problems == ["extension_threshold: must be less than initial (60), not 60"]
+    with pytest.raises(InvalidOptions, match="initial: must be 0 to 43200 seconds, not 43201"):
+        HeartbeatRenewal(initial=43_201)
 
 
 @pytest.mark.parametrize("timeout", [0.001, 0.1, 0.3])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakequeue.storage.engines.spark_access import EXCLUDED, PACKAGES, s3a_settings
+from lakequeue.spark.versions import installed_delta_jar
+from lakequeue.storage.engines.spark_access import EXCLUDED, packages, s3a_settings
 
 CONF = Path(__file__).parents[2] / "conf"
 S3A = "org.apache.hadoop.fs.s3a"
@@ -16,8 +17,9 @@ S3A = "org.apache.hadoop.fs.s3a"
 def test_files_for_stores_name_the_jars_that_a_session_of_python_gets(name: str, scheme: str) -> None:
     lines = (CONF / f"{name}.conf").read_text(encoding="utf-8").splitlines()
     settings = dict(line.split() for line in lines if line and not line.startswith("#") and "Options" not in line)
-    _, *packages = settings["spark.jars.packages"].split(",")
-    assert tuple(packages) == PACKAGES[scheme]
+    delta, *others = settings["spark.jars.packages"].split(",")
+    assert delta == installed_delta_jar()
+    assert tuple(others) == packages(scheme, None) == packages(scheme, "3.5.0")
     assert settings.get("spark.jars.excludes", "") == ",".join(EXCLUDED.get(scheme, ()))
     assert not any("logStore" in setting for setting in settings)
 

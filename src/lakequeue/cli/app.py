@@ -8,14 +8,16 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli import maintenance, messages, plot, queues, serve, spark, watch
+from lakequeue.cli import maintenance, messages, moves, plot, queues, serve, spark, sql, watch
 from lakequeue.cli.errors import Commands
+from lakequeue.cli.options import duration_option
 from lakequeue.cli.session import USAGE, Session, usage
+from lakequeue.cli.values import DURATION_HELP
 
 app = typer.Typer(
     cls=Commands,
     name="lakequeue",
-    help="Message queues in Delta tables.",
+    help=f"Message queues in Delta tables. These options may also stand after the command. {DURATION_HELP}",
     epilog="Exit codes: 0 done, 1 refused by the service, 2 usage, 3 storage or environment, 130 Ctrl-C.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -76,11 +78,10 @@ def options(
     ] = False,
     poll_interval: Annotated[
         float | None,
-        typer.Option(
-            envvar="LAKEQUEUE_POLL_INTERVAL",
-            metavar="SECONDS",
-            help="Longest pause between two looks of a waiting receive for what other processes did: 0.5 by "
+        duration_option(
+            "Longest pause between two looks of a waiting receive for what other processes did: 0.5 by "
             "default, 1 on an object store.",
+            envvar="LAKEQUEUE_POLL_INTERVAL",
         ),
     ] = None,
     region: Annotated[str, typer.Option(metavar="NAME", help="Region of the queues.")] = "local",
@@ -112,8 +113,8 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "counts": maintenance.counts,
         "watch": watch.watch,
         "plot": plot.plot,
-        "rewind": maintenance.rewind,
-        "redrive": maintenance.redrive,
+        "rewind": moves.rewind,
+        "redrive": moves.redrive,
         "purge": maintenance.purge,
         "compact": maintenance.compact,
         "delete-queue": queues.delete_queue,
@@ -125,12 +126,14 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "change-visibility": messages.change_visibility,
         "peek": messages.peek,
     },
+    "In SQL": {"sql": sql.sql},
     "For other clients": {"serve": serve.serve},
-    "With Spark": {"sql": spark.sql, "views": spark.views, "demo": spark.demo},
+    "With Spark": {"views": spark.views, "demo": spark.demo},
 }
+_CLASSES = {"rewind": moves.RewindCommand}
 for _panel, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():
-        app.command(_name, rich_help_panel=_panel)(_command)
+        app.command(_name, cls=_CLASSES.get(_name), rich_help_panel=_panel)(_command)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,31 @@ from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
 
 
 class Commands(TyperGroup):
-    """The group of all commands; turns their errors into exit codes."""
+    """The group of all commands; takes its options in any place, and turns errors into exit codes."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self._own_first(args))
+
+    def _own_first(self, args: Sequence[str]) -> list[str]:
+        """The arguments with the options of the group before the command."""
+        own, taken = _values(self), dict[str, bool]()
+        command: str | None = None
+        first, rest = list[str](), list[str]()
+        left = deque(args)
+        while left:
+            arg = left.popleft()
+            name, equals, _ = arg.partition("=")
+            if arg == "--":
+                rest += [arg, *left]
+                break
+            mine = name in own and name not in taken
+            (first if mine else rest).append(arg)
+            if not equals and left and (own if mine else taken).get(name):
+                (first if mine else rest).append(left.popleft())
+            elif command is None and not arg.startswith("-"):
+                command = arg
+                taken = _values(self.commands[arg]) if arg in self.commands else {}
+        return first + rest
 
     def main(
         self,
@@ -49,6 +74,12 @@ class Commands(TyperGroup):
         return status
 
 
+def _values(command: Any) -> dict[str, bool]:
+    """The options of a command, and whether each takes a value."""
+    options = [each for each in command.params if each.param_type_name == "option"]
+    return {name: not each.is_flag for each in options for name in (*each.opts, *each.secondary_opts)}
+
+
 def report_error(session: Session, error: BaseException) -> int:
     """Prints an error; returns the exit code."""
     usage_text = getattr(error, "format_message", None)  # errors of typer and of `usage`
@@ -66,7 +97,10 @@ def report_error(session: Session, error: BaseException) -> int:
                 for name in ("http_status", "sender_fault", "request_id", "cmq_code")
                 if getattr(error, name) is not None
             }
-            return session.fail(REFUSED, error.code, error.message, details)
+            if error.hint is not None:
+                details["hint"] = error.hint
+            message = error.message if error.hint is None else f"{error.message.rstrip('.')}: {error.hint}"
+            return session.fail(REFUSED, error.code, message, details)
         case QueueClientError():
             return session.fail(ENVIRONMENT, "storage", error.message, {"outcome_unknown": error.outcome_unknown})
         case InvalidOptions():
@@ -87,19 +121,6 @@ def _usage_text(error: BaseException, text: str) -> str:
     text = text.removeprefix("Invalid value: ").rstrip(".")
     context = getattr(error, "ctx", None)
     path = "lakequeue" if context is None else context.command_path
-    option = getattr(error, "option_name", None)
-    if path.startswith("lakequeue ") and option in (
-        "--root",
-        "--root-mode",
-        "--storage-option",
-        "--network-file-system",
-        "--poll-interval",
-        "--json",
-        "--region",
-        "--verbose",
-        "-v",
-    ):
-        return f"{option} belongs before the command"
     return f"{text}; see {path} --help"
 
 

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from lakequeue.cli.errors import report_error
+from lakequeue.cli.options import duration_option
 from lakequeue.cli.session import DONE, ENVIRONMENT, Session, usage
+from lakequeue.cli.values import at_least
 from lakequeue.client import LakeQueue
 from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
 from lakequeue.spark.session import build_session
+from lakequeue.spark.source_errors import error_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
 
     from lakequeue.queue import Queue
 
-Root = Annotated[str, typer.Option(help="Directory or URI that holds the queues.")]
+Root = Annotated[
+    str, typer.Option(envvar="LAKEQUEUE_ROOT", metavar="DIR", help="Directory or URI that holds the queues.")
+]
 QueueName = Annotated[str, typer.Option(help="Name of the queue, which must exist.")]
 Region = Annotated[str, typer.Option(help="Region of the queue.")]
 Engine = Annotated[str, typer.Option(help="auto, or spark if only Spark may commit.")]
@@ -60,10 +65,15 @@ Output = Annotated[
 MaxMessages = Annotated[int, typer.Option(min=1, help="Maximum number of messages in a batch.")]
 Visibility = Annotated[
     float | None,
-    typer.Option(
-        "--visibility-timeout",
-        help="Seconds that a batch may take; the visibility timeout of the queue if not given.",
+    duration_option(
+        "How long a batch may take; the visibility timeout of the queue if not given.", "--visibility-timeout"
     ),
+]
+
+
+Every = Annotated[
+    float | None,
+    typer.Option(metavar="DURATION", parser=at_least(0), help="Time between the starts of two batches."),
 ]
 
 
@@ -157,6 +167,8 @@ def _report_error(error: BaseException) -> int:
 
     if isinstance(error, errors.StreamingQueryException) and error.__cause__ is not None:
         return _report_error(error.__cause__)
+    if isinstance(error, errors.PySparkException) and (ours := error_in(str(error))) is not None:
+        return report_error(Session(), ours)  # of the data source, from a worker of Spark's
     if isinstance(error, (errors.AnalysisException, errors.IllegalArgumentException)):
         return report_error(Session(), InvalidOptions([_reason(str(error))]))
     if isinstance(error, (errors.PySparkException, Py4JJavaError)):

@@ -14,8 +14,9 @@ import typer
 
 from lakequeue.cli import documents, render
 from lakequeue.cli.lines import max_batch, send_lines
-from lakequeue.cli.options import Name, parse_pairs
+from lakequeue.cli.options import Name, duration_option, parse_pairs
 from lakequeue.cli.session import REFUSED, Session, usage
+from lakequeue.cli.values import duration
 
 if TYPE_CHECKING:
     from lakequeue import BatchFailure, BatchResult, Queue
@@ -32,9 +33,7 @@ def send(
         Path | None,
         typer.Option(metavar="FILE", exists=True, dir_okay=False, help="Send each line of a file as a message."),
     ] = None,
-    delay: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How long the message stays hidden.")
-    ] = None,
+    delay: Annotated[float | None, duration_option("How long the message stays hidden.")] = None,
     attribute: Annotated[
         list[str] | None,
         typer.Option(
@@ -59,7 +58,7 @@ def send(
     if dedup_id is not None and (lines is not None or body == "-"):
         usage("--dedup-id is for one message: lines that share it would be duplicates of the first")
     options: dict[str, Any] = {"delay": delay, "attributes": _attributes(attribute), "group_id": group}
-    target = session.lake().queue(queue)
+    target = session.queue(queue)
     if lines is not None:
         with lines.open("rb") as stream:
             _send_lines(session, target, stream, lines.stat().st_size, options)
@@ -75,11 +74,9 @@ def receive(
     queue: Name,
     max_messages: Annotated[int, typer.Option("--max", metavar="N", help="Maximum number of messages.")] = 1,
     visibility_timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How long the messages stay hidden from others.")
+        float | None, duration_option("How long the messages stay hidden from others.")
     ] = None,
-    wait: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Maximum time to wait for a message.")
-    ] = None,
+    wait: Annotated[float | None, duration_option("Maximum time to wait for a message.")] = None,
     attempt_id: Annotated[
         str | None,
         typer.Option(
@@ -90,7 +87,7 @@ def receive(
 ) -> None:
     """Receive messages; they become visible again after the visibility timeout unless deleted."""
     session: Session = ctx.obj
-    source = session.lake().queue(queue)
+    source = session.queue(queue)
     with render.spinner("waiting for messages"):
         messages = source.receive(max_messages, visibility_timeout, wait, attempt_id)
     if messages or session.json:
@@ -112,7 +109,7 @@ def delete(
 ) -> None:
     """Delete received messages by their receipt handles."""
     session: Session = ctx.obj
-    source = session.lake().queue(queue)
+    source = session.queue(queue)
     if len(handles) == 1:
         source.delete(handles[0])
         session.answer({"queue": queue, "deleted": 1, "failed": []}, "deleted 1 message")
@@ -135,11 +132,16 @@ def change_visibility(
     ctx: typer.Context,
     queue: Name,
     handle: Annotated[str, typer.Argument(help="Receipt handle.")],
-    seconds: Annotated[float, typer.Argument(help="Seconds from now; 0 makes the message visible at once.")],
+    seconds: Annotated[
+        float,
+        typer.Argument(
+            metavar="DURATION", parser=duration, help="Time from now; 0 makes the message visible at once."
+        ),
+    ],
 ) -> None:
     """Change how long a received message stays hidden."""
     session: Session = ctx.obj
-    session.lake().queue(queue).change_visibility(handle, seconds)
+    session.queue(queue).change_visibility(handle, seconds)
     text = "the message is visible" if seconds == 0 else f"the message stays hidden for {seconds:g} s"
     session.answer({"queue": queue, "receipt_handle": handle, "visibility_timeout": seconds}, text)
 
@@ -158,7 +160,7 @@ def peek(
 ) -> None:
     """Show the oldest messages without receiving them."""
     session: Session = ctx.obj
-    source = session.lake().queue(queue)
+    source = session.queue(queue)
     with render.spinner("reading messages"):
         messages = source.peek(where, limit)
     columns = ["message", "state", "received", "sent", "visible at", "body"]

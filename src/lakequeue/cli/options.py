@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
 
+from lakequeue.cli import completion
 from lakequeue.cli.session import usage
-from lakequeue.errors import InvalidAttributeName
-from lakequeue.model import clock
+from lakequeue.cli.values import INSTANT_HELP, duration, moment, size
+from lakequeue.model.attributes import fields, kind_of, unknown
 
-Name = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
-VisibilityTimeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="How long a received message stays hidden.")
+_NUMBER = re.compile(r"-?[0-9.]*")
+
+
+def duration_option(help: str, *names: str, **more: Any) -> Any:
+    """An option whose value is a duration."""
+    return typer.Option(*names, metavar="DURATION", parser=duration, help=help, **more)
+
+
+def instant_option(help: str, *names: str) -> Any:
+    """An option whose value is an instant."""
+    return typer.Option(*names, metavar="INSTANT", parser=moment, help=f"{help}, {INSTANT_HELP}.")
+
+
+def queue_option(help: str, *names: str) -> Any:
+    """An option that names a queue."""
+    return typer.Option(*names, metavar="QUEUE", autocompletion=completion.queues, help=help)
+
+
+Name = Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=completion.queues, help="Name of the queue.")]
+OptionalName = Annotated[
+    str | None,
+    typer.Argument(metavar="[QUEUE]", autocompletion=completion.queues, help="All queues if not given."),
 ]
-Retention = Annotated[float | None, typer.Option(metavar="SECONDS", help="How long messages are kept.")]
-Delay = Annotated[float | None, typer.Option(metavar="SECONDS", help="How long a new message stays hidden.")]
-Wait = Annotated[float | None, typer.Option(metavar="SECONDS", help="How long a receive waits for messages.")]
-MaxSize = Annotated[int | None, typer.Option(metavar="BYTES", help="Maximum size of a message.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[QUEUE]...", autocompletion=completion.queues, help="All queues if none is given."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")]
+VisibilityTimeout = Annotated[float | None, duration_option("How long a received message stays hidden.")]
+Retention = Annotated[float | None, duration_option("How long messages are kept.")]
+Delay = Annotated[float | None, duration_option("How long a new message stays hidden.")]
+Wait = Annotated[float | None, duration_option("How long a receive waits for messages.")]
+MaxSize = Annotated[
+    int | None, typer.Option(metavar="SIZE", parser=size, help="Maximum size of a message, such as 256KiB.")
+]
 DeadLetterQueue = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Dead-letter queue, for messages that were received too often.")
+    str | None, queue_option("Dead-letter queue, for messages that were received too often.")
 ]
 MaxReceiveCount = Annotated[
     int | None, typer.Option(metavar="N", help="Receives before a message moves there, 1 to 1,000.")
@@ -32,19 +61,11 @@ Attributes = Annotated[
         "--attribute",
         "-a",
         metavar="NAME=VALUE",
+        autocompletion=completion.attributes,
         help="Any attribute, in snake_case or as SQS names it; repeatable.",
     ),
 ]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag; repeatable.")]
-
-
-def parse_instant(text: str) -> datetime:
-    """An instant on the command line; UTC if it has no time zone."""
-    try:
-        instant = clock.parse_instant(text)
-    except ValueError:
-        usage(f"{text} is not an instant; write it as 2026-01-31T08:00Z")
-    return instant if instant.tzinfo is not None else instant.replace(tzinfo=timezone.utc)
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
@@ -66,9 +87,9 @@ def attribute_arguments(
     """Arguments for ``create_queue`` and ``set_attributes``: those of ``--attribute``, and the options by name."""
     arguments: dict[str, Any] = {}
     for name, value in parse_pairs(attribute, "--attribute").items():
-        if name == name.lower() and name not in _snake_case_names():
-            raise InvalidAttributeName(f"Unknown Attribute {name}.")  # other arguments of the Python API
-        arguments[name] = value
+        if name == name.lower() and name not in fields():
+            raise unknown(name)  # other arguments of the Python API
+        arguments[name] = _parsed(name, value)
     if (dead_letter_queue is None) != (max_receive_count is None):
         usage("--dead-letter-queue and --max-receive-count go together")
     if dead_letter_queue is not None and max_receive_count is not None:
@@ -81,9 +102,11 @@ def attribute_arguments(
     return arguments | named
 
 
-def _snake_case_names() -> set[str]:
-    import attrs
-
-    from lakequeue.model.attributes import QueueAttributes
-
-    return {field.name for field in attrs.fields(QueueAttributes)}
+def _parsed(name: str, value: str) -> str:
+    """The value of an attribute, with its duration or size as a number; the queue checks the rest."""
+    try:
+        if kind_of(name) == "seconds":
+            return value if _NUMBER.fullmatch(value) else f"{duration(value):.6f}".rstrip("0").rstrip(".")
+        return str(size(value)) if name in ("maximum_message_size", "MaximumMessageSize", "MaxMsgSize") else value
+    except typer.BadParameter as error:
+        usage(f"--attribute {name}: {error.message}")

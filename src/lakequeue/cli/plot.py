@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from lakequeue.cli import documents, render
-from lakequeue.cli.options import Name, parse_instant
+from lakequeue.cli.options import Name, instant_option
 from lakequeue.cli.session import Session, usage
+from lakequeue.cli.values import Moment
 from lakequeue.model.clock import from_micros
 
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -23,10 +24,7 @@ def plot(
         Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Image to write: .png, .svg or .pdf.")
     ] = None,
     hours: Annotated[float, typer.Option(metavar="N", min=0, help="Number of hours back from now.")] = 24,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="INSTANT", help="Start of the plot, instead of --hours, such as 2026-01-31T08:00Z."),
-    ] = None,
+    since: Annotated[Moment | None, instant_option("Start of the plot, instead of --hours")] = None,
 ) -> None:
     """Plot depth and age of a queue over time; --json prints the points, and needs no --out."""
     session: Session = ctx.obj
@@ -37,9 +35,9 @@ def plot(
     from lakequeue.operations import plot
 
     lake = session.lake()
-    begin = lake.clock.now() - timedelta(hours=hours) if since is None else parse_instant(since)
+    begin = lake.clock.now() - timedelta(hours=hours) if since is None else since.instant(lake.clock)
     with render.spinner("reading"):
-        points = plot.points(lake.queue(queue).runtime, begin)
+        points = plot.points(session.queue(queue).runtime, begin)
     if out is not None:
         plot.draw(queue, points, out)
     drawn = [

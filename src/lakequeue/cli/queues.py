@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakequeue.cli import documents, render
+from lakequeue.cli import completion, documents, render
 from lakequeue.cli.options import (
     Attributes,
     DeadLetterQueue,
@@ -19,8 +19,10 @@ from lakequeue.cli.options import (
     Tags,
     VisibilityTimeout,
     Wait,
+    Yes,
     attribute_arguments,
     parse_pairs,
+    queue_option,
 )
 from lakequeue.cli.session import Session, usage
 
@@ -33,7 +35,11 @@ def create(
     queue: Name,
     profile: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Rules and defaults: lake (the default), sqs, sqs-2018 or cmq."),
+        typer.Option(
+            metavar="NAME",
+            autocompletion=completion.profiles,
+            help="Rules and defaults: lake (the default), sqs, sqs-2018 or cmq.",
+        ),
     ] = None,
     fifo: Annotated[bool, typer.Option("--fifo", help="Make it a FIFO queue; its name ends in .fifo.")] = False,
     content_based_deduplication: Annotated[
@@ -44,7 +50,11 @@ def create(
     ] = False,
     deduplication_scope: Annotated[
         str | None,
-        typer.Option(metavar="SCOPE", help="FIFO: scope of deduplication ids, queue or message_group."),
+        typer.Option(
+            metavar="SCOPE",
+            autocompletion=completion.scopes,
+            help="FIFO: scope of deduplication ids, queue or message_group.",
+        ),
     ] = None,
     shards: Annotated[
         int | None, typer.Option(metavar="N", help="Number of independent parts of the queue.")
@@ -84,7 +94,7 @@ def list_(
     ctx: typer.Context,
     prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
     limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of queues.")] = None,
-    after: Annotated[str | None, typer.Option(metavar="NAME", help="Only names after this one.")] = None,
+    after: Annotated[str | None, queue_option("Only names after this one.")] = None,
 ) -> None:
     """List the queues by name."""
     session: Session = ctx.obj
@@ -98,7 +108,7 @@ def list_(
 def show(ctx: typer.Context, queue: Name) -> None:
     """Show a queue's attributes and tags."""
     session: Session = ctx.obj
-    shown = session.lake().queue(queue)
+    shown = session.queue(queue)
     attributes, tags = shown.attributes(), shown.tags()
     rows = [*attributes.items(), *((f"tag {key}", value) for key, value in tags.items())]
     session.answer(
@@ -133,7 +143,7 @@ def set_(
     )
     if not changes:
         usage("nothing to set: name at least one attribute")
-    changed = session.lake().queue(queue)
+    changed = session.queue(queue)
     changed.set_attributes(**changes)
     attributes = changed.attributes() if session.json else {}
     session.answer({"queue": changed.name, "attributes": attributes}, f"queue {changed.name} is changed")
@@ -145,7 +155,7 @@ def tag(
     """Add or overwrite tags of a queue."""
     session: Session = ctx.obj
     added = parse_pairs(tags, "a tag")
-    tagged = session.lake().queue(queue)
+    tagged = session.queue(queue)
     tagged.set_tags(added)
     _answer_tags(session, tagged)
 
@@ -153,14 +163,19 @@ def tag(
 def untag(ctx: typer.Context, queue: Name, keys: Annotated[list[str], typer.Argument(metavar="KEY...")]) -> None:
     """Remove tags of a queue."""
     session: Session = ctx.obj
-    untagged = session.lake().queue(queue)
+    untagged = session.queue(queue)
     untagged.remove_tags(*keys)
     _answer_tags(session, untagged)
 
 
-def delete_queue(ctx: typer.Context, queue: Name) -> None:
+def delete_queue(ctx: typer.Context, queue: Name, yes: Yes = False) -> None:
     """Delete a queue with everything in it."""
     session: Session = ctx.obj
+    deleted = session.queue(queue)
+    if not yes:
+        now = deleted.counts()
+        number = now.visible + now.in_flight + now.delayed + now.held
+        session.ask(f"Delete {queue} with {render.count(number, 'message')}?")
     session.lake().delete_queue(queue)
     session.answer({"queue": queue, "deleted": True}, f"queue {queue} is deleted")
 

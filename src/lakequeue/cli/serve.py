@@ -43,6 +43,12 @@ def serve(
     account: Annotated[
         str, typer.Option(metavar="ID", help="Account in the URLs and ARNs of queues: 12 digits.")
     ] = "000000000000",
+    metrics_queues: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Queues with metrics of their own, the oldest first; the rest is summed."
+        ),
+    ] = 100,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Log each request as a line of JSON.")
     ] = True,
@@ -72,11 +78,12 @@ def serve(
         certificate.check()
     access = None if keys is None else Keys.read(keys)
     lake = session.lake()
-    application = Application(lake, access, max_body, allowed_host or (), account)
+    application = Application(lake, access, max_body, allowed_host or (), account, metrics_queues)
     server = Server(application, host, port, certificate, max_connections)
     url = server.bind()
     lake.runtime.prepare()
     sandbox.shared.nice = 10  # requests without a condition have priority
     logs.configure(lake.clock, access_log, session.verbose)
     session.note(f"serving {session.root} at {url}")
+    session.note(f"console: {url}/console/")
     server.run()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 import typer
 
-from lakequeue.cli.output import print_error, write
+from lakequeue.cli.output import print_error, printable, write
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import RenderableType
 
-    from lakequeue import LakeQueue
+    from lakequeue import LakeQueue, Queue
 
 DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
@@ -46,7 +48,7 @@ class Session:
             typer.BadParameter: there is no root.
         """
         if not self.root:
-            usage("no root: give --root DIR before the command, or set LAKEQUEUE_ROOT")
+            usage("no root: give --root DIR, or set LAKEQUEUE_ROOT")
         from lakequeue import LakeQueue
 
         if self.root_mode is not None:
@@ -60,6 +62,27 @@ class Session:
             network_file_system=self.network_file_system,
             poll_interval=self.poll_interval,
         )
+
+    def queue(self, name: str) -> Queue:
+        """Opens a queue.
+
+        Raises:
+            QueueDoesNotExist: its hint says where it was looked for, and which names are like it.
+        """
+        lake = self.lake()
+        try:
+            return lake.queue(name)
+        except QueueDoesNotExist as error:
+            error.hint = f"there is no {name} in {lake.root}, region {lake.region}{_similar(lake, name)}"
+            raise
+
+    def ask(self, question: str) -> None:
+        """Asks on standard error, and reads the answer from standard input; no answer is a no.
+
+        Raises:
+            typer.Abort: the answer is no.
+        """
+        typer.confirm(printable(question), abort=True, err=True)
 
     def answer(self, document: object, shown: RenderableType) -> None:
         """Prints a result: a JSON document with ``--json``, else a text or table."""
@@ -87,6 +110,18 @@ class Session:
         else:
             print_error(f"{code}: {line}", title="error:")
         return status
+
+
+def _similar(lake: LakeQueue, name: str) -> str:
+    try:
+        names = [queue.name for queue in lake.all_queues()]
+    except LakeQueueError:
+        return ""
+    if not names:
+        return ", which has no queues"
+    by_small_letters = {each.lower(): each for each in names}
+    nearest = [by_small_letters[each] for each in get_close_matches(name.lower(), by_small_letters)]
+    return f"; did you mean {' or '.join(nearest)}?" if nearest else "; lakequeue list shows its queues"
 
 
 def usage(message: str) -> NoReturn:

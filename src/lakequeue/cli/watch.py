@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakequeue.cli import documents, output, render
+from lakequeue.cli.options import Names
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Session, usage
+from lakequeue.cli.values import at_least
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
@@ -35,11 +37,11 @@ _COLUMNS = {
 
 def watch(
     ctx: typer.Context,
-    queues: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="All queues if none is given.")
-    ] = None,
+    queues: Names = None,
     prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
-    every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Interval between two updates.")] = 2,
+    every: Annotated[
+        float, typer.Option(metavar="DURATION", parser=at_least(0), help="Interval between two updates.")
+    ] = 2,
     count: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of updates; until Ctrl-C if not given.")
     ] = None,
@@ -50,7 +52,7 @@ def watch(
         usage("give either names of queues or --prefix")
     lake = session.lake()
     for name in queues or ():
-        lake.queue(name)  # refuses a wrong name; a queue that is deleted later only leaves the table
+        session.queue(name)  # refuses a wrong name; a queue that is deleted later only leaves the table
     watcher = _Watcher(lake, set(queues or ()), prefix)
     try:
         with lake.clock.participant(), _shown(session) as show:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from lakequeue.consumer.handler import Handler
+from lakequeue.consumer.async_handlers import AsyncHandlers
+from lakequeue.consumer.handler import Handler, handler_problem, is_async
+from lakequeue.consumer.observers import Observer, Observers, installed
+from lakequeue.consumer.outages import Health, Outage, OutageMonitor
+from lakequeue.consumer.retries import RetryDelay, retry_delay_problem
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.errors import (
     InvalidOptions,
@@ -23,15 +28,17 @@ from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
+from lakequeue.storage.store_failures import no_wait_mends
 
 STOP_TIMEOUT = 30
 """Seconds that running handlers get to end when a consumer stops, unless `stop` gets another timeout."""
 
-_PAUSES = (0.5, 1, 2, 4, 8)
-"""Seconds between receives while storage fails; after as many failures in a row the consumer gives up."""
+_REFUSED_PAUSE = timedelta(seconds=0.5)
+"""Time between receives while the queue refuses them for now."""
 _BETWEEN_RECEIVES = timedelta(seconds=0.2)
 """Minimum time from one empty receive to the next, where receives do not wait."""
 _DEFAULT_RENEWAL = HeartbeatRenewal()
+_DEFAULT_OUTAGE = Outage()
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 _log = logging.getLogger("lakequeue")
@@ -42,16 +49,20 @@ class Consumer:
 
     Args:
         queue: the queue to receive from.
-        handler: called with the message and its `Context`, in threads of the consumer.
+        handler: called with the message and its `Context`: a function in threads of the consumer, or an
+            `async def` in one event loop of the consumer, in a thread of its own.
         concurrency: maximum number of active messages (HBN-11, HBN-18).
-        renewal: how receipts are extended while handlers run: `HeartbeatRenewal`, `ComputedRenewal` or
-            `NoRenewal`.
+        renewal: how receipts are extended while handlers run: `HeartbeatRenewal`, `ComputedRenewal`, `NoRenewal`,
+            or a `Renewal` of your own.
         make_failed_messages_visible_immediately: whether failed messages become visible at once rather than at
             their timeout; None: at once with `ComputedRenewal`, else at the timeout (HBN-15).
         wait_time: seconds that a receive waits for messages; None: the queue's (HBN-17).
+        outage: what to do while storage fails; by default it waits until storage works again.
+        retry_delay: when failed messages come again: seconds, or a function from their number of receives to
+            seconds, such as `RetryBackoff`; None: as ``make_failed_messages_visible_immediately`` says.
 
     Raises:
-        InvalidOptions: names every option that is out of range (HBN-17).
+        InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.
     """
 
     def __init__(
@@ -62,22 +73,30 @@ class Consumer:
         renewal: Renewal = _DEFAULT_RENEWAL,
         make_failed_messages_visible_immediately: bool | None = None,
         wait_time: Duration | None = 20,
+        *,
+        outage: Outage = _DEFAULT_OUTAGE,
+        retry_delay: RetryDelay | None = None,
     ) -> None:
-        _check(queue, handler, concurrency, renewal, make_failed_messages_visible_immediately, wait_time)
+        at_once = make_failed_messages_visible_immediately
+        _check(queue, handler, concurrency, renewal, at_once, wait_time, outage, retry_delay)
         self._queue = queue
         self._clock = queue.runtime.root.clock
         self._handler = handler
         self._concurrency = concurrency
         self._renewal = renewal
-        at_once = make_failed_messages_visible_immediately
         self._hand_back = renewal.failed_visible_at_once if at_once is None else at_once
+        self._retry_delay = retry_delay
         self._wait_time = wait_time
         self._runs = threading.Lock()
         self._interrupt = Interrupt()
         self._stopping = False
+        self._paused = False
         self._grace: Duration = STOP_TIMEOUT
         self._runner: threading.Thread | None = None
+        self._pool: WorkerPool | None = None
         self._error: BaseException | None = None
+        self._outages = OutageMonitor(outage, queue.name, self._clock, self._interrupt.set)
+        self._observers: list[Observer] = [make(queue) for make in installed]
 
     def run(self, until_empty: bool = False) -> None:
         """Consumes until stopped; then running handlers get time to end, and all other messages are handed back.
@@ -88,7 +107,7 @@ class Consumer:
         Raises:
             QueueDoesNotExist: the queue was deleted (HBN-20).
             QueueServiceError: the queue refuses to be received from.
-            QueueClientError: storage kept failing.
+            QueueClientError: storage failed for as long as `Outage` allows, or in a way that no waiting mends.
             RuntimeError: it is already running.
             SystemExit, KeyboardInterrupt: a handler raised it.
         """
@@ -96,9 +115,21 @@ class Consumer:
             raise RuntimeError("the consumer is already running")
         self._runner, self._error = threading.current_thread(), None
         try:
-            with self._clock.participant():
-                pool = WorkerPool(
-                    self._queue, self._handler, self._renewal, self._hand_back, self._interrupt.set, self._fail
+            with self._clock.participant(), ExitStack() as running:
+                handler: Any = self._handler
+                if is_async(handler):
+                    handler = AsyncHandlers(handler, self._clock, self._fail)
+                    running.enter_context(handler.running())
+                pool = self._pool = WorkerPool(
+                    self._queue,
+                    handler,
+                    self._renewal,
+                    self._hand_back,
+                    self._retry_delay,
+                    self._outages,
+                    Observers(self._observers),
+                    self._interrupt.set,
+                    self._fail,
                 )
                 pool.start()
                 try:
@@ -108,7 +139,7 @@ class Consumer:
             if self._error is not None:
                 raise self._error
         finally:
-            self._runner, self._stopping, self._grace = None, False, STOP_TIMEOUT
+            self._runner, self._pool, self._stopping, self._grace = None, None, False, STOP_TIMEOUT
             self._runs.release()
 
     def stop(self, timeout: Duration = STOP_TIMEOUT) -> None:
@@ -123,6 +154,26 @@ class Consumer:
         duration_micros(timeout)
         self._grace = timeout
         self._stopping = True
+        self._wake()
+
+    def pause(self) -> None:
+        """Receives no further messages until `resume`; handlers that run go on. Returns at once."""
+        self._paused = True
+        self._wake()
+
+    def resume(self) -> None:
+        """Ends a pause."""
+        self._paused = False
+        self._wake()
+
+    @property
+    def health(self) -> Health:
+        """How the consumer is, without asking storage."""
+        since, error, pool = self._outages.since, self._outages.error, self._pool
+        active = 0 if pool is None else pool.active
+        return Health(pool is not None, self._paused, active, since, None if error is None else error.message)
+
+    def _wake(self) -> None:
         if threading.current_thread() is self._runner:
             # in a signal handler this thread may hold the lock of the event
             threading.Thread(target=self._interrupt.set, daemon=True).start()
@@ -136,37 +187,49 @@ class Consumer:
         self._interrupt.set()
 
     def _consume(self, pool: WorkerPool, until_empty: bool) -> None:
-        failures = 0
+        failures, not_before = 0, self._clock.now()
         while True:
             self._interrupt.clear()
             if self._stopping:
                 return
+            now, gives_up_at = self._clock.now(), self._outages.gives_up_at
+            if gives_up_at is not None and now >= gives_up_at and self._outages.error is not None:
+                raise self._outages.error
             active = pool.active
-            if active >= self._concurrency:
-                self._clock.wait(_NEVER, self._interrupt)
+            if self._paused or active >= self._concurrency:
+                not_before = max(not_before, now)
+                self._clock.wait(gives_up_at or _NEVER, self._interrupt)
                 continue
-            last, began = until_empty and not active, self._clock.now()
+            if now < not_before:  # also when a handler has ended meanwhile
+                self._clock.wait(min(not_before, gives_up_at or _NEVER), self._interrupt)
+                continue
+            last = until_empty and not active
             try:
                 messages = self._receive(self._concurrency - active, wait=not last)
             except QueueDoesNotExist:
                 pool.lose_all()
                 raise
             except (OverLimit, RequestThrottled) as error:
-                self._pause(_PAUSES[0], error)
+                _log.warning("receiving from %s failed, it is tried again: %s", self._queue.name, error)
+                not_before = self._clock.now() + _REFUSED_PAUSE
                 continue
             except QueueClientError as error:
-                if failures == len(_PAUSES):
+                if no_wait_mends(error):
                     raise
-                self._pause(_PAUSES[failures], error)
                 failures += 1
+                self._outages.failed("receiving", error)
+                not_before = self._clock.now() + self._outages.policy.pause(failures)
                 continue
             failures = 0
-            if messages:
+            self._outages.worked("receiving", committed=bool(messages))
+            if messages and (self._stopping or self._paused):
+                pool.refuse(messages)
+            elif messages:
                 pool.begin(messages)
             elif last:
                 return
             else:
-                self._clock.wait(began + _BETWEEN_RECEIVES, self._interrupt)
+                self._clock.wait(now + _BETWEEN_RECEIVES, self._interrupt)
 
     def _receive(self, room: int, wait: bool) -> list[Message]:
         rules = self._queue.runtime.attributes
@@ -176,10 +239,6 @@ class Consumer:
             wait_time=self._wait_time if wait else rules.limits("receive_wait_time").low,
             interrupt=self._interrupt,
         )
-
-    def _pause(self, duration: float, error: Exception) -> None:
-        _log.warning("receiving from %s failed, next try in %s s: %s", self._queue.name, duration, error)
-        self._clock.wait(self._clock.now() + timedelta(seconds=duration), self._interrupt)
 
     def _wind_down(self, pool: WorkerPool) -> None:
         """Hands back what was not begun, waits for the handlers, then hands back what they did not finish."""
@@ -198,14 +257,22 @@ class Consumer:
 
 
 def _check(
-    queue: Queue, handler: object, concurrency: Any, renewal: Any, hand_back: object, wait_time: Any
+    queue: Queue,
+    handler: object,
+    concurrency: Any,
+    renewal: Any,
+    hand_back: object,
+    wait_time: Any,
+    outage: object,
+    retry_delay: object,
 ) -> None:
     problems = []
-    if not callable(handler):
-        problems.append(f"handler: must be callable, not {handler!r}")
+    if (problem := handler_problem(handler)) is not None:
+        problems.append(f"handler: {problem}")
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         problems.append(f"concurrency: must be a whole number of at least 1, not {concurrency!r}")
-    if not all(hasattr(renewal, name) for name in ("receive_timeout", "next_check", "extension")):
+    members = ("receive_timeout", "failed_visible_at_once", "next_check", "extension")
+    if isinstance(renewal, type) or not all(hasattr(renewal, name) for name in members):
         problems.append(f"renewal: must be a renewal policy, not {renewal!r}")
     elif renewal.receive_timeout is not None:
         try:
@@ -220,5 +287,13 @@ def _check(
         check_wait(queue.runtime.attributes, wait_time)
     except QueueServiceError as error:
         problems.append(f"wait_time: {error.message}")
+    if not isinstance(outage, Outage):
+        problems.append(f"outage: must be an Outage, not {outage!r}")
+    if (problem := retry_delay_problem(retry_delay)) is not None:
+        problems.append(f"retry_delay: {problem}")
+    elif retry_delay is not None and hand_back is not None:
+        problems.append(
+            "retry_delay: cannot go with make_failed_messages_visible_immediately; give one of the two"
+        )
     if problems:
         raise InvalidOptions(problems)

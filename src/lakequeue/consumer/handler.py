@@ -1,32 +1,37 @@
-"""What a handler gets besides its message, and what it returns."""
+"""What a handler gets besides its message, what it returns, and whether a callable can be one."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import asyncio
+import functools
+import inspect
+import typing
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lakequeue.errors import LeaseLost
 from lakequeue.model.clock import Duration, duration_micros
+from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import Hold
 
 
 class Outcome(Enum):
-    """What a handler returns; None counts as SUCCESS, an exception as FAILED."""
+    """What a handler returns; None counts as SUCCESS, an exception or anything else as FAILED."""
 
     SUCCESS = "success"
     """Delete it (HBN-2)."""
     FAILED = "failed"
-    """Receive it again: at its timeout, or at once if the consumer hands failed messages back (HBN-3, HNS-14)."""
+    """Receive it again: at its timeout, at once, or after the consumer's `retry_delay` (HBN-3, HNS-14)."""
     FAILED_RETRY_NOW = "failed, retry now"
     """Receive it again at once (HBN-15)."""
 
 
-class Lost(threading.Event):
+class Lost(Interrupt):
     """An event that is set once the receipt of a message is lost, and is true then."""
 
     def __bool__(self) -> bool:
@@ -63,10 +68,95 @@ class Context:
             raise LeaseLost(0, 1)
 
     def sleep(self, duration: Duration) -> bool:
-        """Waits by the queue's clock; returns early, with False, once the receipt is lost."""
+        """Waits by the queue's clock; returns early, with False, once the receipt is lost.
+
+        Raises:
+            RuntimeError: it was called in an event loop, which would stand still; use `sleep_async` there.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise RuntimeError("context.sleep holds up the event loop: await context.sleep_async instead")
         until = self._clock.now() + timedelta(microseconds=duration_micros(duration))
         self._clock.wait(until, self.lost)
         return not self.lost
 
+    async def sleep_async(self, duration: Duration) -> bool:
+        """`sleep` for `async def` handlers: other handlers run meanwhile."""
+        until = self._clock.now() + timedelta(microseconds=duration_micros(duration))
+        loop, wake = asyncio.get_running_loop(), asyncio.Event()
+        with self.lost.waking(lambda: _stir(loop, wake)):
+            if not self.lost:
+                await self._clock.wait_async(until, wake)
+        return not self.lost
 
-Handler: TypeAlias = Callable[[Message, Context], Outcome | None]
+
+Handler: TypeAlias = Callable[[Message, Context], "Outcome | None | Awaitable[Outcome | None]"]
+"""A function of a message and its context, plain or `async def`."""
+
+
+def is_async(handler: object) -> bool:
+    """Whether a handler is `async def`: a function, a method, a partial one, or an object whose call is one."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+def handler_problem(handler: Any) -> str | None:
+    """Why a value cannot be a handler; None if it can."""
+    expected = "a handler takes a message and its context: def handle(message, context)"
+    if not callable(handler):
+        return f"must be callable, not {handler!r}; {expected}"
+    name = getattr(handler, "__qualname__", None) or repr(handler)
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        return f"{name} is a generator, which nobody would iterate; {expected} and returns an Outcome or None"
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # written in C, and does not say
+        return None
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return f"{name}{_shown(signature)} cannot be called with two arguments; {expected}"
+    wrong = _wrong_result(handler)
+    return wrong and f"{name} returns {wrong}; a handler returns an Outcome or None"
+
+
+def checked_outcome(result: object) -> Outcome:
+    """What a handler returned, as an outcome.
+
+    Raises:
+        TypeError: it is none, which the text explains; the message counts as failed.
+    """
+    if result is None:
+        return Outcome.SUCCESS
+    if isinstance(result, Outcome):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()  # else Python warns that it was never awaited
+    hint = "; make the handler itself `async def`" if inspect.isawaitable(result) else ""
+    raise TypeError(f"a handler returns an Outcome or None, not {result!r}{hint}")
+
+
+def _shown(signature: inspect.Signature) -> str:
+    names = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    return str(signature.replace(parameters=names, return_annotation=inspect.Signature.empty))
+
+
+def _wrong_result(handler: Any) -> str | None:
+    """The annotated type of what a handler returns if that can be no outcome."""
+    try:
+        annotated = typing.get_type_hints(handler).get("return", Outcome)
+    except Exception:  # a name that only a type checker imports, an object that carries no annotations
+        return None
+    # None where a class is expected, else a class that can hold neither; anything less plain is left alone
+    plain = isinstance(annotated, type) and typing.get_origin(annotated) is None
+    fits = not plain or annotated in (Any, object, type(None)) or issubclass(annotated, Outcome)
+    return None if fits else str(annotated.__name__)
+
+
+def _stir(loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop has ended, and with it who waited
+        loop.call_soon_threadsafe(wake.set)

@@ -10,12 +10,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from enum import Enum
 
 import attrs
 
-from lakequeue.consumer.handler import Context, Handler, Outcome
+from lakequeue.consumer.handler import Context, Handler, Outcome, checked_outcome
+from lakequeue.consumer.observers import Observers
+from lakequeue.consumer.outages import OutageMonitor
+from lakequeue.consumer.retries import RetryDelay, retry_micros
 from lakequeue.errors import (
     LeaseLost,
     OverLimit,
@@ -24,14 +26,13 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.clock import Duration, seconds, to_micros
+from lakequeue.model.clock import MICROS, Duration, seconds, to_micros
 from lakequeue.model.messages import UNAVAILABLE, BatchFailure, Message
+from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.queue import Queue
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
-
-_DELETE_PAUSES = (0.5, 1)
-"""Seconds between attempts to delete, while storage fails."""
+from lakequeue.storage.store_failures import no_wait_mends
 
 _log = logging.getLogger("lakequeue")
 
@@ -65,6 +66,9 @@ class WorkerPool:
         handler: called for each message.
         renewal: how receipts are extended.
         hand_back: whether failed messages become visible at once.
+        retry_delay: when failed messages become visible instead; None: as ``hand_back`` says.
+        outages: is told whether storage works, and says when to try again.
+        observers: are told what becomes of messages.
         ended: called when messages stop being active.
         broken: called with errors that must end the consumer.
     """
@@ -75,6 +79,9 @@ class WorkerPool:
         handler: Handler,
         renewal: Renewal,
         hand_back: bool,
+        retry_delay: RetryDelay | None,
+        outages: OutageMonitor,
+        observers: Observers,
         ended: Callable[[], None],
         broken: Callable[[BaseException], None],
     ) -> None:
@@ -82,6 +89,9 @@ class WorkerPool:
         self._clock = queue.runtime.root.clock
         self._handler = handler
         self._hand_back = hand_back
+        self._retry_delay = retry_delay
+        self._outages = outages
+        self._observers = observers
         self._ended = ended
         self._broken = broken
         self._largest_batch = queue.runtime.attributes.profile_rules.max_batch
@@ -103,6 +113,7 @@ class WorkerPool:
 
     def begin(self, messages: Sequence[Message]) -> None:
         """Starts handlers for received messages, one at a time in each group."""
+        self._observers.received(messages, self._clock.now())
         jobs = [_Job(self._context(message)) for message in messages]
         with self._lock:
             self._active |= {job.handle: job for job in jobs}
@@ -119,6 +130,10 @@ class WorkerPool:
                 )
                 worker.start()
                 begun.wait()  # else a manual clock could advance before the thread takes part in it
+
+    def refuse(self, messages: Sequence[Message]) -> None:
+        """Makes received messages visible again, as none of them is to be begun."""
+        self._release([_Job(self._context(message)) for message in messages])
 
     def _context(self, message: Message) -> Context:
         heartbeat, handle = self._heartbeat, message.receipt_handle
@@ -155,37 +170,53 @@ class WorkerPool:
             if not self._move(job, _State.WAITING, _State.RUNNING):
                 continue  # handed back by a stop
             if job.context.lost:
-                return self._return(jobs[index:], at_once=False)
-            outcome = self._handle(job)
+                return self._return(jobs[index:], None)
+            with self._observers.handling(job.context.message):
+                outcome = self._handle(job)
             if not self._move(job, _State.RUNNING, _State.ENDED):
                 continue  # a stop took it back
             hold = self._heartbeat.drop(job.handle)
             if job.context.lost:
                 _log.warning("%s: the receipt was lost while the handler ran", job)
-                return self._return(jobs[index:], at_once=False)
-            if outcome is Outcome.SUCCESS and self._delete(job):
+                return self._return(jobs[index:], None)
+            if outcome is Outcome.SUCCESS and self._delete(job, hold):
                 self._forget([job])
                 continue
             # if its renewal failed, another consumer may have it by now (HNS-14)
             in_doubt = outcome is Outcome.SUCCESS or (hold is not None and hold.failed)
-            at_once = outcome is Outcome.FAILED_RETRY_NOW or (self._hand_back and not in_doubt)
-            return self._return(jobs[index:], at_once)
+            return self._return(jobs[index:], self._again_in(job, outcome, in_doubt))
 
     def _handle(self, job: _Job) -> Outcome:
+        began = to_micros(self._clock.now())
+        raised: BaseException | None = None
         try:
-            outcome = self._handler(job.context.message, job.context)
-            if outcome is None:
-                return Outcome.SUCCESS
-            if not isinstance(outcome, Outcome):
-                raise TypeError(f"a handler returns an Outcome or None, not {outcome!r}")
-            return outcome
+            outcome = checked_outcome(self._handler(job.context.message, job.context))
         except Exception as error:
             if not (isinstance(error, LeaseLost) and job.context.lost):  # it ended as intended
                 _log.exception("%s: the handler failed", job)
-            return Outcome.FAILED
+            outcome, raised = Outcome.FAILED, error
         except BaseException as error:  # meant for the process: stop in an orderly way
             self._broken(error)
-            return Outcome.FAILED_RETRY_NOW
+            outcome, raised = Outcome.FAILED_RETRY_NOW, error
+        took = to_micros(self._clock.now()) - began
+        self._observers.handled(job.context.message, took / MICROS, outcome, raised)
+        return outcome
+
+    def _again_in(self, job: _Job, outcome: Outcome, in_doubt: bool) -> int | None:
+        """Microseconds until a message that failed comes again; None: at its timeout."""
+        if outcome is Outcome.FAILED_RETRY_NOW:
+            return 0
+        if in_doubt or self._retry_delay is None:
+            return 0 if self._hand_back and not in_doubt else None
+        message, now = job.context.message, to_micros(self._clock.now())
+        assert message.received_at is not None
+        left = to_micros(message.received_at) + LONGEST_RECEIPT - now
+        whole = not self._queue.runtime.attributes.profile_rules.fractional_seconds
+        try:
+            return retry_micros(self._retry_delay, message.receive_count, left, whole)
+        except Exception:
+            _log.exception("%s: no retry delay, so it comes again at its timeout", job)
+            return None
 
     def _move(self, job: _Job, before: _State, after: _State) -> bool:
         with self._lock:
@@ -196,41 +227,54 @@ class WorkerPool:
 
     # --- settling
 
-    def _delete(self, job: _Job) -> bool:
-        for pause in (*_DELETE_PAUSES, None):
+    def _delete(self, job: _Job, hold: Hold | None) -> bool:
+        """Deletes a message; while storage fails, its receipt is kept and the delete tried again."""
+        failures = 0
+        while True:
             try:
                 self._queue.delete(job.handle)
-                return True
             except (RequestThrottled, QueueClientError) as error:
-                _log.warning("%s: deleting failed: %s", job, error)
-                if pause is not None:
-                    self._clock.wait(self._clock.now() + timedelta(seconds=pause), job.context.lost)
+                failures += 1
+                if isinstance(error, RequestThrottled):
+                    _log.warning("%s: deleting failed: %s", job, error)
+                elif not self._storage_failed("deleting", error):
+                    break
+                if hold is not None and failures == 1:
+                    self._heartbeat.keep({job.handle: hold})
+                self._clock.wait(self._clock.now() + self._outages.policy.pause(failures), job.context.lost)
+                if not job.context.lost:
+                    continue
+                _log.warning("%s: handled, but its receipt was lost before it could be deleted", job)
             except QueueDoesNotExist as error:
                 self._broken(error)
-                return False
             except QueueServiceError as error:
                 _log.warning("%s: handled, but not deleted: %s", job, error)
-                return False
+            else:
+                self._outages.worked("deleting")
+                self._heartbeat.drop(job.handle)
+                return True
+            break
+        self._heartbeat.drop(job.handle)
         return False
 
-    def _return(self, jobs: Sequence[_Job], at_once: bool) -> None:
-        """Ends messages unhandled: makes them visible now, in one commit, or leaves them to their timeout."""
+    def _return(self, jobs: Sequence[_Job], again_in: int | None) -> None:
+        """Ends messages unhandled: makes them visible then, in one commit, or leaves them to their timeout."""
         mine = [job for job in jobs if self._move(job, _State.WAITING, _State.ENDED) or job is jobs[0]]
         for job in mine:
             self._heartbeat.drop(job.handle)
-        if at_once:
-            self._release([job for job in mine if not job.context.lost])
+        if again_in is not None:
+            self._release([job for job in mine if not job.context.lost], again_in)
         self._forget(mine)
 
-    def _release(self, jobs: Sequence[_Job]) -> None:
+    def _release(self, jobs: Sequence[_Job], again_in: int = 0) -> None:
         rules = self._queue.runtime.attributes
-        shortest = 0 if rules.allow_zero_visibility else 1
+        timeout = seconds(max(again_in, 0 if rules.allow_zero_visibility else MICROS))
         size = self._largest_batch or len(jobs) or 1
         # last ones first: a group stays blocked until its first message is visible, which keeps its order
         for end in range(len(jobs), 0, -size):
             part = jobs[max(0, end - size) : end]
             try:
-                result = self._queue.change_visibility_batch([(job.handle, shortest) for job in part])
+                result = self._queue.change_visibility_batch([(job.handle, timeout) for job in part])
             except (QueueServiceError, QueueClientError) as error:
                 _log.warning("handing back %s messages failed: %s", len(part), error)
             else:
@@ -253,21 +297,35 @@ class WorkerPool:
         except QueueDoesNotExist as error:
             self._broken(error)
             return [Verdict.LOST] * len(wanted)
-        except (QueueServiceError, QueueClientError) as error:
+        except QueueClientError as error:
+            self._storage_failed("extending", error)
+            return [Verdict.FAILED] * len(wanted)
+        except QueueServiceError as error:
             _log.warning("extending %s messages failed: %s", len(wanted), error)
             return [Verdict.FAILED] * len(wanted)
+        self._outages.worked("extending")
         verdicts = [Verdict.EXTENDED] * len(wanted)
         for failure in result.failed:
             _log.warning("extending a message of %s failed: %s", self._queue.name, failure.code)
             if failure.code == QueueDoesNotExist.code:
                 self._broken(QueueDoesNotExist(failure.message))
             verdicts[int(failure.id)] = _verdict(failure)
+        self._observers.extended(verdicts.count(Verdict.EXTENDED))
         return verdicts
+
+    def _storage_failed(self, doing: str, error: QueueClientError) -> bool:
+        """Takes note of a failure; returns whether waiting may mend it, else the consumer ends."""
+        if no_wait_mends(error):
+            self._broken(error)
+            return False
+        self._outages.failed(doing, error)
+        return True
 
     def _lose(self, handle: str) -> None:
         with self._lock:
             job = self._active.get(handle)
         if job is not None:
+            self._observers.lost(1)
             job.context.lost.set()
 
     # --- the end
@@ -279,6 +337,7 @@ class WorkerPool:
     def stop(self) -> None:
         """Ends the heartbeat. Messages still being handled are lost to their handlers and become visible."""
         self._take_back(_State.RUNNING)
+        self.lose_all()  # those whose delete is still being tried again
         self._heartbeat.stop()
 
     def lose_all(self) -> None:

@@ -6,6 +6,7 @@ The profile supplies the attributes that the caller does not name (PRF-2).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -31,14 +32,13 @@ from lakequeue.model.redrive_policies import (
 )
 
 _SHARDS = Limits(1, 1, 1_024)
+_Kind = Literal["seconds", "count", "cap", "flag", "text", "choice", "redrive", "redrive allow", "policy", "mark"]
 
 
 class _Attribute(NamedTuple):
     field: str
     wire: str
-    kind: Literal[
-        "seconds", "count", "cap", "flag", "text", "choice", "redrive", "redrive allow", "policy", "mark"
-    ]
+    kind: _Kind
     cmq: str = ""  # name in CMQ's own interface, accepted on cmq queues only
     choices: Mapping[str, str] = {}  # wire value by allowed value
 
@@ -287,14 +287,15 @@ class QueueAttributes:
             value = getattr(self, attribute.field)
             if attribute.kind not in ("seconds", "count", "cap") or value is None:
                 continue
-            fits = self.limits(attribute.field).contain(value)
-            if attribute.kind == "seconds" and not self.fractions_allowed(attribute.field):
-                fits = fits and value == int(value)
+            limits = self.limits(attribute.field)
+            whole = attribute.kind == "seconds" and not self.fractions_allowed(attribute.field)
+            fits = limits.contain(value) and (not whole or value == int(value))
             if attribute.field in _PER_SHARD:
                 fits = fits and value >= self.shards
             if not fits:
                 beyond = attribute.field == "rewind_range" and value > self.message_retention_period
-                raise _invalid(attribute, 10700 if beyond else None)
+                hint = f"{limits.described}{' whole' * whole}{' seconds' * (attribute.kind == 'seconds')}"
+                raise _invalid(attribute, 10700 if beyond else None, f"must be {hint} in profile {self.profile}")
         if self.fifo:
             self._check_fifo()
 
@@ -316,12 +317,14 @@ class QueueAttributes:
 def _attribute(name: str, rules: Profile) -> _Attribute:
     names = _BY_CMQ_NAME if rules.name == "cmq" else _BY_NAME
     if name not in names:
-        raise InvalidAttributeName(f"Unknown Attribute {name}.")
+        raise unknown(name)
     return names[name]
 
 
-def _invalid(attribute: _Attribute, cmq_code: int | None = None) -> InvalidAttributeValue:
-    return InvalidAttributeValue(f"Invalid value for the parameter {attribute.wire}.", cmq_code=cmq_code)
+def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | None = None) -> InvalidAttributeValue:
+    error = InvalidAttributeValue(f"Invalid value for the parameter {attribute.wire}.", cmq_code=cmq_code)
+    error.hint = hint
+    return error
 
 
 def _fields(given: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
@@ -335,8 +338,8 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
     for field, value in fields.items():
         try:
             values[field] = _parse(_BY_FIELD[field], value)
-        except (TypeError, ValueError):
-            raise _invalid(_BY_FIELD[field]) from None
+        except (TypeError, ValueError) as error:
+            raise _invalid(_BY_FIELD[field], hint=str(error)) from None
     return values
 
 
@@ -399,6 +402,26 @@ def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
         "fifo_throughput_limit": "per_queue" if fifo else None,
         "allow_zero_visibility": rules.allow_zero_visibility or not strict,
     }
+
+
+def fields() -> list[str]:
+    """Names of all settable attributes in snake_case."""
+    return [attribute.field for attribute in _SETTABLE]
+
+
+def kind_of(name: str) -> str | None:
+    """What an attribute is: ``seconds``, ``count`` …; None if no attribute has this name."""
+    attribute = _BY_CMQ_NAME.get(name)
+    return None if attribute is None else attribute.kind
+
+
+def unknown(name: str) -> InvalidAttributeName:
+    """The error for a name that no attribute has."""
+    error = InvalidAttributeName(f"Unknown Attribute {name}.")
+    nearest = get_close_matches(name, _BY_NAME, 1)
+    if nearest:
+        error.hint = f"did you mean {nearest[0]}?"
+    return error
 
 
 def selected(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

@@ -26,6 +26,11 @@ class Limits:
     def contain(self, value: float) -> bool:
         return self.low <= value and (self.high is None or value <= self.high)
 
+    @property
+    def described(self) -> str:
+        """``0 to 43,200``, ``1 or more``."""
+        return f"{self.low:,} or more" if self.high is None else f"{self.low:,} to {self.high:,}"
+
     def union(self, other: Limits) -> Limits:
         """The smallest range that contains both, with this default."""
         high = None if self.high is None or other.high is None else max(self.high, other.high)
@@ -141,7 +146,9 @@ def profile(name: str | Profile) -> Profile:
     try:
         return PROFILES[name]
     except (KeyError, TypeError):
-        raise InvalidAttributeValue("Invalid value for the parameter Profile.") from None
+        error = InvalidAttributeValue("Invalid value for the parameter Profile.")
+        error.hint = f"profiles are {', '.join(PROFILES)}"
+        raise error from None
 
 
 def widest(attribute: str) -> Limits:

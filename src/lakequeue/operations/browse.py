@@ -200,9 +200,12 @@ def _sequence_numbers(batch: Batch) -> pa.Array:
     return pa.array([sequence_number(batch.shard.shard, offset) for offset in batch.offsets.tolist()], pa.string())
 
 
-def _sources(batch: Batch) -> pa.Array:
-    """The names in the ARNs."""
-    arns = batch.rows["source_queue"].combine_chunks()
+def _whole(batch: Batch, name: str) -> pa.Array:
+    return batch.rows[name].combine_chunks()
+
+
+def source_names(arns: pa.Array) -> pa.Array:
+    """The names in the ARNs of queues."""
     return pc.list_element(pc.split_pattern(arns, ":"), 5) if arns.null_count < len(arns) else arns
 
 
@@ -210,9 +213,8 @@ def _ages(batch: Batch) -> pa.Array:
     return pc.divide(pc.subtract(batch.now, batch.rows["sent_at"].cast(pa.int64())).cast(pa.float64()), 1e6)
 
 
-def _attributes(batch: Batch) -> pa.Array:
-    """Values as text; binary values in base64."""
-    attributes = batch.rows["message_attributes"].combine_chunks()
+def attribute_texts(attributes: pa.MapArray) -> pa.MapArray:
+    """Values of message attributes as text; binary values in base64."""
     texts = pc.struct_field(attributes.items, "string_value")
     binary = pc.struct_field(attributes.items, "binary_value")
     if binary.null_count < len(binary):
@@ -233,10 +235,13 @@ COLUMNS: dict[str, tuple[pa.DataType, Callable[[Batch], pa.Array | pa.ChunkedArr
     "first_received_at": (layout.INSTANT, _of_runs(lambda run, state: run.first_received_at, layout.INSTANT)),
     "age": (pa.float64(), _ages),
     "body": (pa.string(), _logged("body")),
-    "message_attributes": (pa.map_(pa.string(), pa.string()), _attributes),
+    "message_attributes": (
+        pa.map_(pa.string(), pa.string()),
+        lambda batch: attribute_texts(_whole(batch, "message_attributes")),
+    ),
     "delay_seconds": (pa.float64(), _logged("delay_seconds")),
     "dedup_id": (pa.string(), _logged("dedup_id")),
-    "source_queue": (pa.string(), _sources),
+    "source_queue": (pa.string(), lambda batch: source_names(_whole(batch, "source_queue"))),
     "first_sent_at": (layout.INSTANT, _logged("first_sent_at")),
     "sequence_number": (pa.string(), _sequence_numbers),
     "shard": (pa.int32(), _constant(lambda batch: batch.shard.shard, pa.int32())),

@@ -109,14 +109,17 @@ def redrive(
         return moved
 
 
-def redrivable(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> dict[str, int]:
+def redrivable(
+    queue: OpenQueue, where: str | None, interrupt: Interrupt | None, destination: OpenQueue | None = None
+) -> dict[str, int]:
     """How many messages a redrive would move now, by the name of the target queue."""
     with queue.service("redrivable"):
+        to = None if destination is None else destination.key
         found: Counter[str] = Counter()
         condition = browse.predicate(where, interrupt)
         for shard in queue.shards:
             for batch in browse.batches(queue, shard, browse.ROWS, growth=browse.GROWTH):
-                for key, offsets in _targets(queue, batch, condition, None, None).items():
+                for key, offsets in _targets(queue, batch, condition, None, to).items():
                     found[key] += len(offsets)
         targets = {key: queue.root.living(key) for key in found}
         return {target.name: found[key] for key, target in targets.items() if target is not None}
@@ -179,7 +182,9 @@ def finish(queue: OpenQueue, shard: ShardService) -> None:
             known = queue.dead_letter_keys.items()
             queue.dead_letter_keys = {arn: key for arn, key in known if key != move.target_key}
         end = MoveBack if target is None else Moved
-        queue.command(shard, end(move.number))
+        ended = queue.command(shard, end(move.number))
+        if end is Moved and ended:  # else another process counts them
+            queue.tally(dead_lettered=sum(last - first + 1 for first, last, count in move.parts if count))
 
 
 def finish_all(queue: OpenQueue) -> None:

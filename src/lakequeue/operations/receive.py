@@ -256,6 +256,7 @@ def _polls(
         if messages or now >= deadline:
             if refusal and not messages and (poll.refuse_late or deadline <= started):
                 raise refusal
+            _count(queue, messages)
             yield _Found(messages, queue, [part for part in parts if part[1].lease_id == lease_id])
             return
         if waiter is not None and not waiter.first and poll.attempt_id is None:
@@ -265,6 +266,14 @@ def _polls(
         known = [event for event in events if event is not None and event > now]
         yield from_micros(min([deadline, now + pause, *known]))
         pause = min(2 * pause, longest)
+
+
+def _count(queue: OpenQueue, messages: Sequence[Message]) -> None:
+    if messages:
+        size = sum(len(message.body.encode()) for message in messages)
+        queue.tally(received=len(messages), received_bytes=size)
+    else:
+        queue.tally(empty_receives=1)
 
 
 def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Message]:

@@ -134,7 +134,10 @@ def _append(
                 del left[index]
                 done[index] = _result(entries[index], place, shard.shard, attributes.fifo)
         if not left:
-            return done
+            break
+    queue.tally(sent=len(done), sent_bytes=sum(len(entries[index].body.encode()) for index in done))
+    if not left:
+        return done
     full = OverLimit("The queue stores as many messages as it may; delete some or raise MaxStoredMessages.")
     return done | dict.fromkeys(left, full)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 
@@ -84,7 +85,7 @@ def _change_to(timeout: int) -> _Maker:
 def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
     """Settles one receipt or raises its error."""
     shard, command = _command(queue, text, make)
-    queue.command(queue.shards[shard], command)
+    _count(queue, [(command, queue.command(queue.shards[shard], command))])
 
 
 def _settle(
@@ -112,6 +113,8 @@ def _settle(
                 raise
             refusals.update((index, error) for index, _ in commands)
             continue
+        done = [(command, result) for (_, command), result in zip(commands, results, strict=True)]
+        _count(queue, [(command, result.value) for command, result in done if result.error is None])
         refusals.update((index, result.error) for (index, _), result in zip(commands, results, strict=True))
     batch = BatchResult()
     for index, text in enumerate(texts):
@@ -122,6 +125,14 @@ def _settle(
             batch.failed.append(BatchFailure.of(str(index), refusal, queue.attributes.profile))
     call.messages = len(batch.successful)
     return batch
+
+
+def _count(queue: OpenQueue, done: Sequence[tuple[Command, Any]]) -> None:
+    """Counts what commands did: a delete by an older handle removes nothing, a timeout of 0 extends nothing."""
+    queue.tally(
+        deleted=sum(isinstance(command, Delete) and bool(removed) for command, removed in done),
+        extended=sum(isinstance(command, ChangeVisibility) and command.timeout > 0 for command, _ in done),
+    )
 
 
 def _command(queue: OpenQueue, text: str, make: _Maker) -> tuple[int, Command]:

@@ -50,7 +50,7 @@ texts, binary values in base64; standard queues have no sequence numbers."""
 HISTORY: Mapping[str, str] = {name: type_ for name, type_ in MESSAGES.items() if name not in _OF_RUNS}
 """Deleted messages that can be rewound now."""
 
-_COUNTS = {
+COUNTS = {
     "visible": "BIGINT",
     "in_flight": "BIGINT",
     "delayed": "BIGINT",
@@ -66,7 +66,7 @@ QUEUES: Mapping[str, str] = {
     "attributes": "MAP<STRING, STRING>",
     "tags": "MAP<STRING, STRING>",
     "shards": "INT",
-    **_COUNTS,
+    **COUNTS,
 }
 """``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
 
@@ -82,7 +82,7 @@ STATS: Mapping[str, str] = {
     "queue": "STRING",
     "region": "STRING",
     "minute": "TIMESTAMP",
-    **_COUNTS,
+    **COUNTS,
     "sent": "BIGINT",
 }
 """Counts of every queue, deleted ones too, at each minute in which the compactor passed; ``sent`` is all that were
@@ -114,16 +114,22 @@ _GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
 
 def statements_of(root: Root, now: datetime | None, as_of: datetime | None) -> list[str]:
     """The SQL that creates the views of the queues that exist, or that existed at ``as_of``."""
+    rows = shown_queues(root, now, as_of)
+    with root.storage_errors():
+        return view_statements(root.engine.store, rows, now, as_of)
+
+
+def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
+    """The queues of all regions that exist, or that existed at ``as_of``."""
     then = None if as_of is None else check_instant("as_of", as_of)
     if now is not None:
         check_instant("now", now)
     with root.storage_errors():
-        rows = [
+        return [
             row
             for row in root.rows()
             if row.deleted_at is None or (then is not None and row.created_at <= then < row.deleted_at)
         ]
-        return view_statements(root.engine.store, rows, now, as_of)
 
 
 def view_statements(
@@ -143,7 +149,7 @@ def view_statements(
         QueueClientError: the log of a table no longer reaches back to ``as_of``.
     """
     now, root = now or as_of, store.root
-    versions = {} if as_of is None else _versions(store, queues, as_of)
+    versions = {} if as_of is None else versions_at(store, queues, as_of)
     if as_of is not None:
         queues = [queue for queue in queues if layout.receipts_path(root, queue.key, 0) in versions]
     instant = "current_timestamp()" if now is None else f"timestamp_micros({to_micros(now)})"
@@ -170,8 +176,8 @@ def _stats(store: Store) -> str:
     return f"SELECT {', '.join(STATS)} FROM {_table(path)}"
 
 
-def _versions(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
-    """The versions of the existing tables at an instant, by path."""
+def versions_at(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
+    """The versions of the tables of queues that existed at an instant, and of the catalog, by path."""
     found: dict[str, int] = {}
     for queue in queues:
         if from_micros(queue.created_at) <= as_of:

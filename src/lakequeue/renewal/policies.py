@@ -20,6 +20,8 @@ _LONGEST_BUFFER = 10 * MICROS
 _TOO_LITTLE_LEFT = 400_000
 _PAUSE = 50_000
 """Minimum time between two attempts to extend one receipt, however little of it is left."""
+_PAUSE_AFTER_EXPIRY = MICROS
+"""Minimum time between two attempts to extend a receipt that has run out, as its handle may still work (RCP-8)."""
 
 
 @attrs.frozen
@@ -71,7 +73,11 @@ class Hold:
 
 
 class Renewal(Protocol):
-    """A renewal policy, as the scheduler uses it."""
+    """A renewal policy, as consumers and `Lease.keep_alive` use it; any object with these members is one.
+
+    A policy is arithmetic: it neither reads a clock nor extends anything itself. Instants are whole microseconds
+    since the epoch by the queue's clock, and other durations without a unit whole microseconds.
+    """
 
     @property
     def receive_timeout(self) -> Duration | None:
@@ -115,12 +121,17 @@ class NoRenewal:
 class HeartbeatRenewal:
     """Checks every receipt at each heartbeat and extends those about to end (HBN-4 to HBN-8).
 
+    A renewal that fails is tried again at each heartbeat while the handler runs, also after the timeout has ended:
+    the handle works until somebody else receives the message (RCP-8).
+
     Args:
         visibility_timeout: the timeout of every receive, whatever the queue's is, and of each extension.
         extension_threshold: a receipt is extended when no more than this is left.
         heartbeat_interval: time between two checks; 0 or less switches extension off (PRF-9).
         disable_extension: switches extension off, the documented way (HBN-16).
         strict_options: refuse an interval of 0 or less, and check all options even if nothing is extended.
+        initial: the timeout of every receive if it is not that of the extensions. Two minutes at first, extended
+            to three after one: ``HeartbeatRenewal(180, extension_threshold=60, initial=120)`` (VIS-8).
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17).
@@ -131,13 +142,16 @@ class HeartbeatRenewal:
     heartbeat_interval: Duration = 1
     disable_extension: bool = False
     strict_options: bool = False
+    initial: Duration | None = None
 
     failed_visible_at_once: ClassVar[bool] = False  # HBN-3
 
     def __attrs_post_init__(self) -> None:
-        options = _Options(self, ["visibility_timeout", "extension_threshold", "heartbeat_interval"])
-        timeout, threshold, interval = options.micros
-        options.within("visibility_timeout", 0, LONGEST_RECEIPT)
+        given = [] if self.initial is None else ["initial"]
+        options = _Options(self, ["visibility_timeout", "extension_threshold", "heartbeat_interval", *given])
+        timeout, threshold, interval, *_ = options.micros
+        for name in ("visibility_timeout", *given):
+            options.within(name, 0, LONGEST_RECEIPT)
         if interval is not None and interval <= 0 and self.strict_options:
             options.problems.append(
                 f"heartbeat_interval: must be more than 0 seconds, not {self.heartbeat_interval}"
@@ -147,13 +161,14 @@ class HeartbeatRenewal:
                 options.problems.append(
                     f"extension_threshold: must be more than 0 seconds, not {self.extension_threshold}"
                 )
-            options.below("extension_threshold", "visibility_timeout")
+            for name in ("visibility_timeout", *given):
+                options.below("extension_threshold", name)
             options.below("heartbeat_interval", "extension_threshold")
         options.judge()
 
     @property
     def receive_timeout(self) -> Duration | None:
-        return self.visibility_timeout
+        return self.visibility_timeout if self.initial is None else self.initial
 
     def next_check(self, hold: Hold, since: int) -> int | None:
         interval = duration_micros(self.heartbeat_interval)
@@ -169,6 +184,9 @@ class HeartbeatRenewal:
 @attrs.frozen
 class ComputedRenewal:
     """Extends each receipt when most of it has passed, by its timeout plus what was left (HNS-2 to HNS-5).
+
+    A renewal that fails is tried again within the buffer, and after the timeout has ended every second, as the
+    handle works until somebody else receives the message (RCP-8).
 
     Args:
         message_visibility_timeout: the timeout of every receive; None: the queue's (HNS-10, HNS-11).
@@ -197,12 +215,11 @@ class ComputedRenewal:
 
     def next_check(self, hold: Hold, since: int) -> int | None:
         longest = duration_micros(self.max_auto_renewal_duration)
-        buffer_is_over = hold.failed and hold.attempted >= hold.visible_at  # HNS-13
-        if hold.timeout == 0 or hold.exhausted or buffer_is_over:
+        if hold.timeout == 0 or hold.exhausted:
             return None
         wait = renew_after(hold.visible_at - hold.attempted)
-        if hold.attempted_at is not None:
-            wait = max(wait, _PAUSE)
+        if hold.attempted_at is not None:  # HNS-13
+            wait = max(wait, _PAUSE if hold.attempted < hold.visible_at else _PAUSE_AFTER_EXPIRY)
         due = hold.attempted + wait
         return due if due - hold.received_at < longest else None  # HNS-16
 

@@ -86,6 +86,10 @@ class OpenQueue:
                     raise
                 raise QueueDoesNotExist() from error  # its tables are gone
 
+    def tally(self, **amounts: int) -> None:
+        """Counts what happened to messages; the names are those of ``tallies.EVENTS``."""
+        self.root.tallies.add(self.name, **amounts)
+
     def _deleted(self) -> bool:
         """Whether the catalog shows the queue as deleted."""
         try:

@@ -14,6 +14,7 @@ from lakequeue.model.clock import Clock, to_micros
 from lakequeue.model.redrive_policies import Place
 from lakequeue.runtime.shard_ledger import Shared
 from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.tallies import Tallies
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.engines import process, spark_access
 from lakequeue.storage.engines.failures import is_storage_failure
@@ -107,6 +108,7 @@ class Root:
         engine: the engine that commits.
         catalog: the table of queues; use it under ``lock``.
         lock: guards the catalog's handle.
+        tallies: what was done with the messages of each queue.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Root:
         self.path = store.root
         self.clock = clock
         self.region = region
+        self.tallies = Tallies()
         self.spark = spark
         self._mode = mode
         self._tables = tables = _tables(store, spark if through_spark else None)

@@ -153,9 +153,11 @@ class ShardLedger:
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
         rewrite = any(isinstance(command, Rewrite) for command in commands)
         fresh, races = False, Races(shard_races.ATTEMPTS)
+        newest = False  # whether the ledger's snapshot was loaded within this call
         for _ in races:
             if self._machine is None:
-                self._load_machine()
+                self._load_machine(newest)
+                newest = False
                 fresh = True
             machine, ledger = self._machine, self._open_ledger()
             assert machine is not None
@@ -197,7 +199,7 @@ class ShardLedger:
                 if wanted:
                     self.shared.home.committed(self.shard, races.lost)
                 return decision.results
-            self._machine = None
+            self._machine, newest = None, True  # a lost race loads it
             races.lose()
             self._settle_turns.ask(ledger.table, races.lost)
             if races.lost == shard_races.PATIENCE:
@@ -214,8 +216,9 @@ class ShardLedger:
     def _drop_ledger(self) -> None:
         self._machine = self._ledger = self._reader = None
 
-    def _load_machine(self) -> None:
-        opened = self._ledger is not None
+    def _load_machine(self, newest: bool = False) -> None:
+        """Reads the ledger; with ``newest`` its snapshot was loaded within this call."""
+        opened = self._ledger is not None and not newest
         ledger = self._open_ledger()
         for attempt in range(LOADS + 1):
             if opened or attempt:

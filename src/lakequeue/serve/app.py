@@ -25,6 +25,7 @@ from lakequeue.serve.limits import MAX_BODY_BYTES, Bodies
 from lakequeue.serve.logs import AccessLog
 from lakequeue.serve.metrics import Metrics
 from lakequeue.serve.middleware import RequestChecks
+from lakequeue.serve.queue_metrics import QUEUES
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.endpoint import Endpoint
 
@@ -46,6 +47,7 @@ class Application:
         allowed_hosts: host names that are allowed in addition to those of this machine; with `access`, none
             given allows all.
         account: 12 digits, in the URLs and ARNs of queues; without `access`, also the sender of messages.
+        metrics_queues: number of queues with metrics of their own.
 
     Attributes:
         asgi: what the HTTP server runs.
@@ -59,6 +61,7 @@ class Application:
         max_body_bytes: int = MAX_BODY_BYTES,
         allowed_hosts: Collection[str] = (),
         account: str = ACCOUNT,
+        metrics_queues: int = QUEUES,
     ) -> None:
         authenticator = access or NoAuthentication()
         bodies = Bodies(max_body_bytes)
@@ -66,7 +69,7 @@ class Application:
         self.endpoint = Endpoint(self.actions, authenticator, bodies)
         self.console = Console(self.actions, authenticator, bodies)
         any_host = access is not None and not allowed_hosts  # the host name is part of the signature
-        metrics = Metrics(lake, lambda: self.endpoint.waiting)
+        metrics = Metrics(lake, lambda: self.endpoint.waiting, metrics_queues)
         health = Health(lake, lambda: self.endpoint.stopping)
         self.asgi = Starlette(
             routes=[

@@ -80,5 +80,10 @@ class ErrorResponse:
         return cls(_FRAMEWORK + "InternalFailure", "InternalFailure", "The server failed.", 500, False, _new_id())
 
 
+def error_code(error: Exception) -> str:
+    """The name of an error in logs and metrics; whatever the protocol, the same error has the same name."""
+    return error.code if isinstance(error, QueueServiceError) else ErrorResponse.of(error).code
+
+
 def _new_id() -> str:
     return str(uuid.uuid4())

@@ -14,13 +14,20 @@ from lakequeue.model.clock import Clock
 
 @attrs.define
 class ApiCall:
-    """What a request asked for, and the code of its outcome; the endpoint and the console fill it in."""
+    """What a request asked for, and the code of its outcome; the endpoint and the console fill it in.
+
+    Attributes:
+        action: of SQS; of the console, the one that the caller must be allowed.
+        by_console: whether the console was asked, not the endpoint for SQS clients.
+        code: ``OK``, or the name of the error, which is the same in every protocol.
+    """
 
     action: str = "-"
     queue: str = "-"
     caller: str = "-"
     code: str = "OK"
     request_id: str = ""
+    by_console: bool = False
 
 
 @attrs.define
@@ -28,7 +35,7 @@ class RequestRecord:
     """A finished request.
 
     Attributes:
-        call: the SQS action; None for other requests, such as ``/health``.
+        call: the action; None for other requests, such as ``/health``.
         status: HTTP status; None if no answer was sent.
         seconds: from the arrival of the head until the last byte of the answer went to the socket.
     """

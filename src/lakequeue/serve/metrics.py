@@ -1,14 +1,12 @@
-"""``/metrics`` for Prometheus: number and latency of requests, and the depth of queues."""
+"""``/metrics`` for Prometheus: number and latency of requests, and what goes on in queues."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from time import monotonic
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from starlette.concurrency import run_in_threadpool
@@ -16,13 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lakequeue.client import LakeQueue
-from lakequeue.errors import LakeQueueError, QueueDoesNotExist
-from lakequeue.operations.depth import depth
 from lakequeue.serve.instrumentation import RequestRecord
+from lakequeue.serve.queue_metrics import QUEUES, QueueMetrics, readable
 from lakequeue.serve.single_flight import SingleFlight
 
-SCAN_SECONDS = 5.0
-"""Seconds that a scrape spends on reading queues; those that it does not reach are left out."""
 SCAN_TIMEOUT = 8.0
 """Seconds after which a scrape leaves all queues out; Prometheus itself waits for 10 s."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
@@ -38,16 +33,23 @@ class Metrics:
 
     Args:
         waiting: number of long polls that are waiting now.
+        queues: number of queues with labels of their own.
     """
 
-    def __init__(self, lake: LakeQueue, waiting: Callable[[], int]) -> None:
+    def __init__(self, lake: LakeQueue, waiting: Callable[[], int], queues: int = QUEUES) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
-            "lakequeue_requests", "Requests answered.", ["action", "code"], registry=self._registry
+            "lakequeue_requests", "Requests of SQS clients answered.", ["action", "code"], registry=self._registry
+        )
+        self._console = Counter(
+            "lakequeue_console_requests",
+            "Requests of the console answered.",
+            ["action", "code"],
+            registry=self._registry,
         )
         self._seconds = Histogram(
             "lakequeue_request_seconds",
-            "Time to the answer; includes the wait of long polls.",
+            "Time to the answer of SQS clients; includes the wait of long polls.",
             ["action"],
             buckets=BUCKETS,
             registry=self._registry,
@@ -60,7 +62,7 @@ class Metrics:
         polls = Gauge("lakequeue_long_polls_waiting", "Long polls in progress.", registry=self._registry)
         polls.set_function(waiting)
         ProcessCollector(registry=self._registry)
-        self._queues = SingleFlight(_QueueCollector(lake).collect)
+        self._queues = SingleFlight(QueueMetrics(lake, queues).collect)
 
     def begun(self) -> None:
         self._in_progress.inc()
@@ -69,10 +71,13 @@ class Metrics:
         self._in_progress.dec()
         if record.call is None:
             return
-        self._requests.labels(record.call.action, record.call.code).inc()
-        self._seconds.labels(record.call.action).observe(record.seconds)
         self._bytes_in.inc(record.bytes_in)
         self._bytes_out.inc(record.bytes_out)
+        if record.call.by_console:
+            self._console.labels(record.call.action, record.call.code).inc()
+            return
+        self._requests.labels(record.call.action, record.call.code).inc()
+        self._seconds.labels(record.call.action).observe(record.seconds)
 
     async def answer(self, http: Request) -> Response:
         """Answers a scrape; simultaneous scrapes share one scan of the queues."""
@@ -80,7 +85,7 @@ class Metrics:
             queues = await asyncio.wait_for(self._queues.result(), SCAN_TIMEOUT)
         except asyncio.TimeoutError:  # the metrics of requests need no storage
             _log.warning("a scrape leaves all queues out: storage did not answer within %g s", SCAN_TIMEOUT)
-            queues = [_readable(0)]
+            queues = [readable(0)]
         found = _Collected([*self._registry.collect(), *queues])
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
         content = await run_in_threadpool(encode, found)
@@ -99,49 +104,3 @@ class _Collected(CollectorRegistry):
 
     def collect(self) -> Iterator[Metric]:
         return iter(self._metrics)
-
-
-class _QueueCollector:
-    """Reads the depth of every queue at each scrape."""
-
-    def __init__(self, lake: LakeQueue) -> None:
-        self._lake = lake
-
-    def collect(self) -> list[Metric]:
-        messages = GaugeMetricFamily("lakequeue_queue_messages", "Messages by state.", labels=["queue", "state"])
-        oldest = GaugeMetricFamily(
-            "lakequeue_queue_oldest_message_age_seconds", "Age of the oldest stored message.", labels=["queue"]
-        )
-        sent = CounterMetricFamily(
-            "lakequeue_queue_sent", "Messages sent since the queue exists.", labels=["queue"]
-        )
-        left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues without figures in this answer.")
-        try:
-            self._lake.runtime.check()
-            queues = self._lake.all_queues()
-        except LakeQueueError as error:
-            _log.warning("a scrape leaves all queues out: %s", error)
-            return [_readable(0)]
-        missing, until = 0, monotonic() + SCAN_SECONDS
-        for queue in queues:
-            if monotonic() > until:
-                missing += 1
-                continue
-            try:
-                now = depth(queue.runtime)
-            except QueueDoesNotExist:  # deleted since it was listed
-                continue
-            except LakeQueueError as error:
-                _log.warning("a scrape leaves %s out: %s", queue.name, error)
-                missing += 1
-                continue
-            for state in "visible", "in_flight", "delayed":
-                messages.add_metric([queue.name, state], getattr(now.counts, state))
-            oldest.add_metric([queue.name], now.counts.oldest_age or 0)
-            sent.add_metric([queue.name], now.sent)
-        left_out.add_metric([], missing)
-        return [_readable(1), left_out, messages, oldest, sent]
-
-
-def _readable(value: float) -> Metric:
-    return GaugeMetricFamily("lakequeue_storage_readable", "1 if the catalog can be read, else 0.", value)

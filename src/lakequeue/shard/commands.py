@@ -100,6 +100,24 @@ class MoveBack:
 
 
 @attrs.frozen
+class Discard:
+    """Delete the visible messages of `spans` without a receipt; the answer is their number."""
+
+    spans: Spans
+
+
+@attrs.frozen
+class MakeVisible:
+    """Make the delayed messages of `spans` visible now; the answer is the number of those made visible.
+
+    `in_flight`: also end the receipts of those in flight, whoever has them.
+    """
+
+    spans: Spans
+    in_flight: bool = False
+
+
+@attrs.frozen
 class Purge:
     """Remove every message sent so far (PUR-1); `queue_name` is for the error message.
 
@@ -154,6 +172,8 @@ Command = (
     | Move
     | Moved
     | MoveBack
+    | Discard
+    | MakeVisible
     | Purge
     | Rewind
     | SetAttributes

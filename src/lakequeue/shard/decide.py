@@ -13,7 +13,7 @@ import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
 from lakequeue.model.states import MessageState
-from lakequeue.shard import admin, move, settle
+from lakequeue.shard import admin, move, selected, settle
 from lakequeue.shard.claim.standard import attempt_lives, claim
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -23,10 +23,12 @@ from lakequeue.shard.commands import (
     Counts,
     Decision,
     Delete,
+    Discard,
     Expire,
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
+    MakeVisible,
     Move,
     MoveBack,
     Moved,
@@ -36,10 +38,11 @@ from lakequeue.shard.commands import (
     Rewind,
     Rewrite,
     SetAttributes,
+    Spans,
 )
 from lakequeue.shard.expire import advance, expired_below, next_expiry
 from lakequeue.shard.peek import deleted_messages, stored_messages
-from lakequeue.shard.runs import Head, Log, Run
+from lakequeue.shard.runs import IN_FLIGHT, Head, Log, Run
 from lakequeue.shard.state import ShardState
 
 
@@ -207,6 +210,10 @@ class ShardMachine:
         """First offset that retention still keeps (RET-1, RET-9)."""
         return expired_below(self._at(now))
 
+    def held_from(self, now: int) -> int:
+        """First held offset; the end of the log if there is none (INF-9)."""
+        return self._at(now).released
+
     def peek(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, MessageState]]:
         """The oldest stored messages from offset `start` on, see `peek.stored_messages`."""
         return stored_messages(self._at(now), limit, start)
@@ -214,6 +221,15 @@ class ShardMachine:
     def peek_history(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, MessageState]]:
         """The oldest deleted messages from offset `start` on that can be rewound, see `peek.deleted_messages`."""
         return deleted_messages(self._at(now), limit, start)
+
+    def held(self, lease_id: str, spans: Spans, now: int) -> list[tuple[int, int]]:
+        """The ranges of offsets in ``spans`` that a lease still hides from others."""
+        state = self._at(now)
+        return [
+            (run.first, run.last)
+            for run in settle.held(state, lease_id, spans)
+            if run.state == IN_FLIGHT and state.live(run)
+        ]
 
     def _at(self, now: int) -> ShardState:
         """The state, moved to `now`."""
@@ -240,6 +256,8 @@ _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     Move: move.move,
     Moved: move.moved,
     MoveBack: move.move_back,
+    Discard: selected.discard,
+    MakeVisible: selected.make_visible,
     Purge: admin.purge,
     Rewind: admin.rewind,
     SetAttributes: admin.set_attributes,

@@ -1,5 +1,26 @@
 """Spark jobs and streams as producers and consumers. Importing this imports no pyspark."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from lakequeue.spark.streams import stream_from_queue, stream_to_queue
 
-__all__ = ["stream_from_queue", "stream_to_queue"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register", "stream_from_queue", "stream_to_queue"]
+
+
+def register(spark: SparkSession) -> None:
+    """Registers the data source ``lakequeue`` in a session, also one of Spark Connect.
+
+    Spark finds it by itself when lakequeue is installed on the driver, or on the server of Spark Connect, when its
+    first data source in Python is looked up; this call registers it at any time.
+
+    Args:
+        spark: the session.
+    """
+    from lakequeue.spark.source import LakeQueueSource
+
+    spark.dataSource.register(LakeQueueSource)

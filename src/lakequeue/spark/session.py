@@ -14,7 +14,8 @@ from collections import deque
 from typing import IO, TYPE_CHECKING
 
 from lakequeue.errors import QueueClientError
-from lakequeue.storage.engines.spark_access import EXCLUDED, PACKAGES, scheme_of
+from lakequeue.spark.versions import installed_delta_jar, installed_hadoop
+from lakequeue.storage.engines.spark_access import EXCLUDED, packages, scheme_of
 from lakequeue.storage.roots import root_of
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def build_session(
     """Starts a Spark session that lakequeue can work with, or returns the running one.
 
     Under ``spark-submit`` the master, memory and packages come from there; elsewhere the jar that
-    belongs to the installed ``delta-spark`` is resolved through Ivy (cached after the first time).
+    belongs to the installed pyspark and delta-spark is resolved through Ivy (cached after the first time).
 
     Args:
         app_name: Shown in the cluster's lists.
@@ -76,7 +77,6 @@ def build_session(
     if unknown:
         raise QueueClientError(f"Spark settings start with 'spark.': {', '.join(unknown)}")
     try:
-        from delta import configure_spark_with_delta_pip
         from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
@@ -103,11 +103,10 @@ def build_session(
             builder = builder.config(name, value)
     # under spark-submit, the conf file or --packages provides the jars
     if "spark.jars.packages" not in extra and given.get("spark.jars.packages") is None and not submitted:
-        packages = (extra.get("spark.jars.extraPackages") or "").split(",")
+        more = (extra.get("spark.jars.extraPackages") or "").split(",")
         scheme = "" if root is None else scheme_of(root_of(root))
-        builder = configure_spark_with_delta_pip(
-            builder, [name for name in (*packages, *PACKAGES.get(scheme, ())) if name]
-        )
+        jars = (installed_delta_jar(), *more, *packages(scheme, installed_hadoop()))
+        builder = builder.config("spark.jars.packages", ",".join(filter(None, jars)))
         if scheme in EXCLUDED and given.get("spark.jars.excludes") is None and "spark.jars.excludes" not in extra:
             builder = builder.config("spark.jars.excludes", ",".join(EXCLUDED[scheme]))
 

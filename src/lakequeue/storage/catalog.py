@@ -18,7 +18,7 @@ from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Freed
-from lakequeue.storage.roots import local_path
+from lakequeue.storage.roots import local_path, obstacle
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import CHECKS
 
@@ -71,7 +71,7 @@ class Catalog:
         if opened:
             table.refresh()
         if table.version != self._version:
-            self._rows = self._read(table)
+            self._rows = self.rows_of(table)
             self._version = table.version
         return self._rows
 
@@ -152,6 +152,7 @@ class Catalog:
         path = layout.queues_path(self.root)
         try:
             local = local_path(self.root)
+            self._check_place(local)
             if local is not None:
                 os.makedirs(local, mode & 0o700, exist_ok=True)
             self._table = self._found(path)
@@ -192,6 +193,7 @@ class Catalog:
     def _open(self) -> Table:
         if self._table is None:
             local = local_path(self.root)
+            self._check_place(local)
             if local is not None and not os.path.isdir(local):
                 raise QueueClientError(f"{self.root} does not exist; creating a queue makes it")
             path = layout.queues_path(self.root)
@@ -202,10 +204,18 @@ class Catalog:
             except Exception as error:
                 raise QueueClientError(f"{self.root} cannot be read: {first_line(error)}") from error
             if self._table is None:
+                if self._holds_others():
+                    raise QueueClientError(f"{self.root} holds something else, and no queues")
                 raise QueueClientError(f"{self.root} holds no queues; creating a queue makes it a root")
         return self._table
 
-    def _read(self, table: Table) -> list[QueueRow]:
+    def _check_place(self, local: str | None) -> None:
+        reason = None if local is None else obstacle(local)
+        if reason is not None:
+            raise QueueClientError(reason)
+
+    def rows_of(self, table: Table) -> list[QueueRow]:
+        """The rows of a snapshot; QueueClientError for another layout."""
         parts = table.read(table.files())
         # before anything else is read: another layout may lack columns
         versions = {version for part in parts for version in part["layout_version"].to_pylist()}

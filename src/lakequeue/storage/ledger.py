@@ -51,11 +51,23 @@ class Ledger:
         """Head, unsettled and settled runs of the loaded snapshot."""
         rows = self._read()
         at_head = pc.equal(rows["first_offset"], layout.HEAD_OFFSET)
-        heads = rows.filter(at_head).to_pylist()
+        history = _runs(self._read(settled=True))
+        return self._head(rows.filter(at_head)), _runs(rows.filter(pc.invert(at_head))), history
+
+    def rows(self) -> tuple[Head, pa.Table]:
+        """The head, and all rows of the loaded snapshot, as ``layout.RECEIPTS``, the head row first."""
+        parts = []
+        for settled in (False, True):
+            part = self._read(settled=settled)
+            parts.append(part.add_column(0, layout.RECEIPTS.field("settled"), pa.repeat(settled, len(part))))
+        rows = pa.concat_tables(parts).sort_by("first_offset")
+        return self._head(rows.slice(0, 1)), rows
+
+    def _head(self, rows: pa.Table) -> Head:
+        heads = rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist()
         if len(heads) != 1:
             raise QueueClientError(f"{self.table.path} has {len(heads)} head rows")
-        history = _runs(self._read(settled=True))
-        return _head(heads[0]["head"]), _runs(rows.filter(pc.invert(at_head))), history
+        return _head(heads[0])
 
     def floor(self) -> int:
         """Floor of the loaded snapshot; reads the head row only."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from urllib.parse import unquote, urlparse, urlsplit
 
 from lakequeue.errors import InvalidParameterValue
@@ -12,6 +13,7 @@ from lakequeue.errors import InvalidParameterValue
 _REFUSED = re.compile(r"[\x00-\x1f\x7f\\\[\]|^]|%[0-9A-Fa-f]{2}")
 
 _SAME = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "azure": "az", "gcs": "gs"}
+_EFFECTIVE = os.access in os.supports_effective_ids
 _SCHEMES = ("s3", "az", "abfss", "gs")
 
 
@@ -31,6 +33,8 @@ def root_of(given: str | os.PathLike[str]) -> str:
         text = unquote(parts.path)
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
         return _remote(text)
+    elif (match := re.match(r"([A-Za-z0-9]+):/", text)) and _SAME.get(match[1], match[1]) in _SCHEMES:
+        raise _refused(text, f"a URI begins with {match[1]}://")
     path = os.path.abspath(text)
     found = _REFUSED.search(path)
     if found:
@@ -49,6 +53,24 @@ def _remote(uri: str) -> str:
     if found:
         raise _refused(uri, f"the name must not have {found[0]!r} in it")
     return f"{scheme}://" + "/".join(name for name in rest.split("/") if name)
+
+
+def obstacle(path: str) -> str | None:
+    """Why a local path cannot be a root, whether it exists or not; None if nothing is in the way."""
+    above = path
+    while True:
+        try:
+            mode = os.stat(above).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            above = os.path.dirname(above)
+            continue
+        except PermissionError:
+            return f"{path} cannot be reached: user {os.geteuid()} may not look into {os.path.dirname(above)}"
+        if not stat.S_ISDIR(mode):
+            return f"{path} cannot be a root: {above} is a file, not a directory"
+        if above == path and not os.access(path, os.R_OK | os.X_OK, effective_ids=_EFFECTIVE):
+            return f"{path} cannot be read: user {os.geteuid()} has no right to; its mode is {mode & 0o7777:o}"
+        return None
 
 
 def local_path(uri: str) -> str | None:

@@ -79,6 +79,11 @@ def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, i
     return {key: sorted(rows) for key, rows in found.items()}
 
 
+def parts(engine: Engine, root: str) -> Iterator[pa.Table]:
+    """All rows, a table a file."""
+    return _since(engine, root, 0)
+
+
 def _since(engine: Engine, root: str, since: int) -> Iterator[pa.Table]:
     path = layout.stats_path(root)
     if not engine.exists(path):

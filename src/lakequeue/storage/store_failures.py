@@ -59,6 +59,7 @@ _BY_TEXT = {
     **dict.fromkeys(
         ("/latest/api/token", "/latest/meta-data/", "/metadata/identity", "MissingAccessKey"), _NO_CREDENTIALS
     ),
+    "computeMetadata": _Reason("there are no credentials", "set GOOGLE_APPLICATION_CREDENTIALS to a file of them"),
     "redirect without LOCATION": _REGION,
     "ConnectionRefused": _Reason("nothing listens at the endpoint", "correct AWS_ENDPOINT_URL"),
     "Connection refused": _Reason("nothing listens at the endpoint", "correct AWS_ENDPOINT_URL"),
@@ -69,11 +70,28 @@ _BY_TEXT = {
     "timed out": _Reason("no answer came in time", "repeat the call, or set a longer `timeout`"),
 }
 
+_LASTING = (
+    *(reason.what for reason in (_NO_CREDENTIALS, _BUCKET, _RIGHT, _UNKNOWN_KEY, _WRONG_KEY, _REGION)),
+    "Permission denied (os error 13)",
+)
+"""Signs, in their texts, of failures that no waiting mends."""
+
 
 def first_line(error: BaseException) -> str:
     """An error in one line: of a store, what is wrong and what to set; else its first line, or its type."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     return _explained(text) or _without_query(_of_spark(text) or text.splitlines()[0])
+
+
+def no_wait_mends(error: BaseException) -> bool:
+    """Whether a failure stays as long as nobody changes rights, keys or the root.
+
+    Credentials that have expired are none: the environment may renew them.
+    """
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    return any(isinstance(each, PermissionError) or any(sign in str(each) for sign in _LASTING) for each in chain)
 
 
 def hide_answers(error: BaseException) -> None:
@@ -111,6 +129,8 @@ def unsettled_version(error: BaseException, next_version: int) -> int | None:
 
 def _explained(text: str) -> str | None:
     tried = _TRIED.search(text)
+    if "Account must be specified" in text:
+        return NO_CREDENTIALS
     if tried is None and "MissingAccessKey" not in text and "response body error" not in text:
         return None
     flat = _flat(text)

@@ -11,16 +11,17 @@ import attrs
 
 from lakequeue import PeekedMessage, Queue
 from lakequeue.conditions.predicate import Predicate
-from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueDoesNotExist
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 from lakequeue.model.clock import format_instant, from_micros, to_micros
-from lakequeue.operations import browse, plot, rewind
+from lakequeue.operations import browse, plot, rewind, selected
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.serve.auth import Caller, access_denied
 from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory
-from lakequeue.serve.console.parameters import Parameters
+from lakequeue.serve.console.parameters import Parameters, about, about_one_of, literal, refusal
 from lakequeue.serve.errors import ErrorResponse
 from lakequeue.serve.sqs.actions import Actions
+from lakequeue.serve.sqs.authorization import required_permissions
 from lakequeue.serve.sqs.model import operation, validated
 
 Answer = dict[str, Any]
@@ -34,6 +35,7 @@ MAX_MOVED = 1_000
 """Messages that one request redrives; a larger redrive is several requests and can stop between them."""
 ACTIONS = (
     *("ReceiveMessage", "SendMessage", "PurgeQueue", "StartMessageMoveTask", "Rewind"),
+    *("DeleteMessage", "ChangeMessageVisibility", "SetQueueAttributes", "DeleteQueue"),
     *("ListQueueTags", "ListDeadLetterSourceQueues"),
 )
 """Actions that the page of a queue needs permission for, besides GetQueueAttributes."""
@@ -66,7 +68,9 @@ class ConsoleApi:
             "next": page[-1].name if len(rest) > limit else None,
             "hours": SPAN / timedelta(hours=1),
             "region": self._lake.region,
+            "root": documents.shown_root(self._lake.root),
             "caller": caller.name,
+            "may": {"CreateQueue": caller.may_on_any_queue("CreateQueue")},
         }
 
     def _row(self, caller: Caller, queue: Queue) -> Answer | None:
@@ -96,9 +100,11 @@ class ConsoleApi:
             return {
                 "name": queue.name,
                 "region": queue.region,
+                "root": documents.shown_root(self._lake.root),
                 "fifo": queue.fifo,
                 "created_at": format_instant(queue.created_at),
                 "counts": attrs.asdict(now.counts),
+                "rates": self.depths.rates(queue, now),
                 "attributes": attributes,
                 "tags": queue.tags() if may["ListQueueTags"] else None,
                 "min_rewind_time": None if earliest is None else format_instant(earliest),
@@ -139,7 +145,8 @@ class ConsoleApi:
         """The oldest messages that pass the filters; changes nothing."""
         where, limit = given.condition(), given.integer("limit", 50, MAX_MESSAGES)
         given.end()
-        found = self._on_queue(name, lambda queue: queue.peek(where, limit + 1, given.interrupt))
+        with about("where"):
+            found = self._on_queue(name, lambda queue: queue.peek(where, limit + 1, given.interrupt))
         return documents.message_list(found, limit)
 
     def message(self, caller: Caller, name: str, given: Parameters) -> Answer:
@@ -152,7 +159,9 @@ class ConsoleApi:
         """The oldest rewindable messages that were sent at or after an instant and pass the filters."""
         since, where, limit = given.instant("since"), given.condition(), given.integer("limit", 50, MAX_MESSAGES)
         given.end()
-        return documents.message_list(self._peek_history(name, since, where, limit + 1, given), limit)
+        with about("where"):
+            found = self._peek_history(name, since, where, limit + 1, given)
+        return documents.message_list(found, limit)
 
     def past_message(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """One deleted message, with its whole body."""
@@ -175,16 +184,16 @@ class ConsoleApi:
         """Number of messages that a rewind would make visible."""
         to = given.required_instant("to")
         given.end()
-        return {
-            "messages": self._on_queue(name, lambda queue: rewind.rewindable(queue.runtime, to)),
-            "to": format_instant(to),
-        }
+        with about("to"):
+            count = self._on_queue(name, lambda queue: rewind.rewindable(queue.runtime, to))
+        return {"messages": count, "to": format_instant(to)}
 
     def preview_redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Number of messages that a redrive would move to each queue."""
         where = _redrive_condition(caller, name, given)
         given.end()
-        found = self._on_queue(name, lambda queue: queue.redrivable(where, given.interrupt))
+        with about("where"):
+            found = self._on_queue(name, lambda queue: queue.redrivable(where, given.interrupt))
         destinations = [{"queue": queue, "messages": count} for queue, count in sorted(found.items())]
         return {"messages": sum(found.values()), "destinations": destinations}
 
@@ -200,31 +209,93 @@ class ConsoleApi:
         typed = given.string("name")
         given.end()
         if typed != name:
-            raise InvalidParameterValue("The text is not the name of the queue; nothing was purged.")
+            raise refusal(typed, "name", "It is not the name of the queue; nothing was purged.")
         self._on_queue(name, Queue.purge)
         return {}
 
     def rewind(self, caller: Caller, name: str, given: Parameters) -> Answer:
         to = given.required_instant("to")
         given.end()
-        return {"messages": self._on_queue(name, lambda queue: queue.rewind(to))}
+        with about("to"):
+            return {"messages": self._on_queue(name, lambda queue: queue.rewind(to))}
 
     def redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Moves some messages and returns their number; more may remain."""
         where, limit = _redrive_condition(caller, name, given), given.integer("messages", MAX_MOVED, MAX_MOVED)
         given.end()
-        moved = self._on_queue(name, lambda queue: queue.redrive(limit, where, interrupt=given.interrupt))
+        with about("where"):
+            moved = self._on_queue(name, lambda queue: queue.redrive(limit, where, interrupt=given.interrupt))
         return {"messages": moved}
+
+    # --- change chosen messages
+
+    def delete_messages(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Deletes messages by their ids; those that are not visible stay."""
+        ids = given.message_ids()
+        given.end()
+        return documents.outcome(self._on_queue(name, lambda queue: selected.delete(queue.runtime, ids)))
+
+    def make_visible(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Makes delayed messages visible by their ids, and with ``in_flight`` those in flight."""
+        ids, in_flight = given.message_ids(), given.flag("in_flight")
+        given.end()
+        outcome = self._on_queue(name, lambda queue: selected.make_visible(queue.runtime, ids, in_flight))
+        return documents.outcome(outcome)
+
+    # --- change queues
+
+    def create(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Creates a queue; takes the members of CreateQueue."""
+        members = validated(operation("CreateQueue").input_shape, given.rest(), "")
+        _check_permissions(caller, "CreateQueue", members)
+        with about("QueueName"), about_one_of(*members.get("Attributes", ())):
+            if self._exists(members["QueueName"]):  # SQS would answer as if it had created it
+                raise QueueNameExists()
+            self._actions.run("CreateQueue", members, "")
+        return {"name": members["QueueName"]}
+
+    def _exists(self, name: str) -> bool:
+        try:
+            return bool(self._lake.queue(name))
+        except QueueDoesNotExist:
+            return False
+
+    def set_attributes(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Changes attributes; takes the members of SetQueueAttributes."""
+        members = validated(
+            operation("SetQueueAttributes").input_shape, given.rest() | {"QueueUrl": _url(name)}, ""
+        )
+        _check_permissions(caller, "SetQueueAttributes", members)
+        with about_one_of(*members["Attributes"]):
+            return self._actions.run("SetQueueAttributes", members, "")
+
+    def delete(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Deletes a queue; the user must have typed its name."""
+        typed = given.string("name")
+        given.end()
+        if typed != name:
+            raise refusal(typed, "name", "It is not the name of the queue; nothing was deleted.")
+        return self._actions.run("DeleteQueue", {"QueueUrl": _url(name)}, "")
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> str | None:
-    where = given.string("where")
+    where, ids = given.string("where"), given.message_ids(required=False)
     if where is not None and not caller.may("ReceiveMessage", name):  # counts would reveal what bodies contain
         raise access_denied(caller, "ReceiveMessage", name)
-    return where
+    if ids is None:
+        return where
+    if where is not None:
+        raise refusal(where, "where", "Give a condition or ids, not both.")
+    return f"message_id IN ({', '.join(map(literal, ids))})"
+
+
+def _check_permissions(caller: Caller, action: str, members: Answer) -> None:
+    for needed, queue in required_permissions(action, members):
+        if not caller.may(needed, queue):
+            raise access_denied(caller, needed, queue)
 
 
 def _url(name: str) -> str:

@@ -21,6 +21,8 @@ BUCKETS = 60
 """Values of a sparkline."""
 _log = logging.getLogger("lakequeue.serve")
 _MINUTE = stats.MINUTE
+_RATES = 5
+"""Minutes that rates are computed over."""
 _SPAN = SPAN // timedelta(microseconds=1)
 
 
@@ -31,6 +33,7 @@ class DepthHistory:
         self._lake = lake
         self._lock = threading.Lock()
         self._recorded: dict[str, deque[Depth]] = {}
+        self._received: dict[str, deque[tuple[int, int]]] = {}
         self._stored: dict[str, list[tuple[int, int]]] = {}
         self._read_at = 0
 
@@ -40,6 +43,7 @@ class DepthHistory:
         keys = {queue.key for queue in queues}
         with self._lock:
             self._recorded = {key: depths for key, depths in self._recorded.items() if key in keys}
+            self._received = {key: totals for key, totals in self._received.items() if key in keys}
         return queues
 
     def read(self, queue: Queue) -> None:
@@ -54,6 +58,32 @@ class DepthHistory:
             if recorded and recorded[-1].at // _MINUTE == depth.at // _MINUTE:
                 recorded.pop()
             recorded.append(depth)
+            received = self._received.setdefault(queue.key, deque(maxlen=_RATES))
+            if not received or received[-1][0] // _MINUTE != depth.at // _MINUTE:
+                received.append((depth.at, self._lake.runtime.tallies.of(queue.name)["received"]))
+
+    def rates(self, queue: Queue, now: Depth) -> dict[str, float] | None:
+        """Messages a minute over the last minutes, up to `_RATES`; None before the second minute.
+
+        ``deleted`` counts what is no longer stored, so also what expired or was purged; ``received`` is what this
+        server handed out.
+        """
+        with self._lock:
+            depths = [
+                depth for depth in self._recorded.get(queue.key, ()) if now.at - depth.at <= _RATES * _MINUTE
+            ]
+            totals = [each for each in self._received.get(queue.key, ()) if now.at - each[0] <= _RATES * _MINUTE]
+        if not depths or not totals or now.at - depths[0].at < _MINUTE or now.at - totals[0][0] < _MINUTE:
+            return None
+        sent, deleted = now.rates_since(depths[0])
+        at, before = totals[0]
+        received = self._lake.runtime.tallies.of(queue.name)["received"] - before
+        return {
+            "minutes": (now.at - depths[0].at) / _MINUTE,
+            "sent": 60 * (sent or 0),
+            "received": received * _MINUTE / (now.at - at),
+            "deleted": max(0, 60 * (deleted or 0)),
+        }
 
     def recorded(self, queue: Queue) -> list[Depth]:
         """Recorded depths of a queue, oldest first."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from lakequeue import PeekedMessage
 from lakequeue.errors import ResourceNotFoundException
 from lakequeue.model.clock import format_instant
+from lakequeue.operations.selected import Outcome
 
 MAX_LISTED_LENGTH = 400
 """Characters of a body, or of a message attribute, in a list."""
@@ -32,6 +34,19 @@ def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
     if not found:
         raise ResourceNotFoundException("The message is no longer there.")
     return _message(found[0], None)
+
+
+def outcome(found: Outcome) -> dict[str, Any]:
+    """What became of chosen messages: those changed, the others by their state, and those no longer there."""
+    return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
+
+
+def shown_root(root: str) -> str:
+    """The root without what may be a secret: user, password and query of a URI."""
+    if "://" not in root:
+        return root
+    parts = urlsplit(root)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _message(message: PeekedMessage, max_length: int | None) -> dict[str, Any]:

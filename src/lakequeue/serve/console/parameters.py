@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from lakequeue.conditions.predicate import Predicate
-from lakequeue.errors import InvalidParameterValue, MissingParameter
+from lakequeue.errors import InvalidParameterValue, MissingParameter, QueueNameExists, QueueServiceError
 from lakequeue.model.clock import parse_instant
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.operations import browse
 from lakequeue.serve.errors import malformed
 from lakequeue.serve.sqs.model import operation, validated
 
+MAX_IDS = 200
+"""Messages that one request can choose."""
 STATES = ("visible", "in_flight", "delayed", "held", "moving")
+_FIELD = "console_field"
+_Error = TypeVar("_Error", bound=Exception)
 _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 
 
@@ -43,8 +48,28 @@ class Parameters:
         if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
-            raise InvalidParameterValue.of(value, name, f"Must be a whole number between 1 and {maximum}.")
+            raise refusal(value, name, f"Must be a whole number between 1 and {maximum}.")
         return value
+
+    def flag(self, name: str) -> bool:
+        """True or false; false if it is absent."""
+        value = self._left.pop(name, False)
+        if not isinstance(value, bool):
+            raise refusal(str(value), name, "Must be true or false.")
+        return value
+
+    @overload
+    def message_ids(self) -> list[str]: ...
+    @overload
+    def message_ids(self, required: bool) -> list[str] | None: ...
+    def message_ids(self, required: bool = True) -> list[str] | None:
+        """The ids of chosen messages; None if they are absent and not required."""
+        value = self._left.pop("ids", None)
+        if value is None and not required:
+            return None
+        if not isinstance(value, list) or not 1 <= len(value) <= MAX_IDS:
+            raise refusal(type(value).__name__, "ids", f"Must be a list of 1 to {MAX_IDS} ids.")
+        return [str(validated(_STRING, each, "ids")) for each in value]
 
     def instant(self, name: str) -> datetime | None:
         text = self.string(name)
@@ -56,17 +81,18 @@ class Parameters:
                 raise ValueError
             return instant.astimezone(timezone.utc)
         except (ValueError, OverflowError):
-            raise InvalidParameterValue.of(text, name, "Must be an instant with a time zone.") from None
+            raise refusal(text, name, "Must be an instant with a time zone.") from None
 
     def required_instant(self, name: str) -> datetime:
         instant = self.instant(name)
         if instant is None:
-            raise MissingParameter(f"The request must contain the parameter {name}.")
+            error = MissingParameter(f"The request must contain the parameter {name}.")
+            raise _of_field(error, name)
         return instant
 
     def message_id(self) -> str:
         """A condition that is true for the message with the parameter ``id``."""
-        return f"message_id = {_literal(self.string('id') or '')}"
+        return f"message_id = {literal(self.string('id') or '')}"
 
     def condition(self) -> str | None:
         """The filters state, text and where as one condition; None without any."""
@@ -74,10 +100,10 @@ class Parameters:
         parts = []
         if state is not None:
             if state not in STATES:
-                raise InvalidParameterValue.of(state, "state", f"Must be one of {', '.join(STATES)}.")
+                raise refusal(state, "state", f"Must be one of {', '.join(STATES)}.")
             parts.append(f"state = '{state}'")
         if text is not None:
-            wanted = f"lower({_literal(text)})"
+            wanted = f"lower({literal(text)})"
             parts.append(
                 f"(contains(lower(body), {wanted}) OR contains(lower(message_id), {wanted}) "
                 f"OR coalesce(contains(lower(group_id), {wanted}), false))"
@@ -85,7 +111,8 @@ class Parameters:
         if where is None:
             return " AND ".join(parts) or None
         if parts:
-            Predicate(where, browse.SCHEMA, interrupt=self.interrupt)  # an error then shows what was typed
+            with about("where"):
+                Predicate(where, browse.SCHEMA, interrupt=self.interrupt)  # an error then shows what was typed
             parts.append(f"(({where}\n))")  # double: inside single brackets "true) OR (true" would be valid
         return " AND ".join(parts) or where
 
@@ -100,8 +127,45 @@ class Parameters:
             raise malformed(f"{name} is not a member of this request.")
 
 
-def _literal(text: str) -> str:
+def refusal(value: object, field: str, reason: str) -> InvalidParameterValue:
+    """The error for a value of a field."""
+    return _of_field(InvalidParameterValue.of(value, field, reason), field)
+
+
+@contextmanager
+def about(field: str) -> Iterator[None]:
+    """Adds the name of the field to a refusal of what it holds."""
+    try:
+        yield
+    except (InvalidParameterValue, QueueNameExists) as error:
+        raise _of_field(error, field) from None
+
+
+@contextmanager
+def about_one_of(*fields: str) -> Iterator[None]:
+    """Adds to a refusal the name of the first of the fields that its text names."""
+    try:
+        yield
+    except QueueServiceError as error:
+        for field in fields:
+            if field in error.message:
+                _of_field(error, field)
+        raise
+
+
+def field_of(error: Exception) -> str | None:
+    """The name of the field that an error is about, if it is known."""
+    return getattr(error, _FIELD, None)
+
+
+def _of_field(error: _Error, field: str) -> _Error:
+    if field_of(error) is None:
+        setattr(error, _FIELD, field)
+    return error
+
+
+def literal(text: str) -> str:
     """A string literal in SQL."""
     if "\0" in text:
-        raise InvalidParameterValue.of(text.replace("\0", "\\0"), "text", "Must not hold a character of code 0.")
+        raise refusal(text.replace("\0", "\\0"), "text", "Must not hold a character of code 0.")
     return "'" + text.replace("'", "''") + "'"

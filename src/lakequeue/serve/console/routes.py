@@ -20,7 +20,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,8 +29,8 @@ from lakequeue.model.interrupts import Interrupt
 from lakequeue.serve.auth import BASIC_CHALLENGE, Authenticator, Caller, access_denied, authenticate_basic
 from lakequeue.serve.cancellation import ConditionRunner
 from lakequeue.serve.console.api import Answer, ConsoleApi
-from lakequeue.serve.console.parameters import Parameters
-from lakequeue.serve.errors import ErrorResponse, RequestError, malformed
+from lakequeue.serve.console.parameters import Parameters, field_of
+from lakequeue.serve.errors import ErrorResponse, RequestError, error_code, malformed
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
 from lakequeue.serve.sqs.actions import Actions
@@ -55,7 +55,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-_FILTERS = frozenset({"id", "state", "text", "where"})
+_FILTERS = frozenset({"id", "ids", "state", "text", "where"})
 """Parameters that make a condition."""
 _log = logging.getLogger("lakequeue.serve")
 _Handler = Callable[[Caller, str, Parameters], Answer]
@@ -80,10 +80,15 @@ class Console:
         app = Starlette(
             routes=[
                 self._get("/api/queues", "ListQueues", api.queues),
+                self._post("/api/queues", "CreateQueue", api.create),
                 self._get(one, "GetQueueAttributes", api.queue),
+                self._post(f"{one}/attributes", "SetQueueAttributes", api.set_attributes),
+                self._post(f"{one}/delete", "DeleteQueue", api.delete),
                 self._get(f"{one}/points", "GetQueueAttributes", api.points),
                 self._get(f"{one}/messages", "ReceiveMessage", api.messages, _FILTERS),
                 self._get(f"{one}/messages/{{id}}", "ReceiveMessage", api.message, _FILTERS),
+                self._post(f"{one}/messages/delete", "DeleteMessage", api.delete_messages),
+                self._post(f"{one}/messages/visible", "ChangeMessageVisibility", api.make_visible),
                 self._get(f"{one}/history", "ReceiveMessage", api.history, _FILTERS),
                 self._get(f"{one}/history/{{id}}", "ReceiveMessage", api.past_message, _FILTERS),
                 self._get(f"{one}/rewind", "Rewind", api.preview_rewind),
@@ -97,6 +102,7 @@ class Console:
             exception_handlers={HTTPException: _http_error},
         )
         self.routes: list[BaseRoute] = [
+            _BrowserAtRoot(),
             Route(PATH, lambda http: RedirectResponse(f"{PATH}/", headers=HEADERS)),
             Mount(PATH, _Authentication(app, authenticator)),
         ]
@@ -145,7 +151,9 @@ class Console:
             call.action, call.queue = action, queue or "-"
             try:
                 caller: Caller = http.state.caller
-                if not caller.may(action, queue):
+                # a request to create a queue names it in its body
+                may = caller.may_on_any_queue(action) if action == "CreateQueue" else caller.may(action, queue)
+                if not may:
                     raise access_denied(caller, action, queue)
                 async with read(http) as members:
 
@@ -177,6 +185,21 @@ def _parse(body: bytes) -> dict[str, Any]:
     return members
 
 
+class _BrowserAtRoot(BaseRoute):
+    """Sends a browser that opens the address of the server to the console; requests of SQS clients pass."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
+            return Match.NONE, {}
+        http = Request(scope)
+        browses = "text/html" in http.headers.get("accept", "") and "Action" not in http.query_params
+        return (Match.FULL if browses else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = HEADERS | {"Cache-Control": "no-store", "Vary": "Accept"}
+        await RedirectResponse(f"{PATH}/", 303, headers)(scope, receive, send)
+
+
 class _Authentication:
     """Middleware: authenticates a request, and adds security headers to every response."""
 
@@ -195,7 +218,7 @@ class _Authentication:
             await send(message)
 
         http = Request(scope)
-        call = http.state.call = ApiCall(request_id=str(uuid.uuid4()))
+        call = http.state.call = ApiCall(request_id=str(uuid.uuid4()), by_console=True)
         answer: ASGIApp = self._app
         try:
             caller = http.state.caller = self._caller(http)
@@ -216,14 +239,15 @@ class _Authentication:
 def _error(error: Exception, call: ApiCall) -> Response:
     """The response for an exception."""
     response = ErrorResponse.of(error)
-    code = error.code if isinstance(error, QueueServiceError) else response.code
-    call.code, call.request_id = code, response.request_id
+    call.code, call.request_id = error_code(error), response.request_id
     if isinstance(error, QueueClientError):
         _log.error("storage failed in %s: %s", call.action, error.message)
     elif not isinstance(error, (QueueServiceError, RequestError)):
         _log.exception("%s failed in the console", call.action)
     challenge = BASIC_CHALLENGE if response.status == 401 else None
-    return _json({"code": code, "message": response.message}, response.status, challenge)
+    content = {"code": call.code, "message": response.message}
+    field = field_of(error)
+    return _json(content if field is None else content | {"field": field}, response.status, challenge)
 
 
 async def _http_error(http: Request, error: Exception) -> Response:

@@ -18,7 +18,7 @@ from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.serve.auth import Authenticator, RequestHead, access_denied
 from lakequeue.serve.cancellation import wait_for_disconnect
-from lakequeue.serve.errors import ErrorResponse, RequestError
+from lakequeue.serve.errors import ErrorResponse, RequestError, error_code
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
 from lakequeue.serve.sqs import json_protocol, query_json, query_protocol
@@ -84,7 +84,7 @@ class Endpoint:
             return Response(status_code=400)
         except Exception as error:
             response = ErrorResponse.of(error)
-            call.code, call.request_id = response.code, response.request_id
+            call.code, call.request_id = error_code(error), response.request_id
             if isinstance(error, QueueClientError):
                 _log.error("storage failed in %s", call.action, exc_info=True)
             elif not isinstance(error, (QueueServiceError, RequestError)):

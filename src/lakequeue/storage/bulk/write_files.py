@@ -16,6 +16,7 @@ from lakequeue.storage.bulk.message_rules import (
     check_columns,
     no_order,
 )
+from lakequeue.storage.bulk.partitions import file_count, repartition_by_number
 from lakequeue.storage.bulk.row_rules import allowed_characters, broken_rules
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.interface import DataFile
@@ -142,14 +143,13 @@ def _grouped(spark: SparkSession, df: DataFrame, fifo: Fifo) -> DataFrame:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
-    wanted = min(int(spark.conf.get("spark.sql.shuffle.partitions")), spark.sparkContext.defaultParallelism)
-    files = -(-wanted // fifo.shards)
+    files = -(-file_count(spark) // fifo.shards)
     place = F.crc32("group_id") % fifo.shards * files + F.pmod(F.xxhash64("group_id"), F.lit(files))
-    # adaptive execution keeps a number of partitions that was asked for (REPARTITION_BY_NUM)
-    placed = df.repartitionById(fifo.shards * files, place.cast("int"))
+    placed = repartition_by_number(spark, df, fifo.shards * files, place.cast("int"))
     order = ["_number"] if fifo.order_by is None else ["_order", "_number"]
     try:
         rows = placed.sortWithinPartitions("group_id", *order)
+        _ = rows.schema  # through Spark Connect, this asks for the analysis
     except AnalysisException:
         type_ = df.schema["_order"].dataType.simpleString()
         raise no_order(str(fifo.order_by), type_) from None

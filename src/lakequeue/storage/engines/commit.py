@@ -121,8 +121,9 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
     try:
         table.refresh()
         landed = table.landed(token, base)
-        if _in_log(table, base):  # else the log misses what was trimmed
-            return landed
+        # A commit at a dead place has its token in memory; that others have every version after the base is sure.
+        if landed is False or _in_log(table, base):  # else the log misses what was trimmed
+            return bool(landed)
         reason = "its log was trimmed meanwhile"
     except Exception as second:
         reason = first_line(second)

@@ -137,8 +137,11 @@ class Table(Protocol):
         ``target_filter`` is SQL over the target (alias ``t``); it prunes files and narrows conflicts.
         """
 
-    def landed(self, token: str, since: int) -> bool:
-        """Whether a commit after version ``since`` carries ``token``; refresh first."""
+    def landed(self, token: str, since: int) -> bool | None:
+        """Whether a commit after version ``since`` carries ``token``; refresh first.
+
+        None: the entries that can be read do not tell, as some are missing or there is none.
+        """
 
     def unused(self, hours: float) -> list[str]:
         """Paths of data files that no snapshot of the last ``hours`` needs, and of uncommitted ones of that age.

@@ -196,8 +196,9 @@ class PointTable:
         rows = self._contents[file.path] = self._read(file, None)
         return rows
 
-    def landed(self, token: str, since: int) -> bool:
-        return token in self._snapshot.tokens(since)
+    def landed(self, token: str, since: int) -> bool | None:
+        read = list(self._snapshot.tokens(since))
+        return token in read or (False if 0 < len(read) == self.version - since else None)
 
     def unused(self, hours: float) -> list[str]:
         # a VACUUM of delta-rs makes two commits; a dry run only lists the files

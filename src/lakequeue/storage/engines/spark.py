@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
@@ -19,18 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage.delta_log import LiveFile, live_file
-from lakequeue.storage.engines import entries, process, spark_access
+from lakequeue.storage.engines import delta_internals, entries, process, spark_access
+from lakequeue.storage.engines.delta_internals import Log, active
 from lakequeue.storage.engines.interface import DataFile, LostRace, Table, partition_text
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.engines.spark_session import (
-    action_sequence,
-    active,
-    add_action,
-    lost_races,
-    new_session,
-    quoted,
-    write_operation,
-)
+from lakequeue.storage.engines.spark_session import add_action, lost_races, new_session, quoted
 from lakequeue.storage.roots import local_path, spark_uri
 from lakequeue.storage.stores import Store
 
@@ -53,29 +46,22 @@ class SparkTable:
         self._spark = spark
         self._uri = spark_uri(path)
         self._session = new_session(spark)
-        self._jvm: Any = spark._jvm
-        delta = self._jvm.org.apache.spark.sql.delta
-        self._log = delta.DeltaLog.forTable(self._session._jsparkSession, self._uri)
-        self._none = self._jvm.scala.Option.empty()
+        self._log = Log(self._session, self._uri)
         self._files: list[LiveFile] | None = None
         self.refresh()
-        metadata = self._snapshot.metadata()
-        self._partitions: list[str] = [
-            metadata.partitionColumns().apply(i) for i in range(metadata.partitionColumns().size())
-        ]
-        self._schema: dict[str, Any] = json.loads(self._snapshot.schema().json())
+        self._partitions = self._snapshot.partitions
+        self._schema = self._snapshot.schema
 
     @property
     def version(self) -> int:
-        return int(self._snapshot.version())
+        return self._snapshot.version
 
     def refresh(self) -> None:
         asked_at = time.time()
-        with active(self._session):
-            snapshot = self._log.update(False, self._none, self._none)
-        if self._files is not None and snapshot.version() != self.version:
+        snapshot = self._log.update()
+        if self._files is not None and snapshot.version != self.version:
             self._files = None
-        self._snapshot: Any = snapshot
+        self._snapshot = snapshot
         self.loaded_at = asked_at
 
     def learn(self, other: Table) -> None:
@@ -85,14 +71,12 @@ class SparkTable:
         pass
 
     def transaction(self, app_id: str) -> int | None:
-        found = self._snapshot.transactions().get(app_id)
-        return int(found.get()) if found.isDefined() else None
+        return self._snapshot.transaction(app_id)
 
     def files(self) -> list[LiveFile]:
         if self._files is None:
             with active(self._session):
-                adds = [json.loads(add.json())["add"] for add in self._snapshot.allFiles().collect()]
-            self._files = [live_file(add) for add in adds]
+                self._files = [live_file(add) for add in self._snapshot.adds()]
         return self._files
 
     @property
@@ -121,12 +105,10 @@ class SparkTable:
         return rows.sort_by("_row").drop_columns(["_file", "_row"]).combine_chunks()
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
-        with self._committing() as txn:
-            self._commit(txn, [], [rows], transactions, token)
+        self._commit([], [rows], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
-        with self._committing() as txn:
-            self._commit(txn, [add_action(file) for file in files], [], transactions, token)
+        self._commit([add_action(file) for file in files], [], transactions, token)
 
     def replace(
         self,
@@ -135,13 +117,10 @@ class SparkTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        with self._committing() as txn:
-            removed = []
-            for add in self._snapshot.allFiles().collect():
-                values = json.loads(add.json())["add"]["partitionValues"]
-                if all(values[name] in {partition_text(v) for v in among} for name, among in partition.items()):
-                    removed.append(add.remove())
-            self._commit(txn, removed, rows, transactions, token)
+        values = {name: {partition_text(value) for value in among} for name, among in partition.items()}
+        with active(self._session):
+            removed = self._snapshot.removals(values)
+        self._commit(removed, rows, transactions, token)
 
     def merge(
         self,
@@ -186,14 +165,15 @@ class SparkTable:
                 raise LostRace(f"{app_id} had reached {version} before")
         self.refresh()
 
-    def landed(self, token: str, since: int) -> bool:
+    def landed(self, token: str, since: int) -> bool | None:
         from delta.tables import DeltaTable
 
         behind = self.version - since
         if behind <= 0:
-            return False
+            return None
         history = DeltaTable.forPath(self._session, self._uri).history(behind)
-        return any(row.userMetadata == token for row in history.select("userMetadata").collect())
+        read = [row.userMetadata for row in history.select("userMetadata").collect()]
+        return token in read or (False if len(read) == behind else None)
 
     def unused(self, hours: float) -> list[str]:
         self.refresh()
@@ -211,35 +191,23 @@ class SparkTable:
 
     def checkpoint(self) -> None:
         self.refresh()
-        with active(self._session):
-            self._log.checkpoint(self._snapshot, self._none)
+        self._log.checkpoint(self._snapshot)
 
     # -- commits -----------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _committing(self) -> Iterator[Any]:
-        """A transaction on the loaded snapshot."""
-        with lost_races(), active(self._session):
-            yield self._log.startTransaction(self._none, self._jvm.scala.Option.apply(self._snapshot))
-        self.refresh()
-
     def _commit(
-        self,
-        txn: Any,
-        actions: Sequence[Any],
-        tables: Iterable[pa.Table],
-        transactions: Mapping[str, int],
-        token: str,
+        self, actions: Sequence[Any], tables: Iterable[pa.Table], transactions: Mapping[str, int], token: str
     ) -> None:
+        """Commits on the loaded snapshot."""
         now = int(time.time() * 1000)
-        ids = []
-        for app_id, version in transactions.items():
-            txn.txnVersion(app_id)  # read, so that a later commit with this id is a conflict
-            ids.append(json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}}))
-        sequence = action_sequence(self._jvm, [*ids, *actions])
-        for table in tables:
-            sequence = sequence.appendedAll(txn.writeFiles(self._frame(table)._jdf))
-        txn.commit(sequence, write_operation(self._jvm, token))
+        ids = [
+            json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}})
+            for app_id, version in transactions.items()
+        ]
+        frames = (self._frame(table) for table in tables)
+        with lost_races():
+            self._log.commit(self._snapshot, [*ids, *actions], frames, transactions, token)
+        self.refresh()
 
     def _frame(self, rows: pa.Table) -> DataFrame:
         """Rows as one Spark partition, sorted by the table's partitions and its row order."""
@@ -278,6 +246,7 @@ class SparkEngine:
 
     def __init__(self, spark: SparkSession, store: Store) -> None:
         process.claim()
+        delta_internals.require(spark)
         spark_access.require_arbiter(spark, store)
         spark_access.allow(spark, store)
         self._spark = spark
@@ -307,15 +276,12 @@ class SparkEngine:
         if local is not None:
             os.makedirs(local, exist_ok=True)
         session = new_session(self._spark)
-        jvm: Any = session._jvm
-        none = jvm.scala.Option.empty()
-        with committing(path, exclusive=True), active(session):
-            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, spark_uri(path))
-            snapshot = log.update(False, none, none)
-            if snapshot.version() >= 0:
+        with committing(path, exclusive=True):
+            log = Log(session, spark_uri(path))
+            snapshot = log.update()
+            if snapshot.version >= 0:
                 return
-            txn = log.startTransaction(none, jvm.scala.Option.apply(snapshot))
             with contextlib.suppress(LostRace), lost_races():  # another process has just created it
-                txn.commit(action_sequence(jvm, map(json.dumps, actions)), write_operation(jvm, "created"))
+                log.commit(snapshot, list(map(json.dumps, actions)), [], [], "created")
         if rows is not None:
             self.open(path).append(rows, {"created": 1}, "created")

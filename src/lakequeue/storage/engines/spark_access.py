@@ -14,23 +14,15 @@ from lakequeue.storage.stores import LOCK_PROVIDER, Store, bare_name
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# the release of Hadoop in the pinned pyspark
-PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "s3": (
-        "org.apache.hadoop:hadoop-aws:3.5.0",
-        # the parts of the AWS SDK that s3a uses, of the release that this hadoop-aws names
-        "software.amazon.awssdk:s3-transfer-manager:2.35.4",
-        "software.amazon.awssdk:sts:2.35.4",
-    ),
-    "abfss": ("org.apache.hadoop:hadoop-azure:3.5.0",),
-    "gs": ("org.apache.hadoop:hadoop-gcp:3.5.0",),
-}
-"""Maven coordinates of the file systems, by scheme of the root."""
+_NEWEST = "3.5.0"
+"""The release of Hadoop in the newest pyspark that was tried."""
+_AWS_SDK = {"3.4.1": "2.24.6", "3.4.2": "2.29.52", _NEWEST: "2.35.4"}
+"""The release of the AWS SDK that each hadoop-aws names."""
 EXCLUDED: Mapping[str, tuple[str, ...]] = {
     # the whole SDK has 686 MB, of which each executor gets a copy; Netty is in Spark, in a newer release
     "s3": ("software.amazon.awssdk:bundle", "io.netty:*"),
 }
-"""What these name, and a session does not need."""
+"""What the packages of a scheme name, and a session does not need."""
 
 _S3A = "org.apache.hadoop.fs.s3a"
 _SETTINGS = {
@@ -47,6 +39,31 @@ _SETTINGS = {
 _CHECKS_FIRST = "io.delta.storage.S3SingleDriverLogStore"
 """Delta's log store for S3 unless another is set: two drivers that commit at once lose a commit."""
 _RIGHTS = ("aws.credentials.provider", "access.key", "secret.key", "session.token")
+
+
+def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
+    """Maven coordinates of the file system for the scheme of a root, none for a local one.
+
+    Args:
+        scheme: as `scheme_of` answers it.
+        hadoop: release of Hadoop in Spark; None: of the newest Spark.
+
+    Raises:
+        QueueClientError: that Hadoop has no such file system.
+    """
+    hadoop = hadoop or _NEWEST
+    # the parts of the AWS SDK that s3a uses, of the release that this hadoop-aws names
+    sdk = _AWS_SDK.get(hadoop, _AWS_SDK[_NEWEST])
+    if scheme == "s3":
+        parts = (f"software.amazon.awssdk:{name}:{sdk}" for name in ("s3-transfer-manager", "sts"))
+        return (f"org.apache.hadoop:hadoop-aws:{hadoop}", *parts)
+    if scheme == "gs" and hadoop.startswith(("3.3", "3.4")):
+        raise QueueClientError(
+            f"Hadoop {hadoop} has no file system for gs:// of its own: install pyspark 4.2, or name Google's "
+            "gcs-connector in spark.jars.packages"
+        )
+    name = {"abfss": "hadoop-azure", "gs": "hadoop-gcp"}.get(scheme)
+    return () if name is None else (f"org.apache.hadoop:{name}:{hadoop}",)
 
 
 def scheme_of(root: str) -> str:
@@ -131,7 +148,8 @@ def _require_file_system(spark: SparkSession, hadoop: Any, scheme: str) -> None:
     try:
         jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("s3a" if scheme == "s3" else scheme, hadoop)
     except Py4JJavaError as error:
+        wanted = packages(scheme, str(jvm.org.apache.hadoop.util.VersionInfo.getVersion()))[0]
         raise QueueClientError(
             f"this Spark session has no file system for {scheme}://: start it by build_session(root=…), or with "
-            f"the packages in conf/, {PACKAGES[scheme][0]} for one"
+            f"the packages in conf/, {wanted} for one"
         ) from error

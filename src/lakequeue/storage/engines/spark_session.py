@@ -1,4 +1,4 @@
-"""Isolated sessions of the Spark engine, Delta's actions as JVM objects, and its conflicts as lost races."""
+"""Isolated sessions of the Spark engine, Delta's conflicts as lost races, and its actions as JSON."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from lakequeue.storage.engines.delta_internals import active
 from lakequeue.storage.engines.interface import DataFile, LostRace
 
 if TYPE_CHECKING:
@@ -25,31 +26,10 @@ _SESSION = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
-_MORE_OPTIONS = 5
-"""Parameters of ``DeltaOperations.Write`` after the user metadata, all optional (delta-spark 4.4)."""
-
 
 def quoted(name: str) -> str:
     """A name as an identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def action_sequence(jvm: Any, actions: Iterable[Any]) -> Any:
-    """A Scala sequence of actions, given as Java objects or as JSON of Delta's log."""
-    java = jvm.java.util.ArrayList()
-    for action in actions:
-        java.add(
-            jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action) if isinstance(action, str) else action
-        )
-    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
-
-
-def write_operation(jvm: Any, token: str) -> Any:
-    """``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``: what history shows."""
-    write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
-    none = jvm.scala.Option.empty()
-    append = jvm.org.apache.spark.sql.SaveMode.Append
-    return write(append, none, none, jvm.scala.Option.apply(token), *[none] * _MORE_OPTIONS)
 
 
 def new_session(spark: SparkSession) -> SparkSession:
@@ -59,27 +39,6 @@ def new_session(spark: SparkSession) -> SparkSession:
     for name, value in _SESSION.items():
         session.conf.set(name, value)
     return session
-
-
-@contextlib.contextmanager
-def active(session: SparkSession) -> Iterator[None]:
-    """Makes a session the thread's active one, and restores the user's afterwards.
-
-    Delta's code uses the active session, and so does a later ``getOrCreate`` of the user's.
-    """
-    from pyspark.sql import SparkSession
-
-    jvm: Any = session._jvm
-    before, known = jvm.SparkSession.getActiveSession(), SparkSession._activeSession
-    jvm.SparkSession.setActiveSession(session._jsparkSession)
-    try:
-        yield
-    finally:
-        SparkSession._activeSession = known
-        if before.isDefined():
-            jvm.SparkSession.setActiveSession(before.get())
-        else:
-            jvm.SparkSession.clearActiveSession()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,144 @@
+"""Commands that bring messages back or elsewhere, and show first what they would do: rewind, redrive."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import attrs
+import typer
+from typer.core import TyperCommand
+
+from lakequeue.cli import render
+from lakequeue.cli.options import DryRun, Name, Yes, duration_option, queue_option
+from lakequeue.cli.session import Session, usage
+from lakequeue.cli.values import INSTANT_HELP, Moment, moment
+from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lakequeue import Queue
+
+_MARGINS = (0.1, 1, 10)
+"""Seconds after the earliest instant of a rewind; it moves on between its reading and the rewind."""
+
+
+class RewindCommand(TyperCommand):
+    """Takes ``-10m`` as an instant, not as options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f"{arg[1:]} ago" if re.match(r"-\d", arg) else arg for arg in args])
+
+
+def rewind(
+    ctx: typer.Context,
+    queue: Name,
+    to: Annotated[
+        Moment | None, typer.Argument(metavar="[INSTANT]", parser=moment, help=f"An instant, {INSTANT_HELP}.")
+    ] = None,
+    ago: Annotated[float | None, duration_option("Time before now, instead of an instant.")] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Make deleted messages visible again that were sent at or after an instant; shows first how many."""
+    session: Session = ctx.obj
+    if (to is None) == (ago is None):
+        usage("give either an INSTANT or --ago DURATION")
+    rewound, wanted = session.queue(queue), to if to is not None else Moment(ago=ago)
+    count, instant, clamped = _within_range(rewound.rewindable, rewound, wanted)
+    since = f"sent at {render.instant(instant)} or later"
+    document = {"queue": queue, "rewound_to": instant, "messages": count}
+    if dry_run:
+        text = f"would make {render.count(count, 'message')} of {queue} visible again, {since}"
+        session.answer(document | {"dry_run": True}, text)
+        return
+    if count and not yes:
+        session.ask(f"Make {render.count(count, 'deleted message')} of {queue} visible again, {since}?")
+    count, done, late = _within_range(rewound.rewind, rewound, attrs.evolve(wanted, at=instant))
+    if clamped or late:
+        session.note(f"rewound to {render.instant(done)}, the earliest instant in the rewind range of {queue}")
+    text = f"{render.count(count, 'message')} of {queue} visible again"
+    session.answer(document | {"rewound_to": done, "messages": count}, text)
+
+
+def _within_range(verb: Callable[[datetime], int], queue: Queue, wanted: Moment) -> tuple[int, datetime, bool]:
+    """Calls a verb with the instant; with the earliest one if the time before now is just the rewind range.
+
+    Otherwise a rewind by the whole range would always come too late.
+
+    Returns:
+        Its result, the instant, and whether that is the earliest one.
+    """
+    instant, clamped = wanted.instant(queue.runtime.root.clock), False
+    for margin in _MARGINS:
+        try:
+            return verb(instant), instant, clamped
+        except InvalidParameterValue:
+            earliest, attributes = queue.min_rewind_time, queue.attributes()
+            reach = min(float(attributes["RewindSeconds"]), float(attributes["MessageRetentionPeriod"]))
+            if wanted.ago is None or earliest is None or not 0 <= wanted.ago <= reach:
+                raise
+            instant, clamped = earliest + timedelta(seconds=margin), True
+    return verb(instant), instant, clamped
+
+
+def redrive(
+    ctx: typer.Context,
+    queue: Name,
+    max_messages: Annotated[
+        int | None, typer.Option("--max", metavar="N", help="Maximum number of messages; all if not given.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Only messages for which this condition is true, as in peek.")
+    ] = None,
+    to: Annotated[str | None, queue_option("Move all messages to this queue, not to their source queues.")] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Move messages of a dead-letter queue back to their source queues; shows first how many."""
+    session: Session = ctx.obj
+    source = session.queue(queue)
+    destination = None if to is None else session.queue(to)
+    with render.spinner("reading messages"):
+        targets = source.redrivable(where, destination=destination)
+        if not targets and to is None:
+            _check_dead_letters(source, where)
+    if max_messages is not None and max_messages < sum(targets.values()):
+        shown, total = f"at most {max_messages:,} of " + _by_target(targets), max_messages
+    else:
+        shown, total = _by_target(targets), sum(targets.values())
+    if dry_run:
+        document = {"queue": queue, "messages": total, "targets": targets, "dry_run": True}
+        session.answer(document, f"would move {shown or 'no message'} from {queue}")
+        return
+    if targets and not yes:
+        session.ask(f"Move {shown} from {queue}?")
+    with render.progress("redriving", max_messages) as advance:
+        done = 0
+
+        def report(moved: int) -> None:
+            nonlocal done
+            advance(moved - done, render.count(moved, "message"))
+            done = moved
+            session.done = f"{render.count(moved, 'message')} moved"
+
+        moved = source.redrive(max_messages, where, report, destination)
+    where_to = "moved back" if to is None else f"moved to {to}"
+    session.answer({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} {where_to}")
+
+
+def _by_target(targets: dict[str, int]) -> str:
+    """``2 messages to orders, 1 message to bills``."""
+    return ", ".join(f"{render.count(number, 'message')} to {name}" for name, number in targets.items())
+
+
+def _check_dead_letters(queue: Queue, where: str | None) -> None:
+    """Refuses a queue that is no dead-letter queue: no policy names it, and it has no dead letters."""
+    if queue.dead_letter_sources() or (where is not None and queue.redrivable()):
+        return
+    raise UnsupportedOperation(
+        f"{queue.name} is no dead-letter queue: no redrive policy names it, and none of its visible messages "
+        "came from another queue. To move them elsewhere, name the destination with --to."
+    )

@@ -1,0 +1,119 @@
+"""How durations, sizes and instants are written on the command line: parsers for typer's options and arguments.
+
+Plain numbers are seconds or bytes. What a queue allows is the queue's to check.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import attrs
+import typer
+
+from lakequeue.model import clock
+from lakequeue.model.clock import Clock
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_BYTES = {"": 1, "b": 1}
+_BYTES |= {f"{prefix}b": 1_000**power for power, prefix in enumerate("kmg", 1)}
+_BYTES |= {f"{prefix}{end}": 1_024**power for power, prefix in enumerate("kmg", 1) for end in ("ib", "i")}
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_DURATION = re.compile(rf"(?:{_PART.pattern})+")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)", re.IGNORECASE)
+_AGO = re.compile(r"-(?P<minus>\S+)|(?P<ago>\S+) ago")
+
+DURATION_HELP = "Durations are seconds, or such as 90s, 5m, 12h, 2d, 1h30m."
+INSTANT_HELP = "such as 2026-01-31T08:00Z, UTC if it has no time zone, or '10m ago'"
+
+
+def duration(given: str | float) -> float:
+    """Seconds, from a number or a text such as ``5m`` or ``1h30m``."""
+    text = str(given).strip()
+    try:
+        return float(text)  # also what no queue allows, which then names its range
+    except ValueError:
+        pass
+    compact = text.lower().replace(" ", "")
+    if not _DURATION.fullmatch(compact):
+        raise typer.BadParameter(f"{text!r} is not a duration; write seconds, or 90s, 5m, 12h, 2d, 1h30m")
+    # rounded, as 0.1 + 0.2 is a little more than 0.3
+    return round(sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(compact)), 6)
+
+
+def size(given: str | int) -> int:
+    """Bytes, from a number or a text such as ``64KiB`` or ``1MB``."""
+    text = str(given).strip()
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    match = _SIZE.fullmatch(text)
+    factor = None if match is None else _BYTES.get(match[2].lower())
+    if match is None or factor is None:
+        raise typer.BadParameter(f"{text!r} is not a size; write bytes, or 64KiB, 256kB, 1MiB")
+    number = float(match[1]) * factor
+    if number != int(number):
+        raise typer.BadParameter(f"{text!r} is not a whole number of bytes")
+    return int(number)
+
+
+@attrs.frozen
+class Moment:
+    """An instant, or a time before now."""
+
+    at: datetime | None = None
+    ago: float | None = None
+    """Seconds."""
+
+    def instant(self, clock: Clock) -> datetime:
+        """The instant, by this clock."""
+        return self.at if self.at is not None else clock.now() - timedelta(seconds=self.ago or 0)
+
+
+def moment(given: str | Moment) -> Moment:
+    """An instant in ISO 8601 or before now: ``-10m``, ``10m ago`` or ``now``."""
+    if isinstance(given, Moment):
+        return given
+    text = given.strip()
+    if text == "now":
+        return Moment(ago=0)
+    if match := _AGO.fullmatch(text):
+        return Moment(ago=duration(match["minus"] or match["ago"]))
+    try:
+        instant = clock.parse_instant(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not an instant; write it {INSTANT_HELP}") from None
+    return Moment(at=instant if instant.tzinfo is not None else instant.replace(tzinfo=timezone.utc))
+
+
+def at_least(low: float, parse: Callable[[str | float], float] = duration) -> Callable[[str | float], float]:
+    """A parser that refuses less than this."""
+
+    def parsed(given: str | float) -> float:
+        value = parse(given)
+        if not value >= low:
+            raise typer.BadParameter(f"{given} is too short; the least is {low:g} s")
+        return value
+
+    return parsed
+
+
+def shown_duration(seconds: float) -> str:
+    """``90`` -> ``1m30s``; seconds with a fraction as they are."""
+    if seconds != int(seconds) or seconds < 60:
+        return f"{seconds:g}s"
+    parts, left = [], int(seconds)
+    for unit in ("d", "h", "m", "s"):
+        number, left = divmod(left, int(_SECONDS[unit]))
+        if number:
+            parts.append(f"{number}{unit}")
+    return "".join(parts)
+
+
+def shown_size(size: int) -> str:
+    """``1048576`` -> ``1 MiB``; other sizes as a number of bytes."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size and size % 1_024**power == 0:
+            return f"{size // 1_024**power} {unit}"
+    return f"{size:,} bytes"

@@ -1,0 +1,75 @@
+"""What a consumer tells about its messages, to whoever measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import datetime
+from typing import Protocol
+
+from lakequeue.consumer.handler import Outcome
+from lakequeue.model.messages import Message
+from lakequeue.queue import Queue
+
+
+class Observer(Protocol):
+    """Receives the events of one consumer, from any of its threads."""
+
+    def received(self, messages: Sequence[Message], now: datetime) -> None:
+        """Messages were received."""
+        ...
+
+    def handling(self, message: Message) -> AbstractContextManager[None]:
+        """Is entered around each call of the handler, in its thread."""
+        ...
+
+    def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
+        """A handler has ended; called inside ``handling``.
+
+        Args:
+            seconds: how long it took, by the queue's clock.
+            error: what it raised.
+        """
+        ...
+
+    def extended(self, count: int) -> None:
+        """Receipts were extended."""
+        ...
+
+    def lost(self, count: int) -> None:
+        """Receipts were found to be lost."""
+        ...
+
+
+class Observers:
+    """Tells several observers."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def received(self, messages: Sequence[Message], now: datetime) -> None:
+        for observer in self._observers:
+            observer.received(messages, now)
+
+    @contextmanager
+    def handling(self, message: Message) -> Iterator[None]:
+        with ExitStack() as stack:
+            for observer in self._observers:
+                stack.enter_context(observer.handling(message))
+            yield
+
+    def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
+        for observer in self._observers:
+            observer.handled(message, seconds, outcome, error)
+
+    def extended(self, count: int) -> None:
+        for observer in self._observers:
+            observer.extended(count)
+
+    def lost(self, count: int) -> None:
+        for observer in self._observers:
+            observer.lost(count)
+
+
+installed: list[Callable[[Queue], Observer]] = []
+"""Make an observer for each consumer of this process; `lakequeue.otel.instrument` adds one."""

@@ -1,0 +1,155 @@
+"""What a consumer does while storage fails: how it waits, what it logs, when it gives up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import attrs
+
+from lakequeue.errors import InvalidOptions, QueueClientError
+from lakequeue.model.clock import Clock, Duration, duration_micros
+
+_log = logging.getLogger("lakequeue")
+
+
+@attrs.frozen
+class Outage:
+    """What a consumer does when storage fails: it waits for its return.
+
+    Meanwhile handlers go on, and deletes and renewals are tried again. Errors that no waiting mends end the
+    consumer at once, whatever the policy: the queue was deleted, access is denied.
+
+    Args:
+        give_up_after: seconds of an outage after which `Consumer.run` raises the error; None: never.
+        first_pause: seconds until the first repetition; each further pause is twice as long.
+        longest_pause: seconds of the longest pause.
+        log_every: seconds between log records during an outage. Its start and its end are always logged.
+
+    Raises:
+        InvalidOptions: names every option that is out of range.
+    """
+
+    give_up_after: Duration | None = None
+    first_pause: Duration = 0.5
+    longest_pause: Duration = 30
+    log_every: Duration = 60
+
+    def __attrs_post_init__(self) -> None:
+        problems = []
+        for name, value in attrs.asdict(self).items():
+            if name == "give_up_after" and value is None:
+                continue
+            try:
+                fits = duration_micros(value) > 0 or (name == "give_up_after" and duration_micros(value) == 0)
+            except (TypeError, ValueError):
+                problems.append(f"{name}: must be seconds or a timedelta, not {value!r}")
+                continue
+            if not fits:
+                problems.append(f"{name}: must be more than 0 seconds, not {value}")
+        if not problems and _delta(self.longest_pause) < _delta(self.first_pause):
+            problems.append(
+                f"longest_pause: must be at least first_pause ({self.first_pause}), not {self.longest_pause}"
+            )
+        if problems:
+            raise InvalidOptions(problems)
+
+    def pause(self, failures: int) -> timedelta:
+        """The pause after so many failures in a row, 1 or more."""
+        doubled = _delta(self.first_pause) * (1 << min(failures - 1, 30))
+        return min(doubled, _delta(self.longest_pause))
+
+
+@attrs.frozen
+class Health:
+    """How a consumer is.
+
+    Attributes:
+        running: `Consumer.run` is under way.
+        paused: it receives nothing until `Consumer.resume`.
+        active: number of messages received and not settled yet.
+        outage_since: when storage began to fail; None while it works.
+        last_error: what the last failure of that outage said.
+    """
+
+    running: bool
+    paused: bool
+    active: int
+    outage_since: datetime | None
+    last_error: str | None
+
+    @property
+    def ok(self) -> bool:
+        """It runs, and storage works."""
+        return self.running and self.outage_since is None
+
+
+class OutageMonitor:
+    """Knows whether storage fails, from the outcome of every call; logs the beginning and the end. Thread-safe.
+
+    An outage lasts until a call commits, or until what failed works again: receives of an empty queue may work
+    while nothing can be written.
+
+    Args:
+        policy: when to log and to give up.
+        name: of the queue.
+        clock: the queue's clock.
+        begun: called when an outage begins that another thread than the receiving one has noticed.
+    """
+
+    def __init__(self, policy: Outage, name: str, clock: Clock, begun: Callable[[], None]) -> None:
+        self.policy = policy
+        self._name = name
+        self._clock = clock
+        self._begun = begun
+        self._lock = threading.Lock()
+        self._failing: set[str] = set()
+        self._logged_at: datetime | None = None
+        self.since: datetime | None = None
+        self.error: QueueClientError | None = None
+
+    def failed(self, doing: str, error: QueueClientError) -> None:
+        """Storage failed.
+
+        Args:
+            doing: which of the consumer's calls: ``receiving``, ``extending``, ``deleting``.
+        """
+        now = self._clock.now()
+        with self._lock:
+            first, self.error = self.since is None, error
+            self._failing.add(doing)
+            if self.since is None:
+                self.since = self._logged_at = now
+                told = "storage of %s fails, the consumer waits for its return: %s: %s"
+                _log.warning(told, self._name, doing, error)
+            elif self._logged_at is None or now >= self._logged_at + _delta(self.policy.log_every):
+                self._logged_at = now
+                elapsed = (now - self.since).total_seconds()
+                _log.warning("storage of %s has failed for %.0f s: %s: %s", self._name, elapsed, doing, error)
+        if first and doing != "receiving":
+            self._begun()
+
+    def worked(self, doing: str, committed: bool = True) -> None:
+        """Storage answered a call."""
+        if self.since is None:
+            return
+        with self._lock:
+            self._failing.discard(doing)
+            if committed:
+                self._failing.clear()
+            if not self._failing and self.since is not None:
+                elapsed = (self._clock.now() - self.since).total_seconds()
+                _log.warning("storage of %s works again after %.0f s", self._name, elapsed)
+                self.since = self.error = self._logged_at = None
+
+    @property
+    def gives_up_at(self) -> datetime | None:
+        """When the consumer gives up; None: not, or not yet known."""
+        since, after = self.since, self.policy.give_up_after
+        return None if since is None or after is None else since + _delta(after)
+
+
+def _delta(duration: Duration) -> timedelta:
+    return timedelta(microseconds=duration_micros(duration))

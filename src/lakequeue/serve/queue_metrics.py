@@ -1,0 +1,141 @@
+"""Metrics of queues: depths from the tables, and totals of what this server did.
+
+Only some queues have labels of their own, so that the number of labels and of reads does not grow with the
+catalog. The rest is summed under one label.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection
+from time import monotonic
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from lakequeue import Queue
+from lakequeue.client import LakeQueue
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+from lakequeue.operations.depth import depth
+from lakequeue.runtime.tallies import EVENTS
+
+QUEUES = 100
+"""Queues with labels of their own, unless the server is told another number."""
+OTHER = "(other)"
+"""Label of all other queues together; no queue can have this name."""
+READ_INTERVAL = 10.0
+"""Seconds for which depths are kept: scrapes in between read nothing."""
+SCAN_SECONDS = 5.0
+"""Seconds that a scrape spends on reading queues; those that it does not reach are left out."""
+
+_TOTALS = {
+    "sent": "Messages accepted from senders by this server.",
+    "sent_bytes": "Bytes of the bodies of messages accepted by this server.",
+    "received": "Messages handed out by this server.",
+    "received_bytes": "Bytes of the bodies of messages handed out by this server.",
+    "empty_receives": "Receives of this server that found no message.",
+    "deleted": "Messages deleted through this server, one by one or in batches.",
+    "extended": "Visibility timeouts changed through this server, except those set to 0.",
+    "dead_lettered": "Messages that this server moved to the dead-letter queue of this queue.",
+}
+assert {*_TOTALS} == {*EVENTS}
+_log = logging.getLogger("lakequeue.serve")
+
+
+class QueueMetrics:
+    """Collects the metrics of queues; one thread at a time.
+
+    Args:
+        queues: number of queues with labels of their own, the oldest ones: a new queue takes no label away.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, lake: LakeQueue, queues: int = QUEUES, now: Callable[[], float] = monotonic) -> None:
+        self._lake = lake
+        self._most = queues
+        self._now = now
+        self._read_at = float("-inf")
+        self._depths: list[Metric] = []
+        self._chosen: set[str] = set()
+        self._seen: dict[str, Counter[str]] = {}
+        self._totals: dict[str, Counter[str]] = {}
+
+    def collect(self) -> list[Metric]:
+        if self._now() - self._read_at >= READ_INTERVAL:
+            self._depths = self._read()
+            self._read_at = self._now()
+        return [*self._depths, *self._count()]
+
+    def _read(self) -> list[Metric]:
+        try:
+            self._lake.runtime.check()
+            queues = sorted(self._lake.all_queues(), key=lambda queue: (queue.created_at, queue.name))
+        except LakeQueueError as error:
+            _log.warning("a scrape leaves all queues out: %s", error)
+            return [readable(0)]
+        own = queues[: self._most]
+        self._chosen = {queue.name for queue in own}
+        number = GaugeMetricFamily("lakequeue_queues", "Queues of the region.", len(queues))
+        summed = GaugeMetricFamily(
+            "lakequeue_queues_summed", f"Queues without labels of their own, summed as {OTHER}."
+        )
+        summed.add_metric([], len(queues) - len(own))
+        return [readable(1), number, summed, *self._gauges(own)]
+
+    def _gauges(self, queues: Collection[Queue]) -> list[Metric]:
+        messages = GaugeMetricFamily("lakequeue_queue_messages", "Messages by state.", labels=["queue", "state"])
+        rewindable = GaugeMetricFamily(
+            "lakequeue_queue_rewindable_messages", "Deleted messages that a rewind can restore.", labels=["queue"]
+        )
+        oldest = GaugeMetricFamily(
+            "lakequeue_queue_oldest_message_age_seconds", "Age of the oldest stored message.", labels=["queue"]
+        )
+        appended = CounterMetricFamily(
+            "lakequeue_queue_appended", "Messages that the queue ever got, from whomever.", labels=["queue"]
+        )
+        left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues that should have figures but do not.")
+        missing, until = 0, self._now() + SCAN_SECONDS
+        for queue in queues:
+            if self._now() > until:
+                missing += 1
+                continue
+            try:
+                now = depth(queue.runtime)
+            except QueueDoesNotExist:  # deleted since it was listed
+                continue
+            except LakeQueueError as error:
+                _log.warning("a scrape leaves %s out: %s", queue.name, error)
+                missing += 1
+                continue
+            for state in "visible", "in_flight", "delayed", "held":
+                messages.add_metric([queue.name, state], getattr(now.counts, state))
+            rewindable.add_metric([queue.name], now.counts.rewindable)
+            oldest.add_metric([queue.name], now.counts.oldest_age or 0)
+            appended.add_metric([queue.name], now.sent)
+        left_out.add_metric([], missing)
+        return [left_out, messages, rewindable, oldest, appended]
+
+    def _count(self) -> list[Metric]:
+        """The totals by label.
+
+        What happened goes to the label that its queue has now and stays there, so that no total ever falls.
+        """
+        newest = self._lake.runtime.tallies.all()
+        labels = {*self._chosen, OTHER}
+        self._totals = {label: self._totals.get(label, Counter()) for label in labels}
+        for queue, amounts in newest.items():
+            label = queue if queue in self._chosen else OTHER
+            self._totals[label] += amounts - self._seen.get(queue, Counter())
+        self._seen = newest
+        found: list[Metric] = []
+        for event, what in _TOTALS.items():
+            family = CounterMetricFamily(f"lakequeue_queue_{event}", what, labels=["queue"])
+            for label in sorted(labels):
+                family.add_metric([label], self._totals[label][event])
+            found.append(family)
+        return found
+
+
+def readable(value: float) -> Metric:
+    return GaugeMetricFamily("lakequeue_storage_readable", "1 if the catalog can be read, else 0.", value)

@@ -1,0 +1,152 @@
+"""The options of the data source, checked before anything is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import attrs
+
+from lakequeue.client import LakeQueue
+from lakequeue.errors import InvalidOptions, QueueServiceError
+from lakequeue.model.arguments import check_visibility_timeout
+from lakequeue.model.clock import MICROS
+from lakequeue.model.receipt_handles import LONGEST_RECEIPT
+from lakequeue.queue import Queue
+from lakequeue.storage.roots import root_of
+
+_STORAGE = "storage."
+_PLACE = ("root", "queue", "region", f"{_STORAGE}NAME")
+_LEASE = ("maxMessages", "visibilityTimeout", "leaseSeconds")
+_OF_SPARK = {"checkpointlocation", "queryname"}
+"""Options of Spark's own that it passes on to a stream's sink."""
+LONGEST = LONGEST_RECEIPT / MICROS
+DEFAULT_MAX_MESSAGES = 100_000
+
+
+class Use(Enum):
+    """What the data source is made for, with the options that it takes."""
+
+    READ = (*_PLACE,)
+    STREAM_READ = (*_PLACE, *_LEASE)
+    WRITE = (*_PLACE, "sendId", "orderBy")
+    STREAM_WRITE = (*_PLACE, "orderBy")
+    ANY_READ = STREAM_READ
+
+
+_SPELLED = {name.lower(): name for use in Use for name in use.value}
+
+
+@attrs.frozen
+class Options:
+    """What the user said by ``option``. A copy opens the same queue elsewhere: ``root`` is absolute."""
+
+    root: str
+    queue: str | None = None
+    region: str = "local"
+    storage: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    send_id: str | None = None
+    order_by: str | None = None
+    max_messages: int = DEFAULT_MAX_MESSAGES
+    visibility_timeout: float | None = None
+    lease_seconds: float = LONGEST
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], use: Use) -> Options:
+        """Checks the options for a use. Spark knows them in small letters only; ``_`` between words is allowed.
+
+        Raises:
+            InvalidOptions: options are unknown, missing or out of range; names all, with what is allowed.
+        """
+        found = _Found(given, use)
+        root = found.text("root", required=True)
+        options: dict[str, Any] = {"root": root and root_of(root), "storage": found.storage}
+        options["queue"] = found.text("queue", required=use not in (Use.READ, Use.ANY_READ))
+        options["region"] = found.text("region") or "local"
+        options["send_id"] = found.text("sendId")
+        options["order_by"] = found.text("orderBy")
+        options["max_messages"] = found.whole("maxMessages", DEFAULT_MAX_MESSAGES)
+        options["visibility_timeout"] = found.seconds("visibilityTimeout", None)
+        options["lease_seconds"] = found.seconds("leaseSeconds", LONGEST)
+        found.judge()
+        return cls(**options)
+
+    def open_root(self) -> LakeQueue:
+        """The root, without a Spark session."""
+        return LakeQueue(self.root, region=self.region, storage_options=dict(self.storage) or None)
+
+    def open_queue(self) -> Queue:
+        """The queue that the options name.
+
+        Raises:
+            QueueDoesNotExist: the region has no such queue; the message names it.
+            InvalidOptions: the queue does not allow the visibility timeout.
+            QueueClientError: there is no root, or it cannot be reached.
+        """
+        assert self.queue is not None
+        try:
+            queue = self.open_root().queue(self.queue)
+        except QueueServiceError as error:
+            raise type(error)(f"queue {self.queue}: {error.message}") from error
+        if self.visibility_timeout is not None:
+            try:
+                check_visibility_timeout(queue.runtime.attributes, self.visibility_timeout)
+            except QueueServiceError as error:
+                raise InvalidOptions([f"option visibilityTimeout: {error.message}"]) from error
+        return queue
+
+
+class _Found:
+    """The given options, and what is wrong with them."""
+
+    def __init__(self, given: Mapping[str, str], use: Use) -> None:
+        names = {_plain(name): name for name in use.value if not name.startswith(_STORAGE)}
+        self.storage: dict[str, str] = {}
+        self._values: dict[str, str] = {}
+        self._problems: list[str] = []
+        for name, value in given.items():
+            if name.lower().startswith(_STORAGE):
+                self.storage[name[len(_STORAGE) :]] = value
+            elif _plain(name) in names:
+                self._values[_plain(name)] = value
+            elif name.lower() not in _OF_SPARK:
+                spelled = _SPELLED.get(_plain(name), name)  # one of another use
+                self._problems.append(f"option {spelled} is not known here; there are {', '.join(use.value)}")
+
+    def text(self, name: str, required: bool = False) -> str | None:
+        value = self._values.get(_plain(name))
+        if required and not value:
+            self._problems.append(f'option {name} is missing; say .option("{name}", …)')
+        return value or None
+
+    def whole(self, name: str, default: int) -> int:
+        value = self._values.get(_plain(name))
+        if value is None:
+            return default
+        if not value.isascii() or not value.isdecimal() or int(value) < 1:
+            self._problems.append(f"option {name} is {value}, it must be a whole number of at least 1")
+            return default
+        return int(value)
+
+    def seconds(self, name: str, default: float | None) -> float | None:
+        value = self._values.get(_plain(name))
+        if value is None:
+            return default
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if not 0 < number <= LONGEST:
+            self._problems.append(
+                f"option {name} is {value}, it must be seconds, more than 0 and at most {LONGEST:g}"
+            )
+        return number
+
+    def judge(self) -> None:
+        if self._problems:
+            raise InvalidOptions(self._problems)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")

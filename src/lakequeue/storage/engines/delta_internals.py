@@ -1,0 +1,185 @@
+"""Delta's log and its optimistic transactions, which have no public interface, by py4j.
+
+Only ``engine="spark"`` uses this. Tried with delta-spark 4.0.0 to 4.4.0 on Spark 4.0, 4.1 and 4.2, the pairs of
+docs/operation/spark.md; another release may have other classes. No other module knows a class of Delta in the JVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakequeue.errors import QueueClientError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_BEFORE_TOKEN = 3
+"""Parameters of ``DeltaOperations.Write`` before the user metadata: mode, partition columns and predicate."""
+
+
+def require(spark: SparkSession) -> None:
+    """Raises QueueClientError if a session cannot commit through Delta: it is remote, or has no Delta."""
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        raise QueueClientError(
+            'engine="spark" needs the JVM of a session in this process, and this one is remote (Spark Connect); '
+            'engine="auto" needs none'
+        )
+    extensions = spark.conf.get("spark.sql.extensions", None) or ""
+    if "DeltaSparkSessionExtension" not in extensions or not _has(jvm, "org.apache.spark.sql.delta.DeltaLog"):
+        raise QueueClientError(
+            'engine="spark" needs Delta in the session: its jar, and '
+            "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension; build_session() has both, and "
+            'engine="auto" needs neither'
+        )
+
+
+class Snapshot:
+    """One version of a table."""
+
+    def __init__(self, snapshot: Any) -> None:
+        self._java = snapshot
+
+    @property
+    def version(self) -> int:
+        return int(self._java.version())
+
+    @property
+    def partitions(self) -> list[str]:
+        """Names of the partition columns."""
+        columns = self._java.metadata().partitionColumns()
+        return [str(columns.apply(number)) for number in range(columns.size())]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema as Spark's JSON."""
+        found: dict[str, Any] = json.loads(self._java.schema().json())
+        return found
+
+    def transaction(self, app_id: str) -> int | None:
+        found = self._java.transactions().get(app_id)
+        return int(found.get()) if found.isDefined() else None
+
+    def adds(self) -> list[dict[str, Any]]:
+        """The actions that added the files of the version."""
+        return [add for _, add in self._adds()]
+
+    def removals(self, partition: Mapping[str, set[str]]) -> list[Any]:
+        """The actions that remove the files with these partition values, for `Log.transaction`."""
+        return [
+            java.remove()
+            for java, add in self._adds()
+            if all(add["partitionValues"][name] in among for name, among in partition.items())
+        ]
+
+    def _adds(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        for java in self._java.allFiles().collect():
+            yield java, json.loads(java.json())["add"]
+
+
+class Log:
+    """The log of one table. Its methods run in the session that is given here."""
+
+    def __init__(self, session: SparkSession, uri: str) -> None:
+        self._session = session
+        self._jvm: Any = session._jvm
+        self._none = self._jvm.scala.Option.empty()
+        with active(session):
+            self._java = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, uri)
+
+    def update(self) -> Snapshot:
+        """The newest version."""
+        with active(self._session):
+            return Snapshot(self._java.update(False, self._none, self._none))
+
+    def checkpoint(self, snapshot: Snapshot) -> None:
+        with active(self._session):
+            self._java.checkpoint(snapshot._java, self._none)
+
+    def commit(
+        self,
+        snapshot: Snapshot,
+        actions: Sequence[Any],
+        frames: Iterable[DataFrame],
+        app_ids: Iterable[str],
+        token: str,
+    ) -> None:
+        """Commits on a snapshot; Delta checks the commit against every one since.
+
+        Args:
+            snapshot: what the commit was decided on.
+            actions: JSON of Delta's log, or removals of the snapshot.
+            frames: rows to write and add.
+            app_ids: a commit since with one of these is a conflict.
+            token: user metadata of the commit.
+        """
+        with active(self._session):
+            transaction = self._java.startTransaction(self._none, self._some(snapshot._java))
+            for app_id in app_ids:
+                transaction.txnVersion(app_id)
+            sequence = self._sequence(actions)
+            for frame in frames:
+                sequence = sequence.appendedAll(transaction.writeFiles(frame._jdf))
+            transaction.commit(sequence, self._operation(token))
+
+    def _some(self, value: Any) -> Any:
+        return self._jvm.scala.Option.apply(value)
+
+    def _sequence(self, actions: Iterable[Any]) -> Any:
+        """A Scala sequence of actions."""
+        of_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+        java = self._jvm.java.util.ArrayList()
+        for action in actions:
+            java.add(of_json(action) if isinstance(action, str) else action)
+        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
+
+    def _operation(self, token: str) -> Any:
+        """``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``: what history shows.
+
+        Releases add parameters at its end, all optional.
+        """
+        name = "org.apache.spark.sql.delta.DeltaOperations$Write"
+        [constructor] = _class(self._jvm, name).getConstructors()
+        more = [self._none] * (constructor.getParameterCount() - _BEFORE_TOKEN - 1)
+        write = getattr(self._jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
+        append = self._jvm.org.apache.spark.sql.SaveMode.Append
+        return write(append, self._none, self._none, self._some(token), *more)
+
+
+@contextlib.contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Makes a session the thread's active one, and restores the user's afterwards.
+
+    Delta's code uses the active session, and so does a later ``getOrCreate`` of the user's.
+    """
+    from pyspark.sql import SparkSession
+
+    jvm: Any = session._jvm
+    before, known = jvm.SparkSession.getActiveSession(), SparkSession._activeSession
+    jvm.SparkSession.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        SparkSession._activeSession = known
+        if before.isDefined():
+            jvm.SparkSession.setActiveSession(before.get())
+        else:
+            jvm.SparkSession.clearActiveSession()
+
+
+def _class(jvm: Any, name: str) -> Any:
+    """A class that the session's own loader finds, which knows the jars that were added to it."""
+    return jvm.java.lang.Class.forName(name, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+
+
+def _has(jvm: Any, name: str) -> bool:
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        _class(jvm, name)
+    except Py4JJavaError:
+        return False
+    return True

@@ -1,0 +1,192 @@
+"""Relations for DuckDB, polars and pandas: what they open, and what they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from lakequeue import LakeQueue, SendEntry, errors
+from lakequeue.operations import judged_log
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.messages import append, merge_segments
+from lakequeue.testing import ManualClock
+
+NINE = datetime(2026, 1, 1, 0, 0, 9, tzinfo=timezone.utc)
+"""Nine seconds after the first message."""
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the files of messages that are opened."""
+    paths: list[str] = []
+    real = Folder.parquet
+
+    @contextmanager
+    def parquet(self: Folder, name: str, size: int) -> Iterator[pq.ParquetFile]:
+        if self.uri.endswith("/messages"):
+            paths.append(f"{self.uri}/{name}")
+        with real(self, name, size) as file:
+            yield file
+
+    monkeypatch.setattr(Folder, "parquet", parquet)
+    return paths
+
+
+@pytest.fixture
+def filled(lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
+    """Twelve messages of ``orders``, each sent a second after the one before, and four of ``other``."""
+    # a segment for each send, so that its file tells when it was sent
+    monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
+    monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 100)
+    other = lq.create_queue("other", shards=2)
+    for index in range(4):
+        other.send_batch([SendEntry(body=f"other {index}")])
+    orders = lq.create_queue("orders")
+    for index in range(12):
+        orders.send(str(index))
+        clock.advance(1)
+    orders.delete_batch([m.receipt_handle for m in orders.receive(max_messages=4)])
+    orders.receive(max_messages=3)
+    return lq
+
+
+def bodies(lq: LakeQueue, condition: pc.Expression | None, name: str = "messages") -> list[str]:
+    return lq.arrow_views()[name].to_table(columns=["body"], filter=condition)["body"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("condition", "wanted", "files"),
+    [
+        (None, 16, 16),
+        (pc.field("queue") == "orders", 12, 12),
+        (pc.field("queue").isin(["other", "nowhere"]), 4, 4),
+        (pc.field("region") == "elsewhere", 0, 0),
+        ((pc.field("queue") == "orders") & (pc.field("shard") == 1), 0, 0),
+        ((pc.field("queue") == "orders") & (pc.field("log_offset") >= 9), 3, 3),
+        (pc.field("log_offset").isin([7]), 1, 1),
+        ((pc.field("queue") == "orders") & (pc.field("state") == "in_flight"), 3, 3),
+        ((pc.field("queue") == "orders") & (pc.field("state") == "deleted"), 4, 4),
+        ((pc.field("queue") == "orders") & (pc.field("state") != "deleted"), 8, 8),
+        (pc.field("state") == "delayed", 0, 0),
+        (pc.field("state") == "expired", 0, 0),
+        ((pc.field("queue") == "orders") & (pc.field("sent_at") > NINE), 2, 3),
+        (pc.field("sent_at") < NINE - timedelta(seconds=9), 0, 0),
+        (pc.field("body") == "7", 1, 16),
+    ],
+)
+def test_a_filter_leaves_files_closed(
+    filled: LakeQueue, opened: list[str], condition: Any, wanted: int, files: int
+) -> None:
+    found = bodies(filled, condition)
+    assert (len(found), len(opened)) == (wanted, files)
+
+
+def test_row_groups_of_a_large_file_are_left_unread(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders")
+    queue.send_batch([SendEntry(body=str(index)) for index in range(3_000)])
+    queue.delete_batch([m.receipt_handle for m in queue.receive(max_messages=100)])
+    [path] = Path(lq.root).rglob("messages/**/*.parquet")
+    rows = pq.read_table(path, partitioning=None)
+    pq.write_table(rows, path, row_group_size=500)  # as bulk sends write it
+    read: list[int] = []
+    real = judged_log.JudgedShard._judge
+
+    def judge(self: Any, file: Any, offsets: Any, *rest: Any) -> Any:
+        read.append(len(offsets))
+        return real(self, file, offsets, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judged_log.JudgedShard, "_judge", judge)
+        assert len(bodies(lq, pc.field("state") == "deleted")) == 100
+        assert read == [500]
+        read.clear()
+        assert bodies(lq, pc.field("log_offset") == 1_234) == ["1234"]
+        assert read == [500]
+        read.clear()
+        batches = lq.arrow_views()["messages"].to_batches(columns=["body"])
+        assert (len(next(batches)), read) == (500, [500])  # no more than asked for
+        assert lq.arrow_views()["messages"].head(3, columns=["body"]).to_pylist() == [{"body": b} for b in "012"]
+
+
+def test_duckdb_and_polars_hand_down_what_they_need(filled: LakeQueue, opened: list[str]) -> None:
+    messages, queues = (filled.arrow_views()[name] for name in ("messages", "queues"))
+    query = "SELECT state, count(*) AS n FROM messages WHERE queue = 'orders' GROUP BY state ORDER BY state"
+    counted = [{"state": "deleted", "n": 4}, {"state": "in_flight", "n": 3}, {"state": "visible", "n": 5}]
+    with duckdb.connect() as connection:
+        connection.register("messages", messages)
+        connection.register("queues", queues)
+        assert connection.sql(query).to_arrow_table().to_pylist() == counted
+        assert len(opened) == 12
+        joined = "SELECT body FROM messages JOIN queues USING (queue) WHERE delayed = 0 AND body = '7'"
+        assert connection.sql(joined).to_arrow_table().to_pylist() == [{"body": "7"}]
+        connection.sql("SELECT count(*) FROM messages").to_arrow_table()
+    opened.clear()
+    frame = pl.scan_pyarrow_dataset(messages)
+    found = frame.filter((pl.col("queue") == "orders") & (pl.col("state") == "in_flight")).select("body").collect()
+    assert found["body"].to_list() == ["4", "5", "6"]
+    assert len(opened) == 3
+    assert frame.select(pl.len()).collect().item() == 16
+    assert messages.count_rows(filter=pc.field("queue") == "other") == 4
+    assert messages.to_table(columns=["body", "sent_at"]).to_pandas()["sent_at"].dt.tz is not None
+
+
+def test_each_read_sees_the_newest_state_and_an_instant_stays(lq: LakeQueue, clock: ManualClock) -> None:
+    queue = lq.create_queue("orders", delay=5)
+    views, fixed = lq.arrow_views(), lq.arrow_views(now=clock.now())
+    queue.send("a")
+    lq.create_queue("later").send("b")
+
+    def states(views: dict[str, Any]) -> list[tuple[str, str]]:
+        return [(row["body"], row["state"]) for row in views["messages"].to_table().to_pylist()]
+
+    assert sorted(states(views)) == [("a", "delayed"), ("b", "visible")]
+    clock.advance(6)
+    assert sorted(states(views)) == [("a", "visible"), ("b", "visible")]
+    assert sorted(states(fixed)) == [("a", "delayed"), ("b", "visible")]
+    lq.delete_queue("orders")
+    assert states(views) == [("b", "visible")]
+    assert views["queues"].to_table()["queue"].to_pylist() == ["later"]
+
+
+def test_views_show_the_tables_as_of_an_instant(tmp_path: Path) -> None:
+    lq = LakeQueue(str(tmp_path / "root"))
+    queue = lq.create_queue("orders")
+    queue.send("a")
+    [message] = queue.receive()
+    before = datetime.now(timezone.utc)
+    queue.delete(message.receipt_handle)
+    queue.send("b")
+    lq.create_queue("later")
+    lq.delete_queue("orders")
+    then = lq.arrow_views(as_of=before)
+    assert [(row["body"], row["state"]) for row in then["messages"].to_table().to_pylist()] == [("a", "in_flight")]
+    [row] = then["queues"].to_table().to_pylist()
+    assert (row["queue"], row["in_flight"], row["visible"]) == ("orders", 1, 0)
+    assert lq.arrow_views()["messages"].count_rows() == 0
+    nothing = lq.arrow_views(as_of=before - timedelta(days=1))
+    assert all(nothing[name].count_rows() == 0 for name in ("queues", "messages", "receipts", "history"))
+
+
+def test_what_cannot_be_answered_is_one_line(lq: LakeQueue, tmp_path: Path) -> None:
+    with pytest.raises(errors.QueueClientError, match="does not exist"):
+        lq.arrow_views()
+    lq.create_queue("orders")
+    views = lq.arrow_views()
+    for when in ({"now": datetime(2026, 1, 1)}, {"as_of": "yesterday"}):
+        with pytest.raises(errors.InvalidParameterValue, match=next(iter(when))):
+            lq.arrow_views(**when)  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="nosuch"):
+        views["messages"].to_table(columns=["nosuch"])
+    for refused in (views["messages"].get_fragments, lambda: views["messages"].filter(pc.field("shard") == 0)):
+        with pytest.raises(NotImplementedError, match="to_table"):
+            refused()
+    assert views["messages"].to_table().schema == views["messages"].schema

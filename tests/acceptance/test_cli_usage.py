@@ -1,0 +1,338 @@
+"""How commands are written: options in any place, durations, sizes, instants, questions, completion, hints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
+from lakequeue.cli import app, values
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "root")
+
+
+@pytest.fixture
+def run(root: str) -> Run:
+    def command(*args: str, input: str | None = None, env: dict[str, str] | None = None) -> Any:
+        return CliRunner(env={"LAKEQUEUE_ROOT": root} | (env or {})).invoke(app, [*args], input=input)
+
+    return command
+
+
+@pytest.fixture
+def orders(root: str) -> Queue:
+    return LakeQueue(root).create_queue("orders", rewind_range=3_600)
+
+
+# --- options in any place
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--root", "ROOT", "--json", "list", "--prefix", "ord"],
+        ["list", "--json", "--root", "ROOT", "--prefix", "ord"],
+        ["list", "--prefix", "ord", "--root=ROOT", "--json", "-v"],
+        ["-v", "list", "--prefix=ord", "--json", "--region", "local", "--root", "ROOT"],
+    ],
+)
+def test_options_of_all_commands_stand_in_any_place(root: str, orders: Queue, args: list[str]) -> None:
+    given = [arg.replace("ROOT", root) for arg in args]
+    done = CliRunner(env={"LAKEQUEUE_ROOT": None}).invoke(app, given)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [queue["name"] for queue in json.loads(done.stdout)] == ["orders"]
+
+
+def test_what_looks_like_such_an_option_but_is_a_value_stays_where_it_is(run: Run, orders: Queue) -> None:
+    run("send", "orders", "a", "--group", "-v")
+    run("send", "orders", "--", "--json")
+    run("send", "orders", "--group=--root", "--", "-v", "--verbose")
+    assert [(m.body, m.group_id) for m in orders.receive(10)] == [("a", "-v"), ("--json", None)]
+
+
+def test_an_error_after_the_command_is_json_and_traced_as_before_it(run: Run, orders: Queue) -> None:
+    assert json.loads(run("counts", "none", "--json").stderr)["error"]["code"] == "QueueDoesNotExist"
+    assert "Traceback" in run("counts", "none", "--verbose").stderr
+    assert run("list", "--root").exit_code == 2  # its value is missing
+
+
+# --- durations, sizes, instants
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("5m", 300), ("12h", 43_200), ("2d", 172_800), ("1h30m", 5_400), ("1w", 604_800), ("90", 90)),
+        *(("0.5", 0.5), ("500ms", 0.5), ("1.5h", 5_400), ("1D 2H", 93_600), ("-5", -5), ("0", 0), (" 7 ", 7)),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert values.duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64KiB", 65_536),
+        ("1MB", 1_000_000),
+        ("1 MiB", 1_048_576),
+        ("1.5kib", 1_536),
+        ("262144", 262_144),
+        ("7B", 7),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert values.size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "abc", "5 parsecs", "m5", "1h-30m", "5mm", "-5m", "1e", "PT5M"])
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a duration; write seconds, or 90s, 5m"):
+        values.duration(text)
+
+
+@pytest.mark.parametrize("text", ["", "KiB", "5m", "1.0001KiB", "64 KiBs", "-1KiB", "1TBB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a (size; write bytes, or 64KiB|whole number of bytes)"):
+        values.size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2026-01-31T08:00Z", "2026-01-31T08:00:00+00:00"),
+        ("2026-01-31T08:00", "2026-01-31T08:00:00+00:00"),
+        ("2026-01-31 08:00+02:00", "2026-01-31T08:00:00+02:00"),
+    ],
+)
+def test_instants_without_a_zone_are_utc(text: str, shown: str) -> None:
+    at = values.moment(text).at
+    assert at is not None and at.isoformat() == shown
+
+
+@pytest.mark.parametrize(("text", "ago"), [("-10m", 600), ("10m ago", 600), ("now", 0), ("-90", 90)])
+def test_instants_before_now(text: str, ago: float) -> None:
+    assert values.moment(text) == values.Moment(ago=ago)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["send", "orders", "x", "--delay", "5x"], "'5x' is not a duration; write seconds, or 90s, 5m"),
+        (["set", "orders", "-a", "delay=soon"], "--attribute delay: 'soon' is not a duration"),
+        (["set", "orders", "--max-size", "64KX"], "'64KX' is not a size; write bytes, or 64KiB"),
+        (["set", "orders", "-a", "maximum_message_size=1x"], "'1x' is not a size"),
+        (["rewind", "orders", "yesterday"], "'yesterday' is not an instant; write it such as 2026-01-31T08:00Z"),
+        (["rewind", "orders", "-5y"], "'5y' is not a duration"),
+        (["plot", "orders", "--json", "--since", "5m"], "'5m' is not an instant"),
+        (["views", "--as-of", "5y ago"], "'5y' is not a duration"),
+        (["watch", "--every", "-1"], "-1 is too short; the least is 0 s"),
+        (["receive", "orders", "--wait", "a"], "'a' is not a duration"),
+        (["list", "--poll-interval", "a"], "'a' is not a duration"),
+        (["set", "orders", "--visibility-timeout", "13h"], "must be 0 to 43,200 seconds in profile lake"),
+        (["set", "orders", "-a", "shards=2"], "can only be set when a queue is created"),
+        (["set", "orders", "-a", "visibility_timeot=2"], "did you mean visibility_timeout?"),
+        (["set", "orders", "-a", "VisibilityTimeOut=2"], "did you mean VisibilityTimeout?"),
+        (["set", "orders", "-a", "profile_strict=maybe"], "neither true nor false: 'maybe'"),
+        (["create", "b", "--profile", "sq"], "profiles are lake, sqs, sqs-2018, cmq"),
+        (["create", "b.fifo", "--fifo", "--deduplication-scope", "x"], "none of ['queue', 'message_group']: 'x'"),
+        (["create", "b", "--shards", "2000"], "must be 1 to 1,024"),
+        (["counts", "ordres"], "there is no ordres in ROOT, region local; did you mean orders?"),
+        (["send", "Orders", "x"], "did you mean orders?"),
+        (["counts", "bills"], "lakequeue list shows its queues"),
+        (["counts", "orders", "--region", "north"], "region north, which has no queues"),
+        (["redrive", "orders"], "orders is no dead-letter queue: no redrive policy names it"),
+        (["cuonts"], "Did you mean 'counts'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_error_is_one_line_that_says_what_would_be_right(
+    run: Run, root: str, orders: Queue, args: list[str], told: str
+) -> None:
+    orders.send("x")
+    result = run(*args)
+    assert result.exit_code in (1, 2) and result.stdout == ""
+    assert result.stderr.count("\n") == 1 and told.replace("ROOT", root) in result.stderr
+    assert orders.attributes()["VisibilityTimeout"] == "30" and orders.counts().visible == 1
+
+
+def test_values_reach_the_queue(run: Run, root: str) -> None:
+    done = run("create", "orders", "--visibility-timeout", "5m", "-a", "rewind_range=1d", "--max-size", "64KiB")
+    assert done.exit_code == 0
+    run("set", "orders", "-a", "DelaySeconds=1.5m", "-a", "maximum_message_size=2KiB")
+    found = LakeQueue(root).queue("orders").attributes()
+    names = ("VisibilityTimeout", "RewindSeconds", "MaximumMessageSize", "DelaySeconds")
+    assert [found[name] for name in names] == ["300", "86400", "2048", "90"]
+    run("send", "orders", "x", "--delay", "0ms")
+    [message] = json.loads(
+        run("receive", "orders", "--json", "--visibility-timeout", "1h", "--wait", "10ms").stdout
+    )
+    changed = run("change-visibility", "orders", message["receipt_handle"], "2m")
+    assert changed.stdout == "the message stays hidden for 120 s\n"
+
+
+# --- questions
+
+
+def test_delete_queue_asks_as_purge_does(run: Run, root: str, orders: Queue) -> None:
+    orders.send("keep")
+    for answer in ("n\n", ""):
+        asked = run("delete-queue", "orders", input=answer)
+        assert asked.exit_code == 2 and "is deleted" not in asked.stdout
+        assert "Delete orders with 1 message?" in asked.stderr and "not confirmed" in asked.stderr
+    assert orders.counts().visible == 1
+    assert run("delete-queue", "orders", input="y\n").exit_code == 0
+    assert LakeQueue(root).list_queues() == []
+
+
+def test_rewind_shows_first_what_it_would_do(run: Run, orders: Queue) -> None:
+    orders.send_batch([SendEntry("a"), SendEntry("b")])
+    orders.delete_batch([message.receipt_handle for message in orders.receive(2)])
+    shown = json.loads(run("rewind", "orders", "-10m", "--dry-run", "--json").stdout)
+    assert (shown["messages"], shown["dry_run"]) == (2, True)
+    asked = run("rewind", "orders", "--ago", "10m", input="n\n")
+    assert asked.exit_code == 2
+    assert "Make 2 deleted messages of orders visible again, sent at 20" in asked.stderr
+    assert orders.counts().visible == 0
+    assert run("rewind", "orders", "10m ago", input="y\n").stdout.endswith("2 messages of orders visible again\n")
+    assert run("rewind", "orders", "-10m").stdout == "0 messages of orders visible again\n"  # nothing to ask
+
+
+def test_a_rewind_by_the_whole_range_goes_as_far_as_it_can_and_says_so(run: Run, orders: Queue) -> None:
+    orders.send("a")
+    orders.delete(orders.receive()[0].receipt_handle)
+    done = run("rewind", "orders", "--ago", "1h", "--yes")
+    assert (done.exit_code, done.stdout) == (0, "1 message of orders visible again\n")
+    assert "the earliest instant in the rewind range of orders" in done.stderr
+    assert run("rewind", "orders", "--ago", "3605", "--yes").exit_code == 1
+    assert run("rewind", "orders", "--ago=-5", "--yes").exit_code == 1
+
+
+def test_redrive_shows_first_what_it_would_do(run: Run, root: str) -> None:
+    lake = LakeQueue(root)
+    dead = lake.create_queue("dead")
+    orders = lake.create_queue("orders", redrive_policy=RedrivePolicy("dead", 1))
+    assert run("redrive", "dead", "--yes").stdout == "0 messages of dead moved back\n"  # it is one, though empty
+    orders.send_batch([SendEntry("a"), SendEntry("b")])
+    orders.receive(2, visibility_timeout=0)
+    assert orders.receive(2) == []
+    shown = json.loads(run("redrive", "dead", "--dry-run", "--json").stdout)
+    assert (shown["messages"], shown["targets"]) == (2, {"orders": 2})
+    assert run("redrive", "dead", "--dry-run").stdout == "would move 2 messages to orders from dead\n"
+    asked = run("redrive", "dead", "--max", "1", input="n\n")
+    assert asked.exit_code == 2 and "Move at most 1 of 2 messages to orders from dead?" in asked.stderr
+    lake.create_queue("aside")
+    to = run("redrive", "dead", "--to", "aside", input="n\n")
+    assert "Move 2 messages to aside from dead?" in to.stderr and dead.counts().visible == 2
+    orders.set_attributes(redrive_policy=None)  # its letters know where they came from
+    assert run("redrive", "dead", input="y\n").stdout.endswith("2 messages of dead moved back\n")
+    assert run("redrive", "dead").exit_code == 1
+
+
+# --- roots
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("file", "PLACE cannot be a root: PLACE is a file, not a directory"),
+        ("file/below", "PLACE cannot be a root: TMP/file is a file, not a directory"),
+        ("missing", "PLACE does not exist; creating a queue makes it"),
+        ("empty", "PLACE holds no queues; creating a queue makes it a root"),
+        ("other", "PLACE holds something else, and no queues"),
+        ("ftp://host/x", "ftp:// is no storage that lakequeue knows; it knows s3, az, abfss, gs"),
+        ("s3://", "the bucket is missing"),
+        ("s3:/bucket/x", "a URI begins with s3://"),
+        ("file://elsewhere/x", "elsewhere is another machine"),
+        ("s3://bucket/x", "there are no credentials"),
+        ("az://container/x", "there are no credentials"),
+        ("gs://bucket/x", "there are no credentials"),
+    ],
+)
+def test_what_is_wrong_with_a_root_is_told_apart(tmp_path: Path, place: str, told: str, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine").write_text("x")
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+    if place.startswith("gs:"):  # the machine's own service, which may or may not be there
+        answer = "Error performing GET http://host/computeMetadata/v1/token in 1s - Server returned status: 403"
+        monkeypatch.setattr("lakequeue.storage.catalog.Catalog._found", lambda *_: _fail(OSError(answer)))
+    if place.startswith("s3://b"):
+        monkeypatch.setattr("socket.create_connection", lambda *_, **__: _fail(OSError("no route")))
+    path = place if "://" in place or ":" in place else str(tmp_path / place)
+    result = CliRunner(env={"LAKEQUEUE_ROOT": None}).invoke(app, ["list", "--root", path])
+    assert result.exit_code == (1 if "parameter root" in result.stderr else 3) and result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert told.replace("PLACE", path).replace("TMP", str(tmp_path)) in result.stderr
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["empty", "file", "other"]
+
+
+def _fail(error: Exception) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize(("denied", "told"), [("root", "cannot be read: user"), (".", "cannot be reached: user")])
+def test_a_root_without_the_right_to_read_it(tmp_path: Path, denied: str, told: str) -> None:
+    place = tmp_path / "open"
+    LakeQueue(str(place / "root")).create_queue("orders")
+    for directory in (
+        place,
+        *[each for each in tmp_path.parents if str(each).startswith(str(tmp_path.parents[1]))],
+    ):
+        directory.chmod(0o755)
+    tmp_path.chmod(0o755)
+    (place / denied).chmod(0o000)
+    program = f"import sys; sys.path[:0] = {sys.path!r}; from lakequeue.storage.roots import obstacle; "
+    program += f"import os; os.geteuid() or os.seteuid(65534); print(obstacle({str(place / 'root')!r}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    (place / denied).chmod(0o700)
+    assert told in done.stdout, done.stderr
+
+
+# --- completion
+
+
+def complete(words: str, root: str | None) -> list[str]:
+    env = {
+        "_LAKEQUEUE_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"lakequeue {words}",
+        "COMP_CWORD": str(len(words.split(" "))),
+        "LAKEQUEUE_ROOT": root,
+    }
+    result = CliRunner(env=env).invoke(app, [], prog_name="lakequeue")
+    assert result.stderr == ""
+    return result.stdout.split()
+
+
+def test_a_shell_completes_names(root: str) -> None:
+    for name in ("orders", "orders-eu", "letters"):
+        LakeQueue(root).create_queue(name)
+    assert complete("counts ord", root) == ["orders", "orders-eu"]
+    assert complete(f"counts --root {root} let", None) == ["letters"]
+    assert complete("redrive letters --to let", root) == ["letters"]
+    assert complete("watch orders let", root) == ["letters"]
+    assert complete("create x --profile sqs", root) == ["sqs", "sqs-2018"]
+    assert complete("create x --deduplication-scope m", root) == ["message_group"]
+    assert complete("set orders -a visib", root) == ["visibility_timeout="]
+    assert "delete-queue" in complete("del", root)
+
+
+@pytest.mark.parametrize("root", ["/nowhere/at/all", "s3://bucket/x", "ftp://x/y", __file__, None])
+def test_completion_without_a_usable_root_prints_nothing(root: str | None) -> None:
+    assert complete("counts o", root) == []

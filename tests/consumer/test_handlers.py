@@ -1,0 +1,365 @@
+"""What can be a handler, what one may return, and when a message that failed comes again."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from consumer.harness import Harness, sleeper
+from lakequeue import (
+    ComputedRenewal,
+    Context,
+    HeartbeatRenewal,
+    InvalidOptions,
+    Message,
+    Outcome,
+    RetryBackoff,
+)
+
+
+class Worker:
+    """Handlers of other shapes."""
+
+    def handle(self, message: Message, context: Context) -> None: ...
+
+    async def work(self, message: Message, context: Context) -> Outcome:
+        return Outcome.SUCCESS
+
+    def __call__(self, message: Message, context: Context, retries: int = 3) -> None: ...
+
+
+class AsyncWorker:
+    async def __call__(self, message: Message, context: Context) -> None: ...
+
+
+def one(message: Message) -> None: ...
+
+
+def three(message: Message, context: Context, other: int) -> None: ...
+
+
+def keyword(message: Message, *, context: Context) -> None: ...
+
+
+def generator(message: Message, context: Context) -> Iterator[None]:
+    yield
+
+
+def says_bool(message: Message, context: Context) -> bool:
+    return True
+
+
+async def says_text(message: Message, context: Context) -> str:
+    return "done"
+
+
+def takes_any(*given: Any, **options: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [Worker().handle, Worker().work, Worker(), AsyncWorker(), takes_any, functools.partial(three, other=1)],
+)
+def test_what_can_be_called_with_a_message_and_its_context_is_a_handler(harness: Harness, handler: Any) -> None:
+    harness.send("A")
+    harness.consumer(handler).run(until_empty=True)
+    assert [body for _, body in harness.queue.deletes()] == ["A"]
+
+
+@pytest.mark.spec("HBN-17")
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [
+        (None, "handler: must be callable, not None; a handler takes a message and its context: def handle("),
+        (one, "handler: one(message) cannot be called with two arguments; a handler takes a message and its"),
+        (three, "handler: three(message, context, other) cannot be called with two arguments; "),
+        (keyword, "handler: keyword(message, *, context) cannot be called with two arguments; "),
+        (Worker.handle, "handler: Worker.handle(self, message, context) cannot be called with two arguments; "),
+        (generator, "handler: generator is a generator, which nobody would iterate; "),
+        (says_bool, "handler: says_bool returns bool; a handler returns an Outcome or None"),
+        (says_text, "handler: says_text returns str; a handler returns an Outcome or None"),
+    ],
+)
+def test_what_cannot_is_refused_when_the_consumer_is_made(harness: Harness, handler: Any, problem: str) -> None:
+    with pytest.raises(InvalidOptions) as refused:
+        harness.consumer(handler)
+    assert len(refused.value.problems) == 1
+    assert refused.value.problems[0].startswith(problem)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.spec("HBN-3")
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("result", [False, 0, "done", {"ok": True}])
+def test_any_other_result_is_an_error_of_the_handler(
+    harness: Harness, caplog: pytest.LogCaptureFixture, asynchronous: bool, result: Any
+) -> None:
+    harness.send("A")
+
+    async def later(message: Message, context: Context):  # type: ignore[no-untyped-def]
+        return result
+
+    handler = later if asynchronous else lambda message, context: result
+    harness.consumer(handler).run(until_empty=True)
+    assert harness.queue.deletes() == []
+    assert f"a handler returns an Outcome or None, not {result!r}" in caplog.text
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_nobody_awaits_is_an_error_that_says_what_to_do(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.send("A")
+    work = Worker().work
+    harness.consumer(lambda message, context: work(message, context)).run(until_empty=True)
+    assert harness.queue.deletes() == []
+    assert "make the handler itself `async def`" in caplog.text
+
+
+# --- async def
+
+
+@pytest.mark.spec("HBN-18", "HBN-2")
+def test_async_handlers_run_together_in_one_event_loop(harness: Harness) -> None:
+    harness.send(*(str(number) for number in range(12)))
+    running: set[str] = set()
+    most, loops = [], set()
+
+    async def handle(message: Message, context: Context) -> None:
+        loops.add(asyncio.get_running_loop())
+        running.add(message.body)
+        most.append(len(running))
+        assert await context.sleep_async(10)
+        running.remove(message.body)
+
+    with harness.running(harness.consumer(handle, concurrency=5)):
+        harness.clock.advance(31)
+    assert max(most) == 5 and len(most) == 12 and len(loops) == 1
+    assert [at for at, _ in harness.queue.deletes()] == [10] * 5 + [20] * 5 + [30] * 2
+
+
+@pytest.mark.spec("HBN-9", "HNS-7")
+@pytest.mark.parametrize(
+    ("policy", "changes"), [(HeartbeatRenewal(), [(25, 30)]), (ComputedRenewal(30), [(20, 40)])]
+)
+def test_async_handlers_are_kept_as_others_are(harness: Harness, policy: Any, changes: Any) -> None:
+    harness.send("A")
+
+    async def handle(message: Message, context: Context) -> None:
+        await context.sleep_async(45)
+
+    with harness.running(harness.consumer(handle, concurrency=1, renewal=policy)):
+        harness.clock.advance(46)
+    assert harness.queue.changes() == changes
+    assert harness.queue.deletes() == [(45, "A")]
+
+
+@pytest.mark.spec("HBN-3", "HBN-15")
+def test_async_handlers_fail_as_others_do(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    harness.send("raises", "fails", "cancels")
+
+    async def handle(message: Message, context: Context) -> Outcome:
+        if message.receive_count > 1:
+            return Outcome.SUCCESS
+        if message.body == "raises":
+            raise ValueError("by a handler")
+        if message.body == "cancels":
+            raise asyncio.CancelledError
+        return Outcome.FAILED
+
+    with harness.running(harness.consumer(handle)):
+        harness.clock.advance(1)
+        assert harness.queue.deletes() == []
+        harness.clock.advance(40)
+    assert [at for at, _ in harness.queue.deletes()] == [30] * 3
+    assert "by a handler" in caplog.text and "the handler was cancelled" in caplog.text
+
+
+@pytest.mark.spec("HBN-19")
+def test_async_handlers_of_a_group_go_in_turn(fifo: Harness) -> None:
+    fifo.send("a1", "b1", "a2")
+    begun = []
+
+    async def handle(message: Message, context: Context) -> None:
+        begun.append((message.body, (fifo.clock.now() - fifo.queue.began).total_seconds()))
+        await context.sleep_async(2)
+
+    with fifo.running(fifo.consumer(handle), until_empty=True):
+        fifo.clock.advance(10)
+    assert sorted(begun) == [("a1", 0), ("a2", 2), ("b1", 0)]
+
+
+@pytest.mark.spec("HBN-20")
+def test_a_lost_receipt_wakes_an_async_handler(harness: Harness) -> None:
+    harness.send("A")
+    told = []
+
+    async def handle(message: Message, context: Context) -> None:
+        harness.other.change_visibility(message.receipt_handle, 0)
+        harness.other.receive(visibility_timeout=500)
+        told.append(await context.sleep_async(10_000))
+        told.append(await context.sleep_async(10_000))  # at once now
+        context.raise_if_lost()
+
+    with harness.running(harness.consumer(handle, concurrency=1)) as running:
+        harness.clock.advance(26)
+    assert told == [False, False]
+    assert running.error is None and harness.other.counts().in_flight == 1
+
+
+@pytest.mark.spec("HBN-1")
+def test_a_stop_cancels_async_handlers_that_do_not_end_in_time(harness: Harness) -> None:
+    harness.send("A")
+    ends = []
+
+    async def handle(message: Message, context: Context) -> None:
+        try:
+            await harness.clock.wait_async(harness.clock.now() + timedelta(days=1), asyncio.Event())
+        except asyncio.CancelledError:
+            ends.append(context.lost.is_set())
+            raise
+
+    consumer = harness.consumer(handle)
+    with harness.running(consumer) as running:
+        consumer.stop(timeout=0)
+        assert running.join() is None
+    assert ends == [True] and harness.visible() == ["A"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_an_async_handler_that_ends_the_process_ends_the_consumer_in_order(
+    harness: Harness, error: BaseException
+) -> None:
+    harness.send("A", "B")
+
+    async def handle(message: Message, context: Context) -> None:
+        if message.body == "A":
+            raise error
+        await context.sleep_async(5)
+
+    with harness.running(harness.consumer(handle)) as running:
+        harness.clock.advance(5)
+        assert running.join() is error
+    assert [body for _, body in harness.queue.deletes()] == ["B"] and harness.visible() == ["A"]
+
+
+def test_a_sleep_that_would_hold_up_the_event_loop_is_refused(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.send("A")
+
+    async def handle(message: Message, context: Context) -> None:
+        context.sleep(1)
+
+    harness.consumer(handle).run(until_empty=True)
+    assert "await context.sleep_async instead" in caplog.text and harness.queue.deletes() == []
+
+
+# --- delays of failing messages
+
+
+def begun_by(
+    harness: Harness, handler: Callable[[Message], Any] | None = None
+) -> tuple[list[tuple[float, int]], Any]:
+    begun: list[tuple[float, int]] = []
+
+    def handle(message: Message, context: Context) -> Outcome:
+        begun.append(((harness.clock.now() - harness.queue.began).total_seconds(), message.receive_count))
+        return handler(message) if handler else Outcome.FAILED
+
+    return begun, handle
+
+
+@pytest.mark.spec("HBN-3", "HNS-14")
+@pytest.mark.parametrize("policy", [HeartbeatRenewal(), ComputedRenewal()])
+@pytest.mark.parametrize(
+    ("delay", "at"),
+    [
+        (RetryBackoff(first=2, factor=3, longest=20), [0, 2, 8, 26, 46, 66]),
+        (lambda count: 10 * count, [0, 10, 30, 60, 100]),
+        (40, [0, 40, 80]),
+        (0.25, None),
+    ],
+)
+def test_a_failing_message_comes_again_after_the_delay_for_its_receive_count(
+    harness: Harness, policy: Any, delay: Any, at: list[float] | None
+) -> None:
+    harness.send("A")
+    begun, handle = begun_by(harness)
+    with harness.running(harness.consumer(handle, renewal=policy, retry_delay=delay)):
+        harness.clock.advance(101 if at else 1)
+    expected = [0, 0.25, 0.5, 0.75, 1] if at is None else at
+    assert [when for when, _ in begun][: len(expected)] == expected
+    assert [count for _, count in begun] == [*range(1, len(begun) + 1)]
+
+
+@pytest.mark.spec("HBN-15")
+def test_a_retry_now_wins_over_the_delay(harness: Harness) -> None:
+    harness.send("A")
+    begun, handle = begun_by(
+        harness, lambda message: Outcome.FAILED_RETRY_NOW if message.receive_count < 3 else Outcome.FAILED
+    )
+    with harness.running(harness.consumer(handle, retry_delay=7)):
+        harness.clock.advance(8)
+    assert [at for at, _ in begun] == [0, 0, 0, 7]
+
+
+@pytest.mark.spec("HBN-19", "FIF-9")
+def test_a_group_waits_for_the_delay_of_its_first_message(fifo: Harness) -> None:
+    fifo.send("a1", "a2", "b1")
+    handled = []
+
+    def handle(message: Message, context: Context) -> Outcome:
+        handled.append((message.body, (fifo.clock.now() - fifo.queue.began).total_seconds()))
+        return Outcome.FAILED if message.body == "a1" and message.receive_count == 1 else Outcome.SUCCESS
+
+    with fifo.running(fifo.consumer(handle, retry_delay=5)):
+        fifo.clock.advance(6)
+    assert sorted(handled) == [("a1", 0), ("a1", 5), ("a2", 5), ("b1", 0)]
+
+
+def test_delays_are_whole_seconds_where_the_profile_knows_no_others(make: Callable[..., Harness]) -> None:
+    harness = make(profile="sqs")
+    harness.send("A")
+    begun, handle = begun_by(harness)
+    with harness.running(harness.consumer(handle, retry_delay=0.3)):
+        harness.clock.advance(1)
+    assert [at for at, _ in begun] == [0, 1]
+
+
+@pytest.mark.spec("VIS-9")
+def test_no_delay_exceeds_the_twelve_hours_of_a_receipt(harness: Harness) -> None:
+    harness.send("A")
+    harness.other.set_attributes(message_retention_period=1_209_600)
+    handler = sleeper(10, Outcome.FAILED)
+    with harness.running(harness.consumer(handler, concurrency=1, retry_delay=43_200)):
+        harness.clock.advance(11)
+    assert harness.queue.changes() == [(10, 43_190)]
+
+
+def test_a_delay_that_cannot_be_computed_leaves_the_message_to_its_timeout(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.send("A")
+    begun, handle = begun_by(harness)
+    with harness.running(harness.consumer(handle, retry_delay=lambda count: "soon")):
+        harness.clock.advance(31)
+    assert [at for at, _ in begun] == [0, 30]
+    assert "no retry delay" in caplog.text
+
+
+def test_options_of_delays_are_checked(harness: Harness) -> None:
+    with pytest.raises(InvalidOptions) as refused:
+        RetryBackoff(-1, 0.5, 43_201)
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == ["first", "longest", "factor"]
+    for wrong in (-1, 43_201, "soon", True):
+        with pytest.raises(InvalidOptions, match="retry_delay: must be"):
+            harness.consumer(sleeper(0), retry_delay=wrong)
+    for both in (True, False):
+        with pytest.raises(InvalidOptions, match="retry_delay: cannot go with make_failed_messages_visible_imme"):
+            harness.consumer(sleeper(0), retry_delay=1, make_failed_messages_visible_immediately=both)

@@ -1,0 +1,260 @@
+"""A consumer while storage fails: it waits, keeps what it can, says so, and gives up when it is told to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from consumer.harness import Harness, sleeper
+from lakequeue import (
+    ComputedRenewal,
+    Consumer,
+    Context,
+    HeartbeatRenewal,
+    InvalidOptions,
+    Message,
+    Outage,
+    QueueClientError,
+    QueueDoesNotExist,
+)
+
+
+def fails_until(harness: Harness, second: float, verbs: str = "receive change delete", since: float = 0) -> Any:
+    """Makes calls fail during a time."""
+    error = QueueClientError("no network")
+
+    def fail(verb: str, bodies: list[str]) -> None:
+        if verb in verbs and since <= harness.queue.calls[-1].at < second:
+            raise error
+
+    harness.queue.before = fail
+    return error
+
+
+def records(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message for message in caplog.messages if message.startswith("storage of")]
+
+
+def test_by_default_a_consumer_waits_for_the_end_of_an_outage(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.send("A")
+    fails_until(harness, 300)
+    consumer = harness.consumer(sleeper(0))
+    with harness.running(consumer):
+        harness.clock.advance(100)
+        health = consumer.health
+        assert (health.ok, health.running, health.last_error) == (False, True, "no network")
+        assert health.outage_since == harness.queue.began
+        harness.clock.advance(250)
+        assert consumer.health.ok and consumer.health.last_error is None
+    assert [body for _, body in harness.queue.deletes()] == ["A"]
+    tried = [call.at for call in harness.queue.calls if call.verb == "receive"]
+    assert tried[:8] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 61.5]  # 30 s at most
+    told = records(caplog)
+    assert told[0] == "storage of orders fails, the consumer waits for its return: receiving: no network"
+    assert told[-1] == "storage of orders works again after 302 s"
+    assert [message.split(" for ")[1].split(":")[0] for message in told[1:-1]] == [
+        "62 s",
+        "122 s",
+        "182 s",
+        "242 s",
+    ]
+    assert not consumer.health.running
+
+
+def test_handlers_that_end_do_not_hasten_the_next_try(harness: Harness) -> None:
+    harness.send(*(str(number) for number in range(20)))
+    fails_until(harness, 100, "receive", since=0.1)
+    take_turns = iter(range(1, 21))
+
+    def handle(message: Message, context: Context) -> None:
+        context.sleep(next(take_turns))
+
+    with harness.running(harness.consumer(handle, concurrency=30)):
+        harness.clock.advance(60)
+    assert len(harness.queue.receives()) < 12
+
+
+def test_what_was_handled_during_an_outage_is_kept_and_deleted_after_it(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.send("A")
+    fails_until(harness, 60, since=1)
+    consumer = harness.consumer(sleeper(20), concurrency=1)
+    with harness.running(consumer):
+        harness.clock.advance(25)
+        assert not consumer.health.ok and consumer.health.active == 1
+        harness.clock.advance(60)
+        assert consumer.health.ok
+    tried = [at for at, _ in harness.queue.deletes()]
+    assert tried == [20, 20.5, 21.5, 23.5, 27.5, 35.5, 51.5, 81.5]
+    renewals = [at for at, _ in harness.queue.changes()]
+    assert renewals[:3] == [25, 26, 27] and 60 in renewals  # beyond the end of the timeout at 30
+    assert harness.other.counts().visible == harness.other.counts().in_flight == 0
+    assert records(caplog)[0].endswith("deleting: no network")
+
+
+@pytest.mark.spec("RCP-8", "HNS-13")
+@pytest.mark.parametrize("policy", [HeartbeatRenewal(), ComputedRenewal(30)])
+def test_a_renewal_that_comes_late_keeps_the_message_if_nobody_took_it(harness: Harness, policy: Any) -> None:
+    harness.send("A")
+    fails_until(harness, 50, "change")
+    lost = []
+
+    def handle(message: Message, context: Context) -> None:
+        lost.append(not context.sleep(100))
+
+    with harness.running(harness.consumer(handle, concurrency=1, renewal=policy)):
+        harness.clock.advance(49)
+        assert harness.visible() == ["A"]
+        harness.clock.advance(3)
+        assert harness.visible() == []
+        harness.clock.advance(50)
+    assert lost == [False]
+    assert harness.queue.deletes() == [(100, "A")]
+
+
+def test_a_receipt_lost_in_an_outage_is_not_deleted(harness: Harness) -> None:
+    harness.send("A")
+    fails_until(harness, 60, since=1)
+    with harness.running(harness.consumer(sleeper(20), concurrency=1)):
+        harness.clock.advance(45)
+        [taken] = harness.other.receive(visibility_timeout=1_000)
+        harness.clock.advance(100)
+    assert max(at for at, _ in harness.queue.deletes()) < 60
+    assert harness.other.counts().in_flight == 1
+    harness.other.delete(taken.receipt_handle)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_consumer_gives_up_when_it_is_told_to(harness: Harness, busy: bool) -> None:
+    harness.send("A")
+    error = fails_until(harness, 1_000, since=1)
+    handler = sleeper(1_000 if busy else 0)
+    consumer = harness.consumer(handler, concurrency=1, outage=Outage(give_up_after=45), wait_time=1)
+    with harness.running(consumer) as running:
+        harness.clock.advance(26 + 44 if busy else 44)
+        assert running.thread.is_alive()
+        harness.clock.advance(100)
+        assert running.join() is error
+
+
+def denied() -> QueueClientError:
+    error = QueueClientError("/data/queues: [Errno 13] Permission denied: '/data/queues/q'")
+    error.__cause__ = PermissionError(13, "Permission denied")
+    return error
+
+
+LASTING: list[Callable[[], Exception]] = [
+    denied,
+    QueueDoesNotExist,
+    lambda: QueueClientError("s3://b/q: access is denied (AccessDenied, GET http://s3/b/q); allow these …"),
+    lambda: QueueClientError("s3://b/q: the bucket does not exist (NoSuchBucket); create it, or correct the root"),
+]
+
+
+@pytest.mark.spec("HBN-20")
+@pytest.mark.parametrize("verb", ["receive", "change", "delete"])
+@pytest.mark.parametrize("make_error", LASTING)
+def test_an_error_that_no_waiting_mends_ends_the_consumer_at_once(
+    harness: Harness, verb: str, make_error: Callable[[], Exception]
+) -> None:
+    harness.send("A")
+    error = make_error()
+
+    def fail(called: str, bodies: list[str]) -> None:
+        if called == verb:
+            raise error
+
+    harness.queue.before = fail
+    with harness.running(harness.consumer(sleeper(25.5 if verb == "change" else 0), concurrency=1)) as running:
+        harness.clock.advance(26)
+        assert running.join() is error
+
+
+def test_expired_credentials_are_waited_for_as_the_environment_may_renew_them(harness: Harness) -> None:
+    harness.send("A")
+    errors = [QueueClientError("s3://b/q: the credentials have expired (ExpiredToken); set new ones")]
+
+    def fail(verb: str, bodies: list[str]) -> None:
+        if errors:
+            raise errors.pop()
+
+    harness.queue.before = fail
+    with harness.running(harness.consumer(sleeper(0))):
+        harness.clock.advance(1)
+    assert [body for _, body in harness.queue.deletes()] == ["A"]
+
+
+def test_an_outage_of_writes_is_not_over_because_reads_work(harness: Harness) -> None:
+    harness.send("A")
+    fails_until(harness, 1_000, "delete change")
+    consumer = harness.consumer(sleeper(0), wait_time=1)
+    with harness.running(consumer):
+        harness.clock.advance(10)
+        assert len(harness.queue.receives()) > 3
+        assert not consumer.health.ok
+
+
+def test_a_stop_ends_a_consumer_in_an_outage(harness: Harness) -> None:
+    fails_until(harness, 1_000)
+    consumer = harness.consumer(sleeper(0))
+    with harness.running(consumer) as running:
+        harness.clock.advance(100)
+        consumer.stop()
+        assert running.join() is None
+
+
+def test_options_of_an_outage_are_checked(harness: Harness) -> None:
+    with pytest.raises(InvalidOptions) as refused:
+        Outage(-1, 0, "long", True)  # type: ignore[arg-type]
+    assert refused.value.problems == [
+        "give_up_after: must be more than 0 seconds, not -1",
+        "first_pause: must be more than 0 seconds, not 0",
+        "longest_pause: must be seconds or a timedelta, not 'long'",
+        "log_every: must be seconds or a timedelta, not True",
+    ]
+    with pytest.raises(InvalidOptions, match=r"longest_pause: must be at least first_pause \(2\), not 1"):
+        Outage(first_pause=2, longest_pause=1)
+    with pytest.raises(InvalidOptions, match="outage: must be an Outage, not 15"):
+        Consumer(harness.queue, sleeper(0), outage=15)  # type: ignore[arg-type]
+
+
+# --- pausing
+
+
+def test_a_pause_receives_nothing_and_lets_handlers_end(harness: Harness) -> None:
+    harness.send("A")
+    consumer = harness.consumer(sleeper(40), concurrency=2)
+    with harness.running(consumer):
+        harness.clock.advance(1)
+        consumer.pause()
+        assert consumer.health.paused
+        harness.clock.advance(0)
+        harness.send("B")
+        asked = len(harness.queue.receives())
+        harness.clock.advance(60)
+        assert harness.queue.deletes() == [(40, "A")] and harness.queue.changes() == [(25, 30)]
+        assert harness.visible() == ["B"] and len(harness.queue.receives()) == asked
+        consumer.resume()
+        harness.clock.advance(40)
+    assert harness.queue.deletes() == [(40, "A"), (101, "B")]
+
+
+def test_what_comes_while_a_pause_begins_is_handed_back(harness: Harness) -> None:
+    handled = threading.Event()
+    harness.send("A")
+    consumer = harness.consumer(lambda message, context: handled.set())
+
+    def pause(verb: str, bodies: list[str]) -> None:
+        if verb == "receive":
+            consumer.pause()
+
+    harness.queue.before = pause
+    with harness.running(consumer):
+        harness.clock.advance(1)
+        assert harness.visible() == ["A"] and not handled.is_set()

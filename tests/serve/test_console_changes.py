@@ -1,0 +1,258 @@
+"""What the console changes: queues, and chosen messages; and how it says what is wrong with a field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakequeue import LakeQueue, QueueDoesNotExist, SendEntry
+from lakequeue.serve.console import documents
+from lakequeue.testing import ManualClock
+from serve.test_console_api import ASKED, Console, keyed, rewindable, versions, visited, with_letters
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: ManualClock) -> LakeQueue:
+    lake = LakeQueue(str(tmp_path / "root"), clock=clock)
+    lake.runtime.prepare()
+    return lake
+
+
+@pytest.fixture
+def console(lake: LakeQueue) -> Iterator[Console]:
+    with visited(lake) as http:
+        yield Console(lake, http)
+
+
+def ids(console: Console, queue: str) -> dict[str, str]:
+    return {message["body"]: message["id"] for message in console.get(f"queues/{queue}/messages")["messages"]}
+
+
+# --- the way in
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "accept", "sent_on"),
+    [
+        ("GET", "/", "text/html,application/xhtml+xml", True),
+        ("GET", "/", "*/*", False),
+        ("GET", "/", "application/json", False),
+        ("GET", "/?Action=ListQueues", "text/html", False),
+        ("POST", "/", "text/html", False),
+        ("GET", "/000000000000/orders", "text/html", False),
+    ],
+)
+def test_a_browser_at_the_root_is_sent_to_the_console(
+    console: Console, method: str, path: str, accept: str, sent_on: bool
+):
+    answer = console.http.request(method, path, headers={"Accept": accept})
+    assert (answer.headers.get("location"), answer.status_code == 303) == (
+        ("/console/", True) if sent_on else (None, False)
+    )
+    if path == "/" and method == "GET" and not sent_on:
+        assert (answer.status_code, answer.text) == (404, "<UnknownOperationException/>")
+
+
+def test_the_root_is_shown_without_secrets(console: Console, lake: LakeQueue):
+    lake.create_queue("orders")
+    assert console.get("queues")["root"] == console.get("queues/orders")["root"] == lake.root
+    shown = documents.shown_root("s3://AKIA1:secret@bucket/queues?sas=secret#x")
+    assert shown == "s3://bucket/queues"
+
+
+# --- queues
+
+
+def test_a_queue_is_created_changed_and_deleted(console: Console, lake: LakeQueue):
+    lake.create_queue("letters")
+    policy = '{"deadLetterTargetArn": "letters", "maxReceiveCount": "3"}'
+    attributes = {"Profile": "lake", "VisibilityTimeout": "60", "RewindSeconds": "3600", "RedrivePolicy": policy}
+    assert console.post("queues", QueueName="orders", Attributes=attributes) == {"name": "orders"}
+    queue = lake.queue("orders")
+    assert queue.attributes()["VisibilityTimeout"] == "60" and queue.attributes()["Profile"] == "lake"
+    assert console.get("queues/orders")["dead_letter_queue"] == "letters"
+    assert console.post("queues/orders/attributes", Attributes={"DelaySeconds": "5", "RedrivePolicy": ""}) == {}
+    found = console.get("queues/orders")
+    assert found["attributes"]["DelaySeconds"] == "5" and found["dead_letter_queue"] is None
+    for typed in (None, "", "order", 1):
+        assert console.sent("queues/orders/delete", {"name": typed}).status_code == 400
+    assert console.post("queues/orders/delete", name="orders") == {}
+    with pytest.raises(QueueDoesNotExist):
+        lake.queue("orders")
+    assert console.http.get("/console/api/queues/orders").json()["code"] == "QueueDoesNotExist"
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "code", "field"),
+    [
+        ("queues", {"QueueName": "a/b"}, "InvalidParameterValue", "QueueName"),
+        ("queues", {"QueueName": "orders"}, "QueueNameExists", "QueueName"),
+        ("queues", {}, "MissingParameter", None),
+        (
+            "queues",
+            {"QueueName": "new", "Attributes": {"DelaySeconds": "-1"}},
+            "InvalidAttributeValue",
+            "DelaySeconds",
+        ),
+        ("queues", {"QueueName": "new", "Attributes": {"Colour": "red"}}, "InvalidAttributeName", "Colour"),
+        ("queues", {"QueueName": "new", "colour": "red"}, "SerializationException", None),
+        (
+            "queues/orders/attributes",
+            {"Attributes": {"VisibilityTimeout": "x"}},
+            "InvalidAttributeValue",
+            "VisibilityTimeout",
+        ),
+        ("queues/orders/attributes", {"Attributes": []}, "SerializationException", None),
+        ("queues/orders/attributes", {}, "MissingParameter", None),
+        ("queues/orders/delete", {"name": "order"}, "InvalidParameterValue", "name"),
+        ("queues/orders/purge", {"name": "order"}, "InvalidParameterValue", "name"),
+        ("queues/orders/messages/delete", {}, "InvalidParameterValue", "ids"),
+        ("queues/orders/messages/delete", {"ids": []}, "InvalidParameterValue", "ids"),
+        ("queues/orders/messages/delete", {"ids": ["x"] * 201}, "InvalidParameterValue", "ids"),
+        ("queues/orders/messages/delete", {"ids": "x"}, "InvalidParameterValue", "ids"),
+        ("queues/orders/messages/delete", {"ids": [1]}, "SerializationException", None),
+        ("queues/orders/messages/visible", {"ids": ["x"], "in_flight": 1}, "InvalidParameterValue", "in_flight"),
+        ("queues/orders/redrive", {"ids": ["x"], "where": "true"}, "InvalidParameterValue", "where"),
+        ("queues/orders/redrive", {"where": "nonsense"}, "InvalidParameterValue", "where"),
+        ("queues/orders/rewind", {"to": "x"}, "InvalidParameterValue", "to"),
+        ("queues/none/messages/delete", {"ids": ["x"]}, "QueueDoesNotExist", None),
+    ],
+)
+def test_a_refusal_names_the_field_and_changes_nothing(
+    console: Console, lake: LakeQueue, path: str, members: dict[str, Any], code: str, field: str | None
+):
+    lake.create_queue("orders", rewind_range=3600).send("a")
+    before = versions(lake)
+    answer = console.sent(path, members)
+    told = answer.json()
+    assert (answer.status_code, told["code"], told.get("field")) == (400, code, field), told
+    assert told["message"] and "\n" not in told["message"]
+    assert versions(lake) == before
+
+
+@pytest.mark.parametrize("part", ["messages", "history", "redrive"])
+@pytest.mark.parametrize("where", ["nonsense", "receive_count >", "body", "1/0 = length(body)", "error('x')"])
+def test_a_bad_condition_is_told_from_other_errors(console: Console, clock: ManualClock, part: str, where: str):
+    rewindable(console.lake, clock, 1).send("a")
+    for more in ({}, {"text": "order"}) if part != "redrive" else ({},):
+        answer = console.http.get(f"/console/api/queues/orders/{part}", params={"where": where, **more})
+        if answer.status_code == 200:
+            assert where.startswith(("1/0", "error")), "some are bad only for messages that are not there"
+        else:
+            assert (answer.status_code, answer.json()["field"]) == (400, "where")
+    answer = console.http.get(f"/console/api/queues/orders/{part}", params={"limit": "x"})
+    assert answer.json().get("field") == (None if part == "redrive" else "limit")
+
+
+# --- chosen messages
+
+
+def test_chosen_messages_are_deleted_unless_somebody_has_them(console: Console, lake: LakeQueue):
+    queue = lake.create_queue("orders")
+    queue.send_batch([SendEntry(body) for body in "abc"] + [SendEntry("d", delay=60)])
+    [taken] = queue.receive(visibility_timeout=60)
+    known = ids(console, "orders")
+    answer = console.post("queues/orders/messages/delete", ids=[known["a"], known["b"], known["d"], "gone"])
+    assert answer == {"messages": 1, "stayed": {"in_flight": 1, "delayed": 1}, "missing": 1}
+    assert console.bodies("orders") == ["a", "c", "d"]
+    queue.delete(taken.receipt_handle)
+    assert console.bodies("orders") == ["c", "d"]
+
+
+def test_chosen_messages_are_made_visible(console: Console, lake: LakeQueue):
+    queue = lake.create_queue("orders")
+    queue.send_batch([SendEntry("a"), SendEntry("b", delay=60)])
+    queue.receive(visibility_timeout=60)
+    chosen = [*ids(console, "orders").values()]
+    answer = console.post("queues/orders/messages/visible", ids=chosen)
+    assert answer == {"messages": 1, "stayed": {"in_flight": 1}, "missing": 0}
+    answer = console.post("queues/orders/messages/visible", ids=chosen, in_flight=True)
+    assert answer == {"messages": 1, "stayed": {"visible": 1}, "missing": 0}
+    assert console.bodies("orders", state="visible") == ["a", "b"]
+
+
+def test_chosen_messages_are_redriven(console: Console, lake: LakeQueue):
+    with_letters(lake, "orders", "mails")
+    known = ids(console, "letters")
+    chosen = [known["orders 1"], known["mails 0"], "x' OR true --"]
+    assert console.post("queues/letters/redrive", ids=chosen) == {"messages": 2}
+    assert console.bodies("orders") == ["orders 1"] and console.bodies("mails") == ["mails 0"]
+    assert {*console.bodies("letters")} == {"orders 0", "mails 1"}
+
+
+def test_as_many_messages_as_a_page_shows_can_be_chosen(console: Console, lake: LakeQueue):
+    queue = lake.create_queue("orders")
+    queue.send_batch([SendEntry(str(number)) for number in range(201)])
+    shown = console.get("queues/orders/messages", limit=200)["messages"]
+    assert console.post("queues/orders/messages/delete", ids=[each["id"] for each in shown])["messages"] == 200
+    assert console.bodies("orders") == ["200"]
+
+
+@pytest.mark.parametrize(
+    ("action", "path", "members"),
+    [
+        ("CreateQueue", "queues", {"QueueName": "new"}),
+        ("SetQueueAttributes", "queues/orders/attributes", {"Attributes": {"DelaySeconds": "1"}}),
+        ("DeleteQueue", "queues/orders/delete", {"name": "orders"}),
+        ("DeleteMessage", "queues/orders/messages/delete", {"ids": ["x"]}),
+        ("ChangeMessageVisibility", "queues/orders/messages/visible", {"ids": ["x"]}),
+    ],
+)
+def test_each_change_needs_its_permission_and_the_header(
+    lake: LakeQueue, action: str, path: str, members: dict[str, Any]
+):
+    lake.create_queue("orders")
+    lake.create_queue("secret")
+    actions = {"CreateQueue", "SetQueueAttributes", "DeleteQueue", "DeleteMessage", "ChangeMessageVisibility"}
+    before = versions(lake)
+    with keyed(lake, *sorted(actions - {action})) as http:
+        refused = http.post(f"/console/api/{path}", json=members, headers=ASKED)
+        assert (refused.status_code, refused.json()["code"]) == (403, "AccessDeniedException")
+    with keyed(lake, action) as http:
+        assert http.post(f"/console/api/{path}", json=members).status_code == 403
+        secret = {"QueueName": "secret"} if action == "CreateQueue" else members
+        elsewhere = http.post(f"/console/api/{path.replace('orders', 'secret')}", json=secret, headers=ASKED)
+        assert elsewhere.status_code == 403
+        assert versions(lake) == before
+        assert http.post(f"/console/api/{path}", json=members, headers=ASKED).status_code == 200
+
+
+def test_a_redrive_policy_needs_permission_to_send_there(lake: LakeQueue):
+    lake.create_queue("letters")
+    lake.create_queue("orders")
+    policy = {"RedrivePolicy": '{"deadLetterTargetArn": "letters", "maxReceiveCount": "3"}'}
+    with keyed(lake, "CreateQueue", "SetQueueAttributes") as http:
+        for path, members in (("queues", {"QueueName": "new"}), ("queues/orders/attributes", {})):
+            answer = http.post(f"/console/api/{path}", json=members | {"Attributes": policy}, headers=ASKED)
+            assert answer.json()["message"] == "reader may not do SendMessage on letters."
+
+
+# --- rates
+
+
+def test_rates_are_messages_a_minute_over_the_last_minutes(console: Console, lake: LakeQueue, clock: ManualClock):
+    queue = lake.create_queue("orders", visibility_timeout=600)
+    assert console.get("queues/orders")["rates"] is None
+    for _ in range(2):
+        queue.send_batch([SendEntry("a") for _ in range(12)])
+        queue.delete_batch([message.receipt_handle for message in queue.receive(6)[:3]])
+        clock.advance(60)
+        found = console.get("queues/orders")["rates"]
+        assert found == {
+            "minutes": found["minutes"],
+            "sent": pytest.approx(12),
+            "received": pytest.approx(6),
+            "deleted": pytest.approx(3),
+        }
+    clock.advance(240)
+    console.get("queues/orders")
+    clock.advance(240)
+    assert console.get("queues/orders")["rates"] == {"minutes": 4.0, "sent": 0, "received": 0, "deleted": 0}

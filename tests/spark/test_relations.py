@@ -1,0 +1,118 @@
+"""The relations without a JVM say what the views of Spark say."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lakequeue import LakeQueue, RedrivePolicy, SendEntry
+from lakequeue.operations import relations
+from lakequeue.testing import ManualClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> LakeQueue:
+    """A root with messages in every state, sent one by one and by a DataFrame."""
+    lq = LakeQueue(str(tmp_path / "it's a `root`"), spark=spark, clock=clock, region="o'hara\\")
+    lq.create_queue("dead")
+    policy = RedrivePolicy(dead_letter_queue="dead", max_receive_count=1)
+    orders = lq.create_queue(
+        "orders",
+        shards=3,
+        rewind_range=900,
+        message_retention_period=1_200,
+        redrive_policy=policy,
+        tags={"a": "b"},
+    )
+    orders.send_batch([SendEntry(body=f"too old {index}") for index in range(4)])
+    orders.send("raw", attributes={"raw": b"\x00\xff", "half": 0.5, "text": "x"})
+    orders.receive(max_messages=2, visibility_timeout=600)
+    clock.advance(300)
+    fifo = lq.create_queue("orders.fifo", fifo=True, delay=5, max_delayed_messages=2, rewind_range=600)
+    held = lq.create_queue("held", shards=2, max_delayed_messages=4)
+    for index in range(12):
+        fifo.send(f"fifo {index}", group_id="ABC"[index % 3], dedup_id=str(index))
+        held.send(f"held {index}", delay=[0, 30, 80][index % 3])
+        clock.advance(1)
+    for message in fifo.receive(4):
+        fifo.delete(message.receipt_handle)
+    rows = spark.range(2_000).selectExpr(
+        "concat('row ', id) AS body",
+        "IF(id % 7 = 0, 60D, NULL) AS delay_seconds",
+        "map('n', string(id)) AS message_attributes",
+    )
+    orders.send_dataframe(rows)
+    lease = orders.lease(700, visibility_timeout=30)
+    assert lease is not None
+    lease.delete_except([m.receipt_handle for m in lease.messages.limit(50).collect()])
+    clock.advance(100)
+    taken = orders.receive(max_messages=60, visibility_timeout=20)
+    orders.delete_batch([m.receipt_handle for m in taken[:30]])
+    purged = lq.create_queue("purged")
+    purged.send_batch([SendEntry(body="gone"), SendEntry(body="gone too")])
+    purged.purge()
+    purged.send("after")
+    again = lq.create_queue("again", rewind_range=3_000)
+    begin = clock.now()
+    clock.advance(1)
+    again.send_batch([SendEntry(body=f"again {index}") for index in range(6)])
+    again.delete_batch([m.receipt_handle for m in again.receive(max_messages=5)])
+    again.rewind(begin)
+    again.delete(again.receive()[0].receipt_handle)
+    lq.create_queue("deleted").send("nowhere")
+    lq.delete_queue("deleted")
+    lq.create_queue("empty")
+    clock.advance(800)  # the first messages expire; the receipts of the others end, and some become dead letters
+    orders.receive(max_messages=5, visibility_timeout=60)
+    lq.queue("dead").receive(max_messages=3, visibility_timeout=50)
+    lq.compact()
+    clock.advance(61)
+    for index in range(6):
+        held.send(f"held again {index}", delay=500)
+    again.receive(visibility_timeout=30)
+    orders.send("late", delay=600)
+    return lq
+
+
+def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows in one order, with maps and instants in one form."""
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+        return dict(value) if isinstance(value, list) else value
+
+    return sorted(({name: cell(value) for name, value in row.items()} for row in rows), key=repr)
+
+
+def compare(spark: SparkSession, lq: LakeQueue, **when: datetime) -> dict[str, list[dict[str, Any]]]:
+    lq.register_views(spark, **when)
+    views = lq.arrow_views(**when)
+    found = {}
+    for name, view in views.items():
+        table = view.to_table()
+        shown = spark.table(name)
+        assert table.schema == relations.SCHEMAS[name] and table.column_names == shown.columns
+        found[name] = plain(table.to_pylist())
+        assert found[name] == plain(shown.toArrow().to_pylist()), name
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_all_five_are_equal_whatever_happened(spark: SparkSession, lq: LakeQueue, clock: ManualClock) -> None:
+    now = clock.now()
+    found = compare(spark, lq, now=now)
+    assert found["history"] and found["stats"] and len(found["queues"]) == 6
+    seen = {row["state"] for row in found["messages"]}
+    for seconds in (400, 400_000):  # timeouts and delays have ended, then retention
+        found = compare(spark, lq, now=now + timedelta(seconds=seconds))
+        seen |= {row["state"] for row in found["messages"]}
+    assert seen == {"visible", "in_flight", "delayed", "held", "deleted", "expired"}

@@ -1,0 +1,295 @@
+"""``spark.readStream.format("lakequeue")``: a micro-batch is a lease, deleted when the batch has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lakequeue import LakeQueue, Queue, QueueDoesNotExist, SendEntry
+from lakequeue.spark.options import Options, Use
+from lakequeue.spark.source_errors import error_in
+from lakequeue.testing import ManualClock
+from mutations import Patch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakequeue.spark.stream_read import QueueStreamReader
+
+Offset = dict[str, Any]
+Restart = Callable[..., "QueueStreamReader"]
+
+
+@pytest.fixture
+def queue(tmp_path: Path, clock: ManualClock) -> Queue:
+    return LakeQueue(str(tmp_path / "root"), clock=clock).create_queue("orders", visibility_timeout=60)
+
+
+@pytest.fixture
+def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
+    """Makes a reader as a new process would, by the test's clock; the one before it is dead."""
+    from lakequeue.spark.source_schema import schema
+    from lakequeue.spark.stream_read import QueueStreamReader
+
+    monkeypatch.setattr("lakequeue.spark.leased_batches.time.monotonic", lambda: clock.now().timestamp())
+    readers: list[QueueStreamReader] = []
+
+    def open_queue(options: Options) -> Queue:
+        return LakeQueue(options.root, clock=clock).queue(queue.name)
+
+    monkeypatch.setattr(Options, "open_queue", open_queue)
+
+    def kill() -> None:
+        for reader in readers:
+            for kept in reader.batches._kept.values():
+                heartbeat = kept.lease._heartbeat
+                assert heartbeat is not None
+                heartbeat.stop()
+
+    def start(**options: object) -> QueueStreamReader:
+        kill()
+        given = {"root": queue.runtime.root.path, "queue": queue.name} | options
+        parsed = Options.parse({name: str(value) for name, value in given.items()}, Use.STREAM_READ)
+        readers.append(QueueStreamReader(parsed, schema()))
+        return readers[-1]
+
+    yield start
+    kill()
+
+
+def stored(offset: Offset) -> Offset:
+    """An offset as it comes back from a checkpoint."""
+    restored: Offset = json.loads(json.dumps(offset))
+    return restored
+
+
+def bodies(reader: QueueStreamReader, start: Offset, end: Offset) -> list[str]:
+    """The messages of a batch, as tasks in other processes read them."""
+    import pickle
+
+    found: list[str] = []
+    for part in reader.partitions(stored(start), stored(end)):
+        copy, part = pickle.loads(pickle.dumps((reader, part)))
+        found += [body for batch in copy.read(part) for body in batch["body"].to_pylist()]
+    return sorted(found)
+
+
+@pytest.mark.spec("RCV-7", "STA-14")
+def test_a_batch_is_deleted_when_spark_asks_for_the_next_one(queue: Queue, restart: Restart) -> None:
+    queue.send_batch([SendEntry(body) for body in "abc"])
+    reader = restart(maxMessages=2)
+    start = reader.initialOffset()
+    first = reader.latestOffset(start)
+    assert bodies(reader, start, first) == ["a", "b"]
+    assert (queue.counts().visible, queue.counts().in_flight) == (1, 2)
+    second = reader.latestOffset(stored(first))
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 1)
+    reader.commit(stored(first))
+    assert bodies(reader, first, second) == ["c"]
+    assert reader.latestOffset(stored(second)) == second  # and no batch follows, so Spark commits nothing
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+
+
+@pytest.mark.spec("HBN-1")
+def test_the_lease_of_a_slow_batch_is_kept(queue: Queue, restart: Restart, clock: ManualClock) -> None:
+    queue.send("a")
+    reader = restart()
+    end = reader.latestOffset(reader.initialOffset())
+    for _ in range(50):
+        clock.advance(10)
+        assert queue.receive() == []
+    assert bodies(reader, reader.initialOffset(), end) == ["a"]
+    assert reader.latestOffset(end) == end
+    clock.advance(100)
+    assert queue.receive() == []
+
+
+def test_a_lease_is_kept_for_lease_seconds_only(queue: Queue, restart: Restart, clock: ManualClock) -> None:
+    queue.send("a")
+    reader = restart(leaseSeconds=120, visibilityTimeout=30)
+    end = reader.latestOffset(reader.initialOffset())
+    clock.advance(119)
+    assert queue.receive() == []
+    clock.advance(40)
+    assert [message.body for message in queue.receive()] == ["a"]
+    assert reader.latestOffset(end) == end
+    assert queue.counts().in_flight == 1  # the other consumer's
+
+
+@pytest.mark.spec("RCV-6", "RCV-8")
+def test_a_batch_that_is_repeated_after_a_crash_reads_the_same_lease(
+    queue: Queue, restart: Restart, clock: ManualClock
+) -> None:
+    queue.send_batch([SendEntry(body) for body in "abc"])
+    reader = restart(maxMessages=2)
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset())
+    clock.advance(50)
+    reader = restart(maxMessages=2)
+    assert bodies(reader, start, end) == ["a", "b"]
+    clock.advance(500)  # the new process extends it
+    assert [message.body for message in queue.receive(10)] == ["c"]
+    reader.latestOffset(stored(end))
+    assert queue.counts().in_flight == 1
+
+
+@pytest.mark.spec("RCP-8")
+def test_a_lease_that_timed_out_holds_what_nobody_received_since(
+    queue: Queue, restart: Restart, clock: ManualClock
+) -> None:
+    queue.send_batch([SendEntry(body) for body in "abcd"])
+    reader = restart()
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset())
+    reader = restart()
+    clock.advance(61)
+    (other,) = queue.receive()
+    assert bodies(reader, start, end) == sorted(set("abcd") - {other.body})
+    reader.latestOffset(stored(end))
+    queue.change_visibility(other.receipt_handle, 0)
+    clock.advance(1)
+    again = reader.latestOffset(stored(end))
+    assert bodies(reader, end, again) == [other.body]
+
+
+def test_a_lease_that_others_took_leaves_an_empty_batch_and_loses_nothing(
+    queue: Queue, restart: Restart, clock: ManualClock
+) -> None:
+    queue.send_batch([SendEntry(body) for body in "ab"])
+    reader = restart()
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset())
+    reader = restart()
+    clock.advance(61)
+    taken = queue.receive(10)
+    assert len(taken) == 2 and bodies(reader, start, end) == []
+    assert reader.latestOffset(stored(end)) == end
+    assert queue.counts().in_flight == 2
+    clock.advance(61)
+    again = reader.latestOffset(stored(end))
+    assert bodies(reader, end, again) == ["a", "b"]
+
+
+def test_a_batch_that_ended_before_the_restart_is_deleted_by_the_next_run(queue: Queue, restart: Restart) -> None:
+    queue.send("a")
+    reader = restart()
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset())
+    assert bodies(reader, start, end) == ["a"]
+    assert restart().latestOffset(stored(end)) == end
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+
+
+def test_an_idle_stream_commits_nothing_and_looks_twice_a_second(
+    queue: Queue, restart: Restart, clock: ManualClock, monkeypatch: Patch
+) -> None:
+    from lakequeue.operations import lease
+
+    reader, looks, claim = restart(), 0, lease.claim
+
+    def counted(*args: Any, **more: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return claim(*args, **more)
+
+    monkeypatch.setattr(lease, "claim", counted)
+    version = queue.runtime.shards[0].query(lambda machine: machine.head.epoch)
+    for _ in range(100):
+        assert reader.latestOffset(reader.initialOffset()) == reader.initialOffset()
+        clock.advance(0.01)
+    assert looks == 2
+    assert queue.runtime.shards[0].query(lambda machine: machine.head.epoch) == version
+
+
+def test_available_now_ends_although_messages_keep_coming(queue: Queue, restart: Restart) -> None:
+    queue.send_batch([SendEntry(body) for body in "abcde"])
+    reader = restart(maxMessages=2)
+    reader.prepareForTriggerAvailableNow()
+    offset, batches = reader.initialOffset(), 0
+    while (end := reader.latestOffset(offset)) != offset:
+        queue.send("more")
+        assert bodies(reader, offset, end)
+        offset, batches = end, batches + 1
+    assert batches == 3 and queue.counts().in_flight == 0
+    assert queue.counts().visible == 3
+
+
+def test_offsets_hold_no_secret_and_stay_small(queue: Queue, restart: Restart) -> None:
+    queue.send_batch([SendEntry("x" * 1000) for _ in range(1000)])
+    end = restart().latestOffset({"lease": ""})
+    assert len(json.dumps(end)) < 300
+    assert queue.runtime.row.handle_key.hex() not in json.dumps(end)
+
+
+def test_spark_before_4_2_gives_no_start(queue: Queue, restart: Restart) -> None:
+    queue.send_batch([SendEntry(body) for body in "abc"])
+    reader = restart(maxMessages=2)
+    first = reader.latestOffset()
+    assert bodies(reader, reader.initialOffset(), first) == ["a", "b"]
+    second = reader.latestOffset()
+    assert second != first and queue.counts().in_flight == 1
+    assert bodies(reader, first, second) == ["c"]
+    assert reader.latestOffset() == second and queue.counts().in_flight == 0
+
+
+def test_a_queue_that_is_deleted_ends_the_stream(queue: Queue, restart: Restart) -> None:
+    queue.send("a")
+    reader = restart()
+    end = reader.latestOffset(reader.initialOffset())
+    LakeQueue(queue.runtime.root.path, clock=queue.runtime.root.clock).delete_queue("orders")
+    with pytest.raises(QueueDoesNotExist):
+        reader.latestOffset(end)
+
+
+# --- through Spark
+
+
+@pytest.fixture
+def handled(spark: SparkSession, queue: Queue, tmp_path: Path) -> Callable[..., list[list[str]]]:
+    """Runs a stream to its end; the bodies of its batches."""
+
+    def run(trigger: dict[str, Any], **options: object) -> list[list[str]]:
+        batches: list[list[str]] = []
+        rows = spark.readStream.format("lakequeue").option("root", queue.runtime.root.path)
+        for name, value in ({"queue": "orders"} | options).items():
+            rows = rows.option(name, str(value))
+
+        def handle(messages: Any, batch: int) -> None:
+            batches.append(sorted(row.body for row in messages.collect()))
+
+        writer = rows.load().writeStream.foreachBatch(handle).trigger(**trigger)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        return batches
+
+    return run
+
+
+@pytest.mark.spark
+@pytest.mark.core
+def test_available_now_reads_all_batches_and_deletes_them(
+    tmp_path: Path, spark: SparkSession, handled: Callable[..., list[list[str]]]
+) -> None:
+    queue = LakeQueue(str(tmp_path / "root")).queue("orders")
+    queue.send_batch([SendEntry(body, attributes={"n": 1}) for body in "abcde"])
+    assert handled({"availableNow": True}, maxMessages=3) == [["a", "b", "c"], ["d", "e"]]
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+    assert handled({"availableNow": True}) == []
+
+
+@pytest.mark.spark
+def test_wrong_options_are_one_line(spark: SparkSession, queue: Queue) -> None:
+    from pyspark.errors import AnalysisException
+
+    def refused(said: str, **options: str) -> None:
+        with pytest.raises(AnalysisException) as caught:
+            spark.readStream.format("lakequeue").options(**options).load()
+        assert "Traceback" not in str(caught.value)
+        found = error_in(str(caught.value))
+        assert found is not None and said in str(found), found
+
+    root = queue.runtime.root.path
+    refused("option root is missing")
+    refused("option sendId is not known here; there are root, queue", root=root, queue="orders", sendId="x")
+    refused("option maxMessages is 0, it must be", root=root, queue="orders", max_messages="0")
+    refused("option leaseSeconds is x, it must be", root=root, queue="orders", leaseSeconds="x")
+    refused("queue other: The specified queue does not exist", root=root, queue="other")
