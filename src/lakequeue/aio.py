@@ -278,7 +278,6 @@ class Queue(_Face):
     peek = _verb(sync_queue.Queue.peek)
     _redrive = _verb(sync_queue.Queue.redrive)
     _redrivable = _verb(sync_queue.Queue.redrivable)
-    rewindable = _verb(sync_queue.Queue.rewindable)
     compact = _verb(sync_queue.Queue.compact)
     dead_letter_sources = _answering(
         sync_queue.Queue.dead_letter_sources,

@@ -425,10 +425,6 @@ class Queue:
         target = None if destination is None else destination.runtime
         return move.redrivable(self._runtime, where, interrupt, target)
 
-    def rewindable(self, to: datetime) -> int:
-        """How many messages a rewind would make visible now; errors as in ``rewind``."""
-        return rewind.rewindable(self._runtime, to)
-
     def compact(self) -> CompactionSummary:
         """Frees storage that the queue no longer needs, in one pass; changes no answer.
 

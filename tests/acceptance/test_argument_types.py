@@ -115,7 +115,6 @@ TABLE: dict[str, dict[str, str]] = {
         "interrupt": "or none",
     },
     "Queue.redrivable": {"where": "text or none", "interrupt": "or none", "destination": "or none"},
-    "Queue.rewindable": {"to": "object"},
     "Queue.set_tags": {"tags": "mapping", "more": "**"},
     "Queue.remove_tags": {"keys": "*"},
     "Lease.batches": {"columns": "texts or none"},

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 ROWS = 4096
 """Maximum number of messages in the first batch."""
+PAGE = 256
+"""Messages of an export in memory beside its batches."""
 GROWTH = 4
 """Factor by which the batches of a long search may grow."""
 BYTES = 8 * 2**20
@@ -113,6 +115,23 @@ def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt |
         found = _oldest((_found(search(shard), condition) for shard in queue.shards), limit)
         call.messages = len(found)
         return found
+
+
+def export(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
+    """All messages of a queue that meet a condition, by time of sending, in bounded memory.
+
+    What is stored throughout appears once; what is sent or deleted meanwhile may appear.
+    """
+    condition = predicate(where, interrupt)
+    by_shard = [_found(batches(queue, shard, ROWS), condition) for shard in queue.shards]
+    merged = heapq.merge(*by_shard, key=lambda message: message.sent_at)
+    while True:
+        with queue.service("export") as call:  # one record a page: the caller may call other verbs in between
+            page = list(islice(merged, PAGE))
+            call.messages = len(page)
+        if not page:
+            return
+        yield from page
 
 
 def peek_history(
@@ -255,7 +274,7 @@ LOG_SCHEMA = pa.schema(
         layout.MESSAGES.field(name)
         for name in (
             *("message_id", "body", "message_attributes", "group_id", "dedup_id", "sent_at", "delay_seconds"),
-            *("source_queue", "source_receive_count", "first_sent_at"),
+            *("source_queue", "source_receive_count", "first_sent_at", "trace_header"),
         )
     ]
 )
