@@ -19,7 +19,7 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.arguments import check_visibility_timeout
+from lakequeue.model.arguments import check_callable, check_visibility_timeout, list_of
 from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
 from lakequeue.operations import lease as operations
 from lakequeue.operations.lease import LeasedMessages
@@ -80,7 +80,9 @@ class Lease:
             InvalidParameterValue: a column is unknown.
             QueueClientError: storage failed, also while batches are taken.
         """
-        return operations.batches(self._leased, columns)
+        named = [columns] if isinstance(columns, str) else columns
+        chosen = None if named is None else list_of("columns", named, str, "a column's name")
+        return operations.batches(self._leased, chosen)
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The messages as one Arrow table, all in memory; see ``batches``."""
@@ -116,6 +118,7 @@ class Lease:
             LeaseLost: at the end of the block, if the lease holds no message any more.
             QueueDoesNotExist: at the end of the block, if the queue was deleted.
         """
+        check_callable("policy", policy, "next_check", "extension", expected="a renewal policy")
         if self._heartbeat is not None:
             raise RuntimeError("the lease is being kept already")
         trouble: list[BaseException] = []
@@ -221,7 +224,7 @@ def _texts(failed: Any) -> Iterable[str]:
     if hasattr(failed, "toLocalIterator"):  # of Spark
         return [row["receipt_handle"] for row in failed.select("receipt_handle").toLocalIterator()]
     if not (hasattr(failed, "__arrow_c_stream__") or hasattr(failed, "__arrow_c_array__")):
-        return cast("Iterable[str]", failed)
+        return list_of("failed", failed, str, "a receipt handle")
     import pyarrow as pa
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import heapq
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, partial
@@ -163,7 +164,7 @@ def _search(queue: OpenQueue, predicate: Predicate | None, limit: int) -> Callab
 
 
 def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> list[PeekedMessage]:
-    return list(islice(heapq.merge(*by_shard, key=lambda message: message.sent_at), limit))
+    return list(islice(heapq.merge(*by_shard, key=lambda message: message.sent_at), min(limit, sys.maxsize)))
 
 
 def _found(browsed: Iterable[Batch], predicate: Predicate | None) -> Iterator[PeekedMessage]:
