@@ -442,7 +442,7 @@ class Queue:
         interrupt: Interrupt | None = None,
         destination: Queue | None = None,
     ) -> dict[str, int]:
-        """How many messages a redrive would move now, by the name of the target queue; errors as in ``redrive``."""
+        """How many messages a redrive would move now, by the name of the target; errors as in ``redrive``."""
         _check_interrupt(interrupt)
         if destination is not None:
             check_type("destination", destination, Queue, "a Queue")
