@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import lakequeue
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app, values
 
@@ -336,3 +339,41 @@ def test_a_shell_completes_names(root: str) -> None:
 @pytest.mark.parametrize("root", ["/nowhere/at/all", "s3://bucket/x", "ftp://x/y", __file__, None])
 def test_completion_without_a_usable_root_prints_nothing(root: str | None) -> None:
     assert complete("counts o", root) == []
+
+
+# --- Ctrl-C
+
+
+IMPORTING = """
+import sys, lakequeue_command
+
+class Told:
+    def find_spec(name, *_):
+        if name == "lakequeue":
+            print("importing", flush=True)
+
+sys.meta_path.insert(0, Told)
+lakequeue_command.main()
+"""
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.2, 0.4])
+def test_an_interrupt_while_modules_are_imported_prints_no_trace(tmp_path: Path, after: float) -> None:
+    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": str(tmp_path)}
+    command = [sys.executable, "-c", IMPORTING, "watch", "--every", "10s"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "importing\n"
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode in (-signal.SIGINT, 130, 3) and out == ""  # 3: it had seen that there is no root
+    assert "Traceback" not in err and err.count("\n") <= 1
+
+
+def test_the_command_starts_at_the_module_that_handles_interrupts() -> None:
+    project = (Path(lakequeue.__file__).parents[2] / "pyproject.toml").read_text()
+    assert 'lakequeue = "lakequeue_command:main"' in project and '"src/lakequeue_command.py"' in project
+    code = "import lakequeue_command, sys; sys.argv = ['lakequeue', '--version']; lakequeue_command.main()"
+    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"lakequeue {lakequeue.__version__}\n")
