@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -377,3 +379,80 @@ def test_the_command_starts_at_the_module_that_handles_interrupts() -> None:
     env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"lakequeue {lakequeue.__version__}\n")
+
+
+def _interrupted(root: str, args: list[str], until: str, **streams: Any) -> tuple[int, str]:
+    """Starts a command, sends SIGINT when its standard error has told this, and returns its code and the rest."""
+    env = os.environ | {
+        "PYTHONPATH": str(Path(lakequeue.__file__).parents[1]),
+        "LAKEQUEUE_ROOT": root,
+        "TERM": "xterm",
+    }
+    program = "import lakequeue_command; lakequeue_command.main()"
+    terminal, its_side = pty.openpty()
+    try:
+        process = subprocess.Popen([sys.executable, "-c", program, *args], env=env, stderr=its_side, **streams)
+        os.close(its_side)
+        told = b""
+        while until.encode() not in told:
+            told += os.read(terminal, 1_000)
+        process.send_signal(signal.SIGINT)
+        rest = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(terminal, 1_000):
+                rest += part
+        return process.wait(30), rest.decode()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+
+
+def test_ctrl_c_ends_a_drain_that_waits(root: str, orders: Queue) -> None:
+    LakeQueue(root).create_queue("q.fifo", fifo=True)
+    orders.send_batch([SendEntry("a", group_id="g"), SendEntry("b", group_id="g")])
+    orders.receive()
+    code, told = _interrupted(root, ["drain", "orders", "q.fifo", "--yes", "--wait", "1h"], "waiting for messages")
+    assert code == 130 and "interrupted" in told and "Traceback" not in told
+    assert orders.counts().visible == 1
+
+
+def test_ctrl_c_ends_an_export_that_nobody_reads(root: str, orders: Queue) -> None:
+    orders.send_batch([SendEntry("x" * 1_000) for _ in range(5_000)])
+    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": root}
+    program = "import lakequeue_command; lakequeue_command.main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "export", "orders"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.readline().decode()
+        process.stdout.close()
+        assert process.wait(30) == 130
+    assert told.startswith("interrupted (") and told.endswith("written before that)\n")
+
+
+def test_ctrl_c_ends_a_send_from_a_terminal(root: str, orders: Queue) -> None:
+    keyboard, its_side = pty.openpty()
+    code, told = _interrupted(root, ["send", "orders", "-"], "Ctrl-D ends", stdin=its_side)
+    assert code == 130 and "interrupted" in told and "Traceback" not in told
+    os.close(keyboard)
+    os.close(its_side)
+
+
+def test_lines_go_to_standard_output_while_a_terminal_shows_progress(
+    root: str, orders: Queue, tmp_path: Path
+) -> None:
+    orders.send_batch([SendEntry(str(number)) for number in range(3)])
+    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": root}
+    terminal, its_side = pty.openpty()
+    program = "import lakequeue_command; lakequeue_command.main()"
+    command = [sys.executable, "-c", program, "export", "orders"]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=its_side, text=True, timeout=60)
+    os.close(its_side)
+    os.close(terminal)
+    assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["0", "1", "2"]
