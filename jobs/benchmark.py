@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import typer
-from benchmarks import bulk, fifo, point, profile, shards, upkeep, wire
+from benchmarks import bulk, fifo, point, profile, shards, source, upkeep, wire
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
@@ -29,6 +29,8 @@ from rich.table import Table
 ROWS = {
     "point": point.point,
     "bulk": bulk.bulk,
+    "source": source.source,
+    "arrow": bulk.without_spark,
     "backlog": bulk.backlog,
     "in-flight": point.in_flight,
     "age": point.age,

@@ -37,11 +37,12 @@ def environment() -> dict[str, str]:
 
 
 def submit(conf: str, master: str | None, name: str, *args: str) -> Ended:
+    """Runs a job of `jobs`, or any script."""
     command = [
         str(Path(sys.executable).with_name("spark-submit")),
         *("--properties-file", str(PROJECT / "conf" / f"{conf}.conf"), "--py-files", str(HANDLERS)),
         *([] if master is None else ["--master", master]),
-        str(PROJECT / "jobs" / f"{name}.py"),
+        name if name.endswith(".py") else str(PROJECT / "jobs" / f"{name}.py"),
     ]
     done = subprocess.run([*command, *args], capture_output=True, text=True, env=environment(), timeout=500)
     return Ended(done.returncode, done.stdout, done.stderr)

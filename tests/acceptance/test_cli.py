@@ -760,7 +760,7 @@ def test_queue_commands_work_without_java_and_sql_says_that_it_is_missing(start,
     no_java = {"PATH": "/nowhere", "JAVA_HOME": ""}
     counted = start("counts", "orders", env=no_java)
     assert counted.wait(timeout=30) == 0
-    process = start("sql", "SELECT 1", env=no_java)
+    process = start("sql", "--spark", "SELECT 1", env=no_java)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, "")
     assert "Java" in err and one_line(err)

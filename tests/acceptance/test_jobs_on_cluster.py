@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(1100)]
 
 
+SOURCE = str(Path(__file__).with_name("source_on_cluster.py"))
+
+
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with cluster(tmp_path_factory.mktemp("cluster")) as running:
@@ -42,6 +45,11 @@ def test_a_job_on_a_cluster_says_in_one_line_why_it_failed(master: str, tmp_path
     [line] = [line for line in (failed.out + failed.err).splitlines() if line.startswith("error: ")]
     assert "JSONDecodeError" in line
     assert (queue.counts().visible, queue.counts().in_flight) == (2, 0)
+
+
+def test_the_data_source_runs_on_a_cluster(master: str, tmp_path: Path) -> None:
+    done = submit("standalone", master, SOURCE, str(tmp_path / "root"), str(tmp_path))
+    assert done.status == 0, done.out + done.err
 
 
 @pytest.mark.spec("EXM-4")

@@ -106,6 +106,7 @@ def compare(spark: SparkSession, lq: LakeQueue, **when: datetime) -> dict[str, l
     return found
 
 
+@pytest.mark.timeout(900)
 def test_all_five_are_equal_whatever_happened(spark: SparkSession, lq: LakeQueue, clock: ManualClock) -> None:
     now = clock.now()
     found = compare(spark, lq, now=now)

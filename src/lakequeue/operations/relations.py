@@ -103,6 +103,8 @@ class Relation(ds.Dataset):
     def __init__(self, schema: pa.Schema, read: Callable[[frozenset[str], ds.Expression | None], Batches]) -> None:
         # a dataset of Arrow itself has no constructor; nothing of it is used but its type
         self._schema, self._read = schema, read
+        self.failure: Exception | None = None
+        """The error that ended the last read: what reads through C reports its text only."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -117,11 +119,16 @@ class Relation(ds.Dataset):
         return Scan(schema, self._chosen(schema, needed, filter))
 
     def _chosen(self, schema: pa.Schema, needed: frozenset[str], filter: ds.Expression | None) -> Batches:
-        for batch in self._read(needed, filter):
-            if filter is not None:
-                batch = batch.filter(filter)
-            if len(batch):
-                yield batch.select(schema.names)
+        self.failure = None
+        try:
+            for batch in self._read(needed, filter):
+                if filter is not None:
+                    batch = batch.filter(filter)
+                if len(batch):
+                    yield batch.select(schema.names)
+        except Exception as error:
+            self.failure = error
+            raise
 
     def to_batches(self, **arguments: Any) -> Batches:
         return self.scanner(**arguments).to_batches()

@@ -60,7 +60,7 @@ def send_staged(
         while True:
             check_rows(queue.attributes, columns, order_by)
             try:
-                rows = send_rows(_target(queue), name, queue.now, stage, order_by)
+                rows = send_rows(bulk_target(queue), name, queue.now, stage, order_by)
             except StaleAttributes:
                 queue.renew()
                 continue
@@ -72,15 +72,20 @@ def send_staged(
 
 def batches_of(queue: OpenQueue, stream: str) -> int:
     """Number of micro-batches of a stream in the queue, without empty ones at the end."""
+    return last_version(queue, stream_id(stream))
+
+
+def last_version(queue: OpenQueue, app_id: str) -> int:
+    """The largest version of an application id in the queue's shards, 0 if there is none."""
     with queue.service("batches_of"):
         queue.reload()  # raises if the queue was deleted
-        target = _target(queue)
-        return max(target.open(shard).transaction(stream_id(stream)) or 0 for shard in target.shards)
+        target = bulk_target(queue)
+        return max(target.open(shard).transaction(app_id) or 0 for shard in target.shards)
 
 
 def complete_bulk_sends(queue: OpenQueue) -> None:
     """Completes bulk sends that reached only some shards because their process was killed."""
-    target = _target(queue)
+    target = bulk_target(queue)
     for manifest in commit_files.abandoned(target):
         commit_files.complete(target, manifest, queue.now)
         for shard in manifest.shards:
@@ -89,10 +94,11 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
     """Removes manifests of complete or abandoned bulk sends; returns the files of the others by shard."""
-    return commit_files.sweep_manifests(_target(queue))
+    return commit_files.sweep_manifests(bulk_target(queue))
 
 
-def _target(queue: OpenQueue) -> commit_files.Target:
+def bulk_target(queue: OpenQueue) -> commit_files.Target:
+    """The queue as bulk sends see it, with its attributes as last read."""
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     return commit_files.Target(
         queue.root.engine,

@@ -14,6 +14,7 @@ from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.queue import Queue
+from lakequeue.storage.roots import root_of
 
 _STORAGE = "storage."
 _PLACE = ("root", "queue", "region", f"{_STORAGE}NAME")
@@ -39,7 +40,7 @@ _SPELLED = {name.lower(): name for use in Use for name in use.value}
 
 @attrs.frozen
 class Options:
-    """What the user said by ``option``. A copy in another process opens the same queue."""
+    """What the user said by ``option``. A copy opens the same queue elsewhere: ``root`` is absolute."""
 
     root: str
     queue: str | None = None
@@ -59,7 +60,8 @@ class Options:
             InvalidOptions: options are unknown, missing or out of range; names all, with what is allowed.
         """
         found = _Found(given, use)
-        options: dict[str, Any] = {"root": found.text("root", required=True), "storage": found.storage}
+        root = found.text("root", required=True)
+        options: dict[str, Any] = {"root": root and root_of(root), "storage": found.storage}
         options["queue"] = found.text("queue", required=use not in (Use.READ, Use.ANY_READ))
         options["region"] = found.text("region") or "local"
         options["send_id"] = found.text("sendId")

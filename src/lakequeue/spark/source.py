@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import DataSource
 
 from lakequeue.spark.options import Options, Use
@@ -15,7 +14,7 @@ from lakequeue.spark.source_errors import one_line
 from lakequeue.spark.source_schema import schema
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
 
@@ -35,12 +34,19 @@ class LakeQueueSource(DataSource):
         return schema()
 
     @one_line
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from lakequeue.spark.write import QueueWriter
+
+        return QueueWriter(Options.parse(self.options, Use.WRITE), schema, overwrite)
+
+    @one_line
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from lakequeue.spark.stream_write import QueueStreamWriter
+
+        return QueueStreamWriter(Options.parse(self.options, Use.STREAM_WRITE), schema, overwrite)
+
+    @one_line
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from lakequeue.spark.stream_read import QueueStreamReader
 
         return QueueStreamReader(Options.parse(self.options, Use.STREAM_READ), schema)
-
-    def simpleStreamReader(self, schema: StructType) -> None:
-        raise PySparkNotImplementedError(
-            errorClass="NOT_IMPLEMENTED", messageParameters={"feature": "simpleStreamReader"}
-        )

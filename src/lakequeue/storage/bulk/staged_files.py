@@ -9,6 +9,7 @@ import shutil
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,11 @@ from lakequeue.storage.folder import Folder
 ROW_GROUP = 4 << 20
 """Bytes. A receive of ten messages reads a row group; from large ones it took 2 s."""
 
-_COLUMNS = pa.schema([field for field in layout.MESSAGES if field.name not in layout.MESSAGE_PARTITIONS])
+COLUMNS = pa.schema([field for field in layout.MESSAGES if field.name not in layout.MESSAGE_PARTITIONS])
+
+
+_JUDGED = ["position", "delay_seconds", "source_receive_count"]
+"""Columns of whose values the log tells bounds and NULLs."""
 
 
 def check_exist(messages: Folder, files: Sequence[DataFile]) -> None:
@@ -40,9 +45,9 @@ def safe_name(send_id: str) -> str:
     return f"sha256-{hashlib.sha256(send_id.encode()).hexdigest()}"
 
 
-def new_folder(send_id: str) -> str:
+def folder_of(send_id: str, attempt: str) -> str:
     """The directory below the table for the files of one attempt at a send."""
-    return f"bulk/{safe_name(send_id)}/{uuid.uuid4().hex[:8]}"
+    return f"bulk/{safe_name(send_id)}/{attempt}"
 
 
 def delete_folder(folder: Folder, name: str) -> None:
@@ -57,7 +62,7 @@ def list_files(folder: Folder, name: str) -> Iterator[DataFile]:
     """The files that Spark wrote into a directory, in the order of its partitions, without empty ones."""
     for entry in sorted(folder.files(name)):
         if entry.name.endswith(".parquet") and "/." not in entry.name:
-            file = _described(folder, entry.name, entry.size)
+            file = described(folder, entry.name, entry.size)
             if file.rows:
                 yield file
 
@@ -83,25 +88,36 @@ def move_file(tables: Folder, file: DataFile, source: int, target: int) -> None:
         tables.move(f"{source}/messages/{file.path}", f"{target}/messages/{file.path}")
 
 
+def new_name(partition: int, kind: str) -> str:
+    """A name for a file of a partition; names sort as partitions do."""
+    return f"{kind}-{partition:05}-{uuid.uuid4().hex}.parquet"
+
+
+def parquet_writer(output: IO[bytes]) -> pq.ParquetWriter:
+    """Writes files of ``messages``."""
+    return pq.ParquetWriter(
+        output,
+        COLUMNS,
+        compression="snappy",
+        use_dictionary=["group_id", "send_id"],  # no others repeat
+        write_statistics=_JUDGED,  # of others they would only fill the footer
+    )
+
+
 def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
     """Writes the kept rows of a file into a new file beside it, numbered from 0 on."""
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
     with (
         folder.parquet(file.path, file.size) as source,
         folder.writer(path) as output,
-        pq.ParquetWriter(
-            output,
-            _COLUMNS,
-            compression="snappy",
-            use_dictionary=["group_id", "send_id"],  # no others repeat
-        ) as target,
+        parquet_writer(output) as target,
     ):
         count = 0
         for rows in _row_groups(_kept(source, kept)):
             positions = pa.array(np.arange(count, count + len(rows)), pa.int64())
             target.write_table(rows.set_column(0, "position", positions))
             count += len(rows)
-    return _described(folder, path, folder.size(path))
+    return described(folder, path, folder.size(path))
 
 
 def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
@@ -109,7 +125,7 @@ def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Ta
     for group in range(source.num_row_groups):
         stop = start + source.metadata.row_group(group).num_rows
         if kept[start:stop].any():
-            rows = source.read_row_group(group, use_threads=False).select(_COLUMNS.names).cast(_COLUMNS)
+            rows = source.read_row_group(group, use_threads=False).select(COLUMNS.names).cast(COLUMNS)
             yield rows.filter(pa.array(kept[start:stop]))
         start = stop
 
@@ -126,7 +142,8 @@ def _row_groups(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending)
 
 
-def _described(folder: Folder, path: str, size: int) -> DataFile:
+def described(folder: Folder, path: str, size: int) -> DataFile:
+    """A written file with what Delta's log says of it."""
     with folder.parquet(path, size) as parquet:
         footer = parquet.metadata
     minimum, maximum, nulls = _statistics(footer)
@@ -143,7 +160,7 @@ def _statistics(
     maximum: dict[str, int | float] = {}
     nulls = {"sent_at": footer.num_rows}  # a bulk segment was sent when it was opened
     columns = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
-    for name in ("position", "delay_seconds", "source_receive_count"):
+    for name in _JUDGED:
         groups = [footer.row_group(g).column(columns[name]).statistics for g in range(footer.num_row_groups)]
         if any(group is None or not group.has_null_count for group in groups):
             continue

@@ -6,6 +6,7 @@ Whoever writes the files, Spark or Arrow, in one process or in many, begins and 
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -35,8 +36,9 @@ class Staging:
     folder: str
 
     @classmethod
-    def new(cls, key: SendKey, shards: Sequence[int], rules: RowRules) -> Staging:
-        return cls(key, list(shards), rules, staged_files.new_folder(key.files))
+    def new(cls, key: SendKey, shards: Sequence[int], rules: RowRules, attempt: str | None = None) -> Staging:
+        """An attempt of its own, or that of an id which the writers of several processes have in common."""
+        return cls(key, list(shards), rules, staged_files.folder_of(key.files, attempt or uuid.uuid4().hex[:8]))
 
     def messages(self, tables: Folder) -> Folder:
         """The directory of the queue's shard below which ``folder`` is written."""

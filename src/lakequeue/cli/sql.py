@@ -1,0 +1,171 @@
+"""``lakequeue sql``: DuckDB over the relations of the root without a JVM, or Spark over its views."""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakequeue.cli import output, render
+from lakequeue.cli.options import instant_option
+from lakequeue.cli.session import Session, usage
+from lakequeue.cli.values import Moment
+from lakequeue.errors import LakeQueueError, QueueClientError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+
+
+AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most some minutes ago")]
+
+_SETTINGS: Mapping[str, str | bool | int | float | list[str]] = {
+    # a query reads the relations and nothing else
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+}
+_PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
+
+
+def sql(
+    ctx: typer.Context,
+    query: Annotated[
+        str, typer.Argument(help="SELECT over queues, messages, receipts, history and stats, as DuckDB writes it.")
+    ],
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of rows.")] = 1_000,
+    as_of: AsOf = None,
+    spark: Annotated[bool, typer.Option("--spark", help="Run it as Spark SQL, which starts a JVM.")] = False,
+) -> None:
+    """Query the queues in SQL."""
+    session: Session = ctx.obj
+    then = None if as_of is None else as_of.instant(session.lake().clock)
+    found = (_by_spark if spark else _by_duckdb)(session, query, limit + 1, then)
+    rows = found.slice(0, limit).to_pylist(maps_as_pydicts="lossy")
+    session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows]))
+    if found.num_rows > limit:
+        output.print_error(f"only the first {render.count(limit, 'row')}; --limit shows more")
+
+
+def _by_duckdb(session: Session, query: str, limit: int, as_of: datetime | None) -> pa.Table:
+    from lakequeue.operations.relations import relations
+
+    views = relations(session.lake().runtime, None, as_of)
+    import duckdb
+
+    with (
+        tempfile.TemporaryDirectory(prefix="lakequeue-sql-") as scratch,
+        duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": scratch}) as connection,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET lock_configuration = true")
+        for name, view in views.items():
+            connection.register(name, view)
+        answer = thread.submit(_rows, connection, query, limit)
+        try:
+            return _plain(answer.result())
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
+        except duckdb.Error as error:
+            failure = error
+    for view in views.values():
+        if isinstance(view.failure, LakeQueueError):
+            raise view.failure
+    if isinstance(failure, duckdb.PermissionException):
+        usage(f"a query reads only {', '.join(views)}, and no files")
+    if isinstance(failure, (duckdb.ProgrammingError, duckdb.NotSupportedError)):
+        usage(f"{_told(failure)}; --spark runs Spark SQL")
+    raise QueueClientError(_told(failure)) from failure
+
+
+def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
+    import duckdb
+
+    statements = connection.extract_statements(query)
+    if len(statements) != 1:
+        usage(f"give one statement, not {len(statements)}")
+    kinds = duckdb.StatementType
+    if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN, kinds.MULTI):  # MULTI: PIVOT
+        usage(f"a query only reads; {str(statements[0].type).rpartition('.')[2]} does not")
+    if statements[0].type == kinds.SELECT:  # an error of a relation tells no place
+        connection.execute(f"EXPLAIN\n{query}")
+    found = connection.sql(statements[0])
+    if found is None:
+        usage("the statement has no result")
+    return found.limit(limit).to_arrow_table()
+
+
+def _told(error: Exception) -> str:
+    """An error of DuckDB on one line, with the place in the query if it is known."""
+    import duckdb
+
+    text = str(error)
+    place = _PLACE.search(text)
+    if place is None:
+        return text.strip().split("\n")[0]
+    told = " ".join(text[: place.start()].split())
+    if not isinstance(error, duckdb.ProgrammingError):  # the place in DuckDB's own form of the query
+        return told
+    told += f" at line {int(place[1]) - (0 if isinstance(error, duckdb.ParserException) else 1)}"
+    if place[2].startswith("..."):  # a part of a long line
+        return told
+    return f"{told}, column {len(place[3]) - len(f'LINE {place[1]}: ') + 1}"
+
+
+def _plain(found: pa.Table) -> pa.Table:
+    """Sums of whole numbers as such, instants in UTC, times of day as texts."""
+    import pyarrow as pa
+
+    types = pa.types
+    for index, field in enumerate(found.schema):
+        wanted = None
+        if types.is_decimal(field.type) and field.type.scale == 0:
+            wanted = pa.int64()
+        elif types.is_timestamp(field.type) and field.type.tz is None:
+            wanted = pa.timestamp(field.type.unit, "UTC")
+        elif types.is_time(field.type):
+            wanted = pa.string()
+        if wanted is not None:
+            try:
+                found = found.set_column(index, field.name, found[index].cast(wanted))
+            except pa.ArrowInvalid:  # a larger number
+                continue
+    return found
+
+
+def _by_spark(session: Session, query: str, limit: int, as_of: datetime | None) -> pa.Table:
+    session.lake().list_queues(limit=1)  # reports a wrong root before Spark starts
+    from lakequeue.spark.session import build_session
+
+    with tempfile.TemporaryDirectory(prefix="lakequeue-sql-") as scratch:
+        with render.spinner("starting Spark"):
+            # else Spark makes spark-warehouse in the working directory
+            warehouse = {"spark.sql.warehouse.dir": scratch}
+            spark = build_session("lakequeue sql", root=session.root, **warehouse)
+        if not session.verbose:  # hide Spark's own report of an error; the command prints one line
+            logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+            spark.sparkContext.setLogLevel("OFF")
+        from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+        with render.spinner("running the query"):
+            session.lake(spark).register_views(spark, as_of=as_of)
+            try:
+                return spark.sql(query).limit(limit).toArrow()
+            except (AnalysisException, ParseException) as error:
+                usage(_first_line(error))
+            except PySparkException as error:
+                raise QueueClientError(_first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(";")

@@ -1,0 +1,271 @@
+"""Writing the files of a bulk send from Arrow, without a JVM, in one process or in many.
+
+A standard queue's rows go into files as they come; those of a FIFO queue are sorted by group before. What other
+processes need is a value, and a ``Folder`` is made from a ``Store``.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakequeue.storage.bulk import staged_files
+from lakequeue.storage.bulk.arrow_order import in_order
+from lakequeue.storage.bulk.arrow_rows import NUMBER, normalized
+from lakequeue.storage.bulk.arrow_rules import count_broken
+from lakequeue.storage.bulk.manifests import Manifest
+from lakequeue.storage.bulk.staging import Staging
+from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.folder import Folder
+
+FILE = 256 << 20
+"""Bytes of rows in a file of a standard queue with one shard; with more, all get some of a large send."""
+_ROWS_OF_A_PARTITION = 33
+"""Bits; as in Spark's ``monotonically_increasing_id``."""
+
+
+@attrs.frozen
+class Written:
+    """What became of the rows of one partition; a value.
+
+    Attributes:
+        file: the file, None if there are no rows or some break rules. Of a FIFO queue, it is not one for the log.
+        given: the columns that the rows had.
+        broken: number of rows that break rules, by the name of the rule.
+    """
+
+    file: DataFile | None
+    given: Collection[str]
+    broken: dict[str, int]
+
+
+def write_partition(
+    messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]
+) -> Written:
+    """Checks and writes rows of a bulk send; holds about a row group of them.
+
+    Args:
+        messages: ``staging.messages`` of the queue's directory, maybe made from a ``Store`` in another process.
+        staging: the attempt at the send.
+        partition: number of these rows' partition. A second writer of the same partition leaves a second file, of
+            which one must be given to ``gather``.
+        batches: the rows, with columns that ``check_columns`` has accepted.
+    """
+    checked = CheckedRows(staging, partition, batches)
+    spilled = staging.rules.fifo is not None
+    path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled' if spilled else 'part')}"
+    first, file = next(iter(checked), None), None
+    if first is not None:
+        rows = chain([first], checked)
+        file = _spill(messages, path, rows) if spilled else write_file(messages, path, staging, rows)
+    if checked.broken and file is not None:
+        messages.remove([file.path])
+        file = None
+    return Written(file, checked.given, dict(checked.broken))
+
+
+def gather(tables: Folder, staging: Staging, written: Sequence[Written]) -> Manifest:
+    """Makes the files of all partitions, in their order, those of one send; commits nothing.
+
+    Rows of a FIFO queue are sorted now, by group and order; see ``in_order`` for what that holds.
+
+    Raises:
+        InvalidParameterValue: rows break a rule; the message says which and how many. No file is left.
+        InvalidMessageContents: likewise, for characters that are not allowed.
+    """
+    messages = staging.messages(tables)
+
+    def files() -> list[DataFile]:
+        broken: Counter[str] = Counter()
+        for part in written:
+            broken.update(part.broken)
+        staging.rules.refuse({name for part in written for name in part.given}, broken)
+        found = [part.file for part in written if part.file is not None]
+        if staging.rules.fifo is None:
+            return found
+        sorted_files = write_sorted(messages, staging, chain.from_iterable(_spilled(messages, f) for f in found))
+        messages.remove([file.path for file in found])
+        return sorted_files
+
+    return staging.finish(tables, files)
+
+
+def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> Manifest:
+    """Checks and writes the rows of a whole send; commits nothing.
+
+    It holds about a row group, of FIFO queues as much as ``in_order``.
+
+    Raises:
+        InvalidParameterValue: rows break a rule; the message says which and how many. No file is left.
+        InvalidMessageContents: likewise, for characters that are not allowed.
+    """
+    messages, checked = staging.messages(tables), CheckedRows(staging, 0, batches)
+
+    def judge() -> None:
+        staging.rules.refuse(checked.given, checked.broken)
+
+    def files() -> list[DataFile]:
+        if staging.rules.fifo is not None:
+            found = write_sorted(messages, staging, checked, judge)
+        else:
+            found = []
+            for rows in _cut(iter(checked), FILE // len(staging.shards)):
+                path = f"{staging.folder}/{staged_files.new_name(len(found), 'part')}"
+                found.append(write_file(messages, path, staging, rows))
+        judge()
+        return found
+
+    return staging.finish(tables, files)
+
+
+def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.RecordBatch]]:
+    """The pieces of one file after the other; take all of one before the next."""
+
+    def of_file(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        taken = first.nbytes
+        yield first
+        while taken < size and (piece := next(pieces, None)) is not None:
+            taken += piece.nbytes
+            yield piece
+
+    return map(of_file, pieces)
+
+
+class CheckedRows:
+    """The rows of a partition in pieces, numbered, as long as all of them obey the rules; an iterator.
+
+    All rows are checked in any case, so that a refusal counts them.
+    """
+
+    def __init__(self, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]) -> None:
+        self.given: set[str] = set()
+        self.broken: Counter[str] = Counter()
+        self._staging = staging
+        self._next = partition << _ROWS_OF_A_PARTITION
+        self._rows = self._checked(batches)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._rows
+
+    def _checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rules = self._staging.rules
+        for rows in normalized(self._seen(batches), rules.order_by):
+            self.broken.update(count_broken(rows, self.given, rules))
+            numbers = pa.array(np.arange(self._next, self._next + len(rows)), pa.int64())
+            self._next += len(rows)
+            if not self.broken:
+                yield rows.append_column(NUMBER, numbers)
+
+    def _seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.given.update(batch.schema.names)
+            yield batch
+
+
+def write_sorted(
+    messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], judge: Callable[[], None] = lambda: None
+) -> list[DataFile]:
+    """Writes rows of a FIFO queue into files of whole groups, each in its order.
+
+    ``judge`` is called when all rows were seen and none is written; it may raise.
+    """
+    fifo = staging.rules.fifo
+    assert fifo is not None
+    files: list[DataFile] = []
+    for _, ordered in in_order(rows, fifo):
+        judge()
+        path = f"{staging.folder}/{staged_files.new_name(len(files), 'part')}"
+        files.append(write_file(messages, path, staging, ordered))
+    return files
+
+
+def write_file(messages: Folder, path: str, staging: Staging, rows: Iterable[pa.RecordBatch]) -> DataFile:
+    """Writes numbered rows as a file of ``messages``, in the order given."""
+    position, writing = 0, None
+    with (
+        messages.writer(path) as output,
+        staged_files.parquet_writer(output) as target,
+        ThreadPoolExecutor(1) as thread,  # compresses a piece while the next one is checked
+    ):
+        for piece in rows:
+            table = _stored(piece, position, staging)
+            if writing is not None:
+                writing.result()
+            writing = thread.submit(target.write_table, table, row_group_size=len(piece))
+            position += len(piece)
+        if writing is not None:
+            writing.result()
+    return staged_files.described(messages, path, messages.size(path))
+
+
+def _stored(rows: pa.RecordBatch, position: int, staging: Staging) -> pa.Table:
+    """Rows with all columns of ``messages`` but the partition's."""
+    rules, count = staging.rules, len(rows)
+    columns = {
+        "position": pa.array(np.arange(position, position + count), pa.int64()),
+        "message_id": _message_ids(staging.key.files, rows[NUMBER].to_numpy()),
+        "body": rows["body"],
+        "message_attributes": rows["message_attributes"],
+        "group_id": rows["group_id"],
+        "dedup_id": rows["dedup_id"],
+        "send_id": pa.repeat(pa.scalar(staging.key.files), count),
+    }
+    if rules.fifo is None:
+        columns["delay_seconds"] = rows["delay_seconds"].fill_null(float(rules.default_delay))
+    elif rules.fifo.content_based_deduplication and rows["dedup_id"].null_count:
+        columns["dedup_id"] = _content_ids(rows["dedup_id"], rows["body"])
+    # FIFO queues have no delay of a message: it is the queue's, whatever it is then (DLY-10)
+    schema = staged_files.COLUMNS
+    return pa.table([columns.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
+
+
+def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
+    """Ids as ``write_files`` makes them: MD5 of send and number, formatted as a UUID of version 3, variant 1."""
+    begun = hashlib.md5(f"{send_id}-".encode(), usedforsecurity=False)
+    digests = []
+    for number in numbers.tolist():
+        digest = begun.copy()
+        digest.update(b"%d" % number)
+        digests.append(digest.digest())
+    hexadecimal = np.frombuffer(binascii.hexlify(b"".join(digests)), np.uint8).reshape(len(numbers), 32)
+    text = np.full((len(numbers), 36), ord("-"), np.uint8)
+    text[:, :8], text[:, 9:13], text[:, 15:18] = hexadecimal[:, :8], hexadecimal[:, 8:12], hexadecimal[:, 13:16]
+    text[:, 20:23], text[:, 24:] = hexadecimal[:, 17:20], hexadecimal[:, 20:]
+    text[:, 14], text[:, 19] = ord("3"), ord("a")
+    offsets = np.arange(0, text.size + 1, 36, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
+    """Deduplication ids, derived from the body where none is given (DDP-4)."""
+    ids = [
+        hashlib.sha256(body.encode()).hexdigest() if id is None else id
+        for id, body in zip(given.to_pylist(), bodies.to_pylist(), strict=True)
+    ]
+    return pa.array(ids, pa.string())
+
+
+def _spill(messages: Folder, path: str, rows: Iterator[pa.RecordBatch]) -> DataFile:
+    """Writes numbered rows as they are."""
+    first, count = next(rows), 0
+    with messages.writer(path) as output, pq.ParquetWriter(output, first.schema, use_dictionary=False) as target:
+        for piece in chain([first], rows):
+            target.write_batch(piece, row_group_size=len(piece))
+            count += len(piece)
+    return DataFile(path, messages.size(path), count, {})
+
+
+def _spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
+    with messages.parquet(file.path, file.size) as parquet:
+        for group in range(parquet.num_row_groups):
+            yield from parquet.read_row_group(group, use_threads=False).to_batches()

@@ -1,0 +1,349 @@
+"""``df.write.format("lakequeue")`` and ``df.writeStream.format("lakequeue")``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from concurrency.harness import check_log, log_rows
+from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+from lakequeue.operations import send_written
+from lakequeue.spark.source_errors import error_in
+from lakequeue.storage import layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def lq(tmp_path: Path) -> LakeQueue:
+    """By the system's clock: the workers of Spark know no other."""
+    return LakeQueue(str(tmp_path / "root"))
+
+
+@pytest.fixture
+def queue(lq: LakeQueue) -> Queue:
+    return lq.create_queue("orders")
+
+
+def bodies(queue: Queue) -> list[str]:
+    return [row.body for row in check_log(queue)]
+
+
+def write(df: DataFrame, queue: Queue, **options: str) -> None:
+    writer = df.write.format("lakequeue").option("root", queue.runtime.root.path).option("queue", queue.name)
+    writer.options(**options).mode("append").save()
+
+
+def refusal(send: Callable[[], object]) -> LakeQueueError:
+    """The error of lakequeue that Spark's exception tells in one line."""
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as caught:
+        send()
+    text = str(caught.value)
+    assert "Traceback" not in text
+    found = error_in(text)
+    assert found is not None, text
+    return found
+
+
+def files(queue: Queue) -> list[str]:
+    """Parquet files and manifests below the queue."""
+    tables = Path(layout.tables_path(queue.runtime.root.path, queue.key))
+    bulk = [path for path in tables.rglob("*.parquet") if "bulk" in path.parts]
+    return sorted(path.name for path in [*bulk, *tables.rglob("manifests/*.json")])
+
+
+def rows(spark: SparkSession, count: int, partitions: int) -> DataFrame:
+    return spark.range(0, count, 1, partitions).selectExpr("format_string('%04d', id) AS body")
+
+
+@pytest.mark.core
+@pytest.mark.spec("SND-17")
+def test_rows_are_sent_once_in_order(spark: SparkSession, queue: Queue) -> None:
+    queue.send_batch([SendEntry("before")])
+    write(rows(spark, 100, 3), queue)
+    write(rows(spark, 5, 1), queue, sendId="load")
+    write(rows(spark, 5, 2), queue, send_id="load")
+    numbers = [f"{number:04}" for number in range(100)]
+    assert bodies(queue) == ["before", *numbers, *numbers[:5]]
+
+
+def test_columns_and_all_shards(spark: SparkSession, lq: LakeQueue) -> None:
+    queue = lq.create_queue("wide", shards=3)
+    df = spark.sql(
+        "SELECT concat('b', id) AS body, 900 * (id % 3) AS delay_seconds, map('k', 'v') AS message_attributes,"
+        " 'g' AS group_id FROM range(0, 9, 1, 9)"
+    )
+    write(df, queue)
+    assert len(log_rows(queue)) == 9 and queue.counts().delayed == 6
+    lease = queue.lease()
+    assert lease is not None
+    found = lease.arrow().to_pylist()
+    assert sorted(row["body"] for row in found) == ["b0", "b3", "b6"]
+    assert found[0]["group_id"] == "g" and found[0]["message_attributes"][0][1]["string_value"] == "v"
+
+
+@pytest.mark.spec("FIF-1", "DDP-1")
+@pytest.mark.parametrize("order_by", [None, "place"])
+def test_groups_stay_in_order_over_partitions(spark: SparkSession, lq: LakeQueue, order_by: str | None) -> None:
+    queue = lq.create_queue(
+        "wide.fifo", fifo=True, content_based_deduplication=True, shards=2, deduplication_scope="message_group"
+    )
+    df = spark.sql(
+        "SELECT concat('g', id % 7) AS group_id, string(id) AS body, -id AS place FROM range(0, 300, 1, 4)"
+    )
+    df = df if order_by else df.drop("place")
+    write(df.union(df.where("body IN ('3', '299')")), queue, **({"orderBy": order_by} if order_by else {}))
+    lease = queue.lease()
+    assert lease is not None
+    log = lease.arrow().sort_by("offset").to_pylist()
+    assert len(log) == 300
+    for group in range(7):
+        of_group = [row for row in log if row["group_id"] == f"g{group}"]
+        assert len({row["shard"] for row in of_group}) == 1
+        numbers = [int(row["body"]) for row in of_group]
+        assert numbers == sorted(numbers, reverse=order_by is not None)
+
+
+@pytest.mark.core
+def test_rows_that_break_a_rule_are_counted_over_all_partitions(spark: SparkSession, queue: Queue) -> None:
+    queue.set_attributes(maximum_message_size=1_024)
+    df = spark.sql("SELECT if(id % 10 = 0, '', repeat('x', int(id * 11))) AS body FROM range(0, 100, 1, 4)")
+    found = refusal(lambda: write(df, queue))
+    assert isinstance(found, InvalidParameterValue)
+    assert (
+        str(found) == "Nothing was sent: 10 rows have no body (SND-1); 6 rows are longer than 1024 bytes (SND-2)."
+    )
+    assert files(queue) == [] and bodies(queue) == []
+
+
+def test_what_cannot_be_written_is_refused_in_one_line_before_a_task_starts(
+    spark: SparkSession, lq: LakeQueue, queue: Queue
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    df = rows(spark, 3, 1)
+
+    def refused(said: str, df: DataFrame = df, **options: str) -> None:
+        found = refusal(lambda: write(df, queue, **options))
+        assert said in str(found), found
+
+    refused("Value body for parameter order_by is invalid", orderBy="body")
+    refused("The column body is missing", df.withColumnRenamed("body", "group_id"))
+    refused("Columns text are not known", df.withColumn("text", df["body"]))
+    refused("The column body is int", spark.sql("SELECT 1 AS body"))
+    refused("option maxMessages is not known here; there are root, queue", maxMessages="3")
+    overwrite = df.write.format("lakequeue").option("root", lq.root).option("queue", "orders").mode("overwrite")
+    assert "mode overwrite: messages can only be added" in str(refusal(overwrite.save))
+    for mode in ("error", "ignore"):
+        with pytest.raises(AnalysisException, match="Please use either the .Append. or .Overwrite. mode"):
+            df.write.format("lakequeue").option("root", lq.root).option("queue", "orders").mode(mode).save()
+    fifo = lq.create_queue("orders.fifo", fifo=True)
+    assert "The column group_id is missing" in str(refusal(lambda: write(df, fifo)))
+    lq.delete_queue("orders")
+    assert isinstance(refusal(lambda: write(df, queue)), QueueDoesNotExist)
+
+
+def test_a_task_that_fails_leaves_no_file_and_no_manifest(spark: SparkSession, queue: Queue) -> None:
+    from pyspark.errors import PySparkException
+
+    bad = "SELECT if(id = 55, raise_error('boom'), string(id)) AS body FROM range(0, 60, 1, 2)"
+    with pytest.raises(PySparkException, match="boom"):
+        write(spark.sql(bad), queue)
+    assert files(queue) == [] and bodies(queue) == []
+    write(rows(spark, 3, 1), queue)
+    assert len(bodies(queue)) == 3
+
+
+def test_files_of_a_commit_that_spark_believes_to_have_failed_stay(spark: SparkSession, queue: Queue) -> None:
+    """Spark aborts a write whose commit failed, also if its answer was lost."""
+    from lakequeue.spark.options import Options, Use
+    from lakequeue.spark.write import QueueWriter
+
+    schema = rows(spark, 1, 1).schema
+    options = Options.parse({"root": queue.runtime.root.path, "queue": "orders"}, Use.WRITE)
+    writer = QueueWriter(options, schema, False)
+    (part,) = rows(spark, 3, 1).mapInArrow(_pickled(writer), "part binary").collect()
+    import pickle
+
+    message = pickle.loads(part.part)
+    writer.commit([message])
+    writer.abort([message])
+    assert len(bodies(queue)) == 3
+
+
+def _pickled(writer: Any) -> Any:
+    def run(batches: Any) -> Any:
+        import pickle
+
+        import pyarrow as pa
+
+        yield pa.record_batch([pa.array([pickle.dumps(writer.write(batches))])], names=["part"])
+
+    return run
+
+
+def test_attributes_that_change_while_rows_are_written_refuse_them(
+    spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lakequeue.errors import QueueClientError
+    from lakequeue.spark.options import Options, Use
+    from lakequeue.spark.write import QueueWriter
+
+    options = Options.parse({"root": queue.runtime.root.path, "queue": "orders"}, Use.WRITE)
+    writer = QueueWriter(options, rows(spark, 1, 1).schema, False)
+    (part,) = rows(spark, 3, 1).mapInArrow(_pickled(writer), "part binary").collect()
+    import pickle
+
+    queue.set_attributes(maximum_message_size=1_024)
+    with pytest.raises(QueueClientError, match="attributes changed while the rows were written; write them again"):
+        writer.commit([pickle.loads(part.part)])
+    assert files(queue) == [] and bodies(queue) == []
+
+
+# --- streams
+
+
+class Folder:
+    """A folder that files are dropped into, a batch each."""
+
+    def __init__(self, path: Path, spark: SparkSession) -> None:
+        self.path = path
+        self._dropped = 1_000_000_000
+        path.mkdir()
+        text = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+        self.rows: DataFrame = text.load(str(path)).withColumnRenamed("value", "body")
+
+    def drop(self, name: str, *lines: str) -> None:
+        self._dropped += 1
+        path = self.path / name
+        path.write_text("".join(f"{line}\n" for line in lines))
+        os.utime(path, (self._dropped, self._dropped))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, spark: SparkSession) -> Folder:
+    return Folder(tmp_path / "in", spark)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
+
+
+def stream(df: DataFrame, queue: Queue, checkpoint: str, **options: str) -> None:
+    writer = df.writeStream.format("lakequeue").option("root", queue.runtime.root.path)
+    writer = writer.option("queue", queue.name).option("checkpointLocation", checkpoint).options(**options)
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.mark.core
+@pytest.mark.spec("SND-17")
+def test_each_batch_of_a_stream_is_sent_once(queue: Queue, folder: Folder, checkpoint: str) -> None:
+    folder.drop("a", "a1", "a2")
+    folder.drop("b", "b1")
+    stream(folder.rows, queue, checkpoint)
+    assert bodies(queue) == ["a1", "a2", "b1"]
+    Path(checkpoint, "commits", "1").unlink()
+    Path(checkpoint, "commits", ".1.crc").unlink()
+    folder.drop("c", "c1")
+    stream(folder.rows, queue, checkpoint)  # repeats batch 1
+    assert bodies(queue) == ["a1", "a2", "b1", "c1"]
+    assert not [name for name in files(queue) if name.endswith(".json")]
+
+
+def test_a_checkpoint_that_was_reset_is_refused(queue: Queue, folder: Folder, checkpoint: str) -> None:
+    folder.drop("a", "a1")
+    folder.drop("b", "b1")
+    stream(folder.rows, queue, checkpoint)
+    for kept in ("offsets", "commits", "sources"):
+        shutil.rmtree(f"{checkpoint}/{kept}")
+    found = refusal(lambda: stream(folder.rows, queue, checkpoint))
+    assert "queue orders has later batches than 0 of this query" in str(found)
+    assert bodies(queue) == ["a1", "b1"]
+
+
+def test_a_bad_row_ends_the_stream_in_one_line_and_a_queue_that_is_gone_too(
+    lq: LakeQueue, queue: Queue, folder: Folder, checkpoint: str
+) -> None:
+    folder.drop("a", "good")
+    stream(folder.rows, queue, checkpoint)
+    folder.drop("b", "good too", "", "")
+    assert "2 rows have no body" in str(refusal(lambda: stream(folder.rows, queue, checkpoint)))
+    assert bodies(queue) == ["good"]
+    folder.drop("b", "mended")
+    stream(folder.rows, queue, checkpoint)
+    assert bodies(queue) == ["good", "mended"]
+    lq.delete_queue("orders")
+    folder.drop("c", "late")
+    found = refusal(lambda: stream(folder.rows, queue, checkpoint))
+    assert isinstance(found, QueueDoesNotExist) and "queue orders" in str(found)
+
+
+@pytest.mark.spec("FIF-1", "DDP-1")
+def test_a_stream_keeps_the_order_and_the_ids_of_a_fifo_queue(
+    lq: LakeQueue, folder: Folder, checkpoint: str
+) -> None:
+    queue = lq.create_queue("orders.fifo", fifo=True, content_based_deduplication=True)
+    df = folder.rows.selectExpr("body", "substr(body, 1, 1) AS group_id", "int(substr(body, 2)) AS place")
+    folder.drop("a", "x2", "y9", "x1", "x2")
+    folder.drop("b", "x10", "x9", "x1")
+    stream(df, queue, checkpoint, orderBy="place")
+    assert [body for body in bodies(queue) if body[0] == "x"] == ["x1", "x2", "x9", "x10"]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_files_that_wait_are_committed_by_the_repetition(
+    spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    """A process that dies between manifest and commits; the rows of the repetition are not needed."""
+    from lakequeue.spark.options import Options, Use
+    from lakequeue.spark.write import QueueWriter
+    from lakequeue.storage.bulk import commit_files
+
+    given = {"root": queue.runtime.root.path, "queue": "orders", "sendid": "load"}
+    writer = QueueWriter(Options.parse(given, Use.WRITE), rows(spark, 1, 1).schema, False)
+    (part,) = rows(spark, 3, 1).mapInArrow(_pickled(writer), "part binary").collect()
+    import pickle
+
+    def killed(*_: Any) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_files, "complete", killed)
+        with pytest.raises(LakeQueueError):
+            writer.commit([pickle.loads(part.part)])
+    assert log_rows(queue) == []
+    assert send_written.is_known(queue.runtime, writer._staging.key)
+    if changed:  # they were judged by other rules
+        queue.set_attributes(maximum_message_size=1_024)
+        found = refusal(lambda: write(rows(spark, 50, 2), queue, sendId="load"))
+        assert "attributes changed since the rows were written; write them again" in str(found)
+    write(rows(spark, 50, 2), queue, sendId="load")
+    assert len(bodies(queue)) == (50 if changed else 3)
+
+
+def test_a_job_reports_it_in_one_line(
+    spark: SparkSession, lq: LakeQueue, queue: Queue, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pyspark.errors import PySparkException
+
+    from lakequeue.cli import job
+
+    lq.delete_queue("orders")
+    with pytest.raises(PySparkException) as caught:
+        write(rows(spark, 1, 1), queue)
+    assert job._report_error(caught.value) == 1
+    assert (
+        capfd.readouterr().err.splitlines()[-1].startswith("error: QueueDoesNotExist: queue orders: The specified")
+    )
