@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from lakequeue.spark import checkpoint, streams
 from lakequeue.spark.remote import QueuePlace, RemoteBatches
 from lakequeue.testing import ManualClock
 
-SESSION: Any = object()
+SESSION: Any = SimpleNamespace(sql=print)
 """Has no JVM, as a remote one."""
 
 
