@@ -118,6 +118,27 @@ END)"""
 _GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
 
 
+def create(spark: SparkSession, statements: Sequence[str]) -> None:
+    """Runs the statements in a session.
+
+    Raises:
+        QueueClientError: the session has no Delta.
+    """
+    from pyspark.errors import PySparkException
+
+    for statement in statements:
+        try:
+            spark.sql(statement)
+        except PySparkException as error:
+            if spark.conf.get("spark.sql.catalog.spark_catalog", None):
+                raise
+            raise QueueClientError(
+                "SQL views need Delta in the session: its jar, "
+                "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
+                "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+            ) from error
+
+
 def statements_of(
     root: Root, now: datetime | None, as_of: datetime | None, schema: str | None = None
 ) -> list[str]:
@@ -127,7 +148,7 @@ def statements_of(
         return view_statements(root.engine.store, rows, now, as_of, schema)
 
 
-def create(spark: SparkSession, statements: Sequence[str]) -> None:
+def create_in_catalog(spark: SparkSession, statements: Sequence[str]) -> None:
     """Creates persistent views; QueueClientError if the catalog refuses."""
     from pyspark.errors import PySparkException
 
