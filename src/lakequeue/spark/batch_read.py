@@ -79,10 +79,12 @@ class QueueReader(DataSourceReader):
         ]
 
     @one_line
-    def read(self, partition: JudgedPart) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
 
-    def _read(self, partition: JudgedPart) -> Iterator[pa.RecordBatch]:
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, JudgedPart):  # Spark makes one of its own where there are none
+            return
         store = Store(self._options.root, dict(self._options.storage) or None)
         schema = source_schema.arrow_schema(self._schema)
         shown = [_JUDGED.get(name, name) for name in schema.names]
