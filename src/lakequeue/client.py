@@ -185,6 +185,9 @@ class LakeQueue:
             prefix: only names with this prefix.
             limit: maximum number of queues, 1 to 1,000.
             after: only names after this one, such as the last name of the previous page.
+
+        Raises:
+            InvalidParameterValue: ``limit`` is out of range.
         """
         check_string("prefix", prefix)
         check_string("after", after, optional=True)
@@ -218,13 +221,14 @@ class LakeQueue:
                 for ten minutes, those of busy shards for 200 commits; ``stats`` reaches further back.
 
         Raises:
-            QueueClientError: the log of a table no longer reaches back to ``as_of``.
+            QueueClientError: the log of a table no longer reaches back to ``as_of``, or the session has no Delta.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
+        from lakequeue.operations import sql_views
+
         check_callable("spark", spark, "sql", expected="a SparkSession")
         self._runtime.allow(spark)
-        for statement in self.view_statements(now, as_of):
-            spark.sql(statement)
+        sql_views.create(spark, self.view_statements(now, as_of))
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
         """The SQL that creates these views, for a session outside Python; needs no JVM."""

@@ -198,7 +198,10 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int, str], None
 
     text = TextColumn("{task.fields[text]}", markup=False)
     columns = (TextColumn(what, markup=False), BarColumn(), text, TimeElapsedColumn())
-    with Progress(*columns, console=error_console(), transient=True) as bar:
+    # rich would send standard output to the bar's console, which is standard error
+    with Progress(
+        *columns, console=error_console(), transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as bar:
         task = bar.add_task(what, total=total, text="")
         yield lambda advance, text: bar.update(task, advance=advance, text=text)
 
