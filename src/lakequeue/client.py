@@ -8,7 +8,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
-from lakequeue.model.arguments import check_poll_interval, check_text
+from lakequeue.model.arguments import (
+    check_callable,
+    check_mapping,
+    check_poll_interval,
+    check_string,
+    check_text,
+    check_type,
+)
 from lakequeue.model.clock import Clock, Duration, SystemClock
 from lakequeue.operations import queues
 from lakequeue.queue import Queue
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 MAX_LISTED = 1_000
 NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
 """Variable of the environment that allows roots on network file systems, if it is 1."""
+_CLOCK = ("now", "wait", "wait_async", "participant")
 
 
 class LakeQueue:
@@ -82,6 +90,14 @@ class LakeQueue:
         if engine == "spark" and spark is None:
             raise QueueClientError('engine="spark" needs a session: LakeQueue(root, spark=…)')
         check_text("region", region)
+        if spark is not None:
+            check_callable("spark", spark, "sql", expected="a SparkSession")
+        if clock is not None:
+            check_callable("clock", clock, *_CLOCK, expected="a Clock")
+        check_mapping("storage_options", storage_options)
+        for name, option in (storage_options or {}).items():
+            check_string(f"storage_options[{name!r}]", option)
+        check_type("network_file_system", network_file_system, bool, "True or False")
         used = None if engine == "point" else spark
         store = Store(root_of(root), storage_options)
         store.check()
@@ -148,6 +164,8 @@ class LakeQueue:
             QueueDeletedRecently: the profile requires a pause after a deletion (QUE-14).
             QueueClientError: the root contains something else, or cannot be written.
         """
+        check_string("name", name)
+        check_type("fifo", fifo, bool, "True or False")
         return Queue(queues.create(self._runtime, name, fifo, tags, attributes))
 
     def queue(self, name: str) -> Queue:
@@ -157,6 +175,7 @@ class LakeQueue:
             QueueDoesNotExist: the region has no such queue (QUE-27).
             QueueClientError: the root does not exist, contains something else, or has a newer layout.
         """
+        check_string("name", name)
         return Queue(queues.find(self._runtime, name))
 
     def list_queues(self, prefix: str = "", limit: int | None = None, after: str | None = None) -> list[Queue]:
@@ -167,6 +186,8 @@ class LakeQueue:
             limit: maximum number of queues, 1 to 1,000.
             after: only names after this one, such as the last name of the previous page.
         """
+        check_string("prefix", prefix)
+        check_string("after", after, optional=True)
         whole = isinstance(limit, int) and not isinstance(limit, bool)
         if limit is not None and not (whole and 1 <= limit <= MAX_LISTED):
             raise InvalidParameterValue.of(limit, "MaxResults", f"Must be between 1 and {MAX_LISTED}.")
@@ -182,6 +203,7 @@ class LakeQueue:
         Raises:
             QueueDoesNotExist: the region has no such queue.
         """
+        check_string("name", name)
         queues.delete(self._runtime, name)
 
     def register_views(
@@ -199,6 +221,7 @@ class LakeQueue:
             QueueClientError: the log of a table no longer reaches back to ``as_of``.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
+        check_callable("spark", spark, "sql", expected="a SparkSession")
         self._runtime.allow(spark)
         for statement in self.view_statements(now, as_of):
             spark.sql(statement)
@@ -253,4 +276,6 @@ class LakeQueue:
         """
         from lakequeue.operations.compact import compact_root
 
+        if progress is not None:
+            check_callable("progress", progress)
         return compact_root(self._runtime, progress)

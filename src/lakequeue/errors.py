@@ -202,7 +202,10 @@ class InvalidParameterValue(QueueServiceError):
     @classmethod
     def of(cls, value: object, parameter: str, reason: str) -> InvalidParameterValue:
         """The error for a parameter's value, worded as SQS does; ``reason`` is a sentence."""
-        return cls(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
+        shown = str(value)
+        if len(shown) > 256 or "\n" in shown:  # one line, however large the value
+            shown = f"{shown[:128]!r}{'…' * (len(shown) > 128)}"
+        return cls(f"Value {shown} for parameter {parameter} is invalid. Reason: {reason}")
 
 
 class MissingParameter(QueueServiceError):

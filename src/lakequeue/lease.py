@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
@@ -19,7 +19,7 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.arguments import check_visibility_timeout
+from lakequeue.model.arguments import check_callable, check_visibility_timeout, list_of
 from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
 from lakequeue.operations import lease as operations
 from lakequeue.operations.lease import LeasedMessages
@@ -70,7 +70,7 @@ class Lease:
     def batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The messages as Arrow record batches, without Spark; the columns are those of ``messages``.
 
-        Batches are read as they are taken, so memory holds one of them, usually a few MiB, whatever the lease's
+        Batches are read as they are taken, so memory holds two of them, usually a few MiB, whatever the lease's
         size. The files stay for 24 hours.
 
         Args:
@@ -80,7 +80,9 @@ class Lease:
             InvalidParameterValue: a column is unknown.
             QueueClientError: storage failed, also while batches are taken.
         """
-        return operations.batches(self._leased, columns)
+        named = [columns] if isinstance(columns, str) else columns
+        chosen = None if named is None else list_of("columns", named, str, "a column's name")
+        return operations.batches(self._leased, chosen)
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The messages as one Arrow table, all in memory; see ``batches``."""
@@ -116,6 +118,7 @@ class Lease:
             LeaseLost: at the end of the block, if the lease holds no message any more.
             QueueDoesNotExist: at the end of the block, if the queue was deleted.
         """
+        check_callable("policy", policy, "next_check", "extension", expected="a renewal policy")
         if self._heartbeat is not None:
             raise RuntimeError("the lease is being kept already")
         trouble: list[BaseException] = []
@@ -191,11 +194,12 @@ class Lease:
         """
         return self._settle(operations.release)
 
-    def delete_except(self, failed: DataFrame | Iterable[str]) -> LeaseCounts:
+    def delete_except(self, failed: DataFrame | Iterable[str] | Any) -> LeaseCounts:
         """Deletes all messages except ``failed``, which become visible at once.
 
         Args:
-            failed: receipt handles of the lease, or a DataFrame with a column ``receipt_handle``.
+            failed: receipt handles of the lease, or a DataFrame with a column ``receipt_handle``: of Spark, or
+                whatever speaks Arrow, as a Table or a DataFrame of polars or pandas.
 
         Raises:
             ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not of this lease.
@@ -216,11 +220,20 @@ class Lease:
             raise
 
 
-def _texts(failed: DataFrame | Iterable[str]) -> Iterable[str]:
-    select = getattr(failed, "select", None)
-    if select is None:
-        return failed
-    return [row["receipt_handle"] for row in select("receipt_handle").toLocalIterator()]
+def _texts(failed: Any) -> Iterable[str]:
+    if hasattr(failed, "toLocalIterator"):  # of Spark
+        return [row["receipt_handle"] for row in failed.select("receipt_handle").toLocalIterator()]
+    if not (hasattr(failed, "__arrow_c_stream__") or hasattr(failed, "__arrow_c_array__")):
+        return list_of("failed", failed, str, "a receipt handle")
+    import pyarrow as pa
+
+    try:
+        found = pa.table(failed)
+    except (TypeError, ValueError):  # a single column
+        return cast("list[str]", pa.chunked_array(failed if hasattr(failed, "chunks") else [failed]).to_pylist())
+    if "receipt_handle" not in found.column_names:
+        raise InvalidParameterValue("The column receipt_handle is missing.")
+    return cast("list[str]", found["receipt_handle"].to_pylist())
 
 
 @contextmanager

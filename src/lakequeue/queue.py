@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.lease import Lease
-from lakequeue.model.arguments import check_tags
+from lakequeue.model.arguments import check_callable, check_string, check_tags, check_type, list_of
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
@@ -23,6 +23,28 @@ if TYPE_CHECKING:
 
     from lakequeue.model.attribute_types import ChangeableAttributes
     from lakequeue.operations.compact import CompactionSummary
+
+
+_A_RECEIPT = "a receipt handle or a received message"
+
+
+def request_of(
+    max_messages: int | None,
+    visibility_timeout: Duration | None,
+    wait_time: Duration | None,
+    attempt_id: str | None,
+    attribute_names: Sequence[str],
+    interrupt: Interrupt | None,
+) -> receive.Request:
+    """The arguments of a receive, as far as their types show that they are right."""
+    names = list_of("attribute_names", attribute_names, str, "a text")
+    _check_interrupt(interrupt)
+    return receive.Request(max_messages, visibility_timeout, wait_time, attempt_id, names, interrupt)
+
+
+def _check_interrupt(interrupt: Interrupt | None) -> None:
+    if interrupt is not None:
+        check_type("interrupt", interrupt, Interrupt, "an Interrupt")
 
 
 class Queue:
@@ -113,7 +135,7 @@ class Queue:
             TooManyEntriesInBatchRequest, BatchRequestTooLong: the batch is too long.
             InvalidBatchEntryId, BatchEntryIdsNotDistinct: entry ids are malformed or repeated.
         """
-        return send.send_batch(self._runtime, entries)
+        return send.send_batch(self._runtime, list_of("entries", entries, SendEntry, "a SendEntry"))
 
     # --- receiving
 
@@ -142,9 +164,7 @@ class Queue:
             OverLimit: a standard queue has reached its cap on messages in flight (INF-3).
             InvalidParameterValue: an argument is out of range.
         """
-        request = receive.Request(
-            max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt
-        )
+        request = request_of(max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt)
         return receive.receive(self._runtime, request)
 
     async def receive_async(
@@ -157,9 +177,7 @@ class Queue:
         interrupt: Interrupt | None = None,
     ) -> list[Message]:
         """``receive`` for asyncio: no thread is held while it waits."""
-        request = receive.Request(
-            max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt
-        )
+        request = request_of(max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt)
         return await receive.receive_async(self._runtime, request)
 
     # --- settling
@@ -181,8 +199,8 @@ class Queue:
 
         Entry ids are the indexes of the handles or messages.
         """
-        handles = [receipt_handle_of(one, f"receipt_handles[{n}]") for n, one in enumerate(receipt_handles)]
-        return settle.delete_batch(self._runtime, handles)
+        receipts = list_of("receipt_handles", receipt_handles, (str, Message), _A_RECEIPT)
+        return settle.delete_batch(self._runtime, [receipt_handle_of(one) for one in receipts])
 
     def change_visibility(self, receipt_handle: str | Message, visibility_timeout: Duration) -> None:
         """Makes a received message visible in this many seconds; 0 makes it visible at once (VIS-1, VIS-4).
@@ -201,8 +219,11 @@ class Queue:
 
     def change_visibility_batch(self, changes: Sequence[tuple[str | Message, Duration]]) -> BatchResult:
         """Changes several receipts, given as handle or message with seconds, in one commit per shard (BAT-3)."""
-        pairs = [(receipt_handle_of(one, f"changes[{n}]"), timeout) for n, (one, timeout) in enumerate(changes)]
-        return settle.change_visibility_batch(self._runtime, pairs)
+        pairs = list_of("changes", changes, tuple, f"a pair of {_A_RECEIPT} and seconds")
+        for index, pair in enumerate(pairs):
+            if len(pair) != 2 or not isinstance(pair[0], (str, Message)):
+                check_type(f"changes[{index}]", pair, (), f"a pair of {_A_RECEIPT} and seconds")
+        return settle.change_visibility_batch(self._runtime, [(receipt_handle_of(r), t) for r, t in pairs])
 
     # --- DataFrames
 
@@ -225,6 +246,9 @@ class Queue:
         """
         from lakequeue.operations.send_dataframe import send_dataframe
 
+        check_callable("df", df, "select", "withColumn", expected="a DataFrame")
+        check_string("send_id", send_id, optional=True)
+        check_string("order_by", order_by, optional=True)
         return send_dataframe(self._runtime, df, send_id, order_by)
 
     def send_arrow(self, data: Any, send_id: str | None = None, order_by: str | None = None) -> int:
@@ -252,6 +276,8 @@ class Queue:
         """
         from lakequeue.operations.send_arrow import send_arrow
 
+        check_string("send_id", send_id, optional=True)
+        check_string("order_by", order_by, optional=True)
         return send_arrow(self._runtime, data, send_id, order_by)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
@@ -300,7 +326,7 @@ class Queue:
         Raises:
             InvalidAttributeName: a name is unknown.
         """
-        return attributes.read(self._runtime, names)
+        return attributes.read(self._runtime, list_of("names", names, str, "a text"))
 
     @property
     def arn(self) -> str:
@@ -323,6 +349,7 @@ class Queue:
 
         It is called again if another process changes them at the same time. Errors as in ``set_attributes``.
         """
+        check_callable("update", update)
         attributes.update(self._runtime, update)
 
     def counts(self) -> QueueCounts:
@@ -350,6 +377,7 @@ class Queue:
             InvalidParameterValue: ``limit`` is below 1, or ``where`` is malformed or exceeds its limit of time or
                 memory.
         """
+        _check_interrupt(interrupt)
         return browse.peek(self._runtime, where, limit, interrupt)
 
     def redrive(
@@ -377,6 +405,10 @@ class Queue:
                 the other kind or the queue itself; nothing was moved. Or the condition fails on a message or
                 exceeds its limit of time or memory; the error says how many messages were moved before.
         """
+        check_callable("progress", progress)
+        if destination is not None:
+            check_type("destination", destination, Queue, "a Queue")
+        _check_interrupt(interrupt)
         target = None if destination is None else destination.runtime
         return move.redrive(self._runtime, max_messages, where, progress, target, interrupt)
 
@@ -387,12 +419,11 @@ class Queue:
         destination: Queue | None = None,
     ) -> dict[str, int]:
         """How many messages a redrive would move now, by the name of the target queue."""
+        _check_interrupt(interrupt)
+        if destination is not None:
+            check_type("destination", destination, Queue, "a Queue")
         target = None if destination is None else destination.runtime
         return move.redrivable(self._runtime, where, interrupt, target)
-
-    def rewindable(self, to: datetime) -> int:
-        """How many messages a rewind would make visible now; errors as in ``rewind``."""
-        return rewind.rewindable(self._runtime, to)
 
     def compact(self) -> CompactionSummary:
         """Frees storage that the queue no longer needs, in one pass; changes no answer.
@@ -417,10 +448,10 @@ class Queue:
         """The queue's tags (QUE-28)."""
         return attributes.tags(self._runtime)
 
-    def set_tags(self, tags: Mapping[str, str] | None = None, **more: str) -> None:
+    def set_tags(self, /, tags: Mapping[str, str] | None = None, **more: str) -> None:
         """Adds or overwrites tags; keys are case-sensitive (QUE-28)."""
-        attributes.add_tags(self._runtime, check_tags(dict(tags or {}) | more))
+        attributes.add_tags(self._runtime, check_tags({**check_tags({} if tags is None else tags), **more}))
 
     def remove_tags(self, *keys: str) -> None:
         """Removes tags; ignores keys that the queue does not have (QUE-28)."""
-        attributes.remove_tags(self._runtime, keys)
+        attributes.remove_tags(self._runtime, list_of("keys", keys, str, "a text"))

@@ -6,10 +6,20 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
 
-from lakequeue import InvalidParameterValue, LakeQueue, Lease, Queue, QueueClientError, SendEntry
+from lakequeue import (
+    InvalidParameterValue,
+    LakeQueue,
+    Lease,
+    Queue,
+    QueueClientError,
+    ReceiptHandleIsInvalid,
+    SendEntry,
+)
 from lakequeue.model import receipt_handles
 from lakequeue.operations import lease as operations
 from lakequeue.storage.bulk import lease_batches
@@ -115,6 +125,42 @@ def test_columns_are_chosen_and_unknown_ones_refused(lq: LakeQueue) -> None:
     assert lease.arrow(["offset", "body"]).column_names == ["offset", "body"]
     with pytest.raises(InvalidParameterValue, match="^Columns a, b are not known; a lease has message_id, "):
         lease.batches(["b", "body", "a"])
+
+
+@pytest.mark.spec("RCP-9", "DEL-1")
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda failed: failed,
+        lambda failed: failed.to_reader(),
+        lambda failed: failed["receipt_handle"],
+        lambda failed: failed["receipt_handle"].combine_chunks(),
+        lambda failed: failed.to_pandas(),
+        lambda failed: failed.to_pandas()["receipt_handle"],
+        pl.from_arrow,
+        lambda failed: pl.from_arrow(failed)["receipt_handle"],
+        lambda failed: duckdb.from_arrow(failed),
+        lambda failed: iter(failed["receipt_handle"].to_pylist()),
+    ],
+)
+def test_what_failed_is_told_by_anything_that_speaks_arrow(lq: LakeQueue, of: Any) -> None:
+    queue = lq.create_queue("orders")
+    sent(queue, 5)
+    lease = leased(queue)
+    table = lease.arrow()
+    assert lease.delete_except(of(table.slice(1, 2))).done == 5
+    assert [message.body for message in queue.receive(max_messages=5)] == ["body 1", "body 2"]
+
+
+def test_rows_without_handles_are_refused_and_nothing_is_deleted(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders")
+    sent(queue, 1)
+    lease = leased(queue)
+    with pytest.raises(InvalidParameterValue, match="^The column receipt_handle is missing.$"):
+        lease.delete_except(lease.arrow(["body"]))
+    with pytest.raises(ReceiptHandleIsInvalid):
+        lease.delete_except(pa.table({"receipt_handle": ["x"]}))
+    assert lease.release().done == 1
 
 
 def test_a_file_that_is_gone_is_told_in_one_line(lq: LakeQueue, tmp_path: Path) -> None:

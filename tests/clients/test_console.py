@@ -31,6 +31,7 @@ ARGUMENTS = [
 ]
 PATIENCE = 60.0
 """Real seconds for a server to start or stop, and for a page to show what it should."""
+UNITS = ("hours", "minutes", "seconds")
 MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&amp;"
 
 
@@ -187,10 +188,13 @@ def test_messages_are_filtered_without_being_touched(lake: LakeQueue, visit: Vis
     page.keyboard.press("Enter")
     fault = page.get_by_role("alert")
     shows(fault).to_contain_text("There is no column nonsense")
+    shows(condition).to_have_attribute("aria-invalid", "true")
+    shows(bodies).to_have_count(0)
     condition.fill("length(body) = 6 AND state <> 'delayed'")
     page.keyboard.press("Enter")
     shows(bodies).to_have_text(["banana"])
     shows(fault).to_be_hidden()
+    shows(condition).not_to_have_attribute("aria-invalid", "true")
     queue.send("orange")
     shows(bodies).to_have_text(["banana", "orange"])
     assert condition.input_value() == "length(body) = 6 AND state <> 'delayed'"
@@ -275,6 +279,7 @@ def test_a_rewind_says_what_comes_back(lake: LakeQueue, visit: Visit):
     instant = dialog.get_by_label("Make deleted messages visible again")
     instant.fill("2001-01-01T00:00:00")
     shows(dialog.get_by_role("alert")).to_contain_text("for parameter RewindTime is invalid")
+    shows(instant).to_have_attribute("aria-invalid", "true")
     visit.button("As far as possible").click()
     shows(dialog.locator(".what")).to_contain_text("3 deleted messages of rewound sent at ")
     shows(dialog.locator(".what")).to_contain_text("will be visible in rewound again")
@@ -322,7 +327,7 @@ def test_everything_can_be_reached_by_keyboard(lake: LakeQueue, visit: Visit):
     page.keyboard.press("/")
     page.keyboard.type("keyboard")
     shows(visit.row("")).to_have_count(1)
-    for _ in range(7):  # past the headers, to the first row
+    for _ in range(8):  # past the button and the headers, to the first row
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     shows(page.locator("tr.message")).to_have_count(1)
@@ -341,7 +346,7 @@ def test_everything_can_be_reached_by_keyboard(lake: LakeQueue, visit: Visit):
     assert lake.queue("keyboard").counts().visible == 1
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, 375])
 def test_dark_and_light_wide_and_narrow(lake: LakeQueue, visiting: Visiting, tmp_path: Path, width: int):
     name = f"look-{width}-" + "long" * 15
     with_history(lake, name, 2).send_batch([SendEntry("word " * 200), SendEntry("w" * 500, group_id="g" * 100)])
@@ -353,6 +358,7 @@ def test_dark_and_light_wide_and_narrow(lake: LakeQueue, visiting: Visiting, tmp
                 shows(page.locator("main tr:visible, main .card:visible").first).to_be_visible()
                 if part in ("messages", "history"):
                     page.locator("tr.message").last.click()
+                    page.get_by_label("Choose all messages shown").check()
                 page.screenshot(path=tmp_path / f"{scheme}-{part or 'list'}.png")
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, part
             colours = page.evaluate(
@@ -370,10 +376,11 @@ def test_what_goes_wrong_is_one_line_and_ends_by_itself(lake: LakeQueue, visitin
         shows(page.get_by_text("The queue is empty.")).to_be_visible()
         lake.delete_queue("wrong")
         fault = page.locator("#fault")
-        shows(fault).to_have_text("The specified queue does not exist.")
-        assert "\n" not in fault.inner_text()
+        shows(page.get_by_role("alert")).to_contain_text("There is no queue named wrong.")
+        shows(page.get_by_role("heading", name="wrong")).to_be_hidden()
         lake.create_queue("wrong")
-        shows(fault).to_be_hidden()
+        shows(page.get_by_role("alert")).to_have_count(0)
+        shows(page.get_by_text("The queue is empty.")).to_be_visible()
         page.route("**/api/**", lambda route: route.abort())
         shows(fault).to_have_text("The server does not answer.")
         page.unroute("**/api/**")
@@ -399,9 +406,209 @@ def test_a_server_with_keys_lets_in_who_has_one(lake: LakeQueue, visiting: Visit
         with visiting(address, http_credentials=key) as visit:
             page = visit.open()
             shows(visit.row("guarded")).to_be_visible()
-            shows(page.locator("#about")).to_have_text("local · Ada")
+            shows(page.locator("#about")).to_have_text(f"{lake.root}localAda")
             page.get_by_role("link", name="guarded").click()
             visit.button("Send…").click()
             page.get_by_label("Body", exact=True).fill("a")
             page.get_by_role("button", name="Send", exact=True).click()
             shows(page.locator("td.at-body")).to_have_text("a")
+
+
+def test_the_address_of_the_server_leads_to_the_console_which_shows_the_root(lake: LakeQueue, visit: Visit):
+    page = visit.page
+    page.goto(visit.address)
+    shows(page.get_by_role("heading", name="Queues")).to_be_visible()
+    assert page.url == f"{visit.address}/console/"
+    shows(page.locator("#about")).to_contain_text(lake.root)
+
+
+def test_a_queue_is_created_changed_and_deleted(lake: LakeQueue, visit: Visit):
+    lake.create_queue("made-letters")
+    page = visit.open()
+    visit.button("Create queue…").click()
+    dialog = page.get_by_role("dialog", name="Create a queue")
+    name = dialog.get_by_label("Name", exact=True)
+    name.fill("made orders")
+    page.keyboard.press("Enter")
+    shows(dialog.get_by_role("alert")).to_contain_text("Can only include alphanumeric characters")
+    shows(name).to_have_attribute("aria-invalid", "true")
+    assert name.evaluate("node => node === document.activeElement")
+    name.fill("made-orders")
+    dialog.get_by_label("FIFO").check()
+    shows(name).to_have_value("made-orders.fifo")
+    dialog.get_by_label("FIFO").uncheck()
+    dialog.get_by_label("Visibility timeout").fill("43201")
+    page.keyboard.press("Enter")
+    shows(dialog.get_by_label("Visibility timeout")).to_have_attribute("aria-invalid", "true")
+    shows(name).not_to_have_attribute("aria-invalid", "true")
+    dialog.get_by_label("Visibility timeout").fill("60")
+    dialog.get_by_label("Dead-letter queue").fill("made-letters")
+    dialog.get_by_role("button", name="Create", exact=True).click()
+    shows(page.get_by_role("heading", name="made-orders")).to_be_visible()
+    queue = lake.queue("made-orders")
+    assert queue.attributes()["VisibilityTimeout"] == "60" and queue.attributes()["Profile"] == "lake"
+    page.get_by_role("link", name="Attributes").click()
+    visit.button("Change attributes…").click()
+    dialog = page.get_by_role("dialog", name="Change made-orders")
+    shows(dialog.get_by_label("Visibility timeout")).to_have_value("60")
+    dialog.get_by_label("Rewind range").fill("3600")
+    dialog.get_by_label("Dead-letter queue").fill("")
+    dialog.get_by_role("button", name="Change", exact=True).click()
+    shows(page.locator(".toast").last).to_have_text("2 attributes of made-orders changed.")
+    changed = lake.queue("made-orders")
+    assert changed.attributes()["RewindSeconds"] == "3600" and changed.dead_letter_queue is None
+    visit.button("Delete…").click()
+    dialog = page.get_by_role("dialog", name="Delete the queue made-orders?")
+    confirm = dialog.get_by_role("button", name="Delete queue")
+    shows(dialog).to_contain_text("0 messages of made-orders will be gone for good")
+    shows(confirm).to_be_disabled()
+    dialog.get_by_label("Type the name").fill("made-orders")
+    confirm.click()
+    shows(page.get_by_role("heading", name="Queues")).to_be_visible()
+    shows(visit.row("made-letters")).to_be_visible()
+    shows(visit.row("made-orders")).to_have_count(0)
+
+
+def test_messages_are_chosen_and_deleted_made_visible_and_copied(lake: LakeQueue, visiting: Visiting):
+    queue = lake.create_queue("chosen")
+    entries = [SendEntry("in flight"), *(SendEntry(body) for body in "ab"), SendEntry('{"c": 1}', delay=600)]
+    queue.send_batch(entries)
+    [taken] = queue.receive(1, visibility_timeout=600)
+    with visiting(permissions=["clipboard-read", "clipboard-write"]) as visit:
+        page = visit.open("#/q/chosen")
+        bodies = page.locator("td.at-body")
+        shows(bodies).to_have_count(4)
+        bar = page.get_by_role("group", name="Chosen messages")
+        shows(bar).to_be_hidden()
+        every = page.get_by_label("Choose all messages shown")
+        every.focus()
+        page.keyboard.press("Space")
+        shows(bar).to_contain_text("4 messages chosen")
+        shows(bar.get_by_role("button", name="Redrive…")).to_be_hidden()
+        bar.get_by_role("button", name="Copy body").click()
+        shows(page.locator(".toast")).to_have_text("Body of 4 messages copied.")
+        assert page.evaluate("navigator.clipboard.readText()") == 'in flight\na\nb\n{"c": 1}'
+        bar.get_by_role("button", name="Delete…").click()
+        dialog = page.get_by_role("dialog", name="Delete 4 messages of chosen?")
+        shows(dialog).to_contain_text("2 visible messages will be deleted for good")
+        shows(dialog).to_contain_text("2 other messages will stay")
+        dialog.get_by_role("button", name="Delete 2 messages").click()
+        told = "2 messages deleted; 1 stays in flight; 1 stays delayed."
+        shows(page.locator(".toast", has_text="deleted")).to_have_text(told)
+        shows(bodies).to_have_text(["in flight", '{"c": 1}'])
+        shows(bar).to_be_hidden()
+        every.check()
+        bar.get_by_role("button", name="Make visible…").click()
+        dialog = page.get_by_role("dialog")
+        shows(dialog).to_contain_text("1 delayed message will be visible at once")
+        dialog.get_by_role("button", name="Make visible").click()
+        told = "1 message made visible; 1 stays in flight."
+        shows(page.locator(".toast", has_text="visible")).to_have_text(told)
+        shows(visit.row("in flight").locator(".state")).to_have_text("in flight")
+        visit.row("in flight").get_by_role("checkbox").check()
+        bar.get_by_role("button", name="Copy JSON").click()
+        shows(page.locator(".toast", has_text="JSON of 1 message copied.")).to_be_visible()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert '"body": "in flight"' in copied and taken.message_id in copied
+        bar.get_by_role("button", name="Make visible…").click()
+        confirm = dialog.get_by_role("button", name="Make visible")
+        shows(confirm).to_be_disabled()
+        dialog.get_by_label("Also 1 message in flight").check()
+        confirm.click()
+        shows(visit.row("in flight").locator(".state")).to_have_text("visible")
+    assert queue.counts().visible == 2 and queue.counts().in_flight == 0
+
+
+def test_chosen_dead_letters_go_back(lake: LakeQueue, visit: Visit):
+    lake.create_queue("picked-letters")
+    policy = {"deadLetterTargetArn": "picked-letters", "maxReceiveCount": 1}
+    source = lake.create_queue("picked-orders", visibility_timeout=0, redrive_policy=policy)
+    source.send_batch([SendEntry("letter 1"), SendEntry("letter 2")])
+    source.receive(10)
+    source.receive(10)
+    page = visit.open("#/q/picked-letters")
+    visit.row("letter 2").get_by_role("checkbox").check()
+    bar = page.get_by_role("group", name="Chosen messages")
+    bar.get_by_role("button", name="Redrive…").click()
+    dialog = page.get_by_role("dialog", name="Redrive 1 message of picked-letters?")
+    shows(dialog).to_contain_text("1 visible dead letter will go back to picked-orders")
+    dialog.get_by_role("button", name="Move 1 message").click()
+    shows(page.locator(".toast")).to_have_text("1 message of picked-letters moved.")
+    shows(page.locator("td.at-body")).to_have_text(["letter 1"])
+    assert [message.body for message in lake.queue("picked-orders").peek()] == ["letter 2"]
+
+
+def test_only_what_can_have_an_effect_is_offered(lake: LakeQueue, visit: Visit):
+    lake.create_queue("plain").send("a")
+    page = visit.open("#/q/plain")
+    shows(visit.button("Send…")).to_be_visible()
+    shows(visit.button("Purge…")).to_be_enabled()
+    for label in "Redrive…", "Rewind…":
+        shows(visit.button(label)).to_be_hidden()
+    lake.queue("plain").purge()
+    shows(visit.button("Purge…")).to_be_disabled()
+    page.get_by_role("link", name="Dead letters").click()
+    shows(page.get_by_text("This is not the dead-letter queue of any queue")).to_be_visible()
+    shows(visit.button("Count what a redrive would move")).to_be_hidden()
+
+
+class Readers(NoAuthentication):
+    """Knows one key, which may only look."""
+
+    def check_password(self, key_id: str, secret: str) -> Caller | None:
+        return Reader()
+
+
+@attrs.frozen
+class Reader(AnonymousCaller):
+    def may(self, action: str, queue: str | None) -> bool:
+        return action in ("ListQueues", "GetQueueAttributes", "ReceiveMessage")
+
+    def may_on_any_queue(self, action: str) -> bool:
+        return self.may(action, None)
+
+
+def test_a_key_that_may_only_look_sees_no_action(lake: LakeQueue, visiting: Visiting):
+    with_history(lake, "looked-at", 1).send_batch([SendEntry("a"), SendEntry("b", delay=600)])
+    with serving(lake, access=Readers()) as address, visiting(address) as visit:
+        page = visit.open()
+        shows(visit.row("looked-at")).to_be_visible()
+        shows(visit.button("Create queue…")).to_be_hidden()
+        page.get_by_role("link", name="looked-at").click()
+        page.get_by_label("Choose all messages shown").check()
+        buttons = page.get_by_role("button", name="…")
+        shows(page.get_by_role("button", name="Copy body")).to_be_visible()
+        assert [text for text in buttons.all_inner_texts() if text.endswith("…")] == []
+        page.get_by_role("link", name="Attributes").click()
+        shows(page.get_by_role("cell", name="lake", exact=True)).to_be_visible()
+        assert [text for text in buttons.all_inner_texts() if text.endswith("…")] == []
+
+
+def test_the_axis_of_a_young_queue_fits_its_data_and_times_have_a_zone(lake: LakeQueue, visiting: Visiting):
+    lake.create_queue("young").send("a")
+    with visiting(timezone_id="Asia/Kolkata") as visit:
+        page = visit.open("#/q/young")
+        ticks = page.locator(".chart .tick[text-anchor=start], .chart .tick[text-anchor=end]")
+        shows(page.locator(".chart .line.visible")).to_have_attribute("d", re.compile("L"))
+        shown = [text for text in ticks.all_text_contents() if re.fullmatch(r"\d\d:\d\d:\d\d", text)]
+        begin, end = (timedelta(**dict(zip(UNITS, map(int, text.split(":")), strict=True))) for text in shown)
+        assert timedelta(0) < (end - begin) % timedelta(days=1) < timedelta(minutes=10)
+        shows(page.get_by_role("columnheader", name="Sent, UTC+05:30")).to_be_visible()
+        page.locator("tr.message").click()
+        shows(page.locator(".facts time")).to_contain_text("UTC+05:30")
+
+
+def test_rates_are_told_once_they_are_known(lake: LakeQueue, visit: Visit):
+    lake.create_queue("rated").send("a")
+    page = visit.page
+
+    def rated(route: Any) -> None:
+        answer = route.fetch()
+        told = answer.json() | {"rates": {"minutes": 5.0, "sent": 12.34, "received": 6, "deleted": 0}}
+        route.fulfill(response=answer, json=told)
+
+    visit.open("#/q/rated")
+    shows(page.locator(".rates")).to_contain_text("Rates are known after")
+    page.route("**/api/queues/rated", rated)
+    shows(page.locator(".rates")).to_contain_text("Per minute: 12 sent")
+    shows(page.locator(".rates")).to_contain_text("6 received  0 deleted  over the last 5 minutes")

@@ -145,6 +145,14 @@ def test_the_dashboard_shows_every_metric_of_queues(known: Known) -> None:
     assert not [name for name in known if name.startswith("lakequeue_queue_") and name not in text]
 
 
+def test_the_page_about_metrics_names_each_of_them(known: Known) -> None:
+    text = (CONF.parent / "docs" / "operation" / "metrics.md").read_text(encoding="utf-8")
+    named = {*re.findall(r"`(lakequeue_\w+)`", text)}
+    ours = {name for name in known if name.startswith("lakequeue_") and not name.endswith("_created")}
+    served = {re.sub("_(bucket|count|sum)$", "", name) for name in ours}
+    assert named == served
+
+
 def test_panels_are_side_by_side() -> None:
     panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)

@@ -156,6 +156,7 @@ def test_the_port_that_was_taken_is_printed(root, keys):
     try:
         assert process.stderr is not None
         url = process.stderr.readline().rstrip().rpartition(" at ")[2]
+        assert process.stderr.readline() == f"console: {url}/console/\n"
 
         def asked(host: str) -> str:
             headers = LISTING | {"host": host}

@@ -228,8 +228,9 @@ def test_a_body_is_text():
 @pytest.mark.parametrize("value", ["a" * 129, "", "a b", "é", "a\n", 5])
 def test_group_ids_that_are_refused(value):
     message = refused(InvalidParameterValue, SendEntry("x", group_id=value))
+    shown = repr(value) if "\n" in str(value) else value
     assert message == (
-        f"Value {value} for parameter MessageGroupId is invalid. Reason: MessageGroupId can only include "
+        f"Value {shown} for parameter MessageGroupId is invalid. Reason: MessageGroupId can only include "
         "alphanumeric and punctuation characters. 1 to 128 in length."
     )
     refused(InvalidParameterValue, SendEntry("x", group_id="g", dedup_id=value), fifo())

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli import maintenance, messages, moves, plot, queues, serve, spark, sql, watch
+from lakequeue.cli import drain, export, maintenance, messages, moves, plot, queues, serve, spark, sql, watch
 from lakequeue.cli.errors import Commands
 from lakequeue.cli.options import duration_option
 from lakequeue.cli.session import USAGE, Session, usage
@@ -115,6 +115,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "plot": plot.plot,
         "rewind": moves.rewind,
         "redrive": moves.redrive,
+        "drain": drain.drain,
         "purge": maintenance.purge,
         "compact": maintenance.compact,
         "delete-queue": queues.delete_queue,
@@ -125,6 +126,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "delete": messages.delete,
         "change-visibility": messages.change_visibility,
         "peek": messages.peek,
+        "export": export.export,
     },
     "In SQL": {"sql": sql.sql},
     "For other clients": {"serve": serve.serve},

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakequeue.cli.session import usage
-from lakequeue.errors import BatchRequestTooLong
+from lakequeue.errors import BatchRequestTooLong, InvalidParameterValue
 from lakequeue.model.messages import BatchFailure, BatchResult, SendEntry, normalize_attributes
 from lakequeue.model.profiles import profile
 
@@ -22,12 +22,13 @@ MAX_BATCH = 5_000
 """Maximum entries of a batch on queues without a limit."""
 
 Line = tuple[int, str]
+Parse = Callable[[int, str], SendEntry | BatchFailure]
 
 
 def send_lines(
     queue: Queue,
     stream: io.BufferedIOBase,
-    options: dict[str, Any],
+    parse: Parse,
     sent: Callable[[BatchResult, int], None],
 ) -> None:
     """Sends each line as a message; lines that arrive together are sent in one batch.
@@ -35,18 +36,20 @@ def send_lines(
     Args:
         queue: the queue.
         stream: lines in UTF-8; empty lines are skipped.
-        options: for every message, as in ``SendEntry``.
+        parse: makes an entry of the number of a line and its text, or says why there is none.
         sent: called after each batch with its result, whose ids are line numbers, and the number of bytes read
             for it. Refused lines do not stop the others.
     """
     rules = profile(queue.attributes()["Profile"])
-    attributes = normalize_attributes(options["attributes"])
-    extra = sum(len(name.encode()) + len(type_) + len(value) for name, (type_, value) in attributes.items())
     max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
     for arrived, read in _arrivals(stream):
-        for batch in _batches(arrived, max_entries, max_bytes, extra):
-            entries = [SendEntry(body, str(number), **options) for number, body in batch]
-            sent(_send(queue, entries), read)
+        parsed = [parse(number, text) for number, text in arrived if text]
+        entries = [each for each in parsed if isinstance(each, SendEntry)]
+        failed = [each for each in parsed if isinstance(each, BatchFailure)]
+        if failed:
+            sent(BatchResult([], failed), 0)
+        for batch in batches(entries, max_entries, max_bytes):
+            sent(_send(queue, batch), read)
             read = 0
 
 
@@ -75,21 +78,30 @@ def _line(number: int, line: bytes) -> Line:
         usage(f"line {number} is not UTF-8")
 
 
-def _batches(lines: Sequence[Line], max_entries: int, max_bytes: int, extra: int) -> Iterator[list[Line]]:
-    """Batches within the limits of a call; a line that exceeds them is a batch of its own."""
-    batch: list[Line] = []
+def batches(entries: Sequence[SendEntry], max_entries: int, max_bytes: int) -> Iterator[list[SendEntry]]:
+    """Batches within the limits of a call; an entry that exceeds them is a batch of its own."""
+    batch: list[SendEntry] = []
     size = 0
-    for number, body in lines:
-        if not body:
-            continue
-        own = len(body.encode()) + extra
+    for entry in entries:
+        own = _size(entry)
         if batch and (len(batch) == max_entries or size + own > max_bytes):
             yield batch
             batch, size = [], 0
-        batch.append((number, body))
+        batch.append(entry)
         size += own
     if batch:
         yield batch
+
+
+def _size(entry: SendEntry) -> int:
+    """Bytes that count towards the limit of a call."""
+    # half a surrogate pair, which JSON can write, is refused later
+    size = len(entry.body.encode(errors="surrogatepass"))
+    try:
+        attributes = normalize_attributes(entry.attributes)
+    except InvalidParameterValue:  # refused by the send, which names the line
+        return size
+    return size + sum(len(name.encode()) + len(type_) + len(value) for name, (type_, value) in attributes.items())
 
 
 def _send(queue: Queue, entries: list[SendEntry]) -> BatchResult:

@@ -13,13 +13,18 @@ import attrs
 import typer
 
 from lakequeue.cli import documents, render
-from lakequeue.cli.lines import max_batch, send_lines
+from lakequeue.cli.json_lines import Reader
+from lakequeue.cli.lines import Parse, max_batch, send_lines
 from lakequeue.cli.options import Name, duration_option, parse_pairs
 from lakequeue.cli.session import REFUSED, Session, usage
 from lakequeue.cli.values import duration
+from lakequeue.model.messages import SendEntry
 
 if TYPE_CHECKING:
     from lakequeue import BatchFailure, BatchResult, Queue
+
+SHOWN = 10
+"""Maximum number of refused parts that an error names."""
 
 
 def send(
@@ -33,6 +38,14 @@ def send(
         Path | None,
         typer.Option(metavar="FILE", exists=True, dir_okay=False, help="Send each line of a file as a message."),
     ] = None,
+    jsonl: Annotated[
+        bool,
+        typer.Option(
+            "--jsonl",
+            help="Lines are JSON objects with body and, if needed, attributes, group_id, dedup_id and delay; "
+            "export writes them so.",
+        ),
+    ] = False,
     delay: Annotated[float | None, duration_option("How long the message stays hidden.")] = None,
     attribute: Annotated[
         list[str] | None,
@@ -57,13 +70,20 @@ def send(
         usage("give either a BODY (- for stdin) or --lines FILE")
     if dedup_id is not None and (lines is not None or body == "-"):
         usage("--dedup-id is for one message: lines that share it would be duplicates of the first")
+    if jsonl and lines is None and body != "-":
+        usage("--jsonl is for lines: give - or --lines FILE")
     options: dict[str, Any] = {"delay": delay, "attributes": _attributes(attribute), "group_id": group}
     target = session.queue(queue)
+    parse = (
+        Reader(target, options).entry if jsonl else lambda number, line: SendEntry(line, str(number), **options)
+    )
     if lines is not None:
         with lines.open("rb") as stream:
-            _send_lines(session, target, stream, lines.stat().st_size, options)
+            _send_lines(session, target, stream, lines.stat().st_size, parse)
     elif body == "-":
-        _send_lines(session, target, cast(BufferedIOBase, sys.stdin.buffer), None, options)
+        if sys.stdin.isatty():
+            session.note("one message per line; Ctrl-D ends")
+        _send_lines(session, target, cast(BufferedIOBase, sys.stdin.buffer), None, parse)
     else:
         sent = target.send(body or "", dedup_id=dedup_id, **options)
         session.answer(documents.sent(sent), render.sent_text(sent, group))
@@ -188,9 +208,7 @@ def _attributes(given: list[str] | None) -> dict[str, Any]:
     return found
 
 
-def _send_lines(
-    session: Session, queue: Queue, stream: BufferedIOBase, size: int | None, options: dict[str, Any]
-) -> None:
+def _send_lines(session: Session, queue: Queue, stream: BufferedIOBase, size: int | None, parse: Parse) -> None:
     number = 0
     successful: list[dict[str, Any]] = []
     failed: list[BatchFailure] = []
@@ -205,7 +223,7 @@ def _send_lines(
             session.done = f"{render.count(number, 'message')} sent"
             advance(read, session.done)
 
-        send_lines(queue, stream, options, sent)
+        send_lines(queue, stream, parse, sent)
     document = {"successful": successful, "failed": [documents.failure(each) for each in failed]}
     session.answer({"queue": queue.name} | document, f"sent {render.count(number, 'message')}")
     _fail_if_refused(session, failed, number + len(failed), "line")
@@ -215,6 +233,8 @@ def _fail_if_refused(session: Session, failed: list[BatchFailure], tried: int, n
     """Ends the command with an error if parts of it were refused; the line names the first reason."""
     if failed:
         session.done = ""
+        for other in failed[1:SHOWN]:
+            session.note(f"{noun} {other.id}: {other.code}: {other.message}")
         first = failed[0]
         where = f"{noun} {first.id}; {len(failed):,} of {tried:,} refused" if tried > 1 else f"{noun} {first.id}"
         raise typer.Exit(session.fail(REFUSED, first.code, f"{first.message} ({where})"))

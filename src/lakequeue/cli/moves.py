@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
@@ -43,11 +44,13 @@ def rewind(
     dry_run: DryRun = False,
 ) -> None:
     """Make deleted messages visible again that were sent at or after an instant; shows first how many."""
+    from lakequeue.operations.rewind import rewindable
+
     session: Session = ctx.obj
     if (to is None) == (ago is None):
         usage("give either an INSTANT or --ago DURATION")
     rewound, wanted = session.queue(queue), to if to is not None else Moment(ago=ago)
-    count, instant, clamped = _within_range(rewound.rewindable, rewound, wanted)
+    count, instant, clamped = _within_range(partial(rewindable, rewound.runtime), rewound, wanted)
     since = f"sent at {render.instant(instant)} or later"
     document = {"queue": queue, "rewound_to": instant, "messages": count}
     if dry_run:

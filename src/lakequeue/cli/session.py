@@ -90,7 +90,7 @@ class Session:
 
     def line(self, document: object) -> None:
         """Prints one of several results as one line of JSON."""
-        write(_json(document))
+        write(json_line(document))
 
     def note(self, text: str) -> None:
         """Prints a note on standard error; nothing with ``--json``."""
@@ -127,6 +127,11 @@ def _similar(lake: LakeQueue, name: str) -> str:
 def usage(message: str) -> NoReturn:
     """Refuses the command line."""
     raise typer.BadParameter(message)
+
+
+def json_line(document: object) -> str:
+    """A document on one line."""
+    return _json(document)
 
 
 def _json(document: object, indent: int | None = None) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from lakequeue.errors import InvalidParameterValue, MissingParameter, coded_for
-from lakequeue.model.attribute_values import as_text, parse_micros, parse_whole
+from lakequeue.model.attribute_values import as_text, parse_whole
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, duration_micros, seconds, to_micros
 from lakequeue.model.profiles import Limits
@@ -17,6 +18,43 @@ SHORTEST_POLL, LONGEST_POLL = 50_000, 3_600_000_000
 """Bounds of the interval between polls for changes by other processes, in microseconds."""
 _IDENTIFIER = re.compile(r"[!-~]{1,128}")
 _NOT_FOR_THIS_KIND = "The request include parameter that is not valid for this queue type."
+
+
+def check_type(parameter: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:
+    """InvalidParameterValue unless a value is of a type; a bool is no number."""
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise InvalidParameterValue.of(reprlib.repr(value), parameter, f"Must be {expected}.")
+
+
+def check_string(parameter: str, value: object, *, optional: bool = False) -> None:
+    """InvalidParameterValue unless a value is a text, or None if that is allowed."""
+    if not (optional and value is None):
+        check_type(parameter, value, str, "a text")
+
+
+def check_callable(parameter: str, value: object, *methods: str, expected: str = "callable") -> None:
+    """InvalidParameterValue unless a value can be called, or has these methods."""
+    found = [getattr(value, method, None) for method in methods] if methods else [value]
+    if not all(callable(one) for one in found):
+        raise InvalidParameterValue.of(reprlib.repr(value), parameter, f"Must be {expected}.")
+
+
+def check_mapping(parameter: str, value: object) -> None:
+    """InvalidParameterValue unless a value is a mapping or None."""
+    if value is not None:
+        check_type(parameter, value, Mapping, "a mapping")
+
+
+def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
+    """The values of an iterable that is neither text nor mapping; InvalidParameterValue names a wrong one."""
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise InvalidParameterValue.of(
+            reprlib.repr(values), parameter, f"Must be a list; each item is {expected}."
+        )
+    listed = list(values)
+    for index, value in enumerate(listed):
+        check_type(f"{parameter}[{index}]", value, kind, expected)
+    return listed
 
 
 def check_instant(parameter: str, value: object) -> int:
@@ -36,10 +74,12 @@ def check_text(parameter: str, value: object) -> None:
         raise InvalidParameterValue.of(repr(value), parameter, "Must be a text of Unicode characters.")
 
 
-def check_whole(parameter: str, value: object) -> None:
-    """Raises InvalidParameterValue unless the value is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidParameterValue.of(value, parameter, "Must be a whole number of at least 1.")
+def check_whole(parameter: str, value: object, most: int | None = None) -> None:
+    """Raises InvalidParameterValue unless the value is a whole number of at least 1, and at most ``most``."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if not whole or (most is not None and isinstance(value, int) and value > most):
+        limit = "of at least 1" if most is None else f"from 1 to {most:,}"
+        raise InvalidParameterValue.of(value, parameter, f"Must be a whole number {limit}.")
 
 
 def check_poll_interval(value: Any) -> int:
@@ -105,7 +145,7 @@ def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
     reason = f"Must be between 1{upper}, if provided." if upper else "Must be at least 1, if provided."
     with coded_for(attributes.profile):
         try:
-            number = parse_whole(value)
+            number = 0 if isinstance(value, str) else parse_whole(value)
         except (TypeError, ValueError):
             number = 0
         if not Limits(1, 1, high).contain(number):
@@ -131,6 +171,7 @@ def check_identifier(parameter: str, value: Any) -> str | None:
 
 def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Tags to store: strings, keys of 1 to 128 characters, values of at most 256 (QUE-28)."""
+    check_type("tags", tags, Mapping, "a mapping")
     for key, value in tags.items():
         if not isinstance(key, str) or not 1 <= len(key) <= 128:
             raise InvalidParameterValue("Tag keys must be between 1 and 128 characters in length.")
@@ -146,7 +187,7 @@ def _argument(
 ) -> int:
     """A duration within its attribute's range, in microseconds; with ``zero``, 0 is accepted too."""
     try:
-        micros = parse_micros(value)
+        micros = duration_micros(value)
     except (TypeError, ValueError):
         raise _refused(value, parameter, reason) from None
     if micros % MICROS and not attributes.fractions_allowed(field):
@@ -157,5 +198,5 @@ def _argument(
 
 
 def _refused(value: Any, parameter: str, reason: str) -> InvalidParameterValue:
-    shown = as_text(seconds(parse_micros(value))) if isinstance(value, timedelta) else value
+    shown = as_text(seconds(duration_micros(value))) if isinstance(value, timedelta) else value
     return InvalidParameterValue.of(shown, parameter, reason)

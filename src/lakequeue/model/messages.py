@@ -33,7 +33,7 @@ from lakequeue.errors import (
     cmq_code_of,
     coded_for,
 )
-from lakequeue.model.arguments import check_delay, check_identifier
+from lakequeue.model.arguments import check_delay, check_identifier, check_mapping
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Duration, to_micros
 
@@ -354,6 +354,7 @@ def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dic
     Raises:
         InvalidParameterValue: a name, type or value is malformed, or there are more than ten.
     """
+    check_mapping("attributes", attributes)
     if not attributes:
         return {}
     if len(attributes) > MAX_ATTRIBUTES:
@@ -527,6 +528,7 @@ def _not_for_this_queue(parameter: str, value: object) -> InvalidParameterValue:
 
 def _check_system_attributes(given: Mapping[str, Any] | None) -> dict[str, str]:
     """Accepts only the trace header, which does not count towards the size (SND-15)."""
+    check_mapping("system_attributes", given)
     checked = {}
     for name, value in (given or {}).items():
         if name != TRACE_HEADER:

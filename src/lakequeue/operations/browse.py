@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import heapq
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, partial
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 ROWS = 4096
 """Maximum number of messages in the first batch."""
+PAGE = 256
+"""Messages of an export in memory beside its batches."""
 GROWTH = 4
 """Factor by which the batches of a long search may grow."""
 BYTES = 8 * 2**20
@@ -114,6 +117,23 @@ def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt |
         return found
 
 
+def export(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
+    """All messages of a queue that meet a condition, by time of sending, in bounded memory.
+
+    What is stored throughout appears once; what is sent or deleted meanwhile may appear.
+    """
+    condition = predicate(where, interrupt)
+    by_shard = [_found(batches(queue, shard, ROWS), condition) for shard in queue.shards]
+    merged = heapq.merge(*by_shard, key=lambda message: message.sent_at)
+    while True:
+        with queue.service("export") as call:  # one record a page: the caller may call other verbs in between
+            page = list(islice(merged, PAGE))
+            call.messages = len(page)
+        if not page:
+            return
+        yield from page
+
+
 def peek_history(
     queue: OpenQueue, since: datetime, condition: Predicate | None, limit: int
 ) -> list[PeekedMessage]:
@@ -144,7 +164,7 @@ def _search(queue: OpenQueue, predicate: Predicate | None, limit: int) -> Callab
 
 
 def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> list[PeekedMessage]:
-    return list(islice(heapq.merge(*by_shard, key=lambda message: message.sent_at), limit))
+    return list(islice(heapq.merge(*by_shard, key=lambda message: message.sent_at), min(limit, sys.maxsize)))
 
 
 def _found(browsed: Iterable[Batch], predicate: Predicate | None) -> Iterator[PeekedMessage]:
@@ -254,7 +274,7 @@ LOG_SCHEMA = pa.schema(
         layout.MESSAGES.field(name)
         for name in (
             *("message_id", "body", "message_attributes", "group_id", "dedup_id", "sent_at", "delay_seconds"),
-            *("source_queue", "source_receive_count", "first_sent_at"),
+            *("source_queue", "source_receive_count", "first_sent_at", "trace_header"),
         )
     ]
 )

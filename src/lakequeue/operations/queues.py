@@ -37,7 +37,7 @@ def create(
     validate_name(name, rules, wanted.fifo)
     if profile_name:
         given["profile"] = profile_name
-    checked_tags = check_tags(dict(tags or {}))
+    checked_tags = check_tags({} if tags is None else tags)
     with coded_for(rules.name), logged("create_queue", name), root.storage_errors(), root.lock:
         root.prepare()
         races = Races(ATTEMPTS)

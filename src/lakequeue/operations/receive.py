@@ -26,10 +26,11 @@ from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.operations import move
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, visibility
+from lakequeue.runtime.off_loop import OffLoop, in_loop_threads
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, settle
 from lakequeue.runtime.waiters import Waiter
-from lakequeue.shard.commands import Claim, ClaimResult
+from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease
 from lakequeue.storage.engines.failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
@@ -74,6 +75,31 @@ class _Poll:
     attribute_names: Sequence[str]
 
 
+@attrs.frozen
+class _Found:
+    """What a receive answers: its messages, and the claims that it made for them."""
+
+    messages: list[Message]
+    queue: OpenQueue
+    claims: Parts
+
+
+def _release(step: _Found | datetime) -> None:
+    """Makes visible at once what a receive claimed, if nobody gets the answer.
+
+    A repeated attempt claimed nothing: an earlier answer has the same receipts (ATT-3).
+    """
+    if not isinstance(step, _Found):
+        return
+    for shard, claimed in step.claims:
+        spans = [(span.first, span.last) for span in claimed.spans]
+        try:
+            step.queue.command(shard, LeaseRelease(claimed.lease_id, spans))
+        except Exception as error:
+            name, reason = step.queue.name, first_line(error)
+            _log.warning("messages of %s stay in flight until their visibility timeout: %s", name, reason)
+
+
 def receive(queue: OpenQueue, request: Request) -> list[Message]:
     """Receives messages; waits in this thread for the first message."""
     with queue.service("receive") as call, queue.root.clock.participant():
@@ -82,15 +108,18 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
         woken = request.interrupt.waking(wake.set) if request.interrupt else nullcontext()
         with _waiting(queue, poll, wake.set) as waiter, woken:
             for step in _polls(queue, poll, waiter, wake.clear):
-                if isinstance(step, list):
-                    call.messages = len(step)
-                    return step
+                if isinstance(step, _Found):
+                    call.messages = len(step.messages)
+                    return step.messages
                 queue.root.clock.wait(step, wake)
     raise AssertionError("a poll ends with a result")
 
 
-async def receive_async(queue: OpenQueue, request: Request) -> list[Message]:
-    """``receive`` for asyncio: no thread is held while it waits."""
+async def receive_async(queue: OpenQueue, request: Request, off_loop: OffLoop = in_loop_threads) -> list[Message]:
+    """``receive`` for asyncio: no thread is held while it waits.
+
+    When it is cancelled, the messages that it claimed, or is claiming, become visible again.
+    """
     loop = asyncio.get_running_loop()
     with queue.service("receive") as call, queue.root.clock.participant():
         poll = _checked(queue, request)
@@ -104,10 +133,10 @@ async def receive_async(queue: OpenQueue, request: Request) -> list[Message]:
             polls = _polls(queue, poll, waiter, lambda: None)
             while True:
                 wake.clear()
-                step = await asyncio.to_thread(next, polls)
-                if isinstance(step, list):
-                    call.messages = len(step)
-                    return step
+                step = await off_loop(lambda: next(polls), _release)
+                if isinstance(step, _Found):
+                    call.messages = len(step.messages)
+                    return step.messages
                 await queue.root.clock.wait_async(step, wake)
 
 
@@ -203,7 +232,7 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
 
 def _polls(
     queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]
-) -> Iterator[list[Message] | datetime]:
+) -> Iterator[_Found | datetime]:
     """Polls until there are messages: yields instants to wait for, and finally the messages.
 
     It calls ``clear`` before each poll, so that later changes wake the waiter. A receive without a wait needs no
@@ -228,7 +257,7 @@ def _polls(
             if refusal and not messages and (poll.refuse_late or deadline <= started):
                 raise refusal
             _count(queue, messages)
-            yield messages
+            yield _Found(messages, queue, [part for part in parts if part[1].lease_id == lease_id])
             return
         if waiter is not None and not waiter.first and poll.attempt_id is None:
             yield from_micros(min(deadline, now + UNWOKEN * longest))

@@ -50,6 +50,9 @@ class PeekedMessage:
     group_id: str | None = None
     source_queue: str | None = None
     """Name of the queue that it was moved from (DLQ-4)."""
+    dedup_id: str | None = None
+    trace_header: str | None = None
+    """``AWSTraceHeader`` of its send (SND-15)."""
 
 
 def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
@@ -110,4 +113,6 @@ def peeked_message(row: Mapping[str, Any], state: MessageState, run: Run) -> Pee
         _attributes(row),
         row["group_id"],
         None if row["source_queue"] is None else row["source_queue"].rpartition(":")[2],
+        row["dedup_id"],
+        row["trace_header"],
     )

@@ -97,7 +97,7 @@ _RUN_FIELDS = (
     "first_received_at",
 )
 _RUN = f"STRUCT<{', '.join(f'{name}: {_RUNS[name]}' for name in _RUN_FIELDS)}>"
-_MESSAGE_FIELDS = browse.LOG_SCHEMA.names
+_MESSAGE_FIELDS = [name for name in browse.LOG_SCHEMA.names if name != "trace_header"]
 
 
 def _later(instant: str, seconds: str) -> str:

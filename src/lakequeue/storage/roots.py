@@ -21,9 +21,11 @@ def root_of(given: str | os.PathLike[str]) -> str:
     """The root that a user names, as an absolute local path or a URI, without a trailing slash.
 
     Raises:
-        InvalidParameterValue: the libraries below cannot work in such a directory.
+        InvalidParameterValue: it is no path, or the libraries below cannot work in such a directory.
     """
-    text = os.fspath(given)
+    text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text:
+        raise _refused(given, "Must be a path or URI")
     if text.startswith("file:"):
         parts = urlsplit(text, allow_fragments=False)
         if parts.netloc not in ("", "localhost"):
@@ -87,5 +89,5 @@ def spark_uri(path: str) -> str:
     return re.sub("^s3://", "s3a://", path)
 
 
-def _refused(root: str, reason: str) -> InvalidParameterValue:
+def _refused(root: object, reason: str) -> InvalidParameterValue:
     return InvalidParameterValue.of(repr(root), "root", f"{reason}.")

@@ -10,6 +10,7 @@ import binascii
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import attrs
@@ -190,11 +191,20 @@ def write_sorted(
 
 def write_file(messages: Folder, path: str, staging: Staging, rows: Iterable[pa.RecordBatch]) -> DataFile:
     """Writes numbered rows as a file of ``messages``, in the order given."""
-    position = 0
-    with messages.writer(path) as output, staged_files.parquet_writer(output) as target:
+    position, writing = 0, None
+    with (
+        messages.writer(path) as output,
+        staged_files.parquet_writer(output) as target,
+        ThreadPoolExecutor(1) as thread,  # compresses a piece while the next one is checked
+    ):
         for piece in rows:
-            target.write_table(_stored(piece, position, staging), row_group_size=len(piece))
+            table = _stored(piece, position, staging)
+            if writing is not None:
+                writing.result()
+            writing = thread.submit(target.write_table, table, row_group_size=len(piece))
             position += len(piece)
+        if writing is not None:
+            writing.result()
     return staged_files.described(messages, path, messages.size(path))
 
 

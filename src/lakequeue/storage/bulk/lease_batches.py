@@ -6,8 +6,10 @@ options.
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +75,7 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 def read_places(
     store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The messages at places in one file, a batch for each row group; holds one row group at a time.
+    """The messages at places in one file, a batch for each row group; holds two row groups at a time.
 
     Args:
         store: the root's storage.
@@ -87,15 +89,28 @@ def read_places(
     wanted = [name for name in _STORED if name in schema.names]
     if "sent_at" in schema.names:
         wanted += _SENT_AT
-    with folder.parquet(name, places[0].size or folder.size(name)) as file:
-        for group, parts in _row_groups(file, places):
-            rows = file.read_row_group(group, columns=["position", *wanted], use_threads=False)
-            if len(parts) == 1:
-                rows = rows.slice(parts[0].start, parts[0].rows)
-            else:
-                rows = rows.take(np.concatenate([np.arange(part.start, part.stop) for part in parts]))
-            found = _Rows(rows.combine_chunks(), parts, lease)
-            yield pa.record_batch([found.column(field) for field in schema], schema=schema)
+
+    def read() -> Iterator[_Rows]:
+        with folder.parquet(name, places[0].size or folder.size(name)) as file:
+            for group, parts in _row_groups(file, places):
+                rows = file.read_row_group(group, columns=["position", *wanted], use_threads=False)
+                if len(parts) == 1:
+                    rows = rows.slice(parts[0].start, parts[0].rows)
+                else:
+                    rows = rows.take(np.concatenate([np.arange(part.start, part.stop) for part in parts]))
+                yield _Rows(rows.combine_chunks(), parts, lease)
+
+    for found in _ahead(read()):
+        yield pa.record_batch([found.column(field) for field in schema], schema=schema)
+
+
+def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
+    """The items, of which a thread makes the next one meanwhile."""
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, items, None)
+            yield item
 
 
 class _Part(NamedTuple):
@@ -169,9 +184,12 @@ def _receipt_handles(offsets: npt.NDArray[np.int64], shard: int, lease: LeaseCol
     """``HandleSigner.sign`` for many offsets: the digest of what all handles begin with is computed once."""
     before, after = f"{lease.key}-{shard}-", f"-{lease.lease_id}"
     begun, ending = hashlib.sha256((lease.lease_key + before).encode()), after.encode()
-    handles = []
+    digests = []
     for offset in offsets.tolist():
         digest = begun.copy()
         digest.update(b"%d%b" % (offset, ending))
-        handles.append(f"{before}{offset}{after}-{digest.hexdigest()[:MAC_LENGTH]}")
-    return pa.array(handles, pa.string())
+        digests.append(digest.digest()[: MAC_LENGTH // 2])
+    macs = pa.py_buffer(binascii.hexlify(b"".join(digests)))
+    ends = pa.py_buffer(np.arange(0, len(macs) + 1, MAC_LENGTH, dtype=np.int32))
+    signed = pa.StringArray.from_buffers(len(offsets), ends, macs)
+    return pc.binary_join_element_wise(before, pa.array(offsets).cast(pa.string()), f"{after}-", signed, "")

@@ -1,48 +1,12 @@
 // Actions that change a queue. Each opens a dialog that says what will happen, to which queue and how many messages.
 
 import { get, post, queuePath } from "./api.js";
-import { count, el, instant, localValue, number, setText, show, toast, zone } from "./dom.js";
+import { ask, field, typedName } from "./dialog.js";
+import { count, duration, el, instant, localValue, number, offset, setText, show, zone } from "./dom.js";
 
 const STEP = 1_000; // messages that one redrive request moves
 const MARGIN = 5_000; // in ms; the earliest instant advances while the user reads
 const TYPES = ["String", "Number", "Binary"];
-
-// Opens a dialog with a form. `go` does the work and returns a message; the dialog shows its error.
-function ask({ title, parts, button, style = "first", go, reload }) {
-  const fault = el("p", { class: "trouble", role: "alert", hidden: true });
-  const confirm = el("button", { type: "submit", class: style }, button);
-  const cancel = el("button", { type: "button", click: () => dialog.close() }, "Cancel");
-  const form = el("form", { method: "dialog", submit }, el("h2", { id: "asked" }, title), parts, fault, el("p", { class: "buttons" }, confirm, cancel));
-  const dialog = el("dialog", { "aria-labelledby": "asked", close: () => dialog.remove() }, form);
-  document.body.append(dialog);
-  dialog.showModal();
-
-  function showError(error) {
-    setText(fault, error?.message ?? "");
-    show(fault, Boolean(error));
-  }
-
-  async function submit(event) {
-    event.preventDefault();
-    if (confirm.disabled) return;
-    confirm.disabled = true;
-    showError(null);
-    try {
-      toast(await go());
-      dialog.close();
-      reload();
-    } catch (error) {
-      confirm.disabled = false;
-      showError(error);
-    }
-  }
-
-  return { dialog, confirm, showError };
-}
-
-function field(label, input, hint) {
-  return el("label", { class: "field" }, el("span", {}, label), input, hint ? el("small", {}, hint) : null);
-}
 
 export function destinations(found) {
   return found.destinations.map(({ queue, messages }) => `${count(messages, "message")} to ${queue}`).join(", ");
@@ -103,7 +67,7 @@ export function send(queue, reload) {
 }
 
 export async function purge(queue, reload) {
-  const typed = el("input", { type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false", input: check });
+  const typed = typedName(check);
   const what = el("p", { class: "what" }, "Counting…");
   const { dialog, confirm, showError } = ask({
     title: `Purge ${queue.name}?`,
@@ -146,7 +110,7 @@ export async function purge(queue, reload) {
 
 export function rewind(queue, reload) {
   const earliest = Date.parse(queue.min_rewind_time) + MARGIN;
-  const to = el("input", { type: "datetime-local", step: "0.001", required: true, input: preview, min: localValue(earliest) });
+  const to = el("input", { type: "datetime-local", name: "to", step: "0.001", required: true, input: preview, min: localValue(earliest) });
   const what = el("p", { class: "what", "aria-live": "polite" }, "Choose an instant.");
   const pick = (label, ago) => el("button", { type: "button", class: "small", click: () => choose(ago) }, label);
   const { confirm, showError } = ask({
@@ -186,7 +150,7 @@ export function rewind(queue, reload) {
     try {
       const found = await get(queuePath(queue.name, "/rewind"), { to: chosen() });
       if (turn !== asked) return;
-      const since = zone() === "UTC" ? `${instant(found.to)} UTC` : `${instant(found.to)} (${found.to})`;
+      const since = `${instant(found.to)} ${offset(found.to)}`;
       what.replaceChildren(
         el("strong", {}, count(found.messages, "deleted message")),
         ` of ${queue.name} sent at ${since} or later will be visible in ${queue.name} again, in the old order. Messages that are waiting or in flight do not change.`,
@@ -206,6 +170,7 @@ export function rewind(queue, reload) {
 export function redrive(queue, reload) {
   const where = el("input", {
     type: "text",
+    name: "where",
     class: "code",
     placeholder: "empty: all messages",
     autocomplete: "off",
@@ -289,4 +254,82 @@ export function redrive(queue, reload) {
     }
     return `${count(moved, "message")} of ${queue.name} moved.`;
   }
+}
+
+// What became of chosen messages, in one line.
+function told(done, verb) {
+  const stayed = Object.entries(done.stayed).map(([state, each]) => `${number(each)} ${each === 1 ? "stays" : "stay"} ${state.replace("_", " ")}`);
+  const gone = done.missing ? [`${number(done.missing)} no longer there`] : [];
+  return `${[`${count(done.messages, "message")} ${verb}`, ...stayed, ...gone].join("; ")}.`;
+}
+
+function ids(chosen) {
+  return chosen.map((message) => message.id);
+}
+
+function having(chosen, ...states) {
+  return chosen.filter((message) => states.includes(message.state)).length;
+}
+
+export function deleteMessages(queue, chosen, reload) {
+  const visible = having(chosen, "visible");
+  const others = chosen.length - visible;
+  const range = Number(queue.attributes.RewindSeconds ?? 0);
+  ask({
+    title: `Delete ${count(chosen.length, "message")} of ${queue.name}?`,
+    parts: [
+      el(
+        "p",
+        { class: "what" },
+        el("strong", {}, count(visible, "visible message")),
+        ` will be deleted${range ? `; a rewind can restore what was sent in the last ${duration(range)}` : " for good"}.`,
+      ),
+      others ? el("p", {}, `${count(others, "other message")} will stay: only visible messages can be deleted, and what is in flight belongs to its consumer.`) : null,
+    ],
+    button: `Delete ${count(visible, "message")}`,
+    style: "danger",
+    go: async () => told(await post(queuePath(queue.name, "/messages/delete"), { ids: ids(chosen) }), "deleted"),
+    reload,
+  });
+}
+
+export function makeVisible(queue, chosen, reload) {
+  const delayed = having(chosen, "delayed");
+  const taken = having(chosen, "in_flight");
+  const also = el("input", { type: "checkbox", name: "in_flight", change: update });
+  const { confirm } = ask({
+    title: `Make messages of ${queue.name} visible?`,
+    parts: [
+      el("p", { class: "what" }, el("strong", {}, count(delayed, "delayed message")), " will be visible at once."),
+      taken ? el("label", { class: "check" }, also, el("span", {}, `Also ${count(taken, "message")} in flight`)) : null,
+      taken ? el("p", { class: "quiet" }, `${taken === 1 ? "Its consumer is not told and goes" : "Their consumers are not told and go"} on; another one may receive ${taken === 1 ? "it" : "them"} meanwhile.`) : null,
+    ],
+    button: "Make visible",
+    go: async () =>
+      told(await post(queuePath(queue.name, "/messages/visible"), { ids: ids(chosen), in_flight: also.checked }), "made visible"),
+    reload,
+  });
+  update();
+
+  function update() {
+    confirm.disabled = !delayed && !also.checked;
+  }
+}
+
+export function redriveMessages(queue, chosen, reload) {
+  const letters = chosen.filter((message) => message.state === "visible" && message.source_queue !== null);
+  const places = [...new Set(letters.map((message) => message.source_queue))].sort();
+  ask({
+    title: `Redrive ${count(letters.length, "message")} of ${queue.name}?`,
+    parts: [
+      el("p", { class: "what" }, el("strong", {}, count(letters.length, "visible dead letter")), ` will go back to ${places.join(", ")}, as sent now and never received.`),
+      letters.length < chosen.length ? el("p", {}, `${count(chosen.length - letters.length, "other message")} will stay.`) : null,
+    ],
+    button: `Move ${count(letters.length, "message")}`,
+    go: async () => {
+      const done = await post(queuePath(queue.name, "/redrive"), { ids: ids(letters) });
+      return `${count(done.messages, "message")} of ${queue.name} moved.`;
+    },
+    reload,
+  });
 }

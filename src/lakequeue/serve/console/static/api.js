@@ -1,4 +1,5 @@
-// Requests to the console API. Every failure is an Error with a message of one line.
+// Requests to the console API. Every failure is an Error with a message of one line; a refusal also has the code, and
+// the field that it is about where that is known.
 
 const TIMEOUT = 120_000;
 
@@ -35,6 +36,7 @@ async function ask(url, { signal, ...options }) {
       response ? `The server answered ${response.status} without a reason.` : "The server does not answer.",
     );
   }
-  if (!response.ok) throw new Error(answer.message ?? `The server answered ${response.status}.`);
-  return answer;
+  if (response.ok) return answer;
+  const error = new Error(answer.message ?? `The server answered ${response.status}.`);
+  throw Object.assign(error, { code: answer.code, field: answer.field });
 }

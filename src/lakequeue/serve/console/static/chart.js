@@ -1,6 +1,6 @@
 // Depth over time: a sparkline for the list of queues, a chart with axes for the page of a queue.
 
-import { clockTime, el, number, setText, svg } from "./dom.js";
+import { clockTime, el, number, offset, setText, svg } from "./dom.js";
 
 const WIDTH = 120;
 const HEIGHT = 24;
@@ -37,6 +37,7 @@ const SERIES = [
   ["in_flight", "in flight"],
   ["delayed", "delayed"],
 ];
+const SHORTEST = 12_000; // ms that the axis spans at least
 const TALL = 168;
 const LEFT = 52;
 const RIGHT = 10;
@@ -64,7 +65,9 @@ export function chart() {
     picture.setAttribute("viewBox", `0 0 ${width} ${TALL}`);
     picture.setAttribute("height", TALL);
     const end = points.length ? points.at(-1).at : 0;
-    const begin = end - hours * 3_600_000;
+    // what is known of a young queue fills the width
+    const begin = Math.max(end - hours * 3_600_000, Math.min(points[0]?.at ?? 0, end - SHORTEST));
+    const seconds = end - begin < 600_000;
     const top = roundUp(Math.max(1, ...points.flatMap((point) => SERIES.map(([name]) => point[name]))));
     const x = (when) => LEFT + ((when - begin) / (end - begin)) * (width - LEFT - RIGHT);
     const y = (value) => TALL - BOTTOM - (value / top) * (TALL - TOP - BOTTOM);
@@ -75,12 +78,12 @@ export function chart() {
         svg("text", { class: "tick", x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, number(value)),
       );
     }
-    const ticks = width < 560 ? 3 : 6;
+    const ticks = width < 560 ? 2 : 6;
     for (let tick = 0; points.length && tick <= ticks; tick++) {
       const when = begin + ((end - begin) * tick) / ticks;
       const anchor = tick === ticks ? "end" : tick === 0 ? "start" : "middle";
       parts.push(
-        svg("text", { class: "tick", x: x(when), y: TALL - 6, "text-anchor": anchor }, clockTime(when, hours > 24)),
+        svg("text", { class: "tick", x: x(when), y: TALL - 6, "text-anchor": anchor }, clockTime(when, end - begin > 86_400_000, seconds)),
       );
     }
     const drawn = points.length === 1 ? [{ ...points[0], at: end - (end - begin) / 60 }, ...points] : points;
@@ -106,7 +109,7 @@ export function chart() {
 
   function showPoint(point, where) {
     SERIES.forEach(([name], index) => setText(values[index], point ? number(point[name]) : ""));
-    setText(at, where === undefined || !point ? "" : clockTime(point.at, true));
+    setText(at, where === undefined || !point ? "" : `${clockTime(point.at, true, true)} ${offset(point.at)}`);
     rule?.setAttribute("x1", where ?? -9);
     rule?.setAttribute("x2", where ?? -9);
   }

@@ -53,7 +53,8 @@ async function refresh(shown) {
     const answer = await shown.view.update();
     if (shown !== current) return;
     show(fault, false);
-    setText(about, [answer.region, answer.caller === "-" ? null : answer.caller].filter(Boolean).join(" · "));
+    const parts = answer === null ? [] : [answer.root, answer.region, answer.caller === "-" ? null : answer.caller];
+    about.replaceChildren(...parts.filter(Boolean).map((part, index) => el("span", index ? {} : { class: "code", title: `Root: ${part}` }, part)));
   } catch (error) {
     if (shown !== current || shown.leaving.signal.aborted) return;
     setText(fault, error.message);

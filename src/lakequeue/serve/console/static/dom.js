@@ -16,7 +16,7 @@ function build(node, properties, children) {
     else if (value === true) node.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return node;
 }
 
@@ -89,6 +89,30 @@ function two(value) {
   return String(value).padStart(2, "0");
 }
 
+// Marks the field of a form that an error is about, if it is about one; without an error, none.
+export function markField(form, error) {
+  for (const input of form.elements) {
+    if (!input.name) continue;
+    if (error?.field === input.name) input.setAttribute("aria-invalid", "true");
+    else input.removeAttribute("aria-invalid");
+  }
+}
+
+// Where the page cannot use the clipboard, as over HTTP from elsewhere, the browser's older way works.
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = el("textarea", { class: "unseen", "aria-hidden": "true" });
+    area.value = text;
+    (document.querySelector("dialog[open]") ?? document.body).append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    if (!done) throw new Error("The browser does not let this page copy.");
+  }
+}
+
 // In the time zone of the browser; the title has the same instant in UTC.
 export function instant(text) {
   const at = new Date(text);
@@ -96,13 +120,21 @@ export function instant(text) {
   return `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
 
-export function clockTime(milliseconds, withDay) {
+export function clockTime(milliseconds, withDay, withSeconds) {
   const text = instant(milliseconds);
-  return withDay ? text.slice(5, 16) : text.slice(11, 16);
+  return text.slice(withDay ? 5 : 11, withSeconds ? 19 : 16);
 }
 
 export function time(text) {
-  return text ? el("time", { datetime: text, title: text }, instant(text)) : "–";
+  return text ? el("time", { datetime: text, title: `${text} (UTC)` }, `${instant(text)} ${offset(text)}`) : "–";
+}
+
+// The time zone at an instant, as UTC+01:00.
+export function offset(text) {
+  const minutes = -new Date(text).getTimezoneOffset();
+  if (!minutes) return "UTC";
+  const left = Math.abs(minutes);
+  return `UTC${minutes < 0 ? "−" : "+"}${two(Math.floor(left / 60))}:${two(left % 60)}`;
 }
 
 // The value of a datetime-local field.

@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { sparkline } from "./chart.js";
 import { count, duration, el, number, Rows, setText, show } from "./dom.js";
+import { createQueue } from "./queues.js";
 
 const COLUMNS = [
   ["name", "Queue"],
@@ -35,6 +36,7 @@ export function list(signal, reload) {
   });
   search.value = kept.text;
   const summary = el("p", { class: "summary" });
+  const create = el("button", { type: "button", class: "first", hidden: true, click: createQueue }, "Create queue…");
   const span = el("span");
   const heads = COLUMNS.map(([key, label]) => {
     const button = el("button", { type: "button", class: "sort", click: () => sortBy(key) }, label);
@@ -55,7 +57,7 @@ export function list(signal, reload) {
   const root = el(
     "section",
     {},
-    el("div", { class: "head" }, el("h1", {}, "Queues"), summary, el("div", { class: "tools" }, search)),
+    el("div", { class: "head" }, el("h1", {}, "Queues"), summary, el("div", { class: "tools" }, search, create)),
     el("div", { class: "scroll" }, table),
     empty,
     pager,
@@ -124,6 +126,7 @@ export function list(signal, reload) {
       last = await get("queues", { text: kept.text, after: kept.after }, signal);
       deadLetterQueues = new Set(last.queues.map((queue) => queue.dead_letter_queue));
       setText(span, `${last.hours} h`);
+      show(create, last.may.CreateQueue);
       render();
       const sum = (key) => last.queues.reduce((total, queue) => total + (queue.counts?.[key] ?? 0), 0);
       const here = last.total > last.queues.length ? `, ${number(last.queues.length)} on this page` : "";

@@ -1,8 +1,9 @@
 // A list of messages with filters, for stored and for deleted messages.
 
 import { get, queuePath } from "./api.js";
-import { count, el, instant, number, Rows, setText, show, time, zone } from "./dom.js";
+import { count, el, instant, markField, number, offset, Rows, setText, show, time, zone } from "./dom.js";
 import { queueLink } from "./list.js";
+import { selection } from "./selection.js";
 
 const STATES = [
   ["", "Any state"],
@@ -34,9 +35,12 @@ export function messages(name, listName, signal, reload) {
   });
   const clear = el("button", { type: "reset" }, "Clear");
   const form = el("form", { class: "filters", submit: apply, reset: () => setTimeout(apply) }, deleted ? since : state, text, where, el("button", { type: "submit" }, "Apply"), clear);
+  const fault = el("p", { class: "trouble", id: "wrong", role: "alert", hidden: true });
+  where.setAttribute("aria-describedby", "wrong");
   const note = el("p", { class: "note" });
   const more = el("button", { type: "button", click: () => ((limit = MAX_MESSAGES), reload()) }, `Show up to ${MAX_MESSAGES}`);
   const body = el("tbody");
+  const chosen = selection(name, listName, signal, reload);
   const heads = ["Sent", deleted ? null : "State", deleted ? null : "Received", "Group", "Body"].filter(Boolean);
   const table = el(
     "table",
@@ -44,11 +48,11 @@ export function messages(name, listName, signal, reload) {
     el(
       "thead",
       {},
-      el("tr", {}, el("th", { class: "toggle" }, el("span", { class: "unseen" }, "Details")), heads.map((label) => el("th", { scope: "col", class: label === "Received" ? "number" : "" }, label))),
+      el("tr", {}, el("th", { class: "pick" }, chosen.all), el("th", { class: "toggle" }, el("span", { class: "unseen" }, "Details")), heads.map((label) => el("th", { scope: "col", class: `at-${label.toLowerCase()}${label === "Received" ? " number" : ""}` }, label === "Sent" ? `Sent, ${offset(Date.now())}` : label))),
     ),
     body,
   );
-  const root = el("div", {}, form, el("div", { class: "scroll" }, table), el("p", { class: "pager" }, note, more));
+  const root = el("div", {}, form, fault, chosen.node, el("div", { class: "scroll" }, table), el("p", { class: "pager" }, note, more));
   const rows = new Rows(body, (message) => message.id, row);
   let applied = {};
   let limit = PAGE_SIZE;
@@ -67,17 +71,18 @@ export function messages(name, listName, signal, reload) {
   function row(first) {
     let message = first;
     let open = false;
-    const details = el("td", { colspan: heads.length + 1 });
+    const details = el("td", { colspan: heads.length + 2 });
     const below = el("tr", { class: "details", hidden: true }, details);
     const toggle = el("button", { type: "button", class: "toggle", "aria-expanded": "false", "aria-label": `Details of ${first.id}`, click: toggleDetails });
     const cells = heads.map((label) => el("td", { class: label === "Received" ? "number" : `at-${label.toLowerCase()}`, "data-label": label }));
     const cell = Object.fromEntries(heads.map((label, index) => [label, cells[index]]));
     const mark = el("span", { class: "state" });
     cell.State?.append(mark);
-    const node = el("tr", { class: "message" }, el("td", { class: "toggle" }, toggle), cells);
+    const box = chosen.box(first.id);
+    const node = el("tr", { class: "message" }, el("td", { class: "pick" }, box), el("td", { class: "toggle" }, toggle), cells);
     node.addEventListener("click", (event) => {
       // selecting text is not a click on the row
-      if (!event.target.closest("a, button") && !String(getSelection())) toggleDetails();
+      if (!event.target.closest("a, button, .pick") && !String(getSelection())) toggleDetails();
     });
     let shown = null;
 
@@ -98,6 +103,7 @@ export function messages(name, listName, signal, reload) {
         message = newest;
         if (cell.Sent.title !== newest.sent_at) {
           cell.Sent.title = newest.sent_at;
+          cell.Sent.dataset.zone = offset(newest.sent_at);
           setText(cell.Sent, instant(newest.sent_at));
         }
         setText(mark, newest.state.replace("_", " "));
@@ -113,9 +119,22 @@ export function messages(name, listName, signal, reload) {
   return {
     root,
     focus: text,
-    async update() {
-      const found = await get(queuePath(name, `/${listName}`), { ...applied, limit }, signal);
+    async update(queue) {
+      let found = { messages: [], more: false };
+      let wrong = null;
+      try {
+        found = await get(queuePath(name, `/${listName}`), { ...applied, limit }, signal);
+      } catch (error) {
+        if (!error.field) throw error;
+        wrong = error;
+      }
+      // what was shown does not belong to a condition that is none
+      setText(fault, wrong?.message ?? "");
+      show(fault, wrong !== null);
+      markField(form, wrong);
       rows.show(found.messages);
+      chosen.update(queue, found.messages);
+      show(note, wrong === null);
       const filtered = Object.values(applied).some(Boolean);
       const kind = deleted ? "deleted message" : "message";
       const none = filtered ? `No ${kind} passes the filters.` : deleted ? "No deleted message can be rewound." : "The queue is empty.";
@@ -198,7 +217,7 @@ function detail(name, listName, first, signal) {
     node: el("div", { class: "detail" }, facts, values, body, fault, el("p", { class: "buttons" }, whole, pretty)),
     update(newest) {
       setText(state, newest.state.replace("_", " "));
-      setText(visible, newest.visible_at ? instant(newest.visible_at) : "–");
+      setText(visible, newest.visible_at ? `${instant(newest.visible_at)} ${offset(newest.visible_at)}` : "–");
       setText(received, newest.receive_count === 1 ? "once" : count(newest.receive_count, "time"));
     },
   };

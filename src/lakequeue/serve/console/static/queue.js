@@ -3,9 +3,10 @@
 import { destinations, purge, redrive, rewind, send } from "./actions.js";
 import { get, queuePath } from "./api.js";
 import { chart } from "./chart.js";
-import { count, duration, el, instant, number, setText, show, time } from "./dom.js";
+import { count, duration, el, instant, number, offset, setText, show, time } from "./dom.js";
 import { queueLink } from "./list.js";
 import { messages } from "./messages.js";
+import { changeQueue, deleteQueue } from "./queues.js";
 
 const TILES = [
   ["visible", "Visible"],
@@ -36,26 +37,30 @@ export function queue(name, tab, signal, reload) {
     el("button", { type: "button", "aria-pressed": String(value === hours), click: () => span(value) }, label),
   );
   const act = (label, action, open, style = "") =>
-    [el("button", { type: "button", class: style, disabled: true, click: () => open(last, reload) }, label), action];
+    [el("button", { type: "button", class: style, hidden: true, click: () => open(last, reload) }, label), action];
   const actions = [
     act("Send…", "SendMessage", send, "first"),
     act("Redrive…", "StartMessageMoveTask", redrive),
     act("Rewind…", "Rewind", rewind),
     act("Purge…", "PurgeQueue", purge, "danger"),
+    act("Delete…", "DeleteQueue", deleteQueue, "danger"),
   ];
   const tabs = TABS.map(([key, label]) =>
     el("a", { href: `#/q/${encodeURIComponent(name)}/${key}`, "aria-current": key === tab ? "page" : false }, label),
   );
+  const rates = el("p", { class: "rates" });
+  const missing = el("div", { class: "empty", role: "alert", hidden: true }, el("p", {}, `There is no queue named ${name}.`), el("p", {}, el("a", { href: "#/" }, "All queues")));
   const part = { messages: listOf, history: listOf, "dead-letters": deadLetters, attributes }[tab]();
-  const root = el(
-    "section",
+  const page = el(
+    "div",
     {},
     el("div", { class: "head" }, el("h1", { title: name }, name), badges, el("div", { class: "tools" }, actions.map(([button]) => button))),
     el("dl", { class: "tiles" }, TILES.map(([, label], index) => el("div", {}, el("dt", {}, label), values[index]))),
-    el("div", { class: "card" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node),
+    el("div", { class: "card" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node, rates),
     el("nav", { class: "tabs", "aria-label": "Parts of the queue" }, tabs),
     part.root,
   );
+  const root = el("section", {}, missing, page);
   let last = null;
 
   function listOf() {
@@ -69,9 +74,9 @@ export function queue(name, tab, signal, reload) {
           intro,
           newest.min_rewind_time === null
             ? "Rewind is off, because RewindSeconds is 0: deleted messages are gone for good."
-            : `${count(newest.counts.rewindable, "deleted message")} can be made visible again by a rewind, as far back as ${instant(newest.min_rewind_time)}.`,
+            : `${count(newest.counts.rewindable, "deleted message")} can be made visible again by a rewind, as far back as ${instant(newest.min_rewind_time)} ${offset(newest.min_rewind_time)}.`,
         );
-        if (newest.may.ReceiveMessage) await found.update();
+        if (newest.may.ReceiveMessage) await found.update(newest);
         else forbidden(found.root, "ReceiveMessage");
       },
     };
@@ -118,13 +123,14 @@ export function queue(name, tab, signal, reload) {
         sources.replaceChildren(...(newest.sources ?? []).map((source) => el("li", {}, queueLink(source))));
         show(none, !newest.sources?.length);
         if (newest.sources === null) setText(none, "This key may not do ListDeadLetterSourceQueues here.");
-        show(ask, newest.may.StartMessageMoveTask);
+        show(ask, offered("StartMessageMoveTask", newest));
       },
     };
   }
 
   function attributes() {
     const rows = el("tbody");
+    const change = el("button", { type: "button", hidden: true, click: () => changeQueue(last, reload) }, "Change attributes…");
     const tags = el("tbody");
     const none = el("p", { class: "quiet" });
     let known = "";
@@ -132,10 +138,11 @@ export function queue(name, tab, signal, reload) {
       root: el(
         "div",
         { class: "columns" },
-        el("div", { class: "card wide" }, el("h2", {}, "Attributes"), el("table", { class: "pairs" }, rows)),
+        el("div", { class: "card wide" }, el("h2", {}, "Attributes"), el("table", { class: "pairs" }, rows), el("p", { class: "buttons" }, change)),
         el("div", { class: "card" }, el("h2", {}, "Tags"), el("table", { class: "pairs" }, tags), none),
       ),
       async update(newest) {
+        show(change, newest.may.SetQueueAttributes);
         const settings = Object.entries(newest.attributes).filter(([key]) => !key.startsWith("ApproximateNumber"));
         const state = JSON.stringify([settings, newest.tags]);
         if (state === known) return; // so that a selection stays
@@ -147,6 +154,20 @@ export function queue(name, tab, signal, reload) {
         show(none, !tags.childElementCount);
       },
     };
+  }
+
+  function showRates(found) {
+    const parts = [["sent", "sent"], ["received", "received"], ["deleted", "deleted"]];
+    rates.replaceChildren(
+      ...(found === null
+        ? ["Rates are known after the server has seen the queue for a minute."]
+        : [
+            "Per minute: ",
+            ...parts.flatMap(([key, label]) => [el("b", {}, rate(found[key])), ` ${label}  `]),
+            el("span", {}, `over the last ${count(Math.round(found.minutes), "minute")}`),
+          ]),
+    );
+    rates.title = "Received: through this server. Deleted: also what expired or was purged.";
   }
 
   function span(value) {
@@ -161,7 +182,16 @@ export function queue(name, tab, signal, reload) {
     title: name,
     focus: part.focus,
     async update() {
-      last = await get(queuePath(name), {}, signal);
+      try {
+        last = await get(queuePath(name), {}, signal);
+      } catch (error) {
+        if (error.code !== "QueueDoesNotExist") throw error;
+        show(missing, true);
+        show(page, false);
+        return null;
+      }
+      show(missing, false);
+      show(page, true);
       TILES.forEach(([key], index) => {
         const value = last.counts[key];
         setText(values[index], key === "oldest_age" ? duration(value) : number(value));
@@ -173,10 +203,11 @@ export function queue(name, tab, signal, reload) {
         badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)));
       }
       for (const [button, action] of actions) {
-        const reason = refusal(action, last);
-        button.disabled = reason !== "";
-        button.title = reason;
+        show(button, offered(action, last));
+        button.disabled = action === "PurgeQueue" && empty(last.counts);
+        button.title = button.disabled ? "There is nothing to purge." : "";
       }
+      showRates(last.rates);
       await part.update(last);
       if (performance.now() - drawnAt > CHART_INTERVAL) {
         picture.update(await get(queuePath(name, "/points"), { hours }, signal));
@@ -187,10 +218,20 @@ export function queue(name, tab, signal, reload) {
   };
 }
 
-function refusal(action, queue) {
-  if (!queue.may[action]) return `This key may not do ${action} here.`;
-  if (action === "Rewind" && queue.min_rewind_time === null) return "Rewind is off: RewindSeconds is 0.";
-  return "";
+// Only what the key allows, and what can have an effect in this queue.
+function offered(action, queue) {
+  if (!queue.may[action]) return false;
+  if (action === "Rewind") return queue.min_rewind_time !== null;
+  if (action === "StartMessageMoveTask") return queue.sources === null || queue.sources.length > 0;
+  return true;
+}
+
+function empty(counts) {
+  return !(counts.visible || counts.in_flight || counts.delayed || counts.held || counts.rewindable);
+}
+
+function rate(value) {
+  return number(value < 10 ? Math.round(value * 10) / 10 : Math.round(value));
 }
 
 function forbidden(node, action) {

@@ -1,0 +1,391 @@
+"""Queues for asyncio: every verb of the synchronous classes under its name, as a coroutine.
+
+A receive holds no thread while it waits. All else is short work in storage, done in threads of the ``LakeQueue``;
+concurrent calls share commits, as those of threads do. Errors are those of the synchronous verbs.
+
+Cancelling: a call that has not begun never begins. One that has begun ends in its thread, so whether a cancelled
+send or change took effect is unknown. What a cancelled ``receive`` or ``lease`` claimed becomes visible again at
+once, or, if storage fails or the process dies, when its visibility timeout ends; the receive counts.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+
+import attrs
+
+from lakequeue import client as sync_client
+from lakequeue import lease as sync_lease
+from lakequeue import queue as sync_queue
+from lakequeue.model import messages
+from lakequeue.model.arguments import check_type, check_whole
+from lakequeue.model.clock import Clock, Duration
+from lakequeue.model.interrupts import Interrupt
+from lakequeue.operations import receive
+from lakequeue.renewal.policies import Renewal
+from lakequeue.runtime.off_loop import LoopThreads, OwnThreads
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["LakeQueue", "Lease", "Message", "Queue"]
+
+THREADS = 64
+"""Default number of threads: calls beyond it wait for a free one."""
+MOST_THREADS = 1_024
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+_Answer = TypeVar("_Answer")
+
+
+class _Face:
+    """A synchronous object, and the threads in which its verbs run."""
+
+    def __init__(self, sync: Any, threads: LoopThreads) -> None:
+        self._sync = sync
+        self._threads = threads
+
+    def __repr__(self) -> str:
+        return f"aio.{self._sync!r}"
+
+
+def _verb(
+    method: Callable[Concatenate[Any, _P], _Result], undo: Callable[[_Result], object] | None = None
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Result]]:
+    """The verb as a coroutine, with its signature; ``undo`` takes back what it did for a cancelled caller."""
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    async def verb(self: _Face, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        given = signature.bind(self._sync, *args, **kwargs)
+        if "interrupt" not in signature.parameters or given.arguments.get("interrupt") is not None:
+            return await self._threads(lambda: method(*given.args, **given.kwargs), undo)
+        given.arguments["interrupt"] = interrupt = Interrupt()
+        try:
+            return await self._threads(lambda: method(*given.args, **given.kwargs), undo)
+        except BaseException:
+            interrupt.set()  # ends a search that nobody waits for
+            raise
+
+    return verb
+
+
+def _answering(
+    method: Callable[Concatenate[Any, _P], _Result],
+    answer: Callable[[_Result, LoopThreads], _Answer],
+    undo: Callable[[_Result], object] | None = None,
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]]:
+    """The same for a verb whose result needs a face for asyncio."""
+    run = _verb(method, undo)
+
+    @functools.wraps(method)
+    async def verb(self: _Face, /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
+        return answer(await run(self, *args, **kwargs), self._threads)
+
+    return verb
+
+
+class Message(messages.Message):
+    """A received message whose verbs are coroutines; everything else is as in ``lakequeue.Message``."""
+
+    __slots__ = ()
+
+    async def delete(self) -> None:  # type: ignore[override]
+        """Deletes the message; see ``Queue.delete``."""
+        await messages.settler_of(self).delete(self.receipt_handle)
+
+    async def change_visibility(self, visibility_timeout: Duration) -> None:  # type: ignore[override]
+        """Makes the message visible in this many seconds, 0 at once; see ``Queue.change_visibility``."""
+        await messages.settler_of(self).change_visibility(self.receipt_handle, visibility_timeout)
+
+
+_FIELDS = [field.name for field in attrs.fields(messages.Message)]
+
+
+class Lease(_Face):
+    """``lakequeue.Lease`` for asyncio; get one from ``Queue.lease``."""
+
+    _sync: sync_lease.Lease
+
+    @property
+    def sync(self) -> sync_lease.Lease:
+        """The same lease, with verbs that block."""
+        return self._sync
+
+    @property
+    def message_count(self) -> int:
+        """Number of claimed messages."""
+        return self._sync.message_count
+
+    @property
+    def visible_at(self) -> datetime:
+        """When the messages become visible again, unless extended."""
+        return self._sync.visible_at
+
+    async def messages(self) -> DataFrame:
+        """The messages as a lazy DataFrame; see ``lakequeue.Lease.messages``. Its actions block: use a thread."""
+        return await self._threads(lambda: self._sync.messages)
+
+    batches = _verb(sync_lease.Lease.batches)
+    arrow = _verb(sync_lease.Lease.arrow)
+    extend = _verb(sync_lease.Lease.extend)
+    delete = _verb(sync_lease.Lease.delete)
+    release = _verb(sync_lease.Lease.release)
+    delete_except = _verb(sync_lease.Lease.delete_except)
+
+    @asynccontextmanager
+    async def keep_alive(self, policy: Renewal) -> AsyncIterator[Lease]:
+        """Extends the lease in the background until the block ends or settles it; see ``lakequeue.Lease``.
+
+        Spark jobs of the block run in other threads, so they are not cancelled when the lease is lost.
+        """
+        kept = self._sync.keep_alive(policy)
+        await self._threads(kept.__enter__, lambda _: kept.__exit__(None, None, None))
+        try:
+            yield self
+        except BaseException as error:
+            reason = error  # unbound after the clause
+            if not await self._threads(lambda: kept.__exit__(type(reason), reason, reason.__traceback__)):
+                raise
+        else:
+            await self._threads(lambda: kept.__exit__(None, None, None))
+
+
+class Queue(_Face):
+    """``lakequeue.Queue`` for asyncio; get one from ``LakeQueue``."""
+
+    _sync: sync_queue.Queue
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Closes the tables and clears the caches of this process; deletes nothing."""
+        await self._threads(self._sync.__exit__)
+
+    @property
+    def sync(self) -> sync_queue.Queue:
+        """The same queue, with verbs that block."""
+        return self._sync
+
+    @property
+    def name(self) -> str:
+        return self._sync.name
+
+    @property
+    def region(self) -> str:
+        return self._sync.region
+
+    @property
+    def fifo(self) -> bool:
+        return self._sync.fifo
+
+    @property
+    def created_at(self) -> datetime:
+        return self._sync.created_at
+
+    @property
+    def key(self) -> str:
+        """Name of the queue's directory."""
+        return self._sync.key
+
+    @property
+    def arn(self) -> str:
+        """ARN of the queue."""
+        return self._sync.arn
+
+    @property
+    def dead_letter_queue(self) -> str | None:
+        """ARN of the queue for messages that were received too often."""
+        return self._sync.dead_letter_queue
+
+    async def min_rewind_time(self) -> datetime | None:
+        """The earliest instant to which ``rewind`` can go now; None without rewind (RWD-24)."""
+        return await self._threads(lambda: self._sync.min_rewind_time)
+
+    async def receive(
+        self,
+        max_messages: int | None = None,
+        visibility_timeout: Duration | None = None,
+        wait_time: Duration | None = None,
+        attempt_id: str | None = None,
+        attribute_names: Sequence[str] = ("All",),
+        interrupt: Interrupt | None = None,
+    ) -> list[Message]:
+        """Receives messages as ``lakequeue.Queue.receive`` does; no thread is held while it waits.
+
+        When it is cancelled, at any point, the messages that it claimed become visible again; a repeated attempt
+        claims nothing.
+        """
+        request = sync_queue.request_of(
+            max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt
+        )
+        return [self._own(one) for one in await receive.receive_async(self._sync.runtime, request, self._threads)]
+
+    def _own(self, message: messages.Message) -> Message:
+        own = Message(**{name: getattr(message, name) for name in _FIELDS})
+        messages.attach(own, self)
+        return own
+
+    async def redrive(
+        self,
+        max_messages: int | None = None,
+        where: str | None = None,
+        progress: Callable[[int], None] = lambda moved: None,
+        destination: Queue | None = None,
+        interrupt: Interrupt | None = None,
+    ) -> int:
+        """Moves messages of a dead-letter queue back, as ``lakequeue.Queue.redrive`` does.
+
+        ``progress`` is called in a thread. When it is cancelled, messages that have moved stay moved.
+        """
+        return await self._redrive(max_messages, where, progress, _sync_of(destination), interrupt)
+
+    async def redrivable(
+        self,
+        where: str | None = None,
+        interrupt: Interrupt | None = None,
+        destination: Queue | None = None,
+    ) -> dict[str, int]:
+        """How many messages a redrive would move now, by the name of the target queue."""
+        return await self._redrivable(where, interrupt, _sync_of(destination))
+
+    send = _verb(sync_queue.Queue.send)
+    send_batch = _verb(sync_queue.Queue.send_batch)
+    delete = _verb(sync_queue.Queue.delete)
+    delete_batch = _verb(sync_queue.Queue.delete_batch)
+    change_visibility = _verb(sync_queue.Queue.change_visibility)
+    change_visibility_batch = _verb(sync_queue.Queue.change_visibility_batch)
+    send_arrow = _verb(sync_queue.Queue.send_arrow)
+    send_dataframe = _verb(sync_queue.Queue.send_dataframe)
+    lease = _answering(
+        sync_queue.Queue.lease,
+        lambda lease, threads: None if lease is None else Lease(lease, threads),
+        lambda lease: None if lease is None else lease.release(),
+    )
+    purge = _verb(sync_queue.Queue.purge)
+    rewind = _verb(sync_queue.Queue.rewind)
+    attributes = _verb(sync_queue.Queue.attributes)
+    set_attributes = _verb(sync_queue.Queue.set_attributes)
+    update_attributes = _verb(sync_queue.Queue.update_attributes)
+    counts = _verb(sync_queue.Queue.counts)
+    peek = _verb(sync_queue.Queue.peek)
+    _redrive = _verb(sync_queue.Queue.redrive)
+    _redrivable = _verb(sync_queue.Queue.redrivable)
+    compact = _verb(sync_queue.Queue.compact)
+    dead_letter_sources = _answering(
+        sync_queue.Queue.dead_letter_sources,
+        lambda queues, threads: [Queue(queue, threads) for queue in queues],
+    )
+    tags = _verb(sync_queue.Queue.tags)
+    set_tags = _verb(sync_queue.Queue.set_tags)
+    remove_tags = _verb(sync_queue.Queue.remove_tags)
+
+
+def _sync_of(destination: Queue | None) -> sync_queue.Queue | None:
+    if destination is None:
+        return None
+    check_type("destination", destination, Queue, "an aio.Queue")
+    return destination.sync
+
+
+def _queue(queue: sync_queue.Queue, threads: LoopThreads) -> Queue:
+    return Queue(queue, threads)
+
+
+def _queues(queues: list[sync_queue.Queue], threads: LoopThreads) -> list[Queue]:
+    return [Queue(queue, threads) for queue in queues]
+
+
+class LakeQueue(_Face):
+    """``lakequeue.LakeQueue`` for asyncio, with threads of its own; ``async with`` ends them.
+
+    Leaving the block waits until the work of cancelled calls has ended, too. Without it, the threads end with the
+    object.
+
+    Args:
+        threads: maximum number of threads, 1 to 1,024; the other arguments are those of ``lakequeue.LakeQueue``.
+    """
+
+    _sync: sync_client.LakeQueue
+    _threads: OwnThreads
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        spark: SparkSession | None = None,
+        engine: Literal["auto", "point", "spark"] = "auto",
+        clock: Clock | None = None,
+        region: str = "local",
+        root_mode: int = 0o700,
+        storage_options: Mapping[str, str] | None = None,
+        network_file_system: bool = False,
+        poll_interval: Duration | None = None,
+        threads: int = THREADS,
+    ) -> None:
+        check_whole("threads", threads, MOST_THREADS)
+        lake = sync_client.LakeQueue(
+            root,
+            spark=spark,
+            engine=engine,
+            clock=clock,
+            region=region,
+            root_mode=root_mode,
+            storage_options=storage_options,
+            network_file_system=network_file_system,
+            poll_interval=poll_interval,
+        )
+        super().__init__(lake, OwnThreads(threads))
+
+    async def __aenter__(self) -> LakeQueue:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Ends the threads, closes the tables and clears the caches of this process; deletes nothing."""
+
+        def close() -> None:
+            self._threads.close()
+            self._sync.__exit__()
+
+        await LoopThreads()(close)  # not in the threads that it ends
+
+    @property
+    def sync(self) -> sync_client.LakeQueue:
+        """The same root, with verbs that block."""
+        return self._sync
+
+    @property
+    def root(self) -> str:
+        """Local path or URI of the root."""
+        return self._sync.root
+
+    @property
+    def region(self) -> str:
+        return self._sync.region
+
+    @property
+    def clock(self) -> Clock:
+        """Source of time."""
+        return self._sync.clock
+
+    @property
+    def spark(self) -> SparkSession | None:
+        """Session for DataFrame verbs, or None."""
+        return self._sync.spark
+
+    create_queue = _answering(sync_client.LakeQueue.create_queue, _queue)
+    queue = _answering(sync_client.LakeQueue.queue, _queue)
+    list_queues = _answering(sync_client.LakeQueue.list_queues, _queues)
+    all_queues = _answering(sync_client.LakeQueue.all_queues, _queues)
+    delete_queue = _verb(sync_client.LakeQueue.delete_queue)
+    register_views = _verb(sync_client.LakeQueue.register_views)
+    view_statements = _verb(sync_client.LakeQueue.view_statements)
+    arrow_views = _verb(sync_client.LakeQueue.arrow_views)
+    compact = _verb(sync_client.LakeQueue.compact)

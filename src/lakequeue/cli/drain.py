@@ -1,0 +1,208 @@
+"""The command that moves everything from a queue to another one, also from a standard queue to a FIFO queue.
+
+Between queues of one kind it is a redrive: fenced commits, so nothing is lost or doubled whenever a process dies.
+From a standard queue to a FIFO queue it receives batches, sends them with their message ids as deduplication ids,
+and deletes them. If it dies in between, the batch becomes visible after `HOLD`; sent again within the five minutes
+of the FIFO queue's deduplication, it is recognized.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakequeue.cli import completion, render
+from lakequeue.cli.lines import MAX_LINE_BYTES, batches, max_batch
+from lakequeue.cli.options import DryRun, Name, Yes, duration_option
+from lakequeue.cli.session import Session, usage
+from lakequeue.cli.values import shown_duration
+from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueClientError, UnsupportedOperation
+from lakequeue.model.messages import TRACE_HEADER, Message, SendEntry
+from lakequeue.model.profiles import profile
+
+if TYPE_CHECKING:
+    from lakequeue import Queue
+
+HOLD = 60
+"""Visibility timeout of a batch on its way, in seconds: well below the five minutes of deduplication."""
+MOST = 1_000
+"""Maximum number of messages in a batch."""
+
+
+def drain(
+    ctx: typer.Context,
+    queue: Name,
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO", autocompletion=completion.queues, help="Name of the queue that receives them."
+        ),
+    ],
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPR",
+            help="To a FIFO queue: the message group, as the name of a message attribute, or as a path into a "
+            "JSON body such as $.customer.id; the message's own group if not given.",
+        ),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="ID", help="To a FIFO queue: one message group for all messages.")
+    ] = None,
+    wait: Annotated[
+        float,
+        duration_option(
+            "To a FIFO queue: how long to wait until no message is in flight, as order would be lost."
+        ),
+    ] = HOLD + 10,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Move all visible messages to another queue; shows first how many."""
+    session: Session = ctx.obj
+    if group_by is not None and group is not None:
+        usage("give either --group-by or --group")
+    source, target = session.queue(queue), session.queue(to)
+    if queue == to:
+        raise InvalidParameterValue(f"{queue} cannot be drained into itself.")
+    if source.fifo and not target.fifo:
+        raise UnsupportedOperation(
+            f"{queue} is a FIFO queue and {to} is not: order and deduplication would be lost. Export it instead."
+        )
+    if (group_by or group) and (source.fifo or not target.fifo):
+        usage("--group-by and --group are for draining a standard queue into a FIFO queue")
+    visible = source.counts().visible
+    document = {"queue": queue, "to": to, "messages": visible}
+    if dry_run:
+        session.answer(document | {"dry_run": True}, f"would move {render.count(visible, 'message')} to {to}")
+        return
+    if visible and not yes:
+        session.ask(f"Move {render.count(visible, 'message')} from {queue} to {to}?")
+    if target.fifo:
+        _wait_for_flights(source, wait)
+    done = 0
+    with render.progress("moving", visible) as advance:
+
+        def report(moved: int) -> None:
+            nonlocal done
+            done += moved
+            session.done = f"{render.count(done, 'message')} moved"
+            advance(moved, session.done)
+
+        if source.fifo == target.fifo:
+            _move(source, target, report)
+        else:
+            _send(source, target, _group(group_by, group), report)
+    counts = source.counts()
+    left = {name: getattr(counts, name) for name in ("visible", "in_flight", "delayed", "held")}
+    session.answer(
+        document | {"messages": done, "left": left}, f"moved {render.count(done, 'message')} from {queue} to {to}"
+    )
+    if any(left.values()):
+        states = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in left.items() if number)
+        session.note(f"{states} left in {queue}; drain it again when they are visible")
+
+
+def _wait_for_flights(source: Queue, wait: float) -> None:
+    """Waits until no message is in flight; one that came back later would be behind its successors."""
+    clock = source.runtime.root.clock
+    until = clock.now() + timedelta(seconds=wait)
+    with render.spinner("waiting for messages in flight"), clock.participant():
+        while number := source.counts().in_flight:
+            if clock.now() >= until:
+                raise InvalidParameterValue(
+                    f"{render.count(number, 'message')} of {source.name} in flight after {shown_duration(wait)}, "
+                    "and order would be lost: end its consumers, or wait longer with --wait. Nothing was moved."
+                )
+            clock.wait(min(until, clock.now() + timedelta(seconds=0.5)), threading.Event())
+
+
+def _move(source: Queue, target: Queue, report: Callable[[int], None]) -> None:
+    """Moves messages of the same kind of queue, also those that become visible meanwhile."""
+    moved = -1
+    while moved:
+        before = 0
+
+        def progress(number: int) -> None:
+            nonlocal before
+            report(number - before)
+            before = number
+
+        moved = source.redrive(None, None, progress, target)
+
+
+def _send(source: Queue, target: Queue, group_of: Callable[[Message], str], report: Callable[[int], None]) -> None:
+    """Receives, sends and deletes batch by batch, in the order of sending."""
+    rules = profile(target.attributes()["Profile"])
+    max_bytes = rules.batch_bytes or MAX_LINE_BYTES
+    while received := source.receive(min(max_batch(source), MOST), visibility_timeout=HOLD, wait_time=0):
+        held = {message.message_id: message for message in received}
+        try:
+            entries = [_entry(message, str(number), group_of) for number, message in enumerate(received)]
+            for batch in batches(entries, min(max_batch(target), MOST), max_bytes):
+                result = target.send_batch(batch)
+                sent = [received[int(str(each.id))] for each in result.successful]
+                refused = source.delete_batch([message.receipt_handle for message in sent]).failed if sent else []
+                if refused:
+                    raise QueueClientError(f"a message was sent and not deleted: {refused[0].message}")
+                for message in sent:
+                    del held[message.message_id]
+                report(len(sent))
+                if result.failed:
+                    first = result.failed[0]
+                    raise InvalidParameterValue(f"message {received[int(first.id)].message_id}: {first.message}")
+        finally:
+            if held:  # an error or an interrupt: others may have them at once
+                with suppress(LakeQueueError):
+                    source.change_visibility_batch([(message.receipt_handle, 0) for message in held.values()])
+
+
+def _entry(message: Message, id: str, group_of: Callable[[Message], str]) -> SendEntry:
+    trace = message.system_attributes.get(TRACE_HEADER)
+    return SendEntry(
+        message.body,
+        id,
+        attributes=message.message_attributes,
+        group_id=group_of(message),
+        dedup_id=message.message_id,
+        system_attributes=None if trace is None else {TRACE_HEADER: trace},
+    )
+
+
+def _group(group_by: str | None, group: str | None) -> Callable[[Message], str]:
+    """The message group of a message; InvalidParameterValue, which names the message, if it has none."""
+
+    def found(message: Message) -> object:
+        if group is not None:
+            return group
+        if group_by is None:
+            return message.group_id
+        if not group_by.startswith("$"):
+            attribute = message.message_attributes.get(group_by)
+            return None if attribute is None else attribute.value
+        try:
+            value = json.loads(message.body)
+            for name in group_by.split(".")[1:]:
+                value = value[int(name)] if isinstance(value, list) else value[name]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None
+        return value
+
+    def group_of(message: Message) -> str:
+        value = found(message)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, str) or not value:
+            reason = "it has no group; give --group-by or --group"
+            if group_by is not None:
+                reason = f"--group-by {group_by} finds no text or whole number in it"
+            raise InvalidParameterValue(f"message {message.message_id}: {reason}.")
+        return value
+
+    return group_of

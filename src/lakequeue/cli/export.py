@@ -1,0 +1,78 @@
+"""The command that writes the messages of a queue as JSON Lines, without receiving them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakequeue.cli import json_lines, render
+from lakequeue.cli.options import Name
+from lakequeue.cli.session import Session, json_line, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STATES = ("visible", "in_flight", "delayed", "held", "moving")
+
+
+def export(
+    ctx: typer.Context,
+    queue: Name,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, help="File to write; standard output if not given."),
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE",
+            autocompletion=lambda: list(STATES),
+            help=f"Only messages in this state: {', '.join(STATES)}; repeatable.",
+        ),
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Only messages for which this condition is true, as in peek.")
+    ] = None,
+) -> None:
+    """Write messages as JSON Lines without receiving them; send --lines FILE --jsonl sends them."""
+    from lakequeue.operations.browse import export as exported
+
+    session: Session = ctx.obj
+    wrong = [each for each in state or () if each not in STATES]
+    if wrong:
+        usage(f"--state {wrong[0]}: must be one of {', '.join(STATES)}")
+    source = session.queue(queue)
+    condition = where
+    if state:
+        condition = f"state IN ({', '.join(repr(each) for each in state)})" + (f" AND ({where})" if where else "")
+    clock, count = source.runtime.root.clock, 0
+    with _lines(session, out) as write, render.progress("exporting", None) as advance:
+        for message in exported(source.runtime, condition, None):
+            write(json_lines.document(message, clock.now(), source.fifo))
+            count += 1
+            session.done = f"{render.count(count, 'message')} written"
+            if count % 1_000 == 0:
+                advance(1_000, session.done)
+    if out is not None:
+        document = {"queue": queue, "messages": count, "file": str(out)}
+        session.answer(document, f"wrote {render.count(count, 'message')} of {queue} into {out}")
+
+
+@contextmanager
+def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], None]]:
+    """Yields a function that writes a line: to standard output, or to a file that is there when it is whole."""
+    if out is None:
+        yield session.line
+        return
+    part = out.with_name(f"{out.name}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            yield lambda document: file.writelines([json_line(document), "\n"])
+        part.replace(out)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

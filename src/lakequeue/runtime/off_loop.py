@@ -1,0 +1,100 @@
+"""Work in threads for callers on an event loop; a caller that is cancelled loses no result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, Protocol, TypeVar
+
+_Result = TypeVar("_Result")
+
+_log = logging.getLogger("lakequeue")
+
+
+class OffLoop(Protocol):
+    """Runs work in a thread while the event loop goes on.
+
+    When the caller is cancelled, work that has not begun never begins. Work that has begun ends in its thread; as
+    nobody gets its result then, ``undo`` takes it back.
+    """
+
+    async def __call__(
+        self, work: Callable[[], _Result], undo: Callable[[_Result], object] | None = None
+    ) -> _Result: ...
+
+
+class LoopThreads:
+    """Runs work in the default threads of the running loop."""
+
+    @property
+    def executor(self) -> Executor | None:
+        return None
+
+    async def __call__(
+        self, work: Callable[[], _Result], undo: Callable[[_Result], object] | None = None
+    ) -> _Result:
+        loop = asyncio.get_running_loop()
+        executor, context = self.executor, copy_context()
+        lock = threading.Lock()
+        results: list[_Result] = []
+        abandoned = False
+
+        def run() -> _Result:
+            result = work()
+            with lock:
+                results.append(result)
+                late = abandoned
+            if late:
+                _undo(undo, result)
+            return result
+
+        try:
+            return await loop.run_in_executor(executor, context.run, run)
+        except BaseException:  # cancelled, or the loop has ended; or the work failed, which leaves no result
+            with lock:
+                abandoned = True
+                unused = list(results)
+            for result in unused:
+                try:
+                    loop.run_in_executor(executor, _undo, undo, result)
+                except RuntimeError:  # the loop or its threads have ended
+                    _undo(undo, result)
+            raise
+
+
+class OwnThreads(LoopThreads):
+    """Runs work in threads of its own, which start when they are needed."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._lock = threading.Lock()
+        self._executor: Executor | None = None
+
+    @property
+    def executor(self) -> Executor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self._number, thread_name_prefix="lakequeue")
+            return self._executor
+
+    def close(self) -> None:
+        """Ends the threads as soon as their work has ended, and waits for that; later work starts new ones."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown()
+
+
+def _undo(undo: Callable[[Any], object] | None, result: Any) -> None:
+    try:
+        if undo is not None:
+            undo(result)
+    except Exception as error:
+        _log.warning("what a cancelled call did could not be taken back: %s", error)
+
+
+in_loop_threads: OffLoop = LoopThreads()

@@ -1,0 +1,141 @@
+// Creating, changing and deleting queues.
+
+import { get, post, queuePath } from "./api.js";
+import { ask, field, typedName } from "./dialog.js";
+import { count, el, setText, show } from "./dom.js";
+
+const NUMBERS = [
+  ["VisibilityTimeout", "Visibility timeout", "seconds"],
+  ["MessageRetentionPeriod", "Retention", "seconds"],
+  ["DelaySeconds", "Delay", "seconds"],
+  ["ReceiveMessageWaitTimeSeconds", "Wait of receives", "seconds"],
+  ["RewindSeconds", "Rewind range", "seconds; 0: off"],
+  ["MaximumMessageSize", "Largest message", "bytes"],
+];
+const PROFILES = [
+  ["lake", "lake: SQS without most limits"],
+  ["sqs", "sqs: as SQS today"],
+  ["sqs-2018", "sqs-2018: as SQS in 2018"],
+  ["cmq", "cmq: as Tencent CMQ"],
+];
+
+function text(name, properties = {}) {
+  return el("input", { type: "text", name, autocomplete: "off", autocapitalize: "off", spellcheck: "false", ...properties });
+}
+
+// The fields of both forms; `changes` gives the attributes that differ from those given.
+function attributeFields(given, policy) {
+  const inputs = NUMBERS.map(([name]) => text(name, { inputmode: "numeric", placeholder: "default", value: given[name] ?? "" }));
+  const target = text("RedrivePolicy", { placeholder: "none", value: policy?.queue ?? "" });
+  const receives = el("input", { type: "number", min: "1", max: "1000", value: policy?.receives ?? 5, "aria-label": "Receives before a message goes there" });
+  return {
+    nodes: [
+      el("div", { class: "pair" }, NUMBERS.map(([, label, unit], index) => field(label, inputs[index], unit))),
+      el("div", { class: "pair" }, field("Dead-letter queue", target, "the name of a queue that exists"), field("Receives before that", receives)),
+    ],
+    changes() {
+      const found = {};
+      NUMBERS.forEach(([name], index) => {
+        const value = inputs[index].value.trim();
+        if (value !== "" && value !== given[name]) found[name] = value;
+      });
+      const queue = target.value.trim();
+      const same = queue === (policy?.queue ?? "") && (!queue || Number(receives.value) === policy?.receives);
+      if (!same) found.RedrivePolicy = queue && JSON.stringify({ deadLetterTargetArn: queue, maxReceiveCount: Number(receives.value) });
+      return found;
+    },
+  };
+}
+
+export function createQueue() {
+  const name = text("QueueName", { required: true, input: suit });
+  const fifo = el("input", { type: "checkbox", name: "FifoQueue", change: suffix });
+  const byContent = el("input", { type: "checkbox", name: "ContentBasedDeduplication" });
+  const dedup = el("label", { class: "check", hidden: true }, byContent, el("span", {}, "Deduplicate by the content of messages"));
+  const profile = el("select", { name: "Profile" }, PROFILES.map(([value, label]) => el("option", { value }, label)));
+  const attributes = attributeFields({}, null);
+
+  function suit() {
+    fifo.checked = name.value.endsWith(".fifo");
+    show(dedup, fifo.checked);
+  }
+  function suffix() {
+    const bare = name.value.replace(/\.fifo$/, "");
+    name.value = fifo.checked ? `${bare}.fifo` : bare;
+    show(dedup, fifo.checked);
+  }
+
+  ask({
+    title: "Create a queue",
+    parts: [
+      el("div", { class: "pair" }, field("Name", name), field("Profile", profile, "it cannot be changed later")),
+      el("label", { class: "check" }, fifo, el("span", {}, "FIFO: messages of a group keep their order")),
+      dedup,
+      attributes.nodes,
+    ],
+    button: "Create",
+    go: async () => {
+      const Attributes = { Profile: profile.value, ...attributes.changes() };
+      if (fifo.checked) Object.assign(Attributes, { FifoQueue: "true", ContentBasedDeduplication: String(byContent.checked) });
+      const made = await post("queues", { QueueName: name.value, Attributes });
+      location.hash = `#/q/${encodeURIComponent(made.name)}`;
+      return `${made.name} is created.`;
+    },
+  });
+  name.focus();
+}
+
+export function changeQueue(queue, reload) {
+  const policy = queue.dead_letter_queue === null ? null : { queue: queue.dead_letter_queue, receives: queue.max_receive_count };
+  const attributes = attributeFields(queue.attributes, policy);
+  ask({
+    title: `Change ${queue.name}`,
+    parts: attributes.nodes,
+    button: "Change",
+    go: async () => {
+      const Attributes = attributes.changes();
+      const changed = Object.keys(Attributes).length;
+      if (changed) await post(queuePath(queue.name, "/attributes"), { Attributes });
+      return changed ? `${count(changed, "attribute")} of ${queue.name} changed.` : "Nothing was to be changed.";
+    },
+    reload,
+  });
+}
+
+export async function deleteQueue(queue) {
+  const typed = typedName(check);
+  const what = el("p", { class: "what" }, "Counting…");
+  const { dialog, confirm, showError } = ask({
+    title: `Delete the queue ${queue.name}?`,
+    parts: [what, field("Type the name of the queue to continue", typed)],
+    button: "Delete queue",
+    style: "danger",
+    go: async () => {
+      await post(queuePath(queue.name, "/delete"), { name: typed.value });
+      location.hash = "#/";
+      return `${queue.name} is deleted.`;
+    },
+  });
+  let counted = false;
+  confirm.disabled = true;
+  typed.focus();
+
+  function check() {
+    confirm.disabled = !counted || typed.value !== queue.name;
+  }
+
+  try {
+    const { counts, sources } = await get(queuePath(queue.name));
+    const all = counts.visible + counts.in_flight + counts.delayed + counts.held;
+    what.replaceChildren(
+      el("strong", {}, count(all, "message")),
+      ` of ${queue.name} will be gone for good, with its attributes, tags and history.`,
+      sources?.length ? ` It is the dead-letter queue of ${sources.join(", ")}.` : "",
+    );
+    counted = true;
+    setText(confirm, "Delete queue");
+    check();
+  } catch (error) {
+    if (dialog.open) showError(error);
+  }
+}

@@ -1,0 +1,282 @@
+"""Arguments of the wrong type: every argument of every public verb refuses them by name, and nothing changes.
+
+The table is checked against the signatures, so a new verb or argument needs a row here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakequeue import HeartbeatRenewal, LakeQueue, Lease, Queue, SendEntry, errors
+from lakequeue.testing import ManualClock
+
+NOTHING = object()
+WRONG = [
+    None,
+    "5",
+    b"5",
+    5,
+    -1,
+    1.5,
+    True,
+    math.nan,
+    math.inf,
+    Decimal("NaN"),
+    [5],
+    ["a"],
+    {"a": NOTHING},
+    NOTHING,
+]
+HUGE = [1e30, 10**30]
+
+KINDS: dict[str, Callable[[Any], bool]] = {
+    # what an argument of this kind accepts of the values above; the rest is refused
+    "text": lambda value: isinstance(value, str),
+    "text or none": lambda value: value is None or isinstance(value, str),
+    "body": lambda value: isinstance(value, str),
+    "whole": lambda value: type(value) is int and value >= 1,
+    "whole or none": lambda value: value is None or (type(value) is int and value >= 1),
+    "page": lambda value: value is None or (type(value) is int and 1 <= value <= 1_000),
+    "seconds": lambda value: type(value) in (int, float) and 0 <= value <= 900,
+    "seconds or none": lambda value: value is None or (type(value) in (int, float) and 0 <= value <= 900),
+    "flag": lambda value: type(value) is bool,
+    "texts": lambda value: value == ["a"],
+    "texts or none": lambda value: value is None or value == ["a"],
+    "mapping": lambda value: value is None,
+    "anything": lambda value: True,
+    "or none": lambda value: value is None,
+    "object": lambda value: False,
+}
+
+TABLE: dict[str, dict[str, str]] = {
+    "LakeQueue": {
+        "root": "text",
+        "spark": "or none",
+        "engine": "object",
+        "clock": "or none",
+        "region": "text",
+        "root_mode": "object",
+        "storage_options": "mapping",
+        "network_file_system": "flag",
+        "poll_interval": "seconds or none",
+    },
+    "LakeQueue.create_queue": {"name": "text", "fifo": "flag", "tags": "mapping", "attributes": "**"},
+    "LakeQueue.queue": {"name": "text"},
+    "LakeQueue.list_queues": {"prefix": "text", "limit": "page", "after": "text or none"},
+    "LakeQueue.delete_queue": {"name": "text"},
+    "LakeQueue.register_views": {"spark": "object", "now": "views", "as_of": "views"},
+    "LakeQueue.view_statements": {"now": "or none", "as_of": "or none"},
+    "LakeQueue.arrow_views": {"now": "or none", "as_of": "or none"},
+    "LakeQueue.compact": {"progress": "or none"},
+    "Queue.send": {
+        "body": "body",
+        "delay": "seconds or none",
+        "attributes": "mapping",
+        "group_id": "text or none",
+        "dedup_id": "or none",  # a standard queue has none
+        "system_attributes": "mapping",
+        "json": "anything",
+    },
+    "Queue.send_batch": {"entries": "object"},
+    "Queue.receive": {
+        "max_messages": "whole or none",
+        "visibility_timeout": "seconds or none",
+        "wait_time": "seconds or none",
+        "attempt_id": "or none",
+        "attribute_names": "texts",
+        "interrupt": "or none",
+    },
+    "Queue.receive_async": {},  # the same checks
+    "Queue.delete": {"receipt_handle": "text"},
+    "Queue.delete_batch": {"receipt_handles": "texts"},
+    "Queue.change_visibility": {"receipt_handle": "text", "visibility_timeout": "seconds"},
+    "Queue.change_visibility_batch": {"changes": "object"},
+    "Queue.send_dataframe": {"df": "object", "send_id": "text or none", "order_by": "text or none"},
+    "Queue.send_arrow": {"data": "object", "send_id": "text or none", "order_by": "text or none"},
+    "Queue.lease": {"max_messages": "whole", "visibility_timeout": "seconds or none"},
+    "Queue.rewind": {"to": "object"},
+    "Queue.attributes": {"names": "texts"},
+    "Queue.set_attributes": {"changes": "**"},
+    "Queue.update_attributes": {"update": "object"},
+    "Queue.peek": {"where": "text or none", "limit": "whole", "interrupt": "or none"},
+    "Queue.redrive": {
+        "max_messages": "whole or none",
+        "where": "text or none",
+        "progress": "object",
+        "destination": "or none",
+        "interrupt": "or none",
+    },
+    "Queue.redrivable": {"where": "text or none", "interrupt": "or none", "destination": "or none"},
+    "Queue.set_tags": {"tags": "mapping", "more": "**"},
+    "Queue.remove_tags": {"keys": "*"},
+    "Lease.batches": {"columns": "texts or none"},
+    "Lease.arrow": {"columns": "texts or none"},
+    "Lease.extend": {"visibility_timeout": "seconds"},
+    "Lease.keep_alive": {"policy": "object"},
+    "Lease.delete_except": {"failed": "texts"},
+}
+WIRE = {
+    "max_messages": "MaxNumberOfMessages",
+    "visibility_timeout": "VisibilityTimeout",
+    "wait_time": "WaitTimeSeconds",
+    "attempt_id": "ReceiveRequestAttemptId",
+    "delay": "DelaySeconds",
+    "body": "MessageBody",
+    "group_id": "MessageGroupId",
+    "dedup_id": "MessageDeduplicationId",
+    "to": "RewindTime",
+    "limit": "MaxResults",
+    # a wrong item is named, as SQS does
+    "attributes": "message attribute",
+    "system_attributes": "Message system attribute",
+    "tags": "Tag",
+    "columns": "Columns",
+}
+CHECKS = ("roots.py", "lease_batches.py")
+"""Modules of storage that check names."""
+BASE: dict[str, dict[str, Any]] = {
+    "Queue.send": {"body": "a"},
+    "Queue.receive": {"wait_time": 0},
+    "Queue.send_dataframe": {"df": type("Frame", (), {"select": print, "withColumn": print})()},
+    "Queue.send_arrow": {"data": pa.table({"body": ["a"]})},
+    "Queue.change_visibility": {"receipt_handle": "no handle", "visibility_timeout": 5},
+    "LakeQueue.create_queue": {"name": "new"},
+}
+
+
+def verbs() -> Iterator[tuple[str, Callable[..., Any]]]:
+    yield "LakeQueue", LakeQueue
+    for face in (LakeQueue, Queue, Lease):
+        for name, verb in vars(face).items():
+            if not name.startswith("_") and inspect.isfunction(verb):
+                yield f"{face.__name__}.{name}", verb
+
+
+def wrong(kind: str) -> list[Any]:
+    values = WRONG if "whole" in kind else [*WRONG, *HUGE]
+    return [value for value in values if not KINDS[kind](value)]
+
+
+CASES = [
+    (verb, argument, kind)
+    for verb, arguments in TABLE.items()
+    for argument, kind in arguments.items()
+    if kind in KINDS and kind != "anything"
+]
+
+
+def test_the_table_has_every_argument_of_every_verb() -> None:
+    found = {
+        verb: set(inspect.signature(function).parameters) - {"self"}
+        for verb, function in verbs()
+        if verb != "Queue.receive_async"
+    }
+    assert {verb: arguments for verb, arguments in found.items() if arguments} == {
+        verb: set(arguments) for verb, arguments in TABLE.items() if arguments
+    }
+
+
+@pytest.fixture
+def targets(lq: LakeQueue) -> Mapping[str, Callable[..., Any]]:
+    queue = lq.create_queue("orders", rewind_range=3_600)
+    queue.send_batch([SendEntry("a"), SendEntry("b")])
+    (lease,) = [queue.lease(1)]
+    faces: dict[str, Any] = {"LakeQueue": lq, "Queue": queue, "Lease": lease}
+    found: dict[str, Callable[..., Any]] = {
+        verb: getattr(faces[verb.partition(".")[0]], verb.partition(".")[2]) for verb in TABLE if "." in verb
+    }
+
+    def keep_alive(policy: Any) -> None:
+        with lease.keep_alive(policy):
+            pass
+
+    return found | {
+        "LakeQueue": lambda **given: LakeQueue(**{"root": lq.root} | given),
+        "Lease.keep_alive": keep_alive,
+    }
+
+
+def refused(call: Callable[[], Any], name: str) -> None:
+    """The call is refused with one line that has the argument's name, and not by storage."""
+    with pytest.raises(errors.LakeQueueError) as error:
+        call()
+    text = str(error.value)
+    assert isinstance(error.value, errors.QueueServiceError), repr(error.value)
+    assert error.value.sender_fault
+    assert name in text or WIRE.get(name, name) in text, text
+    assert "\n" not in text and len(text) < 500
+    frames = [frame.filename for frame in traceback.extract_tb(error.value.__traceback__)]
+    assert not [frame for frame in frames if "/lakequeue/storage/" in frame and not frame.endswith(CHECKS)]
+
+
+@pytest.mark.spec("ERR-1", "ERR-8")
+@pytest.mark.parametrize(("verb", "argument", "kind"), CASES, ids=[f"{v}-{a}" for v, a, _ in CASES])
+def test_an_argument_of_the_wrong_type_is_refused_by_name(
+    targets: Mapping[str, Callable[..., Any]], lq: LakeQueue, verb: str, argument: str, kind: str
+) -> None:
+    queue = lq.queue("orders")
+    before = (queue.counts(), queue.attributes(), queue.tags(), len(lq.all_queues()))
+    for value in wrong(kind):
+        refused(lambda: targets[verb](**{**BASE.get(verb, {}), argument: value}), argument)  # noqa: B023
+    assert (queue.counts(), queue.attributes(), queue.tags(), len(lq.all_queues())) == before
+
+
+@pytest.mark.spec("ERR-1", "ERR-8")
+def test_wrong_items_and_keywords_are_refused_by_name(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders")
+    for value in (None, 5, "a", NOTHING, {"body": "a"}):
+        refused(lambda: queue.send_batch([SendEntry("a"), value]), "entries[1]")  # noqa: B023
+        refused(lambda: queue.change_visibility_batch([("a", 5), value]), "changes[1]")  # noqa: B023
+        refused(lambda: queue.change_visibility_batch([(value, 5, 5)]), "changes[0]")  # noqa: B023
+    for value in (None, 5, NOTHING):
+        refused(lambda: queue.delete_batch(["a", value]), "receipt_handles[1]")  # noqa: B023
+        refused(lambda: queue.change_visibility_batch([(value, 5)]), "changes[0]")  # noqa: B023
+        refused(lambda: queue.receive(attribute_names=["a", value]), "attribute_names[1]")  # noqa: B023
+        refused(lambda: queue.set_tags(key=value), "Tag")  # noqa: B023
+        refused(lambda: queue.remove_tags("a", value), "keys[1]")  # noqa: B023
+        refused(lambda: queue.attributes([value]), "names[0]")  # noqa: B023
+        refused(lambda: LakeQueue(lq.root, storage_options={"a": value}), "storage_options['a']")  # noqa: B023
+    for value in (NOTHING, [5], math.nan, -1, "five"):
+        refused(lambda: queue.set_attributes(visibility_timeout=value), "VisibilityTimeout")  # noqa: B023
+        refused(lambda: lq.create_queue("new", delay=value), "DelaySeconds")  # noqa: B023
+    assert queue.counts().visible == 0 and queue.tags() == {}
+    assert [one.name for one in lq.all_queues()] == ["orders"]
+
+
+@pytest.mark.spec("BAT-4")
+def test_wrong_fields_of_an_entry_fail_the_entry(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders")
+    entries = [
+        *(SendEntry("a", delay=value) for value in ("5", NOTHING, math.nan, True)),
+        *(SendEntry("a", attributes=value) for value in ("5", 5, [], NOTHING)),  # type: ignore[arg-type]
+        *(SendEntry(value) for value in (5, b"a", [], NOTHING)),  # type: ignore[arg-type]
+        *(SendEntry("a", group_id=value) for value in (5, [], NOTHING)),  # type: ignore[arg-type]
+    ]
+    result = queue.send_batch([SendEntry("good"), *entries])
+    assert [one.id for one in result.successful] == ["0"]
+    assert {one.code for one in result.failed} == {"InvalidParameterValue"}
+    assert all(one.sender_fault for one in result.failed)
+
+
+def test_a_huge_value_makes_one_short_line(lq: LakeQueue, clock: ManualClock) -> None:
+    queue = lq.create_queue("orders")
+    for call in (
+        lambda: queue.receive(attempt_id="x\n" * 100_000),
+        lambda: queue.delete(["x" * 100_000]),
+        lambda: queue.send("a", delay="9" * 100_000),
+        lambda: queue.peek(where=["x" * 100_000]),
+    ):
+        with pytest.raises(errors.InvalidParameterValue) as error:
+            call()
+        assert "\n" not in str(error.value) and len(str(error.value)) < 500
+    assert queue.peek(limit=10**30) == []
+    with pytest.raises(errors.InvalidOptions, match="visibility_timeout"):
+        HeartbeatRenewal(visibility_timeout="5")  # type: ignore[arg-type]

@@ -1,0 +1,67 @@
+"""A process that sends rows of Arrow and kills itself on the way.
+
+``arrow_worker.py ROOT QUEUE MOMENT COUNT``: sends ``rows(QUEUE)`` as "load", and dies when it comes to a moment of
+``MOMENTS`` for the COUNT-th time, from 1 on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from lakequeue import LakeQueue
+from lakequeue.storage.bulk import arrow_files, arrow_rows, manifests, staged_files
+from lakequeue.storage.engines.point import PointTable
+
+MOMENTS: dict[str, tuple[Any, str, str]] = {
+    "file begun": (arrow_files, "_stored", "before"),
+    "file written": (staged_files, "described", "after"),
+    "file moved": (staged_files, "move_file", "after"),
+    "no manifest": (manifests, "write_manifest", "before"),
+    "manifest": (manifests, "write_manifest", "after"),
+    "uncommitted": (PointTable, "add", "before"),
+    "committed": (PointTable, "add", "after"),
+}
+
+ROWS = 60
+
+
+def rows(queue: str) -> pa.Table:
+    columns = {"body": [f"body {number}" for number in range(ROWS)]}
+    if queue.endswith(".fifo"):
+        columns |= {"group_id": [f"g{number % 9}" for number in range(ROWS)]}
+        columns |= {"dedup_id": [f"d{number}" for number in range(ROWS)]}
+    return pa.table(columns)
+
+
+def send(root: str, queue: str) -> int:
+    """Sends in small files, so that each shard gets some."""
+    with patch.object(arrow_rows, "ROW_GROUP", 100), patch.object(arrow_files, "FILE", 100):
+        return LakeQueue(root).queue(queue).send_arrow(rows(queue).to_reader(max_chunksize=5), send_id="load")
+
+
+def main(root: str, queue: str, moment: str, count: str) -> None:
+    owner, name, when = MOMENTS[moment]
+    original, seen = getattr(owner, name), 0
+
+    def deadly(*args: Any, **more: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen == int(count) and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **more)
+        if seen == int(count):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, deadly)
+    send(root, queue)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
