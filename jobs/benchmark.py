@@ -30,6 +30,7 @@ ROWS = {
     "point": point.point,
     "bulk": bulk.bulk,
     "source": source.source,
+    "arrow": bulk.without_spark,
     "backlog": bulk.backlog,
     "in-flight": point.in_flight,
     "age": point.age,

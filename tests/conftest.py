@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ def pytest_configure() -> None:
 
     Such a job ignores SIGINT, and whoever it starts inherits that, unless it handles the signal itself.
     """
+    os.environ.pop("COLUMNS", None)  # tests say how wide the terminal is
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

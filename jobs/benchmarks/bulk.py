@@ -11,6 +11,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
+from benchmarks import arrow
 from benchmarks.flow import Flow
 from benchmarks.harness import LONG, Action, Bench, Figure, seconds_of
 from lakequeue import LakeQueue, Queue
@@ -53,6 +54,24 @@ def bulk(bench: Bench) -> Iterator[Figure]:
         )
         times = bench.alternate("bulk", bench.sizes.bulk_rounds, (lambda: ours(df, rows), lambda: bare(df, rows)))
     yield Figure(f"{rows:,} x 1 KiB through Spark / bare", *times[0], bound=1.3, remark="(target 1.1x)")
+
+
+def without_spark(bench: Bench) -> Iterator[Figure]:
+    """The same by ``send_arrow`` and ``Lease.batches`` in a process; bare: by delta-rs and Arrow in another."""
+    rows = bench.sizes.bulk_rows
+    seconds: dict[str, list[float]] = {"ours": [], "bare": []}
+    peaks: dict[str, list[float]] = {"ours": [], "bare": []}
+    with bench.scratch() as scratch:
+        arrow.write_input(data := f"{scratch}/input.arrows", rows)
+        for turn in bench.track(range(bench.sizes.warm_rounds + bench.sizes.bulk_rounds), "Arrow"):
+            for side in ("ours", "bare") if turn % 2 == 0 else ("bare", "ours"):
+                time, peak = arrow.measured(side, data, f"{scratch}/{side}", rows)
+                bench.say(f"{side}: {time:.2f} s, {peak:.0f} MiB")
+                if turn >= bench.sizes.warm_rounds:
+                    seconds[side].append(time)
+                    peaks[side].append(peak)
+    yield Figure(f"{rows:,} x 1 KiB through Arrow / bare", *map(median, seconds.values()), bound=1.3)
+    yield Figure("memory of that process / bare", *map(median, peaks.values()), bound=1, unit="MiB")
 
 
 def backlog(bench: Bench) -> Iterator[Figure]:

@@ -185,6 +185,9 @@ class LakeQueue:
             prefix: only names with this prefix.
             limit: maximum number of queues, 1 to 1,000.
             after: only names after this one, such as the last name of the previous page.
+
+        Raises:
+            InvalidParameterValue: ``limit`` is out of range.
         """
         check_string("prefix", prefix)
         check_string("after", after, optional=True)

@@ -130,6 +130,8 @@ class Queue:
     def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
         """Sends a batch, with a result for each entry; a refused entry does not fail the others (BAT-4).
 
+        ``BatchResult.raise_for_failures`` makes an error of entries that failed.
+
         Raises:
             EmptyBatchRequest: the batch has no entry (BAT-5).
             TooManyEntriesInBatchRequest, BatchRequestTooLong: the batch is too long.
@@ -176,7 +178,10 @@ class Queue:
         attribute_names: Sequence[str] = ("All",),
         interrupt: Interrupt | None = None,
     ) -> list[Message]:
-        """``receive`` for asyncio: no thread is held while it waits."""
+        """``receive`` for asyncio: no thread is held while it waits. ``lakequeue.aio`` has all verbs.
+
+        When it is cancelled, messages that it claimed become visible again.
+        """
         request = request_of(max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt)
         return await receive.receive_async(self._runtime, request)
 
@@ -198,6 +203,10 @@ class Queue:
         """Deletes several messages in one commit per shard, with a result for each (DEL-10).
 
         Entry ids are the indexes of the handles or messages.
+
+        Raises:
+            EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long (BAT-1, BAT-5).
+            InvalidParameterValue: an item is neither handle nor message; nothing was deleted.
         """
         receipts = list_of("receipt_handles", receipt_handles, (str, Message), _A_RECEIPT)
         return settle.delete_batch(self._runtime, [receipt_handle_of(one) for one in receipts])
@@ -218,7 +227,14 @@ class Queue:
         settle.change_visibility(self._runtime, receipt_handle_of(receipt_handle), visibility_timeout)
 
     def change_visibility_batch(self, changes: Sequence[tuple[str | Message, Duration]]) -> BatchResult:
-        """Changes several receipts, given as handle or message with seconds, in one commit per shard (BAT-3)."""
+        """Changes several receipts, given as handle or message with seconds, in one commit per shard (BAT-3).
+
+        Entry ids are the indexes of the pairs.
+
+        Raises:
+            EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long (BAT-1, BAT-5).
+            InvalidParameterValue: an item is no such pair; nothing was changed.
+        """
         pairs = list_of("changes", changes, tuple, f"a pair of {_A_RECEIPT} and seconds")
         for index, pair in enumerate(pairs):
             if len(pair) != 2 or not isinstance(pair[0], (str, Message)):
@@ -285,6 +301,14 @@ class Queue:
 
         ``Lease.messages`` is their DataFrame, and ``Lease.batches`` reads them without Spark. The cap on messages
         in flight applies; no other limit does.
+
+        Args:
+            max_messages: maximum number of messages.
+            visibility_timeout: seconds; None is the queue's.
+
+        Raises:
+            OverLimit: a standard queue has reached its cap on messages in flight (INF-3).
+            InvalidParameterValue: an argument is out of range.
         """
         from lakequeue.operations.lease import lease
 
@@ -418,7 +442,7 @@ class Queue:
         interrupt: Interrupt | None = None,
         destination: Queue | None = None,
     ) -> dict[str, int]:
-        """How many messages a redrive would move now, by the name of the target queue."""
+        """How many messages a redrive would move now, by the name of the target; errors as in ``redrive``."""
         _check_interrupt(interrupt)
         if destination is not None:
             check_type("destination", destination, Queue, "a Queue")
@@ -449,7 +473,11 @@ class Queue:
         return attributes.tags(self._runtime)
 
     def set_tags(self, /, tags: Mapping[str, str] | None = None, **more: str) -> None:
-        """Adds or overwrites tags; keys are case-sensitive (QUE-28)."""
+        """Adds or overwrites tags; keys are case-sensitive (QUE-28).
+
+        Raises:
+            InvalidParameterValue: a key is no text of 1 to 128 characters, or a value no text of at most 256.
+        """
         attributes.add_tags(self._runtime, check_tags({**check_tags({} if tags is None else tags), **more}))
 
     def remove_tags(self, *keys: str) -> None:

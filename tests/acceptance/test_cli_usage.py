@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import lakequeue
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app, values
 
@@ -336,3 +341,118 @@ def test_a_shell_completes_names(root: str) -> None:
 @pytest.mark.parametrize("root", ["/nowhere/at/all", "s3://bucket/x", "ftp://x/y", __file__, None])
 def test_completion_without_a_usable_root_prints_nothing(root: str | None) -> None:
     assert complete("counts o", root) == []
+
+
+# --- Ctrl-C
+
+
+IMPORTING = """
+import sys, lakequeue_command
+
+class Told:
+    def find_spec(name, *_):
+        if name == "lakequeue":
+            print("importing", flush=True)
+
+sys.meta_path.insert(0, Told)
+lakequeue_command.main()
+"""
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.2, 0.4])
+def test_an_interrupt_while_modules_are_imported_prints_no_trace(tmp_path: Path, after: float) -> None:
+    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": str(tmp_path)}
+    command = [sys.executable, "-c", IMPORTING, "watch", "--every", "10s"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "importing\n"
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode in (-signal.SIGINT, 130, 3) and out == ""  # 3: it had seen that there is no root
+    assert "Traceback" not in err and err.count("\n") <= 1
+
+
+def test_the_command_starts_at_the_module_that_handles_interrupts() -> None:
+    project = (Path(lakequeue.__file__).parents[2] / "pyproject.toml").read_text()
+    assert 'lakequeue = "lakequeue_command:main"' in project and '"src/lakequeue_command.py"' in project
+    code = "import lakequeue_command, sys; sys.argv = ['lakequeue', '--version']; lakequeue_command.main()"
+    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"lakequeue {lakequeue.__version__}\n")
+
+
+def _interrupted(root: str, args: list[str], until: str, **streams: Any) -> tuple[int, str]:
+    """Starts a command, sends SIGINT when its standard error has told this, and returns its code and the rest."""
+    env = os.environ | {
+        "PYTHONPATH": str(Path(lakequeue.__file__).parents[1]),
+        "LAKEQUEUE_ROOT": root,
+        "TERM": "xterm",
+    }
+    program = "import lakequeue_command; lakequeue_command.main()"
+    terminal, its_side = pty.openpty()
+    try:
+        process = subprocess.Popen([sys.executable, "-c", program, *args], env=env, stderr=its_side, **streams)
+        os.close(its_side)
+        told = b""
+        while until.encode() not in told:
+            told += os.read(terminal, 1_000)
+        process.send_signal(signal.SIGINT)
+        rest = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(terminal, 1_000):
+                rest += part
+        return process.wait(30), rest.decode()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+
+
+def test_ctrl_c_ends_a_drain_that_waits(root: str, orders: Queue) -> None:
+    LakeQueue(root).create_queue("q.fifo", fifo=True)
+    orders.send_batch([SendEntry("a", group_id="g"), SendEntry("b", group_id="g")])
+    orders.receive()
+    code, told = _interrupted(root, ["drain", "orders", "q.fifo", "--yes", "--wait", "1h"], "waiting for messages")
+    assert code == 130 and "interrupted" in told and "Traceback" not in told
+    assert orders.counts().visible == 1
+
+
+def test_ctrl_c_ends_an_export_that_nobody_reads(root: str, orders: Queue) -> None:
+    orders.send_batch([SendEntry("x" * 1_000) for _ in range(5_000)])
+    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": root}
+    program = "import lakequeue_command; lakequeue_command.main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "export", "orders"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.readline().decode()
+        process.stdout.close()
+        assert process.wait(30) == 130
+    assert told.startswith("interrupted (") and told.endswith("written before that)\n")
+
+
+def test_ctrl_c_ends_a_send_from_a_terminal(root: str, orders: Queue) -> None:
+    keyboard, its_side = pty.openpty()
+    code, told = _interrupted(root, ["send", "orders", "-"], "Ctrl-D ends", stdin=its_side)
+    assert code == 130 and "interrupted" in told and "Traceback" not in told
+    os.close(keyboard)
+    os.close(its_side)
+
+
+def test_lines_go_to_standard_output_while_a_terminal_shows_progress(
+    root: str, orders: Queue, tmp_path: Path
+) -> None:
+    orders.send_batch([SendEntry(str(number)) for number in range(3)])
+    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": root}
+    terminal, its_side = pty.openpty()
+    program = "import lakequeue_command; lakequeue_command.main()"
+    command = [sys.executable, "-c", program, "export", "orders"]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=its_side, text=True, timeout=60)
+    os.close(its_side)
+    os.close(terminal)
+    assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["0", "1", "2"]

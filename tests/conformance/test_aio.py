@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future
@@ -95,7 +98,7 @@ AWAITED = {"min_rewind_time", "messages"}
 
 
 def public(face: type) -> dict[str, Any]:
-    return {name: value for name, value in inspect.getmembers_static(face) if not name.startswith("_")}
+    return {name: inspect.getattr_static(face, name) for name in dir(face) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize(("sync", "own"), PAIRS, ids=lambda face: face.__name__)
@@ -512,3 +515,34 @@ def test_timeouts_work_and_a_loop_that_ends_waits_for_nothing(harness: Harness) 
     assert task.cancelled()  # type: ignore[attr-defined]
     harness.queue().send("a")
     assert bodies(harness.queue().receive()) == ["a"]
+
+
+PROGRAM = """
+import asyncio, sys
+from lakequeue import aio
+
+async def main():
+    async with aio.LakeQueue(sys.argv[1]) as lq:
+        queue = await lq.queue("orders")
+        waiting = [asyncio.create_task(queue.receive(wait_time=20)) for _ in range(20)]
+        await asyncio.sleep(0)
+        print("ready", flush=True)
+        await asyncio.gather(*waiting)
+
+asyncio.run(main())
+"""
+
+
+@local_only
+def test_ctrl_c_ends_a_program_that_waits(harness: Harness) -> None:
+    queue = harness.create()
+    command = [sys.executable, "-c", PROGRAM, harness.root]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, trouble = process.communicate(timeout=15)  # less than they wait
+    assert trouble.rstrip().endswith("KeyboardInterrupt")
+    assert "never retrieved" not in trouble
+    queue.send("a")
+    assert bodies(queue.receive()) == ["a"]

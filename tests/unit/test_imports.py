@@ -17,7 +17,7 @@ PACKAGE = PROJECT / "src" / "lakequeue"
 
 ROOMS = [
     *("errors", "model", "shard", "renewal", "storage", "conditions", "runtime", "operations"),
-    *("lease", "queue", "client", "aio", "consumer", "", "spark", "serve", "cli", "jobs"),
+    *("lease", "queue", "client", "aio", "consumer", "otel", "", "spark", "serve", "cli", "jobs"),
 ]
 """From the bottom to the top; a room knows itself and those below it. The room "" is the package itself."""
 RANK = {room: rank for rank, room in enumerate(ROOMS)}

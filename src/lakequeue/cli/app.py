@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
-from lakequeue.cli import drain, export, maintenance, messages, moves, plot, queues, serve, spark, sql, watch
+from lakequeue.cli import (
+    consume,
+    drain,
+    export,
+    maintenance,
+    messages,
+    moves,
+    plot,
+    queues,
+    serve,
+    spark,
+    sql,
+    watch,
+)
 from lakequeue.cli.errors import Commands
 from lakequeue.cli.options import duration_option
 from lakequeue.cli.session import USAGE, Session, usage
@@ -126,6 +139,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "delete": messages.delete,
         "change-visibility": messages.change_visibility,
         "peek": messages.peek,
+        "consume": consume.consume,
         "export": export.export,
     },
     "In SQL": {"sql": sql.sql},

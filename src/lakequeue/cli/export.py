@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,7 +50,9 @@ def export(
     if state:
         condition = f"state IN ({', '.join(repr(each) for each in state)})" + (f" AND ({where})" if where else "")
     clock, count = source.runtime.root.clock, 0
-    with _lines(session, out) as write, render.progress("exporting", None) as advance:
+    # beside lines on a terminal, a bar would be in the way
+    bar = nullcontext(lambda *_: None) if out is None else render.progress("exporting", None)
+    with _lines(session, out) as write, bar as advance:
         for message in exported(source.runtime, condition, None):
             write(json_lines.document(message, clock.now(), source.fifo))
             count += 1

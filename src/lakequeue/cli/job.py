@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from lakequeue.cli.errors import report_error
+from lakequeue.cli.imports import imported
 from lakequeue.cli.options import duration_option
 from lakequeue.cli.session import DONE, ENVIRONMENT, Session, usage
 from lakequeue.cli.values import at_least
@@ -147,17 +147,7 @@ def function(spec: str | None) -> Callable[[Any], Any] | None:
     """Imports the function that ``--handler`` names; also from the working directory."""
     if spec is None:
         return None
-    module, _, name = spec.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        usage(f"--handler {spec}: {error}")
-    if not callable(found):
-        usage(f"--handler {spec}: not a function")
-    handler: Callable[[Any], Any] = found
-    return handler
+    return imported(spec, f"--handler {spec}")
 
 
 def _report_error(error: BaseException) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -62,13 +63,15 @@ def rendered(content: RenderableType) -> str:
     """The text that rich draws for standard output: colours only on a terminal, no trailing spaces."""
     out = console()
     with out.capture() as captured:
-        out.print(content)
+        out.print(content, crop=False)
     return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
 
 
 def console() -> Console:
     """A rich console on standard output."""
-    return _console_type()(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    # COLUMNS, if somebody sets it, holds for a pipe too
+    wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else PIPE_WIDTH
+    return _console_type()(width=wide, highlight=False)
 
 
 def error_console() -> Console:

@@ -110,7 +110,8 @@ def show(ctx: typer.Context, queue: Name) -> None:
     session: Session = ctx.obj
     shown = session.queue(queue)
     attributes, tags = shown.attributes(), shown.tags()
-    rows = [*attributes.items(), *((f"tag {key}", value) for key, value in tags.items())]
+    settings = [(name, render.setting(name, value)) for name, value in attributes.items()]
+    rows = [*settings, *((f"tag {key}", value) for key, value in tags.items())]
     session.answer(
         documents.queue(shown) | {"attributes": attributes, "tags": tags},
         render.table(["attribute", "value"], rows, title=shown.name),

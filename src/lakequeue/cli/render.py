@@ -10,19 +10,37 @@ from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import attrs
+
 from lakequeue.cli.output import error_console, printable
+from lakequeue.cli.values import shown_duration, shown_size
+from lakequeue.model.attributes import kind_of
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
     from lakequeue import CompactionSummary, Message, SendResult
 
 PREVIEW = 200
 """Maximum number of characters of a body in a table."""
+FOLDED = 20
+"""Least width of a column of text, which goes on in the next line; ids and names are never split."""
+LONG = 40
+"""Length from which words fold; an instant is not so long."""
+_FOLDED = {"body", "error"}
+COMPACTED = (
+    "expired: messages older than the retention; dropped, merged, cut: parts of logs removed, joined, shortened; "
+    "ledgers: rewritten; freed: files and bytes deleted; failed: steps that the next pass repeats"
+)
+"""What the columns of a compaction mean."""
 
 
-def summary_table(summaries: Sequence[CompactionSummary]) -> Table:
-    """What a compaction pass freed; one row per queue."""
+def summary_table(summaries: Sequence[CompactionSummary]) -> RenderableType:
+    """What a compaction pass freed, one row per queue, and what the columns mean."""
+    from rich.console import Group
+    from rich.text import Text
+
     columns = ["queue", "expired", "dropped", "merged", "cut", "ledgers", "files freed", "bytes freed", "failed"]
     rows = [
         [
@@ -38,7 +56,20 @@ def summary_table(summaries: Sequence[CompactionSummary]) -> Table:
         ]
         for each in summaries
     ]
-    return table(columns, rows)
+    return Group(table(columns, rows), Text(COMPACTED, style="dim"))
+
+
+def setting(name: str, value: str) -> str:
+    """The value of an attribute with its unit: ``345600 s (4d)``, ``1048576 bytes (1 MiB)``, an instant."""
+    if kind_of(name) == "seconds" and value:
+        long = shown_duration(float(value))
+        return f"{value} s" if long == f"{float(value):g}s" else f"{value} s ({long})"
+    if name in ("MaximumMessageSize", "MaxMsgSize"):
+        long = shown_size(int(value))
+        return f"{value} bytes" if long.endswith("bytes") else f"{value} bytes ({long})"
+    if name.endswith("Timestamp"):
+        return instant(datetime.fromtimestamp(float(value), timezone.utc))
+    return value
 
 
 def sent_text(sent: SendResult, group: str | None) -> str:
@@ -94,24 +125,57 @@ def preview(text: str) -> str:
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
-    """A table; columns of numbers are right-aligned."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Fitting:
+    """A table; columns of numbers are right-aligned. Where it is too wide, a row is a block of lines."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
     rows = [list(row) for row in rows]
+    texts = [[_cell(value) for value in row] for row in rows]
     made = Table(
         title=None if title is None else escape(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
     )
+    least = 2
     for index, name in enumerate(columns):
         cells = [row[index] for row in rows if row[index] is not None]
         numeric = bool(cells) and all(map(_is_number, cells))
-        made.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(Text(_cell(value)) for value in row))
-    return made
+        width = max((len(text[index]) for text in texts), default=0)
+        folds = name in _FOLDED or any(len(text[index]) > LONG and " " in text[index] for text in texts)
+        least += max(len(name), min(width, FOLDED) if folds else width) + 3
+        made.add_column(Text(name), justify="right" if numeric else "left", overflow="fold", no_wrap=not folds)
+    for text in texts:
+        made.add_row(*map(Text, text))
+    return Fitting(made, least, list(columns), texts, title)
+
+
+@attrs.frozen(eq=False)
+class Fitting:
+    """A table, or its rows as blocks of lines where that is narrower than the table at its least."""
+
+    table: Table
+    least: int
+    columns: list[str]
+    rows: list[list[str]]
+    title: str | None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        if self.least <= options.max_width:
+            yield self.table
+            return
+        pairs = len(self.columns) == 2
+        width = max(map(len, [row[0] for row in self.rows] if pairs else self.columns), default=0)
+        lines = [] if self.title is None else [self.title, ""]
+        for row in self.rows:
+            cells = [(name, cell) for name, cell in zip(self.columns, row, strict=True) if cell]
+            if pairs:
+                lines.append(f"{row[0]:<{width}}  {row[1]}")
+            else:
+                lines += [f"{name:<{width}}  {cell}" for name, cell in cells] + [""]
+        yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
 
 @contextmanager
@@ -134,7 +198,10 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int, str], None
 
     text = TextColumn("{task.fields[text]}", markup=False)
     columns = (TextColumn(what, markup=False), BarColumn(), text, TimeElapsedColumn())
-    with Progress(*columns, console=error_console(), transient=True) as bar:
+    # rich would send standard output to the bar's console, which is standard error
+    with Progress(
+        *columns, console=error_console(), transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as bar:
         task = bar.add_task(what, total=total, text="")
         yield lambda advance, text: bar.update(task, advance=advance, text=text)
 

@@ -19,8 +19,6 @@ from lakequeue.cli.values import at_least
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from lakequeue import LakeQueue, Queue
     from lakequeue.operations.depth import Depth
 
@@ -120,7 +118,7 @@ def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
         yield lambda update: live.update(_table(update), refresh=True)
 
 
-def _table(update: dict[str, Any]) -> Table:
+def _table(update: dict[str, Any]) -> render.Fitting:
     failed = any(row["error"] for row in update["queues"])
     return render.table(
         [*_COLUMNS, "oldest message", *(["error"] if failed else [])],

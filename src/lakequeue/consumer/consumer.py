@@ -6,7 +6,7 @@ import logging
 import threading
 from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakequeue.consumer.async_handlers import AsyncHandlers
 from lakequeue.consumer.handler import Handler, handler_problem, is_async
@@ -29,6 +29,9 @@ from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
 from lakequeue.storage.store_failures import no_wait_mends
+
+if TYPE_CHECKING:
+    from lakequeue.consumer.prometheus import Endpoint
 
 STOP_TIMEOUT = 30
 """Seconds that running handlers get to end when a consumer stops, unless `stop` gets another timeout."""
@@ -58,11 +61,14 @@ class Consumer:
             their timeout; None: at once with `ComputedRenewal`, else at the timeout (HBN-15).
         wait_time: seconds that a receive waits for messages; None: the queue's (HBN-17).
         outage: what to do while storage fails; by default it waits until storage works again.
+        metrics_port: port at which `run` answers Prometheus; None: none. Needs ``lakequeue[metrics]``.
+        metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
         retry_delay: when failed messages come again: seconds, or a function from their number of receives to
             seconds, such as `RetryBackoff`; None: as ``make_failed_messages_visible_immediately`` says.
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.
+        QueueClientError: ``metrics_port`` is given without the package that it needs.
     """
 
     def __init__(
@@ -76,9 +82,11 @@ class Consumer:
         *,
         outage: Outage = _DEFAULT_OUTAGE,
         retry_delay: RetryDelay | None = None,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
     ) -> None:
         at_once = make_failed_messages_visible_immediately
-        _check(queue, handler, concurrency, renewal, at_once, wait_time, outage, retry_delay)
+        _check(queue, handler, concurrency, renewal, at_once, wait_time, outage, retry_delay, metrics_port)
         self._queue = queue
         self._clock = queue.runtime.root.clock
         self._handler = handler
@@ -97,6 +105,7 @@ class Consumer:
         self._error: BaseException | None = None
         self._outages = OutageMonitor(outage, queue.name, self._clock, self._interrupt.set)
         self._observers: list[Observer] = [make(queue) for make in installed]
+        self._endpoint = None if metrics_port is None else self._endpoint_at(metrics_host, metrics_port)
 
     def run(self, until_empty: bool = False) -> None:
         """Consumes until stopped; then running handlers get time to end, and all other messages are handed back.
@@ -108,6 +117,7 @@ class Consumer:
             QueueDoesNotExist: the queue was deleted (HBN-20).
             QueueServiceError: the queue refuses to be received from.
             QueueClientError: storage failed for as long as `Outage` allows, or in a way that no waiting mends.
+            OSError: the metrics port is in use.
             RuntimeError: it is already running.
             SystemExit, KeyboardInterrupt: a handler raised it.
         """
@@ -116,6 +126,8 @@ class Consumer:
         self._runner, self._error = threading.current_thread(), None
         try:
             with self._clock.participant(), ExitStack() as running:
+                if self._endpoint is not None:
+                    running.enter_context(self._endpoint.serving())
                 handler: Any = self._handler
                 if is_async(handler):
                     handler = AsyncHandlers(handler, self._clock, self._fail)
@@ -179,6 +191,17 @@ class Consumer:
             threading.Thread(target=self._interrupt.set, daemon=True).start()
         else:
             self._interrupt.set()
+
+    def _endpoint_at(self, host: str, port: int) -> Endpoint:
+        try:
+            from lakequeue.consumer.prometheus import Endpoint
+        except ModuleNotFoundError as error:
+            raise QueueClientError(
+                f"metrics_port needs {error.name}, which is not installed: pip install 'lakequeue[metrics]'"
+            ) from error
+        endpoint = Endpoint(host, port, self._queue.name, lambda: self.health)
+        self._observers.append(endpoint)
+        return endpoint
 
     def _fail(self, error: BaseException) -> None:
         """Stops the consumer; `run` raises the error."""
@@ -265,6 +288,7 @@ def _check(
     wait_time: Any,
     outage: object,
     retry_delay: object,
+    metrics_port: object,
 ) -> None:
     problems = []
     if (problem := handler_problem(handler)) is not None:
@@ -295,5 +319,7 @@ def _check(
         problems.append(
             "retry_delay: cannot go with make_failed_messages_visible_immediately; give one of the two"
         )
+    if metrics_port is not None and not (type(metrics_port) is int and 0 <= metrics_port <= 65_535):
+        problems.append(f"metrics_port: must be a whole number of 0 to 65535, not {metrics_port!r}")
     if problems:
         raise InvalidOptions(problems)

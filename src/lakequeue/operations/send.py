@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, cast
 
 import attrs
 
@@ -33,10 +34,15 @@ from lakequeue.storage.messages.append import NewMessage
 Entries = Mapping[int, ValidEntry]
 """Messages by their index in the caller's batch."""
 
+Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
+tracing: Tracing | None = None
+"""Entered around each send with the verb, the queue's name and the entries; yields those to be sent instead.
+`lakequeue.otel.instrument` sets it."""
+
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
     """Sends one message."""
-    with queue.service("send") as call:
+    with _traced("send", queue, [entry]) as [entry], queue.service("send") as call:
         outcome = _deliver(queue, lambda: [validate_entry(entry, queue.attributes)])[0]
         if isinstance(outcome, QueueServiceError):
             raise outcome
@@ -46,7 +52,7 @@ def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
 
 def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
     """Sends a batch, with a result for each entry (BAT-4)."""
-    with queue.service("send_batch") as call:
+    with _traced("send_batch", queue, entries) as entries, queue.service("send_batch") as call:
         outcomes = _deliver(queue, lambda: validate_batch(entries, queue.attributes))
         result = BatchResult()
         for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
@@ -59,6 +65,12 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
                 result.failed.append(BatchFailure.of(id, outcome, queue.attributes.profile))
         call.messages = len(result.successful)
         return result
+
+
+def _traced(
+    verb: str, queue: OpenQueue, entries: Sequence[SendEntry]
+) -> AbstractContextManager[Sequence[SendEntry]]:
+    return nullcontext(entries) if tracing is None else tracing(verb, queue.name, entries)
 
 
 def shard_of_group(group_id: str, shards: int) -> int:

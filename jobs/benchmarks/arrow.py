@@ -1,0 +1,75 @@
+"""The row of Arrow without Spark; ``python arrow.py SIDE INPUT PATH`` is one of its sides."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from time import perf_counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+
+from lakequeue import LakeQueue
+
+_BODY = 1_024
+_BATCH = 4_096
+
+
+def write_input(path: str, rows: int) -> None:
+    """A stream of rows of 1 KiB, of text that hardly compresses."""
+    numbers = np.random.default_rng(1)
+    with pa.ipc.new_stream(path, pa.schema([("body", pa.string())])) as stream:
+        for start in range(0, rows, _BATCH):
+            count = min(_BATCH, rows - start)
+            text = pa.py_buffer(binascii.hexlify(numbers.bytes(_BODY // 2 * count)))
+            ends = pa.py_buffer(np.arange(0, len(text) + 1, _BODY, dtype=np.int32))
+            stream.write_batch(pa.record_batch([pa.StringArray.from_buffers(count, ends, text)], ["body"]))
+
+
+def ours(rows: pa.RecordBatchReader, path: str) -> int:
+    queue = LakeQueue(path).create_queue("bulk")
+    sent = queue.send_arrow(rows)
+    lease = queue.lease(sent, 3_600)
+    assert lease is not None
+    found = _length(lease.batches())
+    assert lease.delete().done == sent
+    return found
+
+
+def bare(rows: pa.RecordBatchReader, path: str) -> int:
+    write_deltalake(path, rows)
+    return _length(DeltaTable(path).to_pyarrow_dataset().to_batches())
+
+
+def measured(side: str, data: str, path: str, rows: int) -> tuple[float, float]:
+    """Seconds and peak memory, in MiB, of a process that does one side."""
+    command = [sys.executable, __file__, side, data, path]
+    done = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    assert done["bytes"] == rows * _BODY, f"{done['bytes']} bytes of {rows} rows"
+    shutil.rmtree(path)
+    return done["seconds"], done["peak"] / 1_024
+
+
+def _length(batches: Iterator[pa.RecordBatch]) -> int:
+    """Reads every body."""
+    return sum(pc.sum(pc.binary_length(batch["body"])).as_py() for batch in batches if len(batch))
+
+
+def _main(side: str, data: str, path: str) -> None:
+    with pa.OSFile(data) as file:
+        start = perf_counter()
+        found = {"ours": ours, "bare": bare}[side](pa.ipc.open_stream(file), path)
+        seconds = perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"seconds": seconds, "bytes": found, "peak": peak}))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

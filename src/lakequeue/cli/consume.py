@@ -1,0 +1,197 @@
+"""The command that runs a consumer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from lakequeue.cli.imports import imported
+from lakequeue.cli.options import Name, duration_option
+from lakequeue.cli.output import printable
+from lakequeue.cli.session import Session, usage
+from lakequeue.cli.values import at_least
+from lakequeue.errors import QueueClientError
+from lakequeue.model.clock import Clock
+
+
+class RenewalName(str, Enum):
+    """Renewal policies on the command line."""
+
+    HEARTBEAT = "heartbeat"
+    COMPUTED = "computed"
+    NONE = "none"
+
+
+def consume(
+    ctx: typer.Context,
+    name: Name,
+    handler: Annotated[
+        str, typer.Argument(metavar="MODULE:FUNCTION", help="Handler of a message and its context; may be async.")
+    ],
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Messages handled at a time.")] = 10,
+    renewal: Annotated[
+        RenewalName, typer.Option(help="How messages are kept hidden while their handlers run.")
+    ] = RenewalName.HEARTBEAT,
+    visibility_timeout: Annotated[
+        float | None,
+        duration_option(
+            "How long a received message stays hidden unless extended: 30 s by default with heartbeat, else what "
+            "the queue says."
+        ),
+    ] = None,
+    retry_delay: Annotated[
+        float | None,
+        duration_option(
+            "When a failed message comes again the first time; each further delay is twice as long, up to 15 "
+            "minutes."
+        ),
+    ] = None,
+    wait: Annotated[float, duration_option("How long a receive waits for messages.")] = 20,
+    until_empty: Annotated[bool, typer.Option("--until-empty", help="End when the queue is empty.")] = False,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="DURATION",
+            parser=at_least(0),
+            help="How long running handlers get after SIGTERM or SIGINT; then their messages are handed back.",
+        ),
+    ] = 30,
+    give_up_after: Annotated[
+        float | None, duration_option("End after storage has failed for so long; else wait on.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Answer Prometheus at this port.")
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address of that port; 0.0.0.0 for scrapes from elsewhere.")
+    ] = "127.0.0.1",
+    opentelemetry: Annotated[
+        bool,
+        typer.Option(
+            "--opentelemetry", help="Record spans and metrics by OpenTelemetry, with the SDK that is configured."
+        ),
+    ] = False,
+) -> None:
+    """Run a handler for each message of a queue, until SIGTERM or SIGINT."""
+    session: Session = ctx.obj
+    # a background job of a shell without job control begins with SIGINT ignored; whoever sends it here means it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _configure_logs(session)
+    function = imported(handler, handler)
+    from lakequeue.consumer.consumer import Consumer
+    from lakequeue.consumer.outages import Outage
+    from lakequeue.consumer.retries import RetryBackoff
+    from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, NoRenewal, Renewal
+
+    policy: Renewal
+    match renewal:
+        case RenewalName.COMPUTED:
+            policy = ComputedRenewal(visibility_timeout)
+        case RenewalName.NONE:
+            if visibility_timeout is not None:
+                usage("--visibility-timeout: with --renewal none it is the queue's")
+            policy = NoRenewal()
+        case _:
+            policy = HeartbeatRenewal() if visibility_timeout is None else _heartbeat(visibility_timeout)
+    if opentelemetry:
+        _instrument()
+    consumer = Consumer(
+        session.lake().queue(name),
+        function,
+        concurrency,
+        policy,
+        wait_time=wait,
+        outage=Outage(give_up_after),
+        retry_delay=None if retry_delay is None else RetryBackoff(retry_delay, longest=max(900, retry_delay)),
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+    )
+    stopping = _Stopping(consumer, drain_timeout)
+    logging.getLogger("lakequeue").info("consuming %s with %s, %s at a time", name, handler, concurrency)
+    consumer.run(until_empty)
+    logging.getLogger("lakequeue").info("consumed %s, %s", name, "stopped" if stopping.signals else "it is empty")
+    if len(stopping.signals) > 1:
+        raise typer.Exit(128 + stopping.signals[-1])
+
+
+class _Stopping:
+    """Stops the consumer at SIGTERM and SIGINT: in order at the first signal, at once at the second."""
+
+    def __init__(self, consumer: Any, drain_timeout: float) -> None:
+        self.signals: list[int] = []
+        self._consumer = consumer
+        self._drain_timeout = drain_timeout
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def _stop(self, number: int, _: object) -> None:
+        self.signals.append(number)
+        if len(self.signals) > 2:  # storage may never answer; being killed leaves the tables consistent
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self._consumer.stop(self._drain_timeout if len(self.signals) == 1 else 0)
+
+
+def _heartbeat(timeout: float) -> Any:
+    """A heartbeat that begins to extend when a sixth of the timeout is left, as 5 of 30 s are by default."""
+    from lakequeue.renewal.policies import HeartbeatRenewal
+
+    threshold = timeout / 6
+    return HeartbeatRenewal(timeout, extension_threshold=threshold, heartbeat_interval=min(1, threshold / 5))
+
+
+def _instrument() -> None:
+    try:
+        from lakequeue.otel import instrument
+    except ModuleNotFoundError as error:
+        raise QueueClientError(str(error).removeprefix("lakequeue.otel ")) from error
+    instrument()
+
+
+def _configure_logs(session: Session) -> None:
+    """Logs to standard error: lines of text, or of JSON with ``--json``."""
+    from lakequeue.model.clock import SystemClock
+
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(_Lines(SystemClock(), session.json, session.verbose))
+    logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
+
+
+class _Lines(logging.Formatter):
+    """Formats a record as one line.
+
+    Args:
+        stacks: include stack traces; otherwise only the exception and where it was raised.
+    """
+
+    def __init__(self, clock: Clock, as_json: bool, stacks: bool) -> None:
+        super().__init__()
+        self._clock = clock
+        self._json = as_json
+        self._stacks = stacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": self._clock.now().isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            line["error"] = f"{type(error).__name__}: {error}"
+            if self._stacks and record.exc_info:
+                line["stack"] = self.formatException(record.exc_info)
+        if self._json:
+            return json.dumps(line)
+        text = " ".join(line[part] for part in ("at", "level", "message"))
+        text += f": {line['error']}" if "error" in line else ""
+        text = printable(" ".join(text.split()))
+        return text + (f"\n{printable(line['stack'])}" if "stack" in line else "")

@@ -1,0 +1,50 @@
+"""Functions that the command line names, imported."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from lakequeue.cli.session import usage
+
+
+def imported(spec: str, told: str) -> Callable[..., Any]:
+    """Imports what ``module:name`` says, also from the working directory.
+
+    Args:
+        told: begins the errors: the option, and what was given.
+
+    Raises:
+        typer.BadParameter: there is no such module or name, the module fails, or it is not callable.
+    """
+    module, _, path = spec.partition(":")
+    if not module or not path:
+        usage(f"{told}: must be MODULE:FUNCTION, such as package.module:handle")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
+        usage(f"{told}: {_reason(error, module)}")
+    if not callable(found):
+        usage(f"{told}: not a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _reason(error: BaseException, module: str) -> str:
+    if isinstance(error, AttributeError) and error.obj is sys.modules.get(module):
+        return str(error)
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} ({os.path.basename(error.filename or module)}, line {error.lineno})"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    if isinstance(error, ImportError) and "importlib" in last.filename:
+        return str(error)
+    place = f"{os.path.basename(last.filename)}, line {last.lineno}"
+    return f"{type(error).__name__}: {error} ({place})"

@@ -1,0 +1,89 @@
+"""`metrics_port=`: what a consumer does, as an endpoint for Prometheus. The only module that needs its client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+
+from lakequeue.consumer.handler import Outcome
+from lakequeue.consumer.outages import Health
+from lakequeue.model.messages import Message
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600)
+"""Bounds of the histograms: handlers may take an hour, and messages may wait for longer."""
+
+
+class Endpoint:
+    """Counts what becomes of a consumer's messages, and answers scrapes while the consumer runs.
+
+    Args:
+        queue: name of the queue, the label of every metric.
+        health: how the consumer is now.
+    """
+
+    def __init__(self, host: str, port: int, queue: str, health: Callable[[], Health]) -> None:
+        self._address = port, host
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, told: str) -> Counter:
+            return Counter(f"lakequeue_consumer_{name}", told, ["queue"], registry=registry).labels(queue)
+
+        def histogram(name: str, told: str) -> Histogram:
+            return Histogram(
+                f"lakequeue_consumer_{name}_seconds", told, ["queue"], buckets=SECONDS, registry=registry
+            ).labels(queue)
+
+        def gauge(name: str, told: str, value: Callable[[], float]) -> None:
+            Gauge(f"lakequeue_consumer_{name}", told, ["queue"], registry=registry).labels(queue).set_function(
+                value
+            )
+
+        self._received = counter("received", "Messages received.")
+        self._handled = counter("handled", "Messages whose handler succeeded.")
+        self._failed = counter("failed", "Messages whose handler failed.")
+        self._extended = counter("extended", "Extensions of receipts.")
+        self._lost = counter("lost", "Receipts lost while their message was active.")
+        self._seconds = histogram("handler", "Time that a handler took.")
+        self._lag = histogram("lag", "Time from the send of a message to its receive.")
+        gauge("active_messages", "Messages received and not settled yet.", lambda: health().active)
+        gauge("paused", "1 while the consumer is paused.", lambda: health().paused)
+        gauge("up", "1 while storage works, 0 in an outage.", lambda: health().outage_since is None)
+        ProcessCollector(registry=registry)
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Answers scrapes during the block.
+
+        Raises:
+            OSError: the port is in use, or the address is not one of this machine.
+        """
+        port, host = self._address
+        server, thread = start_http_server(port, host, self._registry)
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def received(self, messages: Sequence[Message], now: datetime) -> None:
+        self._received.inc(len(messages))
+        for message in messages:
+            self._lag.observe(max(0.0, (now - message.sent_at).total_seconds()))
+
+    @contextmanager
+    def handling(self, message: Message) -> Iterator[None]:
+        yield
+
+    def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
+        self._seconds.observe(seconds)
+        (self._handled if outcome is Outcome.SUCCESS else self._failed).inc()
+
+    def extended(self, count: int) -> None:
+        self._extended.inc(count)
+
+    def lost(self, count: int) -> None:
+        self._lost.inc(count)

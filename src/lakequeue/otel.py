@@ -1,0 +1,184 @@
+"""OpenTelemetry: spans and metrics of sends and consumers. The only module that needs its API.
+
+``instrument()`` switches it on for this process. A send then has a span, whose context travels with the message in
+its attributes (``traceparent``), as OpenTelemetry's instrumentation of boto3 does it; a consumer gives every
+handler a span in that trace. Names are those of the semantic conventions for messaging.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+try:
+    from opentelemetry import metrics, propagate, trace
+    from opentelemetry.context import Context
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"lakequeue.otel needs {missing.name}, which is not installed: pip install 'lakequeue[otel]'",
+        name=missing.name,
+    ) from None
+
+from lakequeue.consumer import observers
+from lakequeue.consumer.handler import Outcome
+from lakequeue.model.messages import MAX_ATTRIBUTES, TRACE_HEADER, Message, SendEntry
+from lakequeue.operations import send
+from lakequeue.queue import Queue
+
+_SCOPE = "lakequeue"
+_X_RAY = re.compile("Root=1-([0-9a-f]{8})-([0-9a-f]{24})")
+_X_RAY_PARENT = re.compile("Parent=([0-9a-f]{16})")
+
+
+def instrument(
+    tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
+) -> None:
+    """Measures the sends of this process, and the consumers that are made from now on.
+
+    Args:
+        tracer_provider: of the spans; None: the global one.
+        meter_provider: of the metrics; None: the global one.
+    """
+    uninstrument()
+    tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
+    instruments = _Instruments(metrics.get_meter(_SCOPE, meter_provider=meter_provider))
+    send.tracing = _Sends(tracer, instruments)
+    observers.installed.append(lambda queue: _Consumer(queue, tracer, instruments))
+
+
+def uninstrument() -> None:
+    """Ends what `instrument` began, except in consumers that exist."""
+    send.tracing = None
+    observers.installed.clear()
+
+
+class _Instruments:
+    """The metrics."""
+
+    def __init__(self, meter: metrics.Meter) -> None:
+        def counter(name: str, told: str) -> metrics.Counter:
+            return meter.create_counter(name, "{message}", told)
+
+        self.sent = counter("messaging.client.sent.messages", "Messages that were sent.")
+        self.received = counter("messaging.client.consumed.messages", "Messages that a consumer received.")
+        self.handled = counter("lakequeue.consumer.handled", "Messages whose handler succeeded.")
+        self.failed = counter("lakequeue.consumer.failed", "Messages whose handler failed.")
+        self.extended = counter("lakequeue.consumer.extended", "Extensions of receipts.")
+        self.lost = counter("lakequeue.consumer.lost", "Receipts lost while their message was active.")
+        self.seconds = meter.create_histogram("messaging.process.duration", "s", "Time that a handler took.")
+        self.lag = meter.create_histogram(
+            "lakequeue.consumer.lag", "s", "Time from the send of a message to its receive."
+        )
+
+
+class _Sends:
+    """Gives every send a span, and its messages the context of it."""
+
+    def __init__(self, tracer: trace.Tracer, instruments: _Instruments) -> None:
+        self._tracer = tracer
+        self._instruments = instruments
+
+    @contextmanager
+    def __call__(self, verb: str, queue: str, entries: Sequence[SendEntry]) -> Iterator[Sequence[SendEntry]]:
+        common = _attributes(queue, verb)
+        attributes = common | {"messaging.operation.type": "send"}
+        if verb == "send_batch":
+            attributes["messaging.batch.message_count"] = len(entries)
+        kind = trace.SpanKind.PRODUCER
+        error_type: dict[str, Any] = {}
+        with self._tracer.start_as_current_span(f"{verb} {queue}", kind=kind, attributes=attributes) as span:
+            carrier: dict[str, str] = {}
+            propagate.inject(carrier)
+            try:
+                yield [_carrying(entry, carrier) for entry in entries]
+            except Exception as error:
+                error_type = {"error.type": type(error).__qualname__}
+                span.set_attributes(error_type)
+                raise
+            finally:
+                self._instruments.sent.add(len(entries), common | error_type)
+
+
+class _Consumer:
+    """The observer of one consumer."""
+
+    def __init__(self, queue: Queue, tracer: trace.Tracer, instruments: _Instruments) -> None:
+        self._queue = queue.name
+        self._tracer = tracer
+        self._instruments = instruments
+        self._common = _attributes(self._queue, "process")
+
+    def received(self, messages: Sequence[Message], now: datetime) -> None:
+        self._instruments.received.add(len(messages), _attributes(self._queue, "receive"))
+        for message in messages:
+            self._instruments.lag.record(max(0.0, (now - message.sent_at).total_seconds()), self._common)
+
+    @contextmanager
+    def handling(self, message: Message) -> Iterator[None]:
+        attributes = self._common | {
+            "messaging.operation.type": "process",
+            "messaging.message.id": message.message_id,
+            "messaging.message.body.size": len(message.body.encode()),
+            "lakequeue.receive_count": message.receive_count,
+        }
+        if message.group_id is not None:
+            attributes["lakequeue.group_id"] = message.group_id
+        with self._tracer.start_as_current_span(
+            f"process {self._queue}", _sender(message), trace.SpanKind.CONSUMER, attributes
+        ):
+            yield
+
+    def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
+        attributes, span = dict(self._common), trace.get_current_span()
+        if outcome is not Outcome.SUCCESS:
+            attributes["error.type"] = outcome.value if error is None else type(error).__qualname__
+            span.set_attribute("error.type", attributes["error.type"])
+            span.set_status(trace.StatusCode.ERROR, None if error is None else str(error))
+            if error is not None:
+                span.record_exception(error)
+        self._instruments.seconds.record(seconds, attributes)
+        counter = self._instruments.handled if outcome is Outcome.SUCCESS else self._instruments.failed
+        counter.add(1, attributes)
+
+    def extended(self, count: int) -> None:
+        self._instruments.extended.add(count, self._common)
+
+    def lost(self, count: int) -> None:
+        self._instruments.lost.add(count, self._common)
+
+
+def _attributes(queue: str, operation: str) -> dict[str, Any]:
+    return {
+        "messaging.system": "lakequeue",
+        "messaging.destination.name": queue,
+        "messaging.operation.name": operation,
+    }
+
+
+def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
+    """The entry with the context among its attributes, as far as they may be ten."""
+    given = entry.attributes or {}
+    if not isinstance(given, Mapping):
+        return entry  # the send refuses it
+    new = {name: value for name, value in carrier.items() if name not in given and value}
+    if not new or len(given) + len(new) > MAX_ATTRIBUTES:
+        return entry
+    return attrs.evolve(entry, attributes={**given, **new})
+
+
+def _sender(message: Message) -> Context:
+    """The context that a message came with: in its attributes, else in the trace header of AWS X-Ray."""
+    texts = {name: value for name, (_, value) in message.message_attributes.items() if isinstance(value, str)}
+    context = propagate.extract(texts, Context())
+    header = message.system_attributes.get(TRACE_HEADER, "")
+    root, parent = _X_RAY.search(header), _X_RAY_PARENT.search(header)
+    if trace.get_current_span(context).get_span_context().is_valid or not (root and parent):
+        return context
+    flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if "Sampled=1" in header else trace.TraceFlags.DEFAULT)
+    sender = trace.SpanContext(int(root[1] + root[2], 16), int(parent[1], 16), is_remote=True, trace_flags=flags)
+    return trace.set_span_in_context(trace.NonRecordingSpan(sender), context)

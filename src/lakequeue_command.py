@@ -1,0 +1,28 @@
+"""Entry point of the command ``lakequeue``: Ctrl-C ends it without a stack trace, also while modules are imported.
+
+It is a module of its own because importing anything of the package imports all of it, half a second in which
+Python would answer an interrupt with a stack trace.
+"""
+
+import signal
+
+
+def main() -> None:
+    """Runs the command line."""
+    handler = signal.getsignal(signal.SIGINT)
+    ours = handler is signal.default_int_handler  # else whoever started it ignores the signal
+    if ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from lakequeue.cli import main as command
+
+    if ours:
+        signal.signal(signal.SIGINT, handler)
+    try:
+        command()
+    finally:
+        if ours:  # while the interpreter ends
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""`lakequeue consume`: its options, its log, its exit codes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from consumer.test_telemetry import scrape
+from lakequeue import LakeQueue, Queue, SendEntry
+from lakequeue.cli import app
+from lakequeue.cli import consume as command
+from serve.serving import free_port, wait_until
+
+MODULE = """
+import asyncio, pathlib, time
+def handle(message, context):
+    pathlib.Path("began").touch()
+    if message.body == "bad":
+        raise ValueError("by a\\nhandler")
+    context.sleep(float(message.body))
+async def handle_async(message, context):
+    pathlib.Path("began").touch()
+    await context.sleep_async(float(message.body))
+class Group:
+    def handle(message, context): ...
+def one(message): ...
+"""
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "application.py").write_text(MODULE)
+    return LakeQueue(str(tmp_path / "root")).create_queue("orders")
+
+
+@pytest.fixture
+def start(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., subprocess.Popen[str]]:
+    def start(*arguments: str, json: bool = False) -> subprocess.Popen[str]:
+        program = "from lakequeue.cli import main; main()"
+        options = ["--root", str(tmp_path / "root"), *(["--json"] if json else []), "consume", "orders"]
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *options, *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as a background job has it
+        )
+        request.addfinalizer(process.wait)
+        request.addfinalizer(process.kill)
+        return process
+
+    return start
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs the command in this process, whose signals and logs stay as they are."""
+    monkeypatch.setattr(command, "_configure_logs", lambda session: None)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(*arguments: str) -> Result:
+        for name in ("application", "broken"):
+            sys.modules.pop(name, None)
+        return CliRunner().invoke(app, ["--root", str(tmp_path / "root"), "consume", *arguments])
+
+    return run
+
+
+def began(queue: Queue) -> bool:
+    return os.path.exists("began")
+
+
+@pytest.mark.parametrize("handler", ["application:handle", "application:handle_async", "application:Group.handle"])
+def test_it_consumes_until_the_queue_is_empty(queue: Queue, run: Any, handler: str) -> None:
+    queue.send_batch([SendEntry("0") for _ in range(5)])
+    assert run("orders", handler, "--until-empty", "--concurrency", "2").exit_code == 0
+    assert queue.counts().visible == queue.counts().in_flight == 0
+
+
+@pytest.mark.slow
+def test_a_failed_message_is_logged_in_one_line_and_comes_again(queue: Queue, start: Any) -> None:
+    queue.send("bad")
+    for as_json in (False, True):
+        process = start("application:handle", "--until-empty", "--retry-delay", "3", json=as_json)
+        errors = process.communicate(timeout=60)[1].splitlines()
+        assert process.returncode == 0
+        assert not [line for line in errors if "Traceback" in line]
+        if as_json:
+            [failed] = [line for line in map(json.loads, errors) if line["level"] == "error"]
+            assert failed["error"] == "ValueError: by a\nhandler" and failed["logger"] == "lakequeue"
+            assert failed["message"].endswith("the handler failed")
+        else:
+            assert errors[0].endswith("info consuming orders with application:handle, 10 at a time")
+            assert errors[1].endswith("the handler failed: ValueError: by a handler")
+            assert errors[2].endswith("info consumed orders, it is empty")
+            wait_until(lambda: queue.counts().visible == 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "handler", "error"),
+    [
+        ("", "broken", "broken: must be MODULE:FUNCTION, such as package.module:handle"),
+        ("", "missing:handle", "missing:handle: No module named 'missing'"),
+        (
+            "import missing",
+            "broken:handle",
+            "broken:handle: ModuleNotFoundError: No module named 'missing' (broken.py",
+        ),
+        ("def x(:", "broken:handle", "broken:handle: invalid syntax (broken.py, line 1)"),
+        ("\n1 / 0", "broken:handle", "broken:handle: ZeroDivisionError: division by zero (broken.py, line 2)"),
+        ("raise SystemExit(3)", "broken:handle", "broken:handle: SystemExit: 3 (broken.py, line 1)"),
+        ("", "broken:handle", "broken:handle: module 'broken' has no attribute 'handle'"),
+        ("handle = 1", "broken:handle", "broken:handle: not a function"),
+        ("", "application:one", "handler: one(message) cannot be called with two arguments"),
+    ],
+)
+def test_a_handler_that_cannot_be_imported_is_an_error_of_usage_in_one_line(
+    queue: Queue, run: Any, source: str, handler: str, error: str
+) -> None:
+    Path("broken.py").write_text(source)
+    result = run("orders", handler)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: usage: {error}") and result.stderr.count("\n") == 1
+
+
+def test_other_options_are_judged_too(queue: Queue, run: Any) -> None:
+    handler = "application:handle"
+    assert run("nowhere", handler).exit_code == 1
+    for options, error in {
+        ("--renewal", "none", "--visibility-timeout", "5"): "--visibility-timeout: with --renewal none",
+        ("--visibility-timeout", "50000"): "visibility_timeout: must be 0 to 43200 seconds, not 50000.0",
+        ("--retry-delay", "-1"): "first: must be 0 to 43200 seconds",
+        ("--drain-timeout", "-1"): "-1 is too short",
+        ("--give-up-after", "-1"): "give_up_after: must be more than 0 seconds",
+        ("--concurrency", "0"): "'--concurrency': ",
+        ("--wait", "21"): "wait_time: ",
+        ("--renewal", "often"): "'--renewal': ",
+    }.items():
+        result = run("orders", handler, *options)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert error in result.stderr
+    for renewal in ("heartbeat", "computed", "none"):
+        assert run("orders", handler, "--until-empty", "--renewal", renewal).exit_code == 0
+    assert run("orders", handler, "--until-empty", "--visibility-timeout", "2", "--opentelemetry").exit_code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_it(queue: Queue, start: Any, number: signal.Signals) -> None:
+    queue.send("1.5")
+    port = free_port()
+    process = start("application:handle", "--metrics-port", str(port))
+    wait_until(lambda: began(queue))
+    assert scrape(port)["lakequeue_consumer_active_messages"] == 1
+    process.send_signal(number)
+    assert process.wait(60) == 0
+    assert queue.counts().visible == queue.counts().in_flight == 0
+
+
+@pytest.mark.slow
+def test_what_does_not_end_in_time_is_handed_back(queue: Queue, start: Any) -> None:
+    queue.send("1000")
+    process = start("application:handle_async", "--drain-timeout", "0.5")
+    wait_until(lambda: began(queue))
+    process.terminate()
+    assert process.wait(60) == 0
+    assert queue.counts().visible == 1
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_it_at_once(queue: Queue, start: Any) -> None:
+    queue.send("1000")
+    process = start("application:handle", "--drain-timeout", "1000")
+    wait_until(lambda: began(queue))
+    process.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert queue.counts().visible == 1
