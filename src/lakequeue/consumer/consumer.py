@@ -290,6 +290,8 @@ def _check(
     retry_delay: object,
     metrics_port: object,
 ) -> None:
+    if not isinstance(queue, Queue):
+        raise InvalidOptions([f"queue: must be a Queue, not {queue!r}"])
     problems = []
     if (problem := handler_problem(handler)) is not None:
         problems.append(f"handler: {problem}")
