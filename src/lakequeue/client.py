@@ -221,13 +221,14 @@ class LakeQueue:
                 for ten minutes, those of busy shards for 200 commits; ``stats`` reaches further back.
 
         Raises:
-            QueueClientError: the log of a table no longer reaches back to ``as_of``.
+            QueueClientError: the log of a table no longer reaches back to ``as_of``, or the session has no Delta.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
+        from lakequeue.operations import sql_views
+
         check_callable("spark", spark, "sql", expected="a SparkSession")
         self._runtime.allow(spark)
-        for statement in self.view_statements(now, as_of):
-            spark.sql(statement)
+        sql_views.create(spark, self.view_statements(now, as_of))
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
         """The SQL that creates these views, for a session outside Python; needs no JVM."""

@@ -27,6 +27,7 @@ from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard.commands import LeaseCounts
+from lakequeue.storage.engines.spark_access import is_remote
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -243,9 +244,14 @@ def _cancellable(spark: SparkSession | None) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     # a tag, not a job group: a thread has only one group, which may be the user's
-    context, tag = spark.sparkContext, f"lakequeue-{uuid.uuid4()}"
-    context.addJobTag(tag)
+    tag = f"lakequeue-{uuid.uuid4()}"
+    context = None if is_remote(spark) else spark.sparkContext
+    if context is None:
+        add, cancel, remove = spark.addTag, spark.interruptTag, spark.removeTag
+    else:
+        add, cancel, remove = context.addJobTag, context.cancelJobsWithTag, context.removeJobTag
+    add(tag)
     try:
-        yield lambda: context.cancelJobsWithTag(tag)
+        yield lambda: cancel(tag)
     finally:
-        context.removeJobTag(tag)
+        remove(tag)

@@ -291,6 +291,8 @@ def _check(
     retry_delay: object,
     metrics_port: object,
 ) -> None:
+    if not isinstance(queue, Queue):
+        raise InvalidOptions([f"queue: must be a Queue, not {queue!r}"])
     problems = []
     if not isinstance(queue, Queue):  # the other checks need it
         shown = reprlib.repr(queue)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
+from lakequeue.errors import QueueClientError
 from lakequeue.model.arguments import check_instant
 from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import from_micros, to_micros
@@ -23,6 +25,9 @@ from lakequeue.storage.delta_log import is_table
 from lakequeue.storage.engines.spark_session import quoted
 from lakequeue.storage.roots import spark_uri
 from lakequeue.storage.stores import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _CHUNK = 100_000
 """Number of offsets that one task matches with their runs."""
@@ -110,6 +115,27 @@ _AVAILABLE_AT = f"""coalesce(run.visible_at, CASE
     WHEN coalesce(delay_seconds, head.delay) > 0 THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
 END)"""
 _GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
+
+
+def create(spark: SparkSession, statements: Sequence[str]) -> None:
+    """Runs the statements in a session.
+
+    Raises:
+        QueueClientError: the session has no Delta.
+    """
+    from pyspark.errors import PySparkException
+
+    for statement in statements:
+        try:
+            spark.sql(statement)
+        except PySparkException as error:
+            if spark.conf.get("spark.sql.catalog.spark_catalog", None):
+                raise
+            raise QueueClientError(
+                "SQL views need Delta in the session: its jar, "
+                "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
+                "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+            ) from error
 
 
 def statements_of(root: Root, now: datetime | None, as_of: datetime | None) -> list[str]:

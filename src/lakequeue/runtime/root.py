@@ -152,7 +152,7 @@ class Root:
         if self.spark is None:
             raise QueueClientError(f"{verb} needs Spark: LakeQueue(root, spark=session)")
         # else PySpark raises AssertionError or AttributeError, as errors of the program do
-        if self.spark.sparkContext._jsc is None:
+        if spark_access.is_stopped(self.spark):
             raise QueueClientError(f"{verb} needs Spark, and its session was stopped")
         self.allow(self.spark)
         return self.spark

@@ -7,10 +7,16 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import attrs
+from obstore.exceptions import BaseError
 
 from lakequeue.errors import InvalidOptions, QueueClientError
+from lakequeue.storage.engines.spark_access import is_remote
+from lakequeue.storage.roots import root_of
+from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,8 +53,8 @@ def claim(spark: SparkSession, path: str, queue: Queue, kind: str) -> Checkpoint
             the other direction, or to a query that lakequeue did not start.
         QueueClientError: the checkpoint cannot be read or written.
     """
-    with _hadoop_errors(path):
-        folder = _Folder(spark, path)
+    with _errors(path):
+        folder = _RemoteFolder(queue.runtime.root.engine.store, path) if is_remote(spark) else _Folder(spark, path)
         text = folder.read(FILE)
         if text is None:
             if folder.exists("metadata"):
@@ -126,8 +132,33 @@ class _Folder:
         return self._hadoop.Path(self._path, name)
 
 
+class _RemoteFolder:
+    """A directory that a session of Spark Connect keeps a checkpoint in, as this process reaches it itself."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        uri = root_of(path)
+        same = urlsplit(uri)[:2] == urlsplit(store.root)[:2]
+        self._folder = Store(uri, store.options if same else None).folder(uri)
+
+    def exists(self, name: str) -> bool:
+        return self._folder.exists(name)
+
+    def names(self, folder: str) -> list[str]:
+        return [entry.name.rpartition("/")[2] for entry in self._folder.files(f"{folder}/")]
+
+    def read(self, name: str) -> str | None:
+        try:
+            return self._folder.read(name).decode()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a file unless there is one."""
+        self._folder.create(name, text.encode())
+
+
 @contextmanager
-def _hadoop_errors(path: str) -> Iterator[None]:
+def _errors(path: str) -> Iterator[None]:
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -135,3 +166,5 @@ def _hadoop_errors(path: str) -> Iterator[None]:
     except Py4JJavaError as error:
         reason = str(error.java_exception.getMessage()).strip().partition("\n")[0]
         raise QueueClientError(f"checkpoint {path} cannot be used: {reason}") from error
+    except (OSError, BaseError) as error:
+        raise QueueClientError(f"checkpoint {path} cannot be used: {first_line(error)}") from error

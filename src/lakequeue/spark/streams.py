@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.errors import InvalidOptions, InvalidParameterValue, LakeQueueError, QueueServiceError
@@ -12,13 +13,15 @@ from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.operations import send_dataframe
 from lakequeue.spark import checkpoint as checkpoints
+from lakequeue.spark import remote
 from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.bulk.send import check_rows
 from lakequeue.storage.bulk.write_files import columns_of
+from lakequeue.storage.engines.spark_access import is_remote
 from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
     from lakequeue.lease import Lease
@@ -63,18 +66,14 @@ def stream_to_queue(
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
     check_rows(q.runtime.attributes, columns_of(df), order_by)
-    writer = _with_trigger(df.writeStream, trigger, [])
+    writer = _with_trigger(df.writeStream, trigger, [], df.sparkSession)
     q.runtime.root.allow(df.sparkSession)
     place = checkpoints.claim(df.sparkSession, checkpoint, q, "stream_to_queue")
     if send_dataframe.batches_of(q.runtime, place.stream) > place.last_batch + 1:
         # the queue would take new batches for repeated ones and drop them
         raise InvalidOptions([f"checkpoint {checkpoint} was reset behind what {q.name} has of it; use a new one"])
 
-    def send(rows: DataFrame, batch: int) -> dict[str, int]:
-        name = SendKey.of_batch(place.stream, batch)
-        return {"messages": send_dataframe.bulk_send(q.runtime, rows.sparkSession, rows, name, order_by)}
-
-    return _start(writer, send, q, checkpoint, place.stream)
+    return _start(writer, partial(_send, place.stream, order_by), q, df.sparkSession, checkpoint, place.stream)
 
 
 def stream_from_queue(
@@ -131,20 +130,25 @@ def stream_from_queue(
     spark = q.runtime.root.require_spark("stream_from_queue")
     # the source is only a timer: one row per micro-batch, from the first one on
     ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    writer = _with_trigger(ticks.writeStream, trigger, problems)
+    writer = _with_trigger(ticks.writeStream, trigger, problems, spark)
     q.tags()  # raises if the queue was deleted
     place = checkpoints.claim(spark, checkpoint, q, "stream_from_queue")
 
-    def receive(_: DataFrame, batch: int) -> dict[str, int]:
+    def receive(queue: Queue, _: DataFrame, batch: int) -> dict[str, int]:
         lease = None
         if batch > place.last_batch:
-            lease = q.lease(max_messages, visibility_timeout)
+            lease = queue.lease(max_messages, visibility_timeout)
         if lease is None:
             return {"messages": 0, "deleted": 0, "lost": 0}
         counts = process_lease(lease, lambda messages: handle_batch(messages, batch), renewal)
         return {"messages": lease.message_count, "deleted": counts.done, "lost": counts.lost}
 
-    return _start(writer, receive, q, checkpoint, place.stream)
+    return _start(writer, receive, q, spark, checkpoint, place.stream)
+
+
+def _send(stream: str, order_by: str | None, queue: Queue, rows: DataFrame, batch: int) -> dict[str, int]:
+    name = SendKey.of_batch(stream, batch)
+    return {"messages": send_dataframe.bulk_send(queue.runtime, rows.sparkSession, rows, name, order_by)}
 
 
 def process_lease(lease: Lease, handle: Callable[[DataFrame], Any], renewal: Renewal | None = None) -> LeaseCounts:
@@ -174,7 +178,9 @@ def process_lease(lease: Lease, handle: Callable[[DataFrame], Any], renewal: Ren
     return counts
 
 
-def _with_trigger(writer: DataStreamWriter, trigger: str | None, problems: list[str]) -> DataStreamWriter:
+def _with_trigger(
+    writer: DataStreamWriter, trigger: str | None, problems: list[str], spark: SparkSession
+) -> DataStreamWriter:
     """Sets the trigger of a writer; raises InvalidOptions if it is invalid, or if there are problems already."""
     from pyspark.errors import PySparkException
 
@@ -182,8 +188,10 @@ def _with_trigger(writer: DataStreamWriter, trigger: str | None, problems: list[
         if trigger == AVAILABLE_NOW:
             writer = writer.trigger(availableNow=True)
         elif trigger is not None:
+            if is_remote(spark):
+                remote.check_interval(spark, trigger)
             writer = writer.trigger(processingTime=trigger)
-    except PySparkException:
+    except (PySparkException, ValueError):
         problems = [
             *problems,
             f'trigger {trigger!r}: not an interval such as "5 seconds", and not "{AVAILABLE_NOW}"',
@@ -195,13 +203,18 @@ def _with_trigger(writer: DataStreamWriter, trigger: str | None, problems: list[
 
 def _start(
     writer: DataStreamWriter,
-    work: Callable[[DataFrame, int], dict[str, int]],
+    work: Callable[[Queue, DataFrame, int], dict[str, int]],
     q: Queue,
+    spark: SparkSession,
     checkpoint: str,
     stream: str,
 ) -> StreamingQuery:
+    named = writer.queryName(f"lakequeue {q.name} {stream[:8]}")
+    if is_remote(spark):
+        named = named.foreachBatch(remote.RemoteBatches(remote.QueuePlace.of(q), work))
+        return named.option("checkpointLocation", checkpoint).start()
+
     from lakequeue.spark.query import Batches, QueueStream
 
-    batches = Batches(work)
-    named = writer.foreachBatch(batches).queryName(f"lakequeue {q.name} {stream[:8]}")
-    return QueueStream(named.option("checkpointLocation", checkpoint).start(), batches)
+    batches = Batches(partial(work, q))
+    return QueueStream(named.foreachBatch(batches).option("checkpointLocation", checkpoint).start(), batches)

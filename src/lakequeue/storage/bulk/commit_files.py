@@ -26,7 +26,7 @@ from lakequeue.storage.bulk.dedup import Duplicates, opened_at
 from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.bulk.staged_files import check_exist
 from lakequeue.storage.engines.commit import StaleAttributes, commit
-from lakequeue.storage.engines.interface import DataFile, Engine, Table
+from lakequeue.storage.engines.interface import DataFile, Engine, Table, partition_text
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
@@ -191,7 +191,7 @@ class _ShardCommit:
             raise QueueDoesNotExist()
         _check_room(self._target, self._shard, files)
         end, instant = version, opened_at(table, now)
-        opened = from_micros(instant).strftime("%Y-%m-%d %H:%M:%S.%f")
+        opened = partition_text(from_micros(instant))
         added: list[DataFile] = []
         for file in files:
             added.append(attrs.evolve(file, partition={"base_offset": str(end), "opened_at": opened}))

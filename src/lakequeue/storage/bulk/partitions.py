@@ -23,7 +23,7 @@ def _tasks(spark: SparkSession) -> int:
     if context is not None:
         return int(context.defaultParallelism)
     # through Spark Connect there is no context; a range has as many partitions
-    [[last]] = spark.range(2**16).select(F.max(F.spark_partition_id())).collect()
+    [[last]] = spark.range(2**16).select(F.spark_partition_id().alias("number")).agg(F.max("number")).collect()
     return int(last) + 1
 
 

@@ -57,7 +57,8 @@ def partition_text(value: object) -> str:
     """A partition value as Delta writes it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return value.strftime("%Y-%m-%d %H:%M:%S.%f") if isinstance(value, datetime) else str(value)
+    # with its zone: Spark reads an instant without one in the zone of the session
+    return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(value, datetime) else str(value)
 
 
 class Table(Protocol):

@@ -71,6 +71,15 @@ def scheme_of(root: str) -> str:
     return "" if local_path(root) is not None else urlsplit(root).scheme
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect, which has no JVM in this process."""
+    return getattr(spark, "_jsparkSession", None) is None
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    return bool(spark.is_stopped if is_remote(spark) else spark.sparkContext._jsc is None)
+
+
 def allow(spark: SparkSession, store: Store) -> None:
     """Lets a session reach a root on an object store; does nothing for a local one.
 
