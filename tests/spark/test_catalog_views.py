@@ -33,7 +33,7 @@ def test_other_sessions_query_states_and_a_refresh_follows_the_queues(
     other = spark.newSession()
 
     def states() -> list[tuple[str, str, str]]:
-        found = other.sql("SELECT queue, body, state FROM shown_queues.messages ORDER BY body").collect()
+        found = other.sql("SELECT queue, body, state FROM shown_queues.messages ORDER BY queue").collect()
         return [tuple(row) for row in found]
 
     assert states() == [("gone", "b", "visible"), ("orders", "a", "visible")]
@@ -45,7 +45,7 @@ def test_other_sessions_query_states_and_a_refresh_follows_the_queues(
     lq.delete_queue("gone")
     lq.create_queue("new").send("c")
     lq.create_views(spark, f"spark_catalog.{schema}")
-    assert states() == [("orders", "a", "in_flight"), ("new", "c", "visible")]
+    assert states() == [("new", "c", "visible"), ("orders", "a", "in_flight")]
 
 
 def test_a_schema_that_is_none_is_told_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
