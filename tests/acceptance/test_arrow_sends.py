@@ -97,8 +97,9 @@ PAIRS = [[{"key": "k", "value": "v"}], None]
         (pl.DataFrame({"body": ["x", "y"], "message_attributes": PAIRS}), "v"),
         (duckdb.sql("FROM (VALUES ('x', map {'k': 'v'}), ('y', NULL)) AS _ (body, message_attributes)"), "v"),
         (categories(), None),
+        (pl.DataFrame(categories()), None),
     ],
-    ids=["map", "nulls", "polars", "duckdb", "categories"],
+    ids=["map", "nulls", "polars", "duckdb", "categories", "polars categories"],
 )  # fmt: skip
 def test_message_attributes_come_in_many_shapes(lq: LakeQueue, data: Any, attributes: str | None) -> None:
     queue = lq.create_queue("orders")
@@ -218,8 +219,12 @@ def test_ids_are_derived_from_the_body_where_none_is_given(lq: LakeQueue) -> Non
         [3.5, -1.0, float("nan")],
         pa.array([3, 1, 2], pa.decimal128(5, 2)),
         pa.array(["c", "a", "b"]).dictionary_encode(),
+        pa.array(["c", "a", "b"]).cast(pa.string_view()),
+        pa.array([b"c", b"a", b"b"]).cast(pa.binary_view()),
+        pa.array([True, False, False]),
+        pa.array([{"a": 1, "b": "c"}, {"a": 1, "b": "a"}, {"a": 1, "b": "b"}]),
     ],
-    ids=["instants", "texts", "numbers", "decimals", "categories"],
+    ids=["instants", "texts", "numbers", "decimals", "categories", "views", "bytes", "flags", "structs"],
 )
 def test_groups_are_ordered_by_any_column(lq: LakeQueue, values: Any) -> None:
     queue = lq.create_queue("orders.fifo", fifo=True)
@@ -299,7 +304,7 @@ def test_standard_queues_have_no_order(lq: LakeQueue) -> None:
         lq.create_queue("orders").send_arrow(table("a"), order_by="body")
 
 
-@pytest.mark.parametrize("values", [pa.array([[1]]), pa.nulls(1), pa.array([{"a": 1}])])
+@pytest.mark.parametrize("values", [pa.array([[1]]), pa.array([[("a", "b")]], TEXTS)], ids=["list", "map"])
 def test_a_column_without_an_order_is_refused(lq: LakeQueue, values: pa.Array) -> None:
     data = table("1", group_id=["g"], dedup_id=["1"], at=values)
     with pytest.raises(InvalidParameterValue, match="^The column at is .*, which has no order.$"):

@@ -456,3 +456,23 @@ def test_lines_go_to_standard_output_while_a_terminal_shows_progress(
     os.close(its_side)
     os.close(terminal)
     assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["0", "1", "2"]
+
+
+# --- jobs
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["compact.py", "--once"], "/nowhere/at/all does not exist"),
+        (["compact.py", "--every", "0.5s"], "0.5s is too short; the least is 1 s"),
+        (["produce_stream.py", "--every", "soon"], "'soon' is not a duration; write seconds, or 90s"),
+        (["consume_batch.py", "--visibility-timeout", "5x"], "'5x' is not a duration"),
+    ],
+)
+def test_jobs_read_the_root_from_the_environment_and_take_durations(args: list[str], told: str) -> None:
+    project = Path(lakequeue.__file__).parents[2]
+    env = os.environ | {"PYTHONPATH": str(project / "src"), "LAKEQUEUE_ROOT": "/nowhere/at/all"}
+    command = [sys.executable, str(project / "jobs" / args[0]), *args[1:]]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and told in done.stderr and "Traceback" not in done.stderr

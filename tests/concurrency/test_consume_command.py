@@ -30,7 +30,7 @@ GROUPS = 5
 
 @attrs.define
 class Story:
-    """Processes that consume two queues below a root that comes and goes: in an outage, its link leads nowhere."""
+    """Processes that consume two queues below a root that comes and goes: in an outage it is a link to a file."""
 
     home: Path
     queues: dict[str, Queue]
@@ -82,9 +82,13 @@ class Story:
         self.ends[how.name] += 1
 
     def lead(self, up: bool) -> None:
-        """Begins or ends an outage."""
+        """Begins or ends an outage.
+
+        In an outage the link leads to a file. If it led nowhere, writers could make a directory there, and take it
+        for the root.
+        """
         link = self.home / "next"
-        link.symlink_to(self.home / ("data" if up else "nowhere"))
+        link.symlink_to(self.home / ("data" if up else "nothing"))
         os.replace(link, self.home / "root")
 
     def send(self, number: int) -> None:
@@ -126,6 +130,7 @@ class Story:
 @pytest.fixture
 def story(tmp_path: Path) -> Iterator[Story]:
     (tmp_path / "data").mkdir()
+    (tmp_path / "nothing").touch()
     (tmp_path / "root").symlink_to(tmp_path / "data")
     lake = LakeQueue(str(tmp_path / "root"))
     queues = {

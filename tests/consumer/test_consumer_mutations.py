@@ -6,14 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from consumer import test_consumer as consuming
+from consumer import test_outages as failing
 from consumer.harness import Harness, sleeper
-from lakequeue import Context, HeartbeatRenewal, Message, Outcome
+from lakequeue import Consumer, Context, HeartbeatRenewal, Message, Outcome
+from lakequeue.consumer.handler import Lost
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 
 Make = Callable[..., Harness]
+
+
+class _NoLog:
+    """In the place of `caplog` for scenarios that look at it last."""
+
+    messages = ["storage of orders fails: deleting: no network"]
 
 
 # --- scenarios
@@ -92,7 +100,77 @@ def the_last_extension_is_not_refused(make: Make) -> None:
     assert harness.queue.deletes() == [(43_000, "A")]
 
 
+def a_lost_receipt_never_deletes(make: Make) -> None:
+    """The consumer does not rely on the queue, where the handle might still delete (RCP-8)."""
+    harness = make()
+    harness.send("A")
+
+    def handle(message: Message, context: Context) -> None:
+        context.lost.set()
+
+    with harness.running(harness.consumer(handle, concurrency=1)):
+        harness.clock.advance(1)
+    assert harness.queue.deletes() == []
+    assert harness.other.counts().in_flight == 1
+
+
+def a_drain_hands_back_what_comes_while_it_begins(make: Make) -> None:
+    harness = make()
+    harness.send("A")
+    handled: list[str] = []
+    consumer = harness.consumer(lambda message, context: handled.append(message.body))
+
+    def stop(verb: str, bodies: list[str]) -> None:
+        if verb == "receive":
+            consumer.stop()
+
+    harness.queue.before = stop
+    with harness.running(consumer) as running:
+        assert running.join() is None
+    assert handled == [] and harness.visible() == ["A"]
+
+
+def a_drain_waits_for_what_runs(make: Make) -> None:
+    harness = make()
+    harness.send("A")
+    consumer = harness.consumer(sleeper(10))
+    with harness.running(consumer) as running:
+        consumer.stop()
+        harness.clock.advance(10)
+        assert running.join() is None
+    assert harness.queue.deletes() == [(10, "A")]
+
+
 # --- mutations
+
+
+def deletes_whatever_is_lost(patch: Patch) -> None:
+    patch.setattr(Lost, "__bool__", lambda self: False)
+
+
+def begins_whatever_comes(patch: Patch) -> None:
+    patch.setattr(WorkerPool, "refuse", lambda self, messages: None)
+
+
+def waits_for_nobody(patch: Patch) -> None:
+    wind_down = Consumer._wind_down
+
+    def at_once(self: Consumer, pool: WorkerPool) -> None:
+        self._grace = 0
+        wind_down(self, pool)
+
+    patch.setattr(Consumer, "_wind_down", at_once)
+
+
+def deletes_once(patch: Patch) -> None:
+    """Gives a delete up that fails, as if the receipt were lost."""
+    failed = WorkerPool._storage_failed
+    patch.setattr(
+        WorkerPool,
+        "_storage_failed",
+        lambda self, doing, error: failed(self, doing, error) and doing != "deleting",
+    )
+
 
 _beating: list[HeartbeatScheduler[str]] = []
 """Those that a mutation kept from stopping."""
@@ -176,6 +254,23 @@ MUTATIONS = [
             shown_by(
                 consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, lambda make: (make(fifo=True),)
             ): "HBN-19"
+        },
+    ),
+    Mutation("deletes whatever is lost", deletes_whatever_is_lost, {a_lost_receipt_never_deletes: "RCP-6 HBN-20"}),
+    Mutation(
+        "forgets what comes too late",
+        begins_whatever_comes,
+        {a_drain_hands_back_what_comes_while_it_begins: "RCV-6 HBN-19"},
+    ),
+    Mutation("waits for nobody", waits_for_nobody, {a_drain_waits_for_what_runs: "HBN-2"}),
+    Mutation(
+        "deletes once",
+        deletes_once,
+        {
+            shown_by(
+                failing.test_what_was_handled_during_an_outage_is_kept_and_deleted_after_it,
+                lambda make: (make(visibility_timeout=120), _NoLog()),
+            ): "HBN-2"
         },
     ),
     Mutation(

@@ -13,6 +13,7 @@ import pytest
 from consumer.harness import Harness, sleeper
 from lakequeue import (
     ComputedRenewal,
+    Consumer,
     Context,
     HeartbeatRenewal,
     InvalidOptions,
@@ -119,6 +120,11 @@ def test_a_coroutine_that_nobody_awaits_is_an_error_that_says_what_to_do(
     harness.consumer(lambda message, context: work(message, context)).run(until_empty=True)
     assert harness.queue.deletes() == []
     assert "make the handler itself `async def`" in caplog.text
+
+
+def test_a_queue_of_another_kind_is_refused() -> None:
+    with pytest.raises(InvalidOptions, match="queue: must be a Queue, not 'orders'"):
+        Consumer("orders", sleeper(0))  # type: ignore[arg-type]
 
 
 # --- async def

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -243,6 +246,22 @@ def test_the_metrics_of_prometheus(harness: Harness) -> None:
     }
     with pytest.raises(OSError):
         scrape(port)  # it ends with the run
+
+
+def test_the_dashboard_and_the_guide_name_what_the_endpoint_serves(harness: Harness) -> None:
+    port = free_port()
+    with harness.running(harness.consumer(sleeper(0), metrics_port=port)):
+        served = {re.sub(r"\{.*", "", name) for name in scrape(port)}
+    home = Path(__file__).parents[2]
+    dashboard = json.loads((home / "conf" / "grafana" / "lakequeue-consumers.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    shown = {name for text in expressions for name in re.findall(r"lakequeue_\w+", text)}
+    assert shown <= served and len(shown) >= 9
+    assert {name for text in expressions for name in re.findall(r"(\w+)=~", text)} == {"queue"}
+    guide = (home / "docs" / "guides" / "consumers.md").read_text()
+    told = set(re.findall(r"^\| `(lakequeue_\w+)`", guide, re.MULTILINE))
+    samples = {re.sub("_(bucket|count|sum|created)$", "", name) for name in served}
+    assert told == {name for name in samples if f"{name}_total" not in samples}
 
 
 def test_an_outage_shows_in_the_metrics(harness: Harness) -> None:

@@ -25,6 +25,9 @@ def four_lines(spark: Any, root: str, place: Path) -> None:
     df.write.format("lakequeue").options(**here, queue="orders", sendId="load").mode("append").save()
     assert orders.counts().visible == 100
 
+    look = spark.read.format("lakequeue").options(**here, queue="orders").load()
+    assert look.where("state = 'visible'").count() == 100
+
     messages = spark.readStream.format("lakequeue").options(**here, queue="orders", maxMessages="40").load()
     writer = messages.select("body", "message_attributes").writeStream.format("lakequeue")
     writer = writer.options(**here, queue="copies", checkpointLocation=str(place / "to-copies"))

@@ -124,7 +124,7 @@ def main(
 
 def run(spark: Any, source: str, kind: str, root: str, folder: str, checkpoint: str) -> None:
     if kind == "write":
-        rows = spark.range(0, 6, 1, 4).selectExpr("concat(id, '') AS body")
+        rows = spark.range(0, 8, 1, 4).selectExpr("concat(id, '') AS body")
         writer = rows.write.format(source).option("root", root).option("queue", "orders").option("sendId", "load")
         writer.mode("append").save()
         return

@@ -93,9 +93,9 @@ def test_a_write_that_is_killed_and_repeated(
 ) -> None:
     runs = Runs("write", queue, folder, spark)
     runs.killed(moment, call)
-    assert len(log_rows(queue)) == {"committed": 3, "unknown": 6}.get(moment, 0)
+    assert len(log_rows(queue)) == {"committed": 4, "unknown": 8}.get(moment, 0)
     runs.finish()
-    assert sorted(row.body for row in check_log(queue)) == list("012345")
+    assert sorted(row.body for row in check_log(queue)) == list("01234567")
 
 
 @pytest.mark.spec("QUE-33")
@@ -104,7 +104,7 @@ def test_a_worker_that_is_killed_is_replaced_and_doubles_nothing(
 ) -> None:
     runs = Runs("write", queue, folder, spark)
     assert runs.start("written", 1, "local[2,3]", alone=True) == 0
-    assert sorted(row.body for row in check_log(queue)) == list("012345")
+    assert sorted(row.body for row in check_log(queue)) == list("01234567")
 
 
 @pytest.mark.spec("QUE-33", "DLT-3")

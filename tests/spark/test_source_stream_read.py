@@ -14,6 +14,7 @@ from lakequeue.spark.options import Options, Use
 from lakequeue.spark.source_errors import error_in
 from lakequeue.testing import ManualClock
 from mutations import Patch
+from serve.serving import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -274,6 +275,46 @@ def test_available_now_reads_all_batches_and_deletes_them(
     assert handled({"availableNow": True}, maxMessages=3) == [["a", "b", "c"], ["d", "e"]]
     assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
     assert handled({"availableNow": True}) == []
+
+
+@pytest.mark.spark
+def test_a_batch_whose_handler_fails_is_repeated_with_the_same_messages(
+    tmp_path: Path, spark: SparkSession, queue: Queue
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    orders = LakeQueue(str(tmp_path / "root")).queue("orders")
+    orders.send_batch([SendEntry(body) for body in "abc"])
+    batches: list[tuple[int, list[str]]] = []
+
+    def handle(messages: Any, batch: int) -> None:
+        batches.append((batch, sorted(row.body for row in messages.select("body").collect())))
+        assert len(batches) > 1, "boom"
+        assert orders.counts().in_flight == len(batches[-1][1])  # of this batch only
+
+    rows = spark.readStream.format("lakequeue").options(root=orders.runtime.root.path, queue="orders")
+    writer = rows.option("maxMessages", 2).load().writeStream.foreachBatch(handle)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(StreamingQueryException, match="boom"):
+        writer.start().awaitTermination()
+    orders.send("d")
+    query = writer.start()
+    # the last batch is deleted although no other one follows
+    wait_until(lambda: orders.counts().visible == orders.counts().in_flight == 0, "the deletion")
+    query.stop()
+    assert batches == [(0, ["a", "b"]), (0, ["a", "b"]), (1, ["c", "d"])]
+
+
+@pytest.mark.spark
+def test_some_columns_by_a_schema(tmp_path: Path, spark: SparkSession, queue: Queue) -> None:
+    orders = LakeQueue(str(tmp_path / "root")).queue("orders")
+    orders.send("a", attributes={"n": 1})
+    rows = spark.readStream.format("lakequeue").options(root=orders.runtime.root.path, queue="orders")
+    found: list[Any] = []
+    stream = rows.schema("state string, body string, queue string").load()
+    writer = stream.writeStream.foreachBatch(lambda messages, _: found.extend(messages.collect()))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert [row.asDict() for row in found] == [{"state": "in_flight", "body": "a", "queue": "orders"}]
 
 
 @pytest.mark.spark

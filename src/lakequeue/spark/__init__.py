@@ -21,6 +21,12 @@ def register(spark: SparkSession) -> None:
     Args:
         spark: the session.
     """
+    from pyspark.errors import AnalysisException
+
     from lakequeue.spark.source import LakeQueueSource
 
-    spark.dataSource.register(LakeQueueSource)
+    try:
+        spark.dataSource.register(LakeQueueSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark has found it by itself
+            raise

@@ -25,9 +25,16 @@ PARTS = 16
 
 def check_order(schema: pa.Schema, order_by: str | None) -> None:
     """InvalidParameterValue if the column that orders groups has no order."""
-    type_ = None if order_by is None else schema.field(order_by).type
-    if type_ is not None and (pa.types.is_nested(type_) or pa.types.is_null(type_)):
-        raise no_order(str(order_by), type_name(type_))
+    if order_by is None:
+        return
+    type_ = schema.field(order_by).type
+    if type_name(type_) in ("string", "binary"):  # also as dictionaries and views
+        return
+    values = type_.value_type if pa.types.is_dictionary(type_) else type_
+    try:
+        pc.sort_indices(pa.table({"values": pa.array([], values)}), sort_keys=[("values", "ascending")])
+    except pa.ArrowException:
+        raise no_order(order_by, type_name(type_)) from None
 
 
 def in_order(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:

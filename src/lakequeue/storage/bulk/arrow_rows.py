@@ -132,13 +132,17 @@ def _converted(rows: pa.RecordBatch, order_by: str | None) -> pa.RecordBatch:
     for name in ("body", "group_id", "dedup_id", "message_attributes"):
         columns[name].validate(full=True)
     if order_by is not None:
-        order = _plain(rows.column(found[order_by]))
-        columns[ORDER] = order.cast(pa.string()) if type_name(order.type) == "string" else order
+        columns[ORDER] = _plain(rows.column(found[order_by]))
     return pa.RecordBatch.from_pydict(columns)
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    """Values instead of dictionaries and views, for which Arrow lacks some functions."""
+    if pa.types.is_dictionary(column.type):
+        values = _plain(column.dictionary)
+        return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
+    plain = {"string": pa.string(), "binary": pa.binary()}.get(type_name(column.type))
+    return column if plain is None else column.cast(plain)
 
 
 def _attributes(column: pa.Array) -> pa.MapArray:
