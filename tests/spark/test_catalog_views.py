@@ -18,9 +18,9 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def schema(spark: SparkSession) -> Iterator[str]:
-    spark.sql("CREATE SCHEMA IF NOT EXISTS `the queues`")
-    yield "the queues"
-    spark.sql("DROP SCHEMA `the queues` CASCADE")
+    spark.sql("CREATE SCHEMA IF NOT EXISTS shown_queues")
+    yield "shown_queues"
+    spark.sql("DROP SCHEMA shown_queues CASCADE")
 
 
 def test_other_sessions_query_states_and_a_refresh_follows_the_queues(
@@ -33,15 +33,15 @@ def test_other_sessions_query_states_and_a_refresh_follows_the_queues(
     other = spark.newSession()
 
     def states() -> list[tuple[str, str, str]]:
-        found = other.sql("SELECT queue, body, state FROM `the queues`.messages ORDER BY body").collect()
+        found = other.sql("SELECT queue, body, state FROM shown_queues.messages ORDER BY body").collect()
         return [tuple(row) for row in found]
 
     assert states() == [("gone", "b", "visible"), ("orders", "a", "visible")]
     lq.queue("orders").receive(visibility_timeout=600)  # each query sees the newest
     assert states()[1] == ("orders", "a", "in_flight")
-    shown = {row.viewName for row in other.sql("SHOW VIEWS IN `the queues`").collect() if not row.isTemporary}
+    shown = {row.viewName for row in other.sql("SHOW VIEWS IN shown_queues").collect() if not row.isTemporary}
     assert shown == {"queues", "messages", "receipts", "history", "stats"}
-    assert other.sql("SELECT sum(in_flight) FROM spark_catalog.`the queues`.queues").head()[0] == 1
+    assert other.sql("SELECT sum(in_flight) FROM spark_catalog.shown_queues.queues").head()[0] == 1
     lq.delete_queue("gone")
     lq.create_queue("new").send("c")
     lq.create_views(spark, f"spark_catalog.{schema}")
