@@ -387,5 +387,6 @@ class LakeQueue(_Face):
     delete_queue = _verb(sync_client.LakeQueue.delete_queue)
     register_views = _verb(sync_client.LakeQueue.register_views)
     view_statements = _verb(sync_client.LakeQueue.view_statements)
+    create_views = _verb(sync_client.LakeQueue.create_views)
     arrow_views = _verb(sync_client.LakeQueue.arrow_views)
     compact = _verb(sync_client.LakeQueue.compact)

@@ -253,6 +253,7 @@ class LakeQueue:
         """
         from lakequeue.operations import sql_views
 
+        check_callable("spark", spark, "sql", expected="a SparkSession")
         self._runtime.allow(spark)
         sql_views.create_in_catalog(spark, sql_views.statements_of(self._runtime, None, None, schema))
 

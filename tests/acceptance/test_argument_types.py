@@ -75,6 +75,7 @@ TABLE: dict[str, dict[str, str]] = {
     "LakeQueue.delete_queue": {"name": "text"},
     "LakeQueue.register_views": {"spark": "object", "now": "views", "as_of": "views"},
     "LakeQueue.view_statements": {"now": "or none", "as_of": "or none"},
+    "LakeQueue.create_views": {"spark": "object", "schema": "views"},
     "LakeQueue.arrow_views": {"now": "or none", "as_of": "or none"},
     "LakeQueue.compact": {"progress": "or none"},
     "Queue.send": {
@@ -150,6 +151,7 @@ BASE: dict[str, dict[str, Any]] = {
     "Queue.send_arrow": {"data": pa.table({"body": ["a"]})},
     "Queue.change_visibility": {"receipt_handle": "no handle", "visibility_timeout": 5},
     "LakeQueue.create_queue": {"name": "new"},
+    "LakeQueue.create_views": {"schema": "queues"},
 }
 
 
@@ -254,7 +256,7 @@ def test_wrong_items_and_keywords_are_refused_by_name(lq: LakeQueue) -> None:
 
 def test_a_consumer_wants_a_queue_whose_verbs_block(lq: LakeQueue) -> None:
     for value in (None, "orders", 5, lq, aio.Queue(lq.create_queue("orders"), OwnThreads(1))):
-        with pytest.raises(errors.InvalidOptions, match="queue: must be a lakequeue.Queue"):
+        with pytest.raises(errors.InvalidOptions, match="queue: must be a Queue"):
             Consumer(value, lambda message, context: None)
 
 
