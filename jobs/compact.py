@@ -36,6 +36,10 @@ def main(
             help="Time between the starts of two passes, such as 5m; runs until stopped.",
         ),
     ] = None,
+    views: Annotated[
+        str | None,
+        typer.Option(metavar="SCHEMA", help="Create the SQL views anew here after each pass."),
+    ] = None,
     engine: job.Engine = "auto",
 ) -> None:
     """Frees the space that the queues of a root no longer need."""
@@ -49,20 +53,22 @@ def main(
         lake.runtime.rows() if queue is None else lake.queue(queue)  # reports a wrong root before Spark starts
         spark = build_session("lakequeue compaction", root=root)
         lake = LakeQueue(root, spark=spark, region=region, engine=engine)  # type: ignore[arg-type]
+
+        def report(summaries: list[CompactionSummary]) -> None:
+            write(render.summary_table(summaries))
+            if views is not None:
+                lake.create_views(spark, views)
+
         if every is None:
-            _report(compact_once(lake, queue))
+            report(compact_once(lake, queue))
         else:
-            query = compact_every(lake, spark, every, _report, queue)
+            query = compact_every(lake, spark, every, report, queue)
             while not query.awaitTermination(1) and not stopped.is_set():
                 pass
             query.stop()
         spark.stop()
     except LakeQueueError as error:
         sys.exit(f"error: {printable(str(error))}")
-
-
-def _report(summaries: list[CompactionSummary]) -> None:
-    write(render.summary_table(summaries))
 
 
 if __name__ == "__main__":

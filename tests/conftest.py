@@ -67,7 +67,7 @@ def s3_root(s3_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one session of a test run, warm; tests keep apart by their ``tmp_path``."""
     from lakequeue.spark.session import build_session
 
@@ -76,6 +76,8 @@ def spark() -> Iterator[SparkSession]:
         "local[2]",
         **{
             "spark.driver.memory": "2g",
+            # else spark-warehouse appears in the working directory
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             # queries run once or twice here: compiling each of them took a fifth of the time
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",

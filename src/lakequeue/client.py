@@ -236,6 +236,26 @@ class LakeQueue:
 
         return sql_views.statements_of(self._runtime, now, as_of)
 
+    def create_views(self, spark: SparkSession, schema: str) -> None:
+        """Creates or replaces the five views in a schema of a catalog, for other sessions and tools.
+
+        They show the state at the time of each query, of the queues that exist now. Call it again when queues came
+        or went: a view fails once the tables of a deleted queue are gone, a day after the deletion.
+        ``jobs/compact.py --views`` does that after each pass.
+
+        Args:
+            spark: a session that can create views there; those that query them need Delta's extension and catalog.
+            schema: ``SCHEMA`` or ``CATALOG.SCHEMA``, which exists.
+
+        Raises:
+            InvalidParameterValue: ``schema`` is no name of a schema.
+            QueueClientError: the catalog refuses; with the first line of its reason.
+        """
+        from lakequeue.operations import sql_views
+
+        self._runtime.allow(spark)
+        sql_views.create_in_catalog(spark, sql_views.statements_of(self._runtime, None, None, schema))
+
     def arrow_views(self, now: datetime | None = None, as_of: datetime | None = None) -> dict[str, Dataset]:
         """The relations ``queues``, ``messages``, ``receipts``, ``history`` and ``stats`` as datasets of Arrow.
 

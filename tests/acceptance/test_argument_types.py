@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakequeue import HeartbeatRenewal, LakeQueue, Lease, Queue, SendEntry, errors
+from lakequeue import Consumer, HeartbeatRenewal, LakeQueue, Lease, Queue, SendEntry, aio, errors
+from lakequeue.runtime.off_loop import OwnThreads
 from lakequeue.testing import ManualClock
 
 NOTHING = object()
@@ -249,6 +250,12 @@ def test_wrong_items_and_keywords_are_refused_by_name(lq: LakeQueue) -> None:
         refused(lambda: lq.create_queue("new", delay=value), "DelaySeconds")  # noqa: B023
     assert queue.counts().visible == 0 and queue.tags() == {}
     assert [one.name for one in lq.all_queues()] == ["orders"]
+
+
+def test_a_consumer_wants_a_queue_whose_verbs_block(lq: LakeQueue) -> None:
+    for value in (None, "orders", 5, lq, aio.Queue(lq.create_queue("orders"), OwnThreads(1))):
+        with pytest.raises(errors.InvalidOptions, match="queue: must be a lakequeue.Queue"):
+            Consumer(value, lambda message, context: None)
 
 
 @pytest.mark.spec("BAT-4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from lakequeue import LakeQueue, SendEntry, errors
+from lakequeue import LakeQueue, RedrivePolicy, SendEntry, errors
 from lakequeue.operations import judged_log
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import append, merge_segments
@@ -190,3 +191,58 @@ def test_what_cannot_be_answered_is_one_line(lq: LakeQueue, tmp_path: Path) -> N
         with pytest.raises(NotImplementedError, match="to_table"):
             refused()
     assert views["messages"].to_table().schema == views["messages"].schema
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_filter_loses_no_row_and_the_states_are_those_of_peek(
+    lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(append, "SEGMENT_COMMITS", 2)
+    monkeypatch.setattr(judged_log, "ROWS", 3)
+    chance = random.Random(seed)
+    lq.create_queue("dead", message_retention_period=200)
+    policy = RedrivePolicy(dead_letter_queue="dead", max_receive_count=2)
+    queues = [
+        lq.create_queue("plain", shards=2, rewind_range=80, message_retention_period=120, redrive_policy=policy),
+        lq.create_queue("held", max_delayed_messages=3, message_retention_period=120),
+        lq.create_queue("orders.fifo", fifo=True, delay=4, rewind_range=80, message_retention_period=120),
+    ]
+    for number in range(60):
+        queue = chance.choice(queues)
+        more = {"group_id": "AB"[number % 2], "dedup_id": str(number)} if queue.fifo else {}
+        delay = None if queue.fifo else chance.choice([0, 0, 9, 40])
+        queue.send_batch([SendEntry(f"{number}", delay=delay, **more)])
+        for message in queue.receive(chance.randint(1, 3), visibility_timeout=chance.choice([5, 30])):
+            if chance.random() < 0.6:
+                queue.delete(message.receipt_handle)
+        clock.advance(chance.randint(0, 5))
+        if number == 40:
+            queues[0].rewind(clock.now() - timedelta(seconds=30))
+    messages = lq.arrow_views()["messages"]
+    whole = messages.to_table().to_pylist()
+    states = ["visible", "in_flight", "delayed", "held", "moving", "deleted", "expired"]
+    assert {row["state"] for row in whole} >= {"visible", "in_flight", "delayed", "deleted", "expired"}
+    for state in states:
+        wanted = [row for row in whole if row["state"] == state]
+        assert messages.to_table(filter=pc.field("state") == state).to_pylist() == wanted
+    middle = sorted(row["sent_at"] for row in whole)[len(whole) // 2]
+    for condition, chosen in (
+        (pc.field("sent_at") >= middle, [row for row in whole if row["sent_at"] >= middle]),
+        (pc.field("sent_at") < middle, [row for row in whole if row["sent_at"] < middle]),
+        (
+            (pc.field("log_offset") > 5) & (pc.field("shard") == 0),
+            [r for r in whole if r["log_offset"] > 5 and not r["shard"]],
+        ),
+        (pc.field("visible_at").is_null(), [row for row in whole if row["visible_at"] is None]),
+    ):
+        assert messages.to_table(filter=condition).to_pylist() == chosen
+    for queue in [*queues, lq.queue("dead")]:
+        stored = {m.message_id: (m.state, m.visible_at, m.receive_count) for m in queue.peek(limit=1_000)}
+        shown = [row for row in whole if row["queue"] == queue.name and row["state"] not in ("deleted", "expired")]
+        assert {r["message_id"]: (r["state"], r["visible_at"], r["receive_count"]) for r in shown} == stored
+        counts = queue.counts()
+        [row] = lq.arrow_views()["queues"].to_table(filter=pc.field("queue") == queue.name).to_pylist()
+        for name in ("visible", "in_flight", "delayed", "held", "rewindable", "oldest_age"):
+            assert row[name] == getattr(counts, name)
+        history = lq.arrow_views()["history"].to_table(filter=pc.field("queue") == queue.name)
+        assert len(history) == counts.rewindable

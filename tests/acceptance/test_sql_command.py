@@ -180,3 +180,9 @@ def test_ctrl_c_ends_a_running_query(lq: LakeQueue, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
+
+
+def test_either_a_query_or_a_schema_is_given(lq: LakeQueue, run: Run) -> None:
+    for arguments in ([], ["--register", "shown", "SELECT 1"]):
+        code, line = refused(run(*arguments))
+        assert (code, "give either a QUERY or --register SCHEMA" in line) == (2, True)

@@ -110,7 +110,7 @@ def compare(spark: SparkSession, lq: LakeQueue, **when: datetime) -> dict[str, l
 def test_all_five_are_equal_whatever_happened(spark: SparkSession, lq: LakeQueue, clock: ManualClock) -> None:
     now = clock.now()
     found = compare(spark, lq, now=now)
-    assert found["history"] and found["stats"] and len(found["queues"]) == 6
+    assert found["history"] and found["stats"] and len(found["queues"]) == 7
     seen = {row["state"] for row in found["messages"]}
     for seconds in (400, 400_000):  # timeouts and delays have ended, then retention
         found = compare(spark, lq, now=now + timedelta(seconds=seconds))

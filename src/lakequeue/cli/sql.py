@@ -21,6 +21,7 @@ from lakequeue.errors import LakeQueueError, QueueClientError
 if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
+    from pyspark.sql import SparkSession
 
 
 AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most some minutes ago")]
@@ -39,14 +40,24 @@ _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 def sql(
     ctx: typer.Context,
     query: Annotated[
-        str, typer.Argument(help="SELECT over queues, messages, receipts, history and stats, as DuckDB writes it.")
-    ],
+        str | None,
+        typer.Argument(help="SELECT over queues, messages, receipts, history and stats, as DuckDB writes it."),
+    ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of rows.")] = 1_000,
     as_of: AsOf = None,
     spark: Annotated[bool, typer.Option("--spark", help="Run it as Spark SQL, which starts a JVM.")] = False,
+    register: Annotated[
+        str | None,
+        typer.Option(metavar="SCHEMA", help="Create views in this schema of Spark's catalog instead."),
+    ] = None,
 ) -> None:
     """Query the queues in SQL."""
     session: Session = ctx.obj
+    if (query is None) == (register is None):
+        usage("give either a QUERY or --register SCHEMA")
+    if register is not None:
+        return _register(session, register)
+    assert query is not None
     then = None if as_of is None else as_of.instant(session.lake().clock)
     found = (_by_spark if spark else _by_duckdb)(session, query, limit + 1, then)
     rows = found.slice(0, limit).to_pylist(maps_as_pydicts="lossy")
@@ -144,17 +155,9 @@ def _plain(found: pa.Table) -> pa.Table:
 
 
 def _by_spark(session: Session, query: str, limit: int, as_of: datetime | None) -> pa.Table:
-    session.lake().list_queues(limit=1)  # reports a wrong root before Spark starts
-    from lakequeue.spark.session import build_session
-
     with tempfile.TemporaryDirectory(prefix="lakequeue-sql-") as scratch:
-        with render.spinner("starting Spark"):
-            # else Spark makes spark-warehouse in the working directory
-            warehouse = {"spark.sql.warehouse.dir": scratch}
-            spark = build_session("lakequeue sql", root=session.root, **warehouse)
-        if not session.verbose:  # hide Spark's own report of an error; the command prints one line
-            logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-            spark.sparkContext.setLogLevel("OFF")
+        # else Spark makes spark-warehouse in the working directory
+        spark = _spark(session, **{"spark.sql.warehouse.dir": scratch})
         from pyspark.errors import AnalysisException, ParseException, PySparkException
 
         with render.spinner("running the query"):
@@ -165,6 +168,30 @@ def _by_spark(session: Session, query: str, limit: int, as_of: datetime | None) 
                 usage(_first_line(error))
             except PySparkException as error:
                 raise QueueClientError(_first_line(error)) from error
+
+
+def _register(session: Session, schema: str) -> None:
+    spark = _spark(session)
+    catalog = spark.catalog.currentCatalog() if "." not in schema else schema.partition(".")[0]
+    if catalog == "spark_catalog" and spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
+        raise QueueClientError(
+            "this Spark has no catalog that would keep the views: set spark.sql.catalogImplementation to hive, or "
+            "configure a catalog, in spark-defaults.conf"
+        )
+    session.lake(spark).create_views(spark, schema)
+    session.answer({"schema": schema}, f"the views are in {schema}")
+
+
+def _spark(session: Session, **settings: str) -> SparkSession:
+    session.lake().list_queues(limit=1)  # reports a wrong root before Spark starts
+    from lakequeue.spark.session import build_session
+
+    with render.spinner("starting Spark"):
+        spark = build_session("lakequeue sql", root=session.root, **settings)
+    if not session.verbose:  # hide Spark's own report of an error; the command prints one line
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+        spark.sparkContext.setLogLevel("OFF")
+    return spark
 
 
 def _first_line(error: Exception) -> str:

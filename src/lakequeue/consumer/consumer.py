@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import reprlib
 import threading
 from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
@@ -293,6 +294,9 @@ def _check(
     if not isinstance(queue, Queue):
         raise InvalidOptions([f"queue: must be a Queue, not {queue!r}"])
     problems = []
+    if not isinstance(queue, Queue):  # the other checks need it
+        shown = reprlib.repr(queue)
+        raise InvalidOptions([f"queue: must be a lakequeue.Queue, as the sync of an aio.Queue, not {shown}"])
     if (problem := handler_problem(handler)) is not None:
         problems.append(f"handler: {problem}")
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:

@@ -37,7 +37,11 @@ ROWS = 8_192
 """Maximum number of messages in a batch."""
 REWINDABLE = "rewindable"
 """A column beyond ``browse.SCHEMA``: whether a rewind may bring the message back."""
-JUDGED = SCHEMA.append(pa.field(REWINDABLE, pa.bool_()))
+TYPED_ATTRIBUTES = "typed_attributes"
+"""Another: ``message_attributes`` as they were sent."""
+JUDGED = SCHEMA.append(pa.field(REWINDABLE, pa.bool_())).append(
+    layout.MESSAGES.field("message_attributes").with_name(TYPED_ATTRIBUTES)
+)
 LOADS = 4
 """Attempts to read a ledger whose files are rewritten and removed meanwhile."""
 
@@ -131,21 +135,25 @@ class JudgedShard:
             [file.opened_at if file.bulk else after.get(file.opened_at) for file in files],
         )
 
-    def part(self, index: int) -> JudgedShard:
-        """The shard with one of its files, and no more of its ledger than that needs."""
-        file = self.files[index]
+    def part(self, indexes: Sequence[int]) -> JudgedShard:
+        """The shard with some of its files, and no more of its ledger than they need."""
+        files = [self.files[index] for index in indexes]
         return attrs.evolve(
             self,
-            runs=pa.concat_batches([self._runs_of(file.first, file.last)]),  # pickled without the others
-            files=[file],
-            sent_before=[self.sent_before[index]],
+            # copied, so that it is pickled without the others
+            runs=pa.concat_batches([self._runs_of(files[0].first, files[-1].last)]),
+            files=files,
+            sent_before=[self.sent_before[index] for index in indexes],
         )
 
     def matching(self, condition: ds.Expression | None) -> list[int]:
         """Indexes of the files that may have messages for which a condition over `JUDGED` is true."""
         return surviving(
             [
-                [self._known(index, file.first, file.last, state) for state in self._states(file.first, file.last)]
+                [
+                    self._known(index, file.first, file.last, state)
+                    for state in self._states(index, file.first, file.last)
+                ]
                 for index, file in enumerate(self.files)
             ],
             condition,
@@ -156,7 +164,8 @@ class JudgedShard:
     ) -> Iterator[pa.RecordBatch]:
         """Columns of `JUDGED` of the messages that may meet a condition, in batches of bounded size."""
         folder = store.folder(self.messages)
-        needed = [name for name in layout.MESSAGES.names if name in names or name in _ALWAYS]
+        wanted = {*names, *_ALWAYS} | ({"message_attributes"} if TYPED_ATTRIBUTES in names else set())
+        needed = [name for name in layout.MESSAGES.names if name in wanted]
         for index in self.matching(condition):
             file = self.files[index]
             with folder.parquet(file.file.name, file.size) as parquet:
@@ -179,14 +188,13 @@ class JudgedShard:
         firsts = self.files[index].first + np.cumsum([0, *sizes])
         chosen: Iterable[int] = range(len(sizes))
         if len(sizes) > 1:
-            chosen = surviving(
-                [
-                    [self._known(index, first, last, state) for state in self._states(first, last)]
-                    for first, last in zip(firsts[:-1].tolist(), (firsts[1:] - 1).tolist(), strict=True)
-                ],
-                condition,
-            )
+            spans = zip(firsts[:-1].tolist(), (firsts[1:] - 1).tolist(), strict=True)
+            chosen = surviving([self._alternatives(index, *span) for span in spans], condition)
         return [(group, int(firsts[group])) for group in chosen]
+
+    def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
+        """What may be known of messages of a file from an offset to another: a condition for each state."""
+        return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: int) -> ds.Expression:
         """What is known of the messages of a file from an offset to another, if they have a state."""
@@ -202,9 +210,11 @@ class JudgedShard:
         before = self.sent_before[index]
         return known if before is None else known & (sent_at <= pa.scalar(before, layout.INSTANT))
 
-    def _states(self, first: int, last: int) -> list[int]:
-        """The states that messages from an offset to another may have."""
-        file = next(file for file in self.files if file.first <= first <= file.last)
+    def _states(self, index: int, first: int, last: int) -> list[int]:
+        """The states that messages of a file from an offset to another may have."""
+        file, before = self.files[index], self.sent_before[index]
+        if before is not None and before + self.retention <= self.instant:
+            return [EXPIRED]
         runs = self._runs_of(first, last)
         begin, end = np.maximum(runs["first_offset"], first), np.minimum(runs["last_offset"], last)
         visible_at = _integers(runs["visible_at"], _NEVER)
@@ -273,6 +283,7 @@ class JudgedShard:
             "first_received_at": lambda: runs["first_received_at"].take(at),
             "age": lambda: pa.array((self.instant - sent_at) / MICROS),
             "message_attributes": lambda: attribute_texts(rows["message_attributes"]),
+            TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
             "source_queue": lambda: source_names(rows["source_queue"]),
             "sequence_number": lambda: self._sequence_numbers(offsets),
             "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),

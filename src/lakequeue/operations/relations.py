@@ -155,6 +155,12 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
     return {name: Relation(SCHEMAS[name], read) for name, read in reads.items()}
 
 
+def judged_shards(root: Root, condition: ds.Expression) -> Iterator[JudgedShard]:
+    """The shards of the queues that a condition over `JUDGED` leaves, as they are now."""
+    with root.storage_errors():
+        yield from _Tables.of(root, None, None)._shards(condition)
+
+
 @attrs.frozen
 class _Tables:
     """Reads what a root's tables say, now or as of an instant."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lakequeue.errors import QueueClientError
+from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.arguments import check_instant
 from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import from_micros, to_micros
@@ -24,6 +24,7 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.delta_log import is_table
 from lakequeue.storage.engines.spark_session import quoted
 from lakequeue.storage.roots import spark_uri
+from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
@@ -138,11 +139,24 @@ def create(spark: SparkSession, statements: Sequence[str]) -> None:
             ) from error
 
 
-def statements_of(root: Root, now: datetime | None, as_of: datetime | None) -> list[str]:
+def statements_of(
+    root: Root, now: datetime | None, as_of: datetime | None, schema: str | None = None
+) -> list[str]:
     """The SQL that creates the views of the queues that exist, or that existed at ``as_of``."""
     rows = shown_queues(root, now, as_of)
     with root.storage_errors():
-        return view_statements(root.engine.store, rows, now, as_of)
+        return view_statements(root.engine.store, rows, now, as_of, schema)
+
+
+def create_in_catalog(spark: SparkSession, statements: Sequence[str]) -> None:
+    """Creates persistent views; QueueClientError if the catalog refuses."""
+    from pyspark.errors import PySparkException
+
+    try:
+        for statement in statements:
+            spark.sql(statement)
+    except PySparkException as error:
+        raise QueueClientError(f"the views cannot be created: {first_line(error)}") from error
 
 
 def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
@@ -159,7 +173,11 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def view_statements(
-    store: Store, queues: Sequence[QueueRow], now: datetime | None = None, as_of: datetime | None = None
+    store: Store,
+    queues: Sequence[QueueRow],
+    now: datetime | None = None,
+    as_of: datetime | None = None,
+    schema: str | None = None,
 ) -> list[str]:
     """The SQL that creates or replaces the five views, for a session with Delta's extension and catalog (DLT-5).
 
@@ -170,8 +188,10 @@ def view_statements(
         queues: the queues to show; their secrets are not used.
         now: the instant of the states; None is ``as_of``, or else the time of each query.
         as_of: read the versions of the tables of that time; queues created later are left out.
+        schema: the schema of persistent views, with its catalog or without; None: temporary views.
 
     Raises:
+        InvalidParameterValue: ``schema`` is no name of a schema.
         QueueClientError: the log of a table no longer reaches back to ``as_of``.
     """
     now, root = now or as_of, store.root
@@ -185,14 +205,22 @@ def view_statements(
         "history": (HISTORY, lambda queue: _history(root, queue, instant)),
         "queues": (QUEUES, lambda queue: _queue(root, queue, instant)),
     }
+    create = "CREATE OR REPLACE TEMPORARY VIEW " if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
     statements = []
     for view, (columns, branch) in branches.items():
         text = " UNION ALL ".join(branch(queue) for queue in queues) or _nothing(columns)
         for path, version in versions.items():  # tables are named by nothing else
             text = text.replace(_table(path), f"{_table(path)} VERSION AS OF {version}")
-        statements.append(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {text}")
-    statements.append(f"CREATE OR REPLACE TEMPORARY VIEW stats AS {_stats(store)}")
+        statements.append(f"{create}{view} AS {text}")
+    statements.append(f"{create}stats AS {_stats(store)}")
     return statements
+
+
+def _place(schema: str) -> str:
+    parts = schema.split(".") if isinstance(schema, str) else []
+    if not 1 <= len(parts) <= 2 or not all(parts):
+        raise InvalidParameterValue.of(schema, "schema", "Must be SCHEMA or CATALOG.SCHEMA.")
+    return ".".join(map(quoted, parts))
 
 
 def _stats(store: Store) -> str:

@@ -14,7 +14,12 @@ from lakequeue.spark.source_errors import one_line
 from lakequeue.spark.source_schema import schema
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -32,6 +37,12 @@ class LakeQueueSource(DataSource):
         if options.queue is not None:
             options.open_queue()  # reports a wrong root or queue where it is named
         return schema()
+
+    @one_line
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from lakequeue.spark.batch_read import reader
+
+        return reader(Options.parse(self.options, Use.READ), schema)
 
     @one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
