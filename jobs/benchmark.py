@@ -46,6 +46,7 @@ ROWS = {
     "cli": point.cli,
     "extend": bulk.extend,
     "heartbeat": upkeep.heartbeat,
+    "margin": upkeep.margin,
     "memory": upkeep.memory,
     "steady": upkeep.steady,
     "serve": wire.serve,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -13,12 +13,17 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.harness import BODY, LONG, Bench, Figure
-from lakequeue import LakeQueue, SendEntry, SystemClock
+from lakequeue import ComputedRenewal, LakeQueue, SendEntry, SystemClock
+from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.operations.compact import compact_root
+from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
+from lakequeue.renewal.policies import Hold
 
 _STEP = 10
 """Simulated minutes per row of the result."""
 _MIB = 2**20
+_SENDERS = 8
+"""Threads that send while receipts are renewed."""
 
 
 class _Simulated(SystemClock):
@@ -47,6 +52,55 @@ def heartbeat(bench: Bench) -> Iterator[Figure]:
                 times.append(time.perf_counter() - started)
                 assert done == held
         yield Figure(f"heartbeat pass over {held:,} in flight, batches of {size:,}", median(times), bound=1)
+
+
+def margin(bench: Bench) -> Iterator[Figure]:
+    """What is left of a receipt when its computed renewal has returned, while others send (PER-8)."""
+    held, timeout = bench.sizes.held, 5
+    policy, margins, over = ComputedRenewal(timeout), list[float](), threading.Event()
+    with bench.scratch() as scratch, ThreadPoolExecutor(_SENDERS) as pool:
+        queue = LakeQueue(f"{scratch}/queues", engine="point").create_queue("held")
+        busy = LakeQueue(f"{scratch}/queues", engine="point").queue("held")
+        queue.send_batch([SendEntry(BODY)] * held)
+        ends: dict[str, float] = {}
+
+        def extend(wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
+            asked = time.time()
+            result = queue.change_visibility_batch([(handle, micros / MICROS) for handle, micros in wanted])
+            returned = time.time()
+            margins.extend(ends[handle] - returned for handle, _ in wanted)
+            ends.update({handle: asked + micros / MICROS for handle, micros in wanted})
+            assert not result.failed
+            return [Verdict.EXTENDED] * len(wanted)
+
+        def send() -> None:
+            while not over.is_set():
+                busy.send(BODY)
+
+        lost: list[object] = []
+        scheduler = HeartbeatScheduler(SystemClock(), policy, extend, lost.append, lost.append)
+        scheduler.start()
+        messages = queue.receive(held, timeout)
+        assert len(messages) == held
+        for message in messages:
+            assert message.visible_at is not None
+            ends[message.receipt_handle] = message.visible_at.timestamp()
+        scheduler.keep(
+            {m.receipt_handle: Hold.fresh(to_micros(m.received_at), to_micros(m.visible_at)) for m in messages}
+        )
+        senders = [pool.submit(send) for _ in range(_SENDERS)]
+        for _ in bench.track(range(max(4, bench.sizes.process_seconds)), "margin of renewals"):
+            time.sleep(1)
+        over.set()
+        scheduler.stop()
+        for sender in senders:
+            sender.result()
+    assert margins and not lost, lost
+    left = f"{len(margins):,} renewals of {timeout} s while {_SENDERS} threads send; at least 0.4 s is the rule"
+    yield Figure("smallest margin of a computed renewal", min(margins), remark=left)
+    yield Figure(
+        "most of its buffer that a computed renewal used", timeout / 2 - min(margins), bound=timeout / 2 - 0.4
+    )
 
 
 def memory(bench: Bench) -> Iterator[Figure]:
