@@ -57,7 +57,7 @@ def heartbeat(bench: Bench) -> Iterator[Figure]:
 def margin(bench: Bench) -> Iterator[Figure]:
     """What is left of a receipt when its computed renewal has returned, while others send (PER-8)."""
     held, timeout = bench.sizes.held, 5
-    policy, margins, over = ComputedRenewal(timeout), list[float](), threading.Event()
+    policy, margins, over, clock = ComputedRenewal(timeout), list[float](), threading.Event(), SystemClock()
     with bench.scratch() as scratch, ThreadPoolExecutor(_SENDERS) as pool:
         queue = LakeQueue(f"{scratch}/queues", engine="point").create_queue("held")
         busy = LakeQueue(f"{scratch}/queues", engine="point").queue("held")
@@ -65,9 +65,9 @@ def margin(bench: Bench) -> Iterator[Figure]:
         ends: dict[str, float] = {}
 
         def extend(wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
-            asked = time.time()
+            asked = clock.now().timestamp()
             result = queue.change_visibility_batch([(handle, micros / MICROS) for handle, micros in wanted])
-            returned = time.time()
+            returned = clock.now().timestamp()
             margins.extend(ends[handle] - returned for handle, _ in wanted)
             ends.update({handle: asked + micros / MICROS for handle, micros in wanted})
             assert not result.failed
@@ -78,7 +78,7 @@ def margin(bench: Bench) -> Iterator[Figure]:
                 busy.send(BODY)
 
         lost: list[object] = []
-        scheduler = HeartbeatScheduler(SystemClock(), policy, extend, lost.append, lost.append)
+        scheduler = HeartbeatScheduler(clock, policy, extend, lost.append, lost.append)
         scheduler.start()
         messages = queue.receive(held, timeout)
         assert len(messages) == held

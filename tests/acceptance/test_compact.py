@@ -75,7 +75,8 @@ def test_the_command_refuses_in_one_line(root, tmp_path):
     consumed(root)
     refused = run(root, "nothing")
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert refused.stderr == "error: QueueDoesNotExist: The specified queue does not exist.\n"
+    expected = "error: QueueDoesNotExist: The specified queue does not exist: there is no nothing in "
+    assert refused.stderr.startswith(expected) and refused.stderr.count("\n") == 1
 
 
 def test_steps_that_fail_are_an_error_after_the_rest_is_done(root, monkeypatch):
