@@ -49,7 +49,7 @@ class TwoProcesses:
     other: Queue
 
 
-def overwrite_log_entries(folder: Folder, name: str, data: bytes) -> bool:
+def overwrite_log_entries(folder: Folder, name: str, data: bytes, **_: Any) -> bool:
     folder.write(name, data)
     return True
 

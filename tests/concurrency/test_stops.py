@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,6 +146,34 @@ def test_a_process_that_was_stopped_between_listing_and_reading_reads_again(
 
     monkeypatch.setattr(Ledger, "load", stopped)
     assert queue.receive()
+
+
+@pytest.mark.spec("ERR-8", "DLT-1")
+@pytest.mark.parametrize("verb", ["append", "merge"])
+def test_a_root_that_goes_away_during_a_commit_takes_none_of_it(
+    pair: tuple[Queue, Queue], monkeypatch: Patch, verb: str
+) -> None:
+    """As a mount point does: a commit in the empty directory below it would be acknowledged and lost."""
+    queue, other = pair
+    queue.send("first")
+    root = Path(queue.runtime.root.path)
+    away = root.with_name("away")
+    write = getattr(PointTable, verb)
+
+    def gone(table: PointTable, *args: Any) -> None:
+        monkeypatch.setattr(PointTable, verb, write)
+        root.rename(away)
+        write(table, *args)
+
+    monkeypatch.setattr(PointTable, verb, gone)
+    with pytest.raises(QueueClientError):
+        queue.send("lost") if verb == "append" else queue.receive()
+    assert not list(root.rglob("*.json"))
+    shutil.rmtree(root, ignore_errors=True)
+    away.rename(root)
+    assert drain(other) == ["first"]
+    queue.send("second")
+    assert drain(other) == ["second"]
 
 
 class TestWithoutALock:

@@ -134,8 +134,14 @@ class Folder:
         with source, pq.ParquetFile(source, pre_buffer=False) as file:
             yield file
 
-    def create(self, name: str, data: bytes) -> bool:
-        """Creates a file atomically unless it exists; returns whether it did."""
+    def create(self, name: str, data: bytes, *, new_folder: bool = True) -> bool:
+        """Creates a file atomically unless it exists; returns whether it did.
+
+        Args:
+            name: of the file.
+            data: what is in it.
+            new_folder: whether its directory may be missing; else that is a `FileNotFoundError`.
+        """
         if self.local is None:
             try:
                 obstore.put(self._store, self._at(name), data, mode="create")
@@ -143,7 +149,8 @@ class Folder:
                 return False
             return True
         target = self.path(name)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if new_folder:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
         draft = self.path(f"{uuid.uuid4().hex}.draft")  # if the process is killed, VACUUM removes it
         with open(draft, "wb") as file:
             file.write(data)

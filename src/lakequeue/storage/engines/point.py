@@ -272,7 +272,9 @@ class PointTable:
         """
         data = entries.entry(operation, added, removed, transactions, token)
         gone = {file.path for file in removed}
-        while not self.folder.create(entry_name(self.version + 1), data):
+        # A root that went away since the check of the base, as a mount point does, must not be made again: the
+        # commit would be acknowledged, and gone once the root is back.
+        while not self.folder.create(entry_name(self.version + 1), data, new_folder=False):
             other = self._snapshot.next() if rebased else None
             if (
                 other is None
