@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +48,37 @@ def test_other_sessions_query_states_and_a_refresh_follows_the_queues(
     lq.create_queue("new").send("c")
     lq.create_views(spark, f"spark_catalog.{schema}")
     assert states() == [("new", "c", "visible"), ("orders", "a", "in_flight")]
+
+
+IN_HIVE = """
+import sys
+from lakequeue import LakeQueue
+from lakequeue.spark.session import build_session
+
+place, creates = sys.argv[1], len(sys.argv) > 2
+settings = {
+    "spark.sql.catalogImplementation": "hive",
+    "spark.sql.warehouse.dir": f"{place}/warehouse",
+    "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={place}/metastore;create=true",
+}
+spark = build_session("hive", "local[2]", **settings)
+if creates:
+    lq = LakeQueue(f"{place}/root", spark=spark)
+    lq.create_queue("orders").send("one")
+    spark.sql("CREATE SCHEMA shown")
+    lq.create_views(spark, "shown")
+else:
+    print([tuple(row) for row in spark.sql("SELECT queue, state, body FROM shown.messages").collect()])
+"""
+
+
+def test_a_hive_metastore_keeps_the_views_for_other_processes(tmp_path: Path) -> None:
+    def run(*more: str) -> str:
+        command = [sys.executable, "-c", IN_HIVE, str(tmp_path), *more]
+        return subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    assert run("creates") == ""
+    assert run() == "[('orders', 'visible', 'one')]\n"
 
 
 def test_a_schema_that_is_none_is_told_in_one_line(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from lakequeue.spark import register, stream_from_queue, stream_to_queue
 from lakequeue.spark.checkpoint import FILE
 from lakequeue.testing import ManualClock
 from spark import connect_server
+from spark.source_scenario import four_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,13 +171,6 @@ def test_what_a_remote_session_cannot_do_is_said_in_one_line(
         stream_to_queue(rows, mine, str(tmp_path / "checkpoint"))
 
 
-def test_the_data_source_streams_from_a_queue(tmp_path: Path, lq: LakeQueue, remote: SparkSession) -> None:
-    queue = lq.create_queue("orders")
-    for text in "abc":
-        queue.send(text)
+def test_the_four_lines_of_the_data_source(tmp_path: Path, remote: SparkSession) -> None:
     register(remote)
-    rows = remote.readStream.format("lakequeue").option("root", lq.root).option("queue", "orders").load()
-    writer = rows.select("body").writeStream.format("parquet").option("path", str(tmp_path / "out"))
-    query = writer.option("checkpointLocation", str(tmp_path / "at")).trigger(availableNow=True).start()
-    query.awaitTermination()
-    assert sorted(row.body for row in remote.read.parquet(str(tmp_path / "out")).collect()) == ["a", "b", "c"]
+    four_lines(remote, str(tmp_path / "root"), tmp_path)
