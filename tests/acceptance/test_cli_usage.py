@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -296,12 +297,10 @@ def _fail(error: Exception) -> Any:
 def test_a_root_without_the_right_to_read_it(tmp_path: Path, denied: str, told: str) -> None:
     place = tmp_path / "open"
     LakeQueue(str(place / "root")).create_queue("orders")
-    for directory in (
-        place,
-        *[each for each in tmp_path.parents if str(each).startswith(str(tmp_path.parents[1]))],
-    ):
-        directory.chmod(0o755)
-    tmp_path.chmod(0o755)
+    temporary = Path(tempfile.gettempdir()).resolve()
+    for directory in (place, tmp_path, *tmp_path.parents):
+        if temporary in directory.resolve().parents:
+            directory.chmod(0o755)
     (place / denied).chmod(0o000)
     program = f"import sys; sys.path[:0] = {sys.path!r}; from lakequeue.storage.roots import obstacle; "
     program += f"import os; os.geteuid() or os.seteuid(65534); print(obstacle({str(place / 'root')!r}))"

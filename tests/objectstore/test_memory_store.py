@@ -21,6 +21,7 @@ def stores() -> Iterator[tuple[S3Store, S3Store]]:
     servers = [serve()[0], serve(MemoryStore())[0]]
     options: dict[str, Any] = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
     options["client_options"] = {"allow_http": True}
+    options["prefix"] = "compared"  # all servers of moto in a process have the same bucket
     yield tuple(S3Store(BUCKET, endpoint=f"http://127.0.0.1:{each.server_port}", **options) for each in servers)
     for each in servers:
         each.shutdown()
