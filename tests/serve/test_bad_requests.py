@@ -14,10 +14,10 @@ from urllib.parse import quote_plus, urlencode
 import pytest
 
 from lakequeue.model.clock import SystemClock
+from lakequeue.runtime.log_lines import JsonLines
 from lakequeue.serve import limits
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.errors import MAX_MESSAGE_LENGTH
-from lakequeue.serve.logs import JsonLines
 from lakequeue.serve.middleware import MAX_HEAD_BYTES, MAX_HEADERS
 from serve.threaded_server import FORM, JSON, Told, everything, post, threaded_server, told_raw, wait_until
 

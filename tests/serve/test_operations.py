@@ -21,12 +21,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lakequeue import LakeQueue, SendEntry
+from lakequeue.runtime.log_lines import JsonLines
 from lakequeue.runtime.root import Root
 from lakequeue.serve import metrics as metrics_module
 from lakequeue.serve import queue_metrics
 from lakequeue.serve.app import Application
 from lakequeue.serve.health import Health
-from lakequeue.serve.logs import MAX_VALUE_LENGTH, JsonLines
+from lakequeue.serve.logs import MAX_VALUE_LENGTH
 from lakequeue.serve.queue_metrics import OTHER, QueueMetrics
 from lakequeue.storage.layout import messages_path
 from lakequeue.testing import ManualClock

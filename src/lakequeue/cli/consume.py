@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -18,7 +17,7 @@ from lakequeue.cli.output import printable
 from lakequeue.cli.session import Session, usage
 from lakequeue.cli.values import at_least
 from lakequeue.errors import QueueClientError
-from lakequeue.model.clock import Clock
+from lakequeue.runtime.log_lines import JsonLines
 
 
 class RenewalName(str, Enum):
@@ -160,37 +159,16 @@ def _configure_logs(session: Session) -> None:
     from lakequeue.model.clock import SystemClock
 
     lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(_Lines(SystemClock(), session.json, session.verbose))
+    form = JsonLines if session.json else _TextLines
+    lines.setFormatter(form(SystemClock(), stacks=session.verbose))
     logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
 
 
-class _Lines(logging.Formatter):
-    """Formats a record as one line.
-
-    Args:
-        stacks: include stack traces; otherwise only the exception and where it was raised.
-    """
-
-    def __init__(self, clock: Clock, as_json: bool, stacks: bool) -> None:
-        super().__init__()
-        self._clock = clock
-        self._json = as_json
-        self._stacks = stacks
+class _TextLines(JsonLines):
+    """The same as a line of text, and a stack trace below it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "at": self._clock.now().isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None:
-            line["error"] = f"{type(error).__name__}: {error}"
-            if self._stacks and record.exc_info:
-                line["stack"] = self.formatException(record.exc_info)
-        if self._json:
-            return json.dumps(line)
+        line = self.fields(record)
         text = " ".join(line[part] for part in ("at", "level", "message"))
         text += f": {line['error']}" if "error" in line else ""
         text = printable(" ".join(text.split()))

@@ -7,39 +7,13 @@ import logging
 from typing import Any
 
 from lakequeue.model.clock import Clock
+from lakequeue.runtime.log_lines import JsonLines
 from lakequeue.serve.instrumentation import ApiCall, RequestRecord
 
 MAX_VALUE_LENGTH = 200
 """Characters of a value from a request in the access log."""
 
 _access = logging.getLogger("lakequeue.access")
-
-
-class JsonLines(logging.Formatter):
-    """Formats a record as one line of JSON in ASCII.
-
-    Args:
-        stacks: include stack traces; otherwise only the exception.
-    """
-
-    def __init__(self, clock: Clock, stacks: bool = False) -> None:
-        super().__init__()
-        self._clock = clock
-        self._stacks = stacks
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "at": self._clock.now().isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            line["error"] = f"{type(error).__name__}: {error}"
-            if self._stacks:
-                line["stack"] = self.formatException(record.exc_info)
-        return json.dumps(line)
 
 
 class AccessLog:
