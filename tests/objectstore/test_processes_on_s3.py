@@ -119,8 +119,11 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     assert all(summary["failures"] == [] for summary in run("compact"))
     run("plot", "orders")
     run("watch", "orders", "--count", "1")
+    assert run("export", "orders", "--out", str(tmp_path / "exported"))["messages"] == 3
+    run("drain", "orders", "dead", "--yes")
+    assert run("counts", "dead")["visible"] == 2
     run("purge", "orders", "--yes")
     run("delete-queue", "orders", "--yes")
     assert [queue["name"] for queue in run("list")] == ["dead"]
     group: Any = typer.main.get_command(app)
-    assert group.commands.keys() - used == {"serve", "sql", "views", "demo"}
+    assert group.commands.keys() - used == {"serve", "sql", "views", "demo", "consume"}
