@@ -575,6 +575,7 @@ def test_a_key_that_may_only_look_sees_no_action(lake: LakeQueue, visiting: Visi
         shows(visit.row("looked-at")).to_be_visible()
         shows(visit.button("Create queue…")).to_be_hidden()
         page.get_by_role("link", name="looked-at").click()
+        shows(page.locator("td.at-body")).not_to_have_count(0)  # until then there is none to choose
         page.get_by_label("Choose all messages shown").check()
         buttons = page.get_by_role("button", name="…")
         shows(page.get_by_role("button", name="Copy body")).to_be_visible()
