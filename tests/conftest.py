@@ -75,7 +75,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "lakequeue-tests",
         "local[2]",
         **{
-            "spark.driver.memory": "2g",
+            # 2 GiB are not enough for some hundred tests in one session
+            "spark.driver.memory": "4g",
             # else spark-warehouse appears in the working directory
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             # queries run once or twice here: compiling each of them took a fifth of the time
