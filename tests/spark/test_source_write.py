@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.operations import send_written
 from lakequeue.spark.source_errors import error_in
 from lakequeue.storage import layout
+from spark.dropped_files import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -213,23 +213,6 @@ def test_attributes_that_change_while_rows_are_written_refuse_them(
 
 
 # --- streams
-
-
-class Folder:
-    """A folder that files are dropped into, a batch each."""
-
-    def __init__(self, path: Path, spark: SparkSession) -> None:
-        self.path = path
-        self._dropped = 1_000_000_000
-        path.mkdir()
-        text = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
-        self.rows: DataFrame = text.load(str(path)).withColumnRenamed("value", "body")
-
-    def drop(self, name: str, *lines: str) -> None:
-        self._dropped += 1
-        path = self.path / name
-        path.write_text("".join(f"{line}\n" for line in lines))
-        os.utime(path, (self._dropped, self._dropped))
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, manifests, write_files
 from lakequeue.testing import ManualClock
 from mutations import Patch
+from spark.dropped_files import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,23 +47,6 @@ def queue(lq: LakeQueue) -> Queue:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
-
-
-class Folder:
-    """A folder that files are dropped into, a batch each."""
-
-    def __init__(self, path: Path, spark: SparkSession) -> None:
-        self.path = path
-        self._dropped = 1_000_000_000
-        path.mkdir()
-        text = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
-        self.rows: DataFrame = text.load(str(path)).withColumnRenamed("value", "body")
-
-    def drop(self, name: str, *lines: str) -> None:
-        self._dropped += 1
-        path = self.path / name
-        path.write_text("".join(f"{line}\n" for line in lines))
-        os.utime(path, (self._dropped, self._dropped))  # batches go by the time of the files
 
 
 @pytest.fixture
