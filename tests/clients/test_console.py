@@ -217,6 +217,7 @@ def test_markup_stays_text_and_long_bodies_are_shown_on_demand(lake: LakeQueue, 
     visit.button(f"Show all {len(body):,} characters").click()
     shows(shown).to_have_text(body)
     page.get_by_role("link", name="Attributes").click()
+    shows(page.get_by_role("heading", name="Tags")).to_be_visible()
     shows(page.get_by_role("cell", name=MARKUP)).to_be_visible()
     assert page.locator("main img, main script").count() == 0
     assert page.title() == f"markup-{part} · lakequeue"

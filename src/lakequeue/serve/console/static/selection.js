@@ -26,6 +26,7 @@ export function selection(name, listName, signal, reload) {
 
   function done() {
     picked.clear();
+    draw(); // at once: a choice that follows must not find the boxes that the reload will clear
     reload();
   }
 
