@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from pyspark.sql import datasource
-from pyspark.sql.datasource import EqualTo, In, IsNull, LessThan, Not, StringStartsWith
 
 from lakequeue import LakeQueue, SendEntry, errors
 from lakequeue.spark import batch_read, source_schema
@@ -17,9 +14,9 @@ from lakequeue.spark.options import Options, Use
 from lakequeue.testing import ManualClock
 
 
-def reader(lq: LakeQueue, **options: str) -> batch_read.FilteringReader:
+def reader(lq: LakeQueue, **options: str) -> batch_read.QueueReader:
     parsed = Options.parse({"root": lq.root, **options}, Use.READ)
-    return batch_read.FilteringReader(parsed, source_schema.schema())
+    return batch_read.QueueReader(parsed, source_schema.schema())
 
 
 def rows(reader: batch_read.QueueReader) -> list[dict[str, Any]]:
@@ -65,33 +62,39 @@ def test_the_messages_of_a_queue_or_of_all(lq: LakeQueue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("filters", "bodies", "parts"),
+    ("options", "bodies", "parts"),
     [
-        ([EqualTo(("queue",), "other")], ["elsewhere"], 1),
-        ([In(("queue",), ("orders", None)), LessThan(("offset",), 2)], ["0", "1"], 1),
-        ([EqualTo(("offset",), 7)], ["7"], 1),
-        ([EqualTo(("state",), "held")], [], 0),
-        ([EqualTo(("state",), "in_flight")], [], 0),
-        ([LessThan(("sent_at",), datetime(2025, 1, 1, tzinfo=timezone.utc))], [], 0),
-        ([StringStartsWith(("body",), "else"), IsNull(("group_id",))], ["elsewhere"], 2),
-        ([EqualTo(("shard",), 3)], [], 0),
+        ({"queue": "other"}, ["elsewhere"], 1),
+        ({"queue": "orders", "beforeOffset": "2"}, ["0", "1"], 1),
+        ({"fromOffset": "7", "beforeOffset": "8"}, ["7"], 1),
+        ({"state": "held"}, [], 0),
+        ({"sentBefore": "2025-01-01T00:00:00Z"}, [], 0),
+        ({"sentFrom": "2025-01-01T00:00:00+01:00", "fromOffset": "9"}, ["9"], 1),
     ],
 )
-def test_filters_leave_partitions_out(lq: LakeQueue, filters: list[Any], bodies: list[str], parts: int) -> None:
-    asked = reader(lq)
-    assert list(asked.pushFilters(filters)) == []
-    assert len(asked.partitions()) == parts
+def test_options_leave_files_out(lq: LakeQueue, options: dict[str, str], bodies: list[str], parts: int) -> None:
+    asked = reader(lq, **options)
+    assert sum(len(task.parts) for task in asked.partitions()) == parts
     assert [row["body"] for row in rows(asked)] == bodies
 
 
-def test_filters_that_are_not_understood_stay_with_spark(lq: LakeQueue) -> None:
-    asked = reader(lq)
-    attributes = IsNull(("message_attributes",))
-    inner = EqualTo(("message_attributes", "n"), "1")
-    handle, other = IsNull(("receipt_handle",)), EqualTo(("offset",), "seven")
-    unknown = [attributes, inner, handle, other, Not(handle)]
-    assert list(asked.pushFilters([*unknown, EqualTo(("queue",), "other")])) == unknown
-    assert [row["body"] for row in rows(asked)] == ["elsewhere"]
+def test_small_files_of_several_shards_are_one_task(lq: LakeQueue) -> None:
+    [task] = reader(lq).partitions()
+    assert isinstance(task, batch_read.JudgedTask) and len({part.shard.queue for part in task.parts}) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"state": "gone"}, "option state is gone, it must be some of visible, "),
+        ({"beforeOffset": "1.5"}, "option beforeOffset is 1.5, it must be a whole number of at least 0"),
+        ({"sentFrom": "2025-01-01T00:00:00"}, "must be an instant with its zone"),
+        ({"sentBefore": "soon"}, "option sentBefore is soon, it must be an instant"),
+    ],
+)
+def test_options_of_a_read_are_checked(lq: LakeQueue, options: dict[str, str], told: str) -> None:
+    with pytest.raises(errors.InvalidOptions, match=told):
+        reader(lq, **options)
 
 
 def test_a_large_file_is_read_by_several_tasks(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,17 +102,6 @@ def test_a_large_file_is_read_by_several_tasks(lq: LakeQueue, monkeypatch: pytes
     asked = reader(lq, queue="orders")
     assert len(asked.partitions()) > 2
     assert [row["body"] for row in rows(asked)] == [str(index) for index in range(10)]
-
-
-def test_only_the_worker_that_hands_over_filters_gets_a_reader_that_takes_them(
-    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options, schema = Options.parse({"root": lq.root}, Use.READ), source_schema.schema()
-    plain: Iterable[str] = dir(type(batch_read.reader(options, schema)))
-    base: Any = datasource.DataSourceReader
-    assert "pushFilters" not in plain or batch_read.QueueReader.pushFilters is base.pushFilters
-    monkeypatch.setitem(batch_read.sys.modules, batch_read._PUSHING, datasource)
-    assert type(batch_read.reader(options, schema)) is batch_read.FilteringReader
 
 
 def test_a_queue_that_is_unknown_or_deleted_is_one_line(lq: LakeQueue) -> None:

@@ -1,4 +1,4 @@
-"""``spark.read.format("lakequeue")``: the same messages as in SQL, and filters that leave files unread."""
+"""``spark.read.format("lakequeue")``: the same messages as in SQL, and options that leave files unread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture
@@ -89,46 +88,39 @@ def only(lq: LakeQueue) -> Iterator[Callable[[Queue, set[int]], None]]:
 
 
 @pytest.mark.parametrize(
-    ("where", "offsets"),
+    ("options", "offsets"),
     [
-        ("offset = 6", {6}),
-        ("offset >= 5 AND offset < 7", {5, 6}),
-        ("offset IN (1, 4)", {1, 4}),
-        ("state = 'deleted'", {0, 1, 2}),
-        ("state = 'in_flight'", {3, 4}),
-        ("state IN ('delayed', 'held')", {7}),
-        ("NOT state = 'visible' AND NOT state = 'deleted' AND shard = 0", {3, 4, 7}),
-        ("state = 'expired'", set()),
-        ("shard = 3", set()),
-        ("queue = 'nowhere'", set()),
-        ("state LIKE 'in%'", {3, 4}),
+        ({"fromOffset": "6", "beforeOffset": "7"}, {6}),
+        ({"state": "deleted"}, {0, 1, 2}),
+        ({"state": "in_flight, delayed"}, {3, 4, 7}),
+        ({"state": "expired"}, set()),
+        ({"state": "visible", "beforeOffset": "6"}, {5}),
     ],
 )
-def test_each_pushed_filter_reads_less(
-    spark: SparkSession, lq: LakeQueue, only: Any, where: str, offsets: set[int]
+def test_each_option_reads_less(
+    spark: SparkSession, lq: LakeQueue, only: Any, options: dict[str, str], offsets: set[int]
 ) -> None:
     orders = lq.queue("orders")
-    found = read(spark, lq, queue="orders").where(where)
+    found = read(spark, lq, queue="orders", **options)
     expected = sorted(("late" if offset == 7 else str(offset)) for offset in offsets)
     only(orders, offsets)
     assert bodies(found) == expected
 
 
-def test_times_and_queues_are_pushed_down(spark: SparkSession, lq: LakeQueue, only: Any) -> None:
+def test_times_read_less(spark: SparkSession, lq: LakeQueue, only: Any) -> None:
     orders = lq.queue("orders")
-    [third] = [message for message in orders.peek() if message.body == "3"]
-    only(orders, {0, 1, 2, 3})  # the file before the instant may have messages of it
-    found = read(spark, lq).where(f"queue = 'orders' AND sent_at < timestamp '{third.sent_at.isoformat()}'")
-    assert bodies(found) == ["0", "1", "2"]
-    assert bodies(read(spark, lq).where("queue = 'other'")) == ["elsewhere"]
+    times = {message.body: message.sent_at.isoformat() for message in orders.peek()}
+    # a file has messages up to the instant at which the next one was opened
+    only(orders, {2, 3, 4, 5})
+    assert bodies(read(spark, lq, queue="orders", sentFrom=times["3"], sentBefore=times["5"])) == ["3", "4"]
 
 
-def test_without_pushdown_filters_are_applied_by_spark(spark: SparkSession, lq: LakeQueue) -> None:
-    spark.conf.set(PUSHDOWN, "false")  # Spark's default
-    try:
-        assert bodies(read(spark, lq).where("state = 'in_flight' AND offset > 3")) == ["4"]
-    finally:
-        spark.conf.set(PUSHDOWN, "true")
+def test_a_query_of_a_data_frame_leaves_its_other_queries_whole(spark: SparkSession, lq: LakeQueue) -> None:
+    found = read(spark, lq)
+    some, others = (found.where(f"queue = '{name}' AND shard = 0") for name in ("orders", "other"))
+    assert found.where("body = '3'").count() == 1
+    assert found.count() == 9 and some.count() == 8
+    assert sorted(row.queue for row in some.union(others).collect()) == 8 * ["orders"] + others.count() * ["other"]
 
 
 def test_what_cannot_be_read_is_one_line(spark: SparkSession, lq: LakeQueue) -> None:
@@ -141,6 +133,10 @@ def test_what_cannot_be_read_is_one_line(spark: SparkSession, lq: LakeQueue) -> 
 
     assert "QueueDoesNotExist: queue nowhere: " in told(lambda: read(spark, lq, queue="nowhere"))
     assert "option sendId is not known here" in told(lambda: read(spark, lq, sendId="a").count())
+    wrong = told(lambda: read(spark, lq, state="gone", fromOffset="-1", sentFrom="yesterday").count())
+    assert "option state is gone, it must be some of visible, in_flight, delayed, held, deleted, expired," in wrong
+    assert "option fromOffset is -1, it must be a whole number of at least 0" in wrong
+    assert "option sentFrom is yesterday, it must be an instant with its zone" in wrong
     found = read(spark, lq, queue="other")
     lq.delete_queue("other")
     assert "QueueDoesNotExist: queue other: " in told(found.count)

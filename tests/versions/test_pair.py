@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from lakequeue import LakeQueue, Queue
-from lakequeue.spark import stream_from_queue, stream_to_queue
+from lakequeue.spark import register, stream_from_queue, stream_to_queue
 from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.engines.spark import SparkEngine
 from lakequeue.storage.stores import Store
+from spark.source_scenario import four_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,6 +78,11 @@ def test_streams_send_and_receive(tmp_path: Path, spark: SparkSession, queue: Qu
     query.awaitTermination()
     assert sorted(seen) == ["a", "b", "c"] and queue.counts().visible == 0
     assert query.lastProgress["observedMetrics"]["lakequeue"].deleted == 3
+
+
+def test_the_data_source_writes_looks_and_streams(tmp_path: Path, spark: SparkSession) -> None:
+    register(spark)
+    four_lines(spark, str(tmp_path / "root"), tmp_path)
 
 
 def test_the_spark_engine_commits(tmp_path: Path, spark: SparkSession) -> None:

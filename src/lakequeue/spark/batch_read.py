@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import pyarrow as pa
@@ -21,131 +20,118 @@ from lakequeue.spark import source_schema
 from lakequeue.spark.options import Options
 from lakequeue.spark.source_errors import one_line
 from lakequeue.spark.stream_read import FILE_BYTES, TASK_BYTES
+from lakequeue.storage import layout
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
 """The names of columns in `JUDGED`, where they differ."""
-_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The worker of Spark (4.1 on) that hands filters to a reader."""
-
-_Field = Any
-_TESTS: dict[str, Callable[[_Field, Any], Expression]] = {
-    "EqualTo": lambda field, value: field == value,
-    "GreaterThan": lambda field, value: field > value,
-    "GreaterThanOrEqual": lambda field, value: field >= value,
-    "LessThan": lambda field, value: field < value,
-    "LessThanOrEqual": lambda field, value: field <= value,
-    "StringStartsWith": lambda field, value: pc.starts_with(field, value.as_py()),
-    "StringEndsWith": lambda field, value: pc.ends_with(field, value.as_py()),
-    "StringContains": lambda field, value: pc.match_substring(field, value.as_py()),
-}
-"""Filters of Spark with one value, by class."""
 
 
-@attrs.define
-class JudgedPart(InputPartition):
-    """Files of a shard, or a range of offsets of one, that a task reads; pickled, so it holds values only."""
+@attrs.frozen
+class JudgedPart:
+    """Files of a shard, or a range of offsets of one file."""
 
     shard: JudgedShard
     first: int
     last: int
 
 
+@attrs.define
+class JudgedTask(InputPartition):
+    """What one task reads; pickled, so it holds values only."""
+
+    parts: list[JudgedPart]
+
+
 class QueueReader(DataSourceReader):
     """Reads the messages of a queue, or of all queues of a region, as SQL's ``messages`` shows them.
 
-    The driver reads the ledgers, once a query; tasks read files of messages and open no table.
+    The driver reads the ledgers when a DataFrame is first used, tasks read files of messages and open no table.
+    Filters are not handed over: Spark (4.1, 4.2) plans the tasks of a DataFrame once, by the filters of its latest
+    query, and reads them in all others, so that ``df.where(a)`` and then ``df`` showed the messages of ``a`` only.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         source_schema.check(schema)
         self._options = options
         self._schema = schema
-        self._condition = pc.field("region") == options.region
-        if options.queue is not None:
-            self._condition = names_are(options.queue, options.region)
+        self._condition = condition(options)
 
     @one_line
     def partitions(self) -> Sequence[InputPartition]:
         if self._options.queue is not None:
             self._options.open_queue()  # it may have been deleted since the analysis
         root = self._options.open_root().runtime
-        return [
-            part for shard in judged_shards(root, self._condition) for part in parts_of(shard, self._condition)
-        ]
+        return tasks_of(judged_shards(root, self._condition), self._condition)
 
     @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, JudgedPart):  # Spark makes one of its own where there are none
+        if not isinstance(partition, JudgedTask):  # Spark makes one of its own where there are none
             return
         store = Store(self._options.root, dict(self._options.storage) or None)
         schema = source_schema.arrow_schema(self._schema)
         shown = [_JUDGED.get(name, name) for name in schema.names]
-        names = [name for name in JUDGED.names if name in shown or name in str(self._condition)]
+        names = {name for name in JUDGED.names if name in shown or name in str(self._condition)}
         offset = pc.field("log_offset")
-        wanted = self._condition & (offset >= partition.first) & (offset <= partition.last)
-        for batch in partition.shard.batches(store, {*names, "log_offset", "queue", "region"}, wanted):
-            batch = batch.filter(wanted)
-            if batch.num_rows:
-                arrays = [
-                    # a look has no receipt handles
-                    batch[name].cast(field.type) if name in JUDGED.names else pa.nulls(batch.num_rows, field.type)
-                    for name, field in zip(shown, schema, strict=True)
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        for part in partition.parts:
+            wanted = self._condition & (offset >= part.first) & (offset <= part.last)
+            for batch in part.shard.batches(store, names | {"log_offset"}, wanted):
+                batch = batch.filter(wanted)
+                if batch.num_rows:
+                    arrays = [
+                        # a look has no receipt handles
+                        batch[name].cast(field.type)
+                        if name in JUDGED.names
+                        else pa.nulls(batch.num_rows, field.type)
+                        for name, field in zip(shown, schema, strict=True)
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class FilteringReader(QueueReader):
-    """Takes filters before it plans; all but those on attributes and receipt handles."""
+def condition(options: Options) -> Expression:
+    """What the options say, over the columns of `JUDGED`."""
+    chosen = pc.field("region") == options.region
+    if options.queue is not None:
+        chosen = names_are(options.queue, options.region)
+    if options.states:
+        chosen &= pc.field("state").isin(pa.array(options.states))
+    offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
+    if options.from_offset is not None:
+        chosen &= offset >= options.from_offset
+    if options.before_offset is not None:
+        chosen &= offset < options.before_offset
+    if options.sent_from is not None:
+        chosen &= sent_at >= pa.scalar(options.sent_from, layout.INSTANT)
+    if options.sent_before is not None:
+        chosen &= sent_at < pa.scalar(options.sent_before, layout.INSTANT)
+    return chosen
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for each in filters:
-            condition = expression(each)
-            if condition is None:
-                yield each
-            else:
-                self._condition &= condition
 
+def tasks_of(shards: Iterable[JudgedShard], condition: Expression) -> list[JudgedTask]:
+    """The files of shards that may meet a condition, as tasks of about ``TASK_BYTES``.
 
-def reader(options: Options, schema: StructType) -> QueueReader:
-    """The reader for Spark.
-
-    Where ``spark.sql.python.filterPushdown.enabled`` is off, Spark refuses a reader that takes filters; only where
-    it is on, the worker that hands them over runs.
+    Small files of several shards are one task: each task costs 80 ms.
     """
-    return (FilteringReader if _PUSHING in sys.modules else QueueReader)(options, schema)
+    tasks: list[JudgedTask] = []
+    left = 0
+    for shard in shards:
+        for part in _parts_of(shard, condition):
+            size = sum(file.size + FILE_BYTES for file in part.shard.files)
+            if size > left or not tasks:
+                tasks.append(JudgedTask([]))
+                left = TASK_BYTES
+            tasks[-1].parts.append(part)
+            left -= size
+    return tasks
 
 
-def expression(filter: Filter) -> Expression | None:
-    """A filter of Spark's as one of Arrow's over `JUDGED`; None for one that Spark has to apply."""
-    kind = type(filter).__name__
-    if kind == "Not":
-        negated = expression(filter.child)
-        return None if negated is None else ~negated
-    [name, *inner] = filter.attribute
-    name = _JUDGED.get(name, name)
-    if inner or name not in JUDGED.names or pa.types.is_nested(JUDGED.field(name).type):
-        return None
-    field, type_ = pc.field(name), JUDGED.field(name).type
-    if kind in ("IsNull", "IsNotNull"):
-        return field.is_null() if kind == "IsNull" else field.is_valid()
-    try:
-        if kind == "In":
-            return field.isin(pa.array([value for value in filter.value if value is not None], type_))
-        return _TESTS[kind](field, pa.scalar(filter.value, type_))
-    except (KeyError, pa.ArrowException, TypeError):  # a filter that is new, or a value of another type
-        return None
-
-
-def parts_of(shard: JudgedShard, condition: Expression) -> list[JudgedPart]:
-    """The files of a shard that may meet a condition, in parts of about ``TASK_BYTES``."""
+def _parts_of(shard: JudgedShard, condition: Expression) -> Iterator[JudgedPart]:
     groups: list[list[int]] = []
     left = 0
     for index in shard.matching(condition):
@@ -155,7 +141,8 @@ def parts_of(shard: JudgedShard, condition: Expression) -> list[JudgedPart]:
             left = TASK_BYTES
         groups[-1].append(index)
         left -= size + FILE_BYTES
-    return [part for group in groups for part in _pieces(shard.part(group))]
+    for group in groups:
+        yield from _pieces(shard.part(group))
 
 
 def _pieces(shard: JudgedShard) -> Iterator[JudgedPart]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -13,26 +14,30 @@ from lakequeue.errors import InvalidOptions, QueueServiceError
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
+from lakequeue.model.states import MessageState
 from lakequeue.queue import Queue
 from lakequeue.storage.roots import root_of
 
 _STORAGE = "storage."
 _PLACE = ("root", "queue", "region", f"{_STORAGE}NAME")
+_CHOICE = ("state", "fromOffset", "beforeOffset", "sentFrom", "sentBefore")
 _LEASE = ("maxMessages", "visibilityTimeout", "leaseSeconds")
 _OF_SPARK = {"checkpointlocation", "queryname"}
 """Options of Spark's own that it passes on to a stream's sink."""
 LONGEST = LONGEST_RECEIPT / MICROS
 DEFAULT_MAX_MESSAGES = 100_000
 
+_Default = TypeVar("_Default", int, None)
+
 
 class Use(Enum):
     """What the data source is made for, with the options that it takes."""
 
-    READ = (*_PLACE,)
+    READ = (*_PLACE, *_CHOICE)
     STREAM_READ = (*_PLACE, *_LEASE)
     WRITE = (*_PLACE, "sendId", "orderBy")
     STREAM_WRITE = (*_PLACE, "orderBy")
-    ANY_READ = STREAM_READ
+    ANY_READ = (*_PLACE, *_CHOICE, *_LEASE)
 
 
 _SPELLED = {name.lower(): name for use in Use for name in use.value}
@@ -51,6 +56,12 @@ class Options:
     max_messages: int = DEFAULT_MAX_MESSAGES
     visibility_timeout: float | None = None
     lease_seconds: float = LONGEST
+    states: Sequence[str] = ()
+    """Those of the messages to read; empty: all."""
+    from_offset: int | None = None
+    before_offset: int | None = None
+    sent_from: datetime | None = None
+    sent_before: datetime | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> Options:
@@ -66,9 +77,14 @@ class Options:
         options["region"] = found.text("region") or "local"
         options["send_id"] = found.text("sendId")
         options["order_by"] = found.text("orderBy")
-        options["max_messages"] = found.whole("maxMessages", DEFAULT_MAX_MESSAGES)
+        options["max_messages"] = found.whole("maxMessages", DEFAULT_MAX_MESSAGES, 1)
         options["visibility_timeout"] = found.seconds("visibilityTimeout", None)
         options["lease_seconds"] = found.seconds("leaseSeconds", LONGEST)
+        options["states"] = found.states("state")
+        options["from_offset"] = found.whole("fromOffset", None, 0)
+        options["before_offset"] = found.whole("beforeOffset", None, 0)
+        options["sent_from"] = found.instant("sentFrom")
+        options["sent_before"] = found.instant("sentBefore")
         found.judge()
         return cls(**options)
 
@@ -120,14 +136,38 @@ class _Found:
             self._problems.append(f'option {name} is missing; say .option("{name}", …)')
         return value or None
 
-    def whole(self, name: str, default: int) -> int:
+    def whole(self, name: str, default: _Default, least: int) -> int | _Default:
         value = self._values.get(_plain(name))
         if value is None:
             return default
-        if not value.isascii() or not value.isdecimal() or int(value) < 1:
-            self._problems.append(f"option {name} is {value}, it must be a whole number of at least 1")
+        if not value.isascii() or not value.isdecimal() or int(value) < least:
+            self._problems.append(f"option {name} is {value}, it must be a whole number of at least {least}")
             return default
         return int(value)
+
+    def states(self, name: str) -> tuple[str, ...]:
+        states = tuple(part.strip() for part in self._values.get(_plain(name), "").split(",") if part.strip())
+        # a view shows no purged message, and moved ones as deleted
+        known = [each.value for each in MessageState if each not in (MessageState.PURGED, MessageState.MOVED)]
+        if not set(states) <= set(known):
+            self._problems.append(
+                f"option {name} is {', '.join(states)}, it must be some of {', '.join(known)}, separated by commas"
+            )
+        return states
+
+    def instant(self, name: str) -> datetime | None:
+        value = self._values.get(_plain(name))
+        if value is None:
+            return None
+        try:
+            instant = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError:
+            instant = None
+        if instant is None or instant.tzinfo is None:
+            self._problems.append(
+                f"option {name} is {value}, it must be an instant with its zone, as 2026-01-31T12:00:00Z"
+            )
+        return instant
 
     def seconds(self, name: str, default: float | None) -> float | None:
         value = self._values.get(_plain(name))

@@ -40,8 +40,6 @@ SETTINGS: dict[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     # INT96 has no statistics and no time zone; the point engine writes microseconds, too
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # else a look at messages reads them all, whatever the filter
-    "spark.sql.python.filterPushdown.enabled": "true",
     # the Delta log makes a _SUCCESS file superfluous
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # silences Spark before setLogLevel can be called

@@ -40,9 +40,9 @@ class LakeQueueSource(DataSource):
 
     @one_line
     def reader(self, schema: StructType) -> DataSourceReader:
-        from lakequeue.spark.batch_read import reader
+        from lakequeue.spark.batch_read import QueueReader
 
-        return reader(Options.parse(self.options, Use.READ), schema)
+        return QueueReader(Options.parse(self.options, Use.READ), schema)
 
     @one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
