@@ -1,28 +1,36 @@
-"""The requests of S3 that a queue makes, answered from memory: what moto does, in a tenth of its time.
+"""The requests of S3 that a queue makes, answered from memory: what moto does, in a small part of its time.
 
-moto answers 300 requests a second, fewer than four processes make, so a benchmark would measure moto.
-``tests/objectstore/test_memory_store.py`` compares the answers.
+moto answers 300 requests a second, fewer than four processes make, and a server with a thread for each client
+pauses for 0.1 s now and then, so a benchmark would measure them. ``python memory_store.py`` serves one bucket,
+``lake``, and prints its port. ``tests/objectstore/test_memory_store.py`` compares the answers with moto's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
+import json
 import re
+import socket
+import xml.etree.ElementTree as ET
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections import Counter
 from datetime import datetime
 from email.utils import format_datetime
-from typing import Any
 from urllib.parse import parse_qs
-from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 import attrs
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from lakequeue.model.clock import SystemClock
 
-Start = Callable[..., Any]
+CONTROL = "/__control__"
+"""GET: number of requests by method. POST: sets the delay in seconds and resets the count."""
 PAGE = 1000
 
 
@@ -34,79 +42,92 @@ class _Object:
 
 
 class MemoryStore:
-    """A WSGI application with one bucket; answers one request at a time."""
+    """An ASGI application with one bucket, which delays and counts requests."""
 
     def __init__(self) -> None:
+        self.delay = 0.0
+        self._requests: Counter[str] = Counter()
         self._objects: dict[str, _Object] = {}
         self._names: list[str] = []
         """Sorted."""
 
-    def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
-        name = environ["PATH_INFO"].encode("latin-1").decode().strip("/").partition("/")[2]
-        query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        method = environ["REQUEST_METHOD"]
-        if method == "PUT" and name and not query and "HTTP_X_AMZ_COPY_SOURCE" not in environ:
-            return self._put(name, environ, start)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        body = await request.body()
+        if scope["path"] == CONTROL:
+            answer: Response = self._control(request.method, body)
+        else:
+            await asyncio.sleep(self.delay)
+            answer = self._answer(request, body)
+        await answer(scope, receive, send)
+
+    def _control(self, method: str, body: bytes) -> Response:
+        if method == "POST":
+            self.delay = json.loads(body).get("delay", self.delay)
+            self._requests.clear()
+        return JSONResponse(self._requests)
+
+    def _answer(self, request: Request, body: bytes) -> Response:
+        name = request.scope["path"].strip("/").partition("/")[2]
+        query = parse_qs(request.scope["query_string"].decode(), keep_blank_values=True)
+        method = request.method
+        self._requests["LIST" if method == "GET" and "list-type" in query else method] += 1
+        if method == "PUT" and name and not query and "x-amz-copy-source" not in request.headers:
+            return self._put(name, request, body)
         if method in ("GET", "HEAD") and name:
-            return self._get(name, environ, start)
+            return self._get(name, request)
         if method == "DELETE" and name:
             self._remove(name)
-            return _answer(start, "204 No Content")
+            return Response(status_code=204)
         if method == "GET" and query.get("list-type") == ["2"]:
-            return self._list({key: values[0] for key, values in query.items()}, start)
+            return self._list({key: values[0] for key, values in query.items()})
         if method == "POST" and "delete" in query:
-            root = ElementTree.fromstring(environ["wsgi.input"].read())
-            names = [element.text or "" for element in root.iter() if element.tag.endswith("Key")]
-            for name in names:
-                self._remove(name)
-            deleted = "".join(f"<Deleted><Key>{escape(name)}</Key></Deleted>" for name in names)
-            return _answer(start, "200 OK", f"<DeleteResult>{deleted}</DeleteResult>".encode())
-        if method == "PUT" and not name:  # the bucket
-            return _answer(start, "200 OK")
-        return _error(start, "501 Not Implemented", "NotImplemented")
+            names = [element.text or "" for element in ET.fromstring(body).iter() if element.tag.endswith("Key")]
+            for each in names:
+                self._remove(each)
+            deleted = "".join(f"<Deleted><Key>{escape(each)}</Key></Deleted>" for each in names)
+            return Response(f"<DeleteResult>{deleted}</DeleteResult>")
+        return _error(501, "NotImplemented")
 
-    def _put(self, name: str, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+    def _put(self, name: str, request: Request, data: bytes) -> Response:
         there = self._objects.get(name)
-        wanted = environ.get("HTTP_IF_MATCH")
-        if (environ.get("HTTP_IF_NONE_MATCH") == "*" and there) or (
+        wanted = request.headers.get("if-match")
+        if (request.headers.get("if-none-match") == "*" and there) or (
             wanted and (not there or there.etag != wanted)
         ):
-            return _error(start, "412 Precondition Failed", "PreconditionFailed")
-        data = environ["wsgi.input"].read()
+            return _error(412, "PreconditionFailed")
         etag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
         if there is None:
             self._names.insert(bisect_left(self._names, name), name)
         self._objects[name] = _Object(data, etag, SystemClock().now())
-        return _answer(start, "200 OK", headers=[("ETag", etag)])
+        return Response(headers={"ETag": etag})
 
-    def _get(self, name: str, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+    def _get(self, name: str, request: Request) -> Response:
         found = self._objects.get(name)
         if found is None:
-            return _error(start, "404 Not Found", "NoSuchKey")
-        headers = [
-            ("ETag", found.etag),
-            ("Last-Modified", format_datetime(found.modified, usegmt=True)),
-            ("Accept-Ranges", "bytes"),
-        ]
-        if environ["REQUEST_METHOD"] == "HEAD":
-            return _answer(start, "200 OK", headers=[*headers, ("Content-Length", str(len(found.data)))])
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", environ.get("HTTP_RANGE", ""))
+            return _error(404, "NoSuchKey")
+        headers = {
+            "ETag": found.etag,
+            "Last-Modified": format_datetime(found.modified, usegmt=True),
+            "Accept-Ranges": "bytes",
+        }
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
         if asked is None:
-            return _answer(start, "200 OK", found.data, headers)
+            return Response(found.data, headers=headers)  # the server sends none of it for HEAD
         size = len(found.data)
         first, last = (int(part) if part else None for part in asked.groups())
         begin, end = (size - (last or 0), size) if first is None else (first, size if last is None else last + 1)
         begin, end = max(begin, 0), min(end, size)
         if begin >= size:
-            return _error(start, "416 Requested Range Not Satisfiable", "InvalidRange")
-        span = ("Content-Range", f"bytes {begin}-{end - 1}/{size}")
-        return _answer(start, "206 Partial Content", found.data[begin:end], [*headers, span])
+            return _error(416, "InvalidRange")
+        headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+        return Response(found.data[begin:end], 206, headers)
 
     def _remove(self, name: str) -> None:
         if self._objects.pop(name, None) is not None:
             del self._names[bisect_left(self._names, name)]
 
-    def _list(self, query: dict[str, str], start: Start) -> Iterable[bytes]:
+    def _list(self, query: dict[str, str]) -> Response:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         after = query.get("continuation-token") or query.get("start-after", "")
         begin = bisect_left(self._names, max(prefix, after + "\0" if after else ""))
@@ -126,11 +147,9 @@ class MemoryStore:
                     folders[folder] = None
             last = name
         common = "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
-        return _answer(
-            start,
-            "200 OK",
+        return Response(
             f"<ListBucketResult><IsTruncated>{str(bool(token)).lower()}</IsTruncated>{token}"
-            f"{''.join(contents)}{common}</ListBucketResult>".encode(),
+            f"{''.join(contents)}{common}</ListBucketResult>"
         )
 
     def _entry(self, name: str) -> str:
@@ -141,15 +160,17 @@ class MemoryStore:
         )
 
 
-def _answer(
-    start: Start, status: str, body: bytes = b"", headers: Iterable[tuple[str, str]] = ()
-) -> Iterable[bytes]:
-    headers = [*headers]
-    if not any(name == "Content-Length" for name, _ in headers):
-        headers.append(("Content-Length", str(len(body))))
-    start(status, headers)
-    return [body]
+def _error(status: int, code: str) -> Response:
+    return Response(f"<Error><Code>{code}</Code><Message>{code}</Message></Error>", status)
 
 
-def _error(start: Start, status: str, code: str) -> Iterable[bytes]:
-    return _answer(start, status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode())
+def server(listening: socket.socket) -> uvicorn.Server:
+    """A server of a new store; ``run(sockets=[listening])`` serves."""
+    port = listening.getsockname()[1]
+    return uvicorn.Server(uvicorn.Config(MemoryStore(), port=port, log_level="critical", lifespan="off"))
+
+
+if __name__ == "__main__":
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    server(listening).run(sockets=[listening])

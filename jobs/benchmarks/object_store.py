@@ -1,8 +1,7 @@
 """An S3 server for tests and benchmarks: moto behind a lock, with a delay, a count of requests, and faults.
 
 ``python object_store.py`` serves one bucket, ``lake``, in memory, and prints its port. moto does not make
-conditional PUTs atomic, so it gets one request at a time; delays run concurrently. With ``--fast``
-`MemoryStore` answers instead of moto.
+conditional PUTs atomic, so it gets one request at a time; delays run concurrently.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import logging
 import random
 import socket
-import sys
 import threading
 import time
 from collections import Counter
@@ -52,8 +50,8 @@ def environment(url: str) -> dict[str, str]:
 class Counted:
     """WSGI application: counts requests to a store, delays them, and makes some of them fail."""
 
-    def __init__(self, store: Store | None = None) -> None:
-        self._store = store or DomainDispatcherApplication(create_backend_app)
+    def __init__(self) -> None:
+        self._store: Store = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self.requests: Counter[str] = Counter()
         self.delay = 0.0
@@ -168,15 +166,16 @@ def _kind(environ: Environ) -> str:
 
 class _Quiet(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else one request in thirty waits 40 ms twice, for acknowledgements
 
     def log_request(self, *_: object) -> None:
         pass
 
 
-def serve(store: Store | None = None) -> tuple[Any, Counted]:
+def serve() -> tuple[Any, Counted]:
     """Starts serving in a thread; the server (``server_port``, ``shutdown``) and the application."""
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
-    application = Counted(store)
+    application = Counted()
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     urlopen(Request(f"http://127.0.0.1:{server.server_port}/{BUCKET}", method="PUT")).read()
@@ -184,8 +183,6 @@ def serve(store: Store | None = None) -> tuple[Any, Counted]:
 
 
 if __name__ == "__main__":
-    from memory_store import MemoryStore  # beside this program
-
-    running, _ = serve(MemoryStore() if "--fast" in sys.argv else None)
+    running, _ = serve()
     print(running.server_port, flush=True)
     threading.Event().wait()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import mean, median
@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from benchmarks.harness import BODY, LONG, Bench, Figure
 from lakequeue import LakeQueue, Queue
+from lakequeue.spark import register
 
 PROCESSES = 4
 THREADS = 8
@@ -61,10 +62,14 @@ def sql(bench: Bench) -> Iterator[Figure]:
     """Messages by state in SQL, for a queue of many shards; bare: of one shard."""
     with bench.scratch() as scratch:
         spark = bench.spark
+        register(spark)
 
-        def ask(root: str) -> None:
+        def by_source(root: str) -> None:
+            messages = spark.read.format("lakequeue").options(root=root, queue="asked").load()
+            messages.createOrReplaceTempView("messages")
+
+        def by_tables(root: str) -> None:
             LakeQueue(root, spark=spark).register_views(spark)
-            spark.sql("SELECT state, count(*) FROM messages GROUP BY state").collect()
 
         roots = {count: f"{scratch}/{count}" for count in (MANY, 1)}
         for count, root in roots.items():
@@ -72,10 +77,17 @@ def sql(bench: Bench) -> Iterator[Figure]:
             queue.send_dataframe(bench.bodies(bench.sizes.few, 100).repartition(MANY))
             lease = queue.lease(bench.sizes.few // 4, LONG)
             assert lease is not None
-            ask(root)
-        sides = tuple(lambda root=root: ask(root) for root in roots.values())
-        [times] = bench.alternate("SQL", bench.sizes.read_rounds, sides)  # type: ignore[list-item]
-    yield Figure(f"SQL: messages by state, {MANY} shards / one", *times, bound=2)
+        for what, view in ("the data source", by_source), ("the views of tables", by_tables):
+
+            def ask(root: str, view: Callable[[str], None] = view) -> None:
+                view(root)
+                spark.sql("SELECT state, count(*) FROM messages GROUP BY state").collect()
+
+            for root in roots.values():
+                ask(root)
+            sides = tuple(lambda root=root: ask(root) for root in roots.values())
+            [times] = bench.alternate("SQL", bench.sizes.read_rounds, sides)  # type: ignore[list-item]
+            yield Figure(f"SQL by {what}: messages by state, {MANY} shards / one", *times, bound=2)
 
 
 def _rates(bench: Bench, root: str, environment: Mapping[str, str], where: str, growth: float) -> Iterator[Figure]:
@@ -221,8 +233,8 @@ def _object_store() -> Iterator[tuple[str, dict[str, str]]]:
     """Runs an object store in a process; yields its URL and the environment for clients."""
     from benchmarks import object_store  # needs moto
 
-    program = Path(__file__).with_name("object_store.py")
-    process = subprocess.Popen([sys.executable, str(program), "--fast"], stdout=subprocess.PIPE, text=True)
+    program = Path(__file__).with_name("memory_store.py")
+    process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
     try:
         url = f"http://127.0.0.1:{_line(process).strip()}"
         yield url, object_store.environment(url)

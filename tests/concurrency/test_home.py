@@ -10,6 +10,7 @@ import pytest
 from concurrency.harness import apart, keep_to
 from lakequeue import LakeQueue, SendEntry, SystemClock
 from lakequeue.runtime.home_shard import ELSEWHERE_EVERY
+from lakequeue.runtime.shard_ledger import LOOK_CLOSELY_EVERY
 
 SHARDS = 4
 LATEST = 2 * ELSEWHERE_EVERY * (SHARDS - 1)
@@ -52,6 +53,24 @@ def test_a_shard_that_others_consume_is_left_to_them(tmp_path: Path) -> None:
     for _ in range(4 * ELSEWHERE_EVERY - 4):
         for shard, queue in enumerate(queues):
             assert [message.body for message in queue.receive()] == [f"{shard}"]
+
+
+@pytest.mark.spec("RCV-16")
+def test_a_shard_where_others_commit_but_claim_nothing_is_not_forgotten(tmp_path: Path) -> None:
+    lq = LakeQueue(str(tmp_path / "root"))
+    lq.create_queue("orders", shards=2)
+    consumer, other = (each.queue("orders") for each in apart(lq.root, lq.clock))
+    keep_to(consumer, 0)
+    consumer.send_batch([SendEntry("home") for _ in range(2 * LOOK_CLOSELY_EVERY * ELSEWHERE_EVERY)])
+    keep_to(other, 1)
+    other.send("handled")
+    [handled] = other.receive()
+    other.send("waiting")
+    for _ in range(2 * LOOK_CLOSELY_EVERY * ELSEWHERE_EVERY):
+        other.change_visibility(handled.receipt_handle, 600)
+        if [message.body for message in consumer.receive()] == ["waiting"]:
+            return
+    raise AssertionError("nobody received the message")
 
 
 @pytest.mark.spec("LPL-1")

@@ -20,10 +20,7 @@ from lakequeue import InvalidParameterValue, LakeQueue, Queue, SystemClock
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.engines.point import PointEngine
-from lakequeue.storage.engines.turns import ASK_AFTER, Turns
 from lakequeue.storage.layout import receipts_path
-from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 
 
@@ -134,29 +131,6 @@ def test_two_processes_see_each_others_messages(lq: LakeQueue) -> None:
     assert {message.message_id for message in received} == sent
     two.delete_batch([message.receipt_handle for message in received])
     assert one.counts().visible == one.counts().in_flight == 0
-
-
-def test_a_busy_process_lets_one_that_keeps_losing_go_first(
-    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = lq.create_queue("orders").key
-    waits: list[float] = []
-    monkeypatch.setattr("lakequeue.storage.engines.turns.sleep", waits.append)
-    busy, slow = Turns(), Turns()
-    tables = [PointEngine(Store()).open(receipts_path(lq.root, key, 0)) for _ in range(2)]
-    with busy.timed():
-        busy.give(tables[0])
-    for lost in range(1, ASK_AFTER):
-        slow.ask(tables[1], lost)
-    tables[0].refresh()
-    busy.give(tables[0])
-    assert not waits
-    slow.ask(tables[1], ASK_AFTER)
-    tables[0].refresh()
-    for _ in range(3):
-        busy.give(tables[0])
-        slow.give(tables[1])
-    assert len(waits) == 1
 
 
 @pytest.mark.spec("LPL-6")

@@ -41,9 +41,17 @@ class GroupCommit(Generic[Request, Answer]):
     releases it, and a waiter that no one wakes takes it.
     """
 
-    def __init__(self, run: Callable[[Sequence[Request]], Sequence[Answer | BaseException]]) -> None:
-        """``run`` returns an answer per request, in order; if it raises, every request gets that error."""
+    def __init__(
+        self,
+        run: Callable[[Sequence[Request]], Sequence[Answer | BaseException]],
+        wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``run`` returns an answer per request, in order; if it raises, every request gets that error.
+
+        ``wait`` may take a while before each batch; requests that arrive meanwhile are in it.
+        """
         self._run = run
+        self._wait = wait
         self._mutex = threading.Lock()
         self._leading = threading.Lock()
         self._pending: list[_Item[Request, Answer]] = []
@@ -78,6 +86,7 @@ class GroupCommit(Generic[Request, Answer]):
         return item.answer  # type: ignore[return-value]
 
     def _lead(self, leader: _Item[Request, Answer]) -> None:
+        self._wait()
         with self._mutex:
             if leader not in self._pending:  # another leader took it and was interrupted before it answered
                 raise _interrupted()

@@ -54,7 +54,7 @@ class ShardSender(ShardReader):
 
     def __init__(self, engine: Engine, root: str, key: str, shard: int, shared: Shared) -> None:
         super().__init__(engine, root, key, shard, shared)
-        self._sending = GroupCommit(self._run_sends)
+        self._sending = GroupCommit(self._run_sends, self._give_turn_to_send)
         self._send_turns = Turns()
         self._send_lock = threading.RLock()
         self._appender: Appender | None = None
@@ -104,9 +104,14 @@ class ShardSender(ShardReader):
             appender.refresh()
             return appender.closed
 
-    def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
+    def _give_turn_to_send(self) -> None:
         appender = self._appender  # read once: another thread may let go of it
-        self._send_turns.give(None if appender is None else appender.table)
+        if appender is None or not self._send_turns.give(appender.table):
+            return
+        with self._at_log():
+            appender.refresh()
+
+    def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
         with self._at_log(), ExitStack() as alone:
             answers, appended = self._append_in_turn(sends, alone)
             if appended is not None:
@@ -146,7 +151,7 @@ class ShardSender(ShardReader):
                 continue
             if not places.new:
                 return answers, None
-            with self._send_turns.timed():
+            with self._send_turns.commit():
                 done = appender.append(places.new, now, version)
             if done is not None:
                 calls.committed(self.shard, races.lost)
@@ -156,7 +161,7 @@ class ShardSender(ShardReader):
                 self.announce_append(appender.table)
                 return answers, done
             races.lose()
-            self._send_turns.ask(appender.table, races.lost)
+            self._send_turns.lose(appender.table, races.lost)
             if races.lost == shard_races.PATIENCE:
                 shard_races.keep_others_out(alone, appender.table.path)
                 appender.refresh()

@@ -38,5 +38,5 @@ class Races:
 
 
 def back_off(attempt: int) -> None:
-    """Sleeps a jittered moment that grows with the attempts, on machine time, at most 0.2 s."""
-    time.sleep(random.uniform(0, min(0.2, 0.002 * 2 ** min(attempt, 7))))
+    """Sleeps a jittered moment that grows with the attempts, on machine time, at most 0.02 s."""
+    time.sleep(random.uniform(0, min(0.02, 0.002 * 2 ** min(attempt, 4))))

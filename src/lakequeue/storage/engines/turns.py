@@ -1,8 +1,11 @@
 """Fairness among processes that commit to one table of an object store, where no lock makes a busy one wait.
 
 The process that made the last commit can start the next at once; one that has to read it first is late each time
-(it lost 26 races in 16 s). So after lost races it asks for a turn, by a commit that conflicts with no other, and
-the busy process pauses once.
+(it lost 26 races in 16 s). So a process that lost a race pauses after its next commits. One that never loses is
+told by a commit that conflicts with no other and makes it lose: the one that it keeps out asks for a turn.
+
+Four processes on one shard, the least served against their mean: 0.1 to 0.5 without pauses, 0.94 with them. They
+do as much as before with half of the requests, as each commit has more in it.
 """
 
 from __future__ import annotations
@@ -16,43 +19,64 @@ from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.roots import local_path
 
-ASK_AFTER = 4
+ASK_AFTER = 3
 """Lost races after which a process asks for a turn (again)."""
-COMMITS = 6
-"""Length of a pause, in times that the last commit took: the other process reads the log and the ledger, waits a
-moment, decides and commits."""
+COMMITS = 4
+"""Length of a pause, in times that the last commit took: another process learns that it lost, reads the log and
+the ledger, decides and commits."""
 LONGEST = 2.0
 """Maximum pause in seconds."""
+MOST = 8
+"""Maximum number of commits after which a process pauses, since it last lost a race: one that loses often pauses
+after every commit, one that lost once does so once."""
 
 
 class Turns:
     """Turns of this process at one table; not thread-safe, its owner locks."""
 
     def __init__(self) -> None:
-        self._answered: int | None = None
+        self._asked: int | None = None
         self._took = 0.0
+        """Seconds of the last commit; 0 after a pause or a lost race."""
+        self._pauses = 0
+        """Commits after which this process still pauses."""
 
-    def give(self, table: Table | None) -> None:
-        """Pauses if another process asked for a turn since the last call; call it before a decision."""
+    def give(self, table: Table | None) -> bool:
+        """Pauses if the last commit was this process's and others commit, too; returns whether it did.
+
+        Call it before the callers are chosen whose requests go into the next commit; what is known of the table is
+        old after a pause.
+        """
         if table is None or local_path(table.path) is not None:
-            return
-        asked, answered = table.transaction(layout.TURN_ID) or 0, self._answered
-        self._answered = asked
-        if answered is not None and asked != answered:
-            sleep(min(LONGEST, COMMITS * self._took))
+            return False
+        asked, known = table.transaction(layout.TURN_ID) or 0, self._asked
+        self._asked = asked
+        if known is not None and asked != known:
+            self._meet()
+        if not (self._pauses and self._took):
+            return False
+        self._pauses -= 1
+        pause, self._took = min(LONGEST, COMMITS * self._took), 0.0
+        sleep(pause)
+        return True
 
-    def ask(self, table: Table, lost: int) -> None:
-        """Asks for a turn after every few lost races."""
+    def lose(self, table: Table, lost: int) -> None:
+        """Notes that this process lost its last races, this many of them; asks for a turn after every few."""
+        self._meet()
+        self._took = 0.0
         if local_path(table.path) is not None or lost % ASK_AFTER:
             return
         with suppress(Exception):  # it is only for speed, and a request that came first serves both
             asked = (table.transaction(layout.TURN_ID) or 0) + 1
             table.add([], {layout.TURN_ID: asked}, uuid.uuid4().hex)
-            self._answered = asked
+            self._asked = asked
 
     @contextmanager
-    def timed(self) -> Iterator[None]:
+    def commit(self) -> Iterator[None]:
         """Measures a commit."""
         began = monotonic()
         yield
         self._took = monotonic() - began
+
+    def _meet(self) -> None:
+        self._pauses = min(MOST, 2 * self._pauses + 1)
