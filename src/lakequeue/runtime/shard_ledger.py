@@ -24,7 +24,7 @@ from lakequeue.storage.engines.turns import Turns
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
-LOOK_CLOSELY_EVERY = 4
+LOOK_CLOSELY_EVERY = 8
 """One in this many looks of ``forgotten`` tells claims from other commits."""
 LOADS = 3
 """Failed reads of the newest ledger before the error reaches the caller."""
