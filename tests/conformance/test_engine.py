@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import DataFile, Engine, LostRace, Table
+from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.stores import Store
 
 pytestmark = pytest.mark.core
@@ -231,3 +233,20 @@ def test_a_compacted_ledger_keeps_its_ranges_in_order(ledger: Table) -> None:
     assert [(f.minimum["first_offset"], f.maximum["last_offset"]) for f in files] == [(1, 2), (5, 6)]
     tables = ledger.read(files, ["first_offset"])
     assert [table["first_offset"].to_pylist() for table in tables] == [[1, 2], [5, 6]]
+
+
+def test_a_thread_of_its_own_reads_a_table_with_a_checkpoint(engine: Engine, place: str) -> None:
+    path = layout.receipts_path(place, "k", 0)
+    writer = PointEngine(Store())
+    writer.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES)
+    table = writer.open(path)
+    table.append(runs(5, 1), {"receipts": 1}, "a")
+    table.refresh()
+    table.checkpoint()
+
+    def seen() -> tuple[int | None, list[int], int]:
+        table = engine.open(path)
+        return table.transaction("receipts"), [file.rows for file in table.files()], table.version
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(seen).result() == (1, [2], table.version)

@@ -71,7 +71,8 @@ class SparkTable:
         pass
 
     def transaction(self, app_id: str) -> int | None:
-        return self._snapshot.transaction(app_id)
+        with active(self._session):  # after a checkpoint this reads it
+            return self._snapshot.transaction(app_id)
 
     def files(self) -> list[LiveFile]:
         if self._files is None:
