@@ -5,6 +5,9 @@ Python would answer an interrupt with a stack trace.
 """
 
 import signal
+import sys
+
+INTERRUPTED = 130
 
 
 def main() -> None:
@@ -19,6 +22,8 @@ def main() -> None:
         signal.signal(signal.SIGINT, handler)
     try:
         command()
+    except KeyboardInterrupt:  # before the command's own answer to it, or after
+        sys.exit(INTERRUPTED)
     finally:
         if ours:  # while the interpreter ends
             signal.signal(signal.SIGINT, signal.SIG_DFL)

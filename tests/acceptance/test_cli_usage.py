@@ -371,6 +371,13 @@ def test_an_interrupt_while_modules_are_imported_prints_no_trace(tmp_path: Path,
     assert "Traceback" not in err and err.count("\n") <= 1
 
 
+def test_an_interrupt_before_a_command_begins_prints_no_trace() -> None:
+    interrupted = "typer.main.get_command = lambda *_: signal.default_int_handler(2, None)"
+    code = f"import lakequeue_command, signal, typer; {interrupted}; lakequeue_command.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 def test_the_command_starts_at_the_module_that_handles_interrupts() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert 'lakequeue = "lakequeue_command:main"' in project and '"src/lakequeue_command.py"' in project
