@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -246,3 +247,14 @@ def test_a_filter_loses_no_row_and_the_states_are_those_of_peek(
             assert row[name] == getattr(counts, name)
         history = lq.arrow_views()["history"].to_table(filter=pc.field("queue") == queue.name)
         assert len(history) == counts.rewindable
+
+
+def test_batches_of_large_bodies_have_few_rows(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judged_log, "BYTES", 100_000)
+    queue = lq.create_queue("orders")
+    chance = random.Random(7)
+    for size in (20_000, 20):
+        queue.send_arrow(pa.table({"body": [chance.randbytes(size // 2).hex() for _ in range(40)]}))
+    sizes = [len(batch) for batch in lq.arrow_views()["messages"].to_batches()]
+    assert sum(sizes) == 80 and max(sizes[:-1]) <= 5 and sizes[-1] == 40
+    assert [len(batch) for batch in lq.arrow_views()["messages"].to_batches(columns=["state"])] == [40, 40]

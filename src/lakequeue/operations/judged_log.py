@@ -35,6 +35,8 @@ from lakequeue.storage.stores import Store
 
 ROWS = 8_192
 """Maximum number of messages in a batch."""
+BYTES = 32 << 20
+"""Size in memory that its messages have on average: 8,192 of the largest bodies would be 8 GiB."""
 REWINDABLE = "rewindable"
 """A column beyond ``browse.SCHEMA``: whether a rewind may bring the message back."""
 TYPED_ATTRIBUTES = "typed_attributes"
@@ -170,7 +172,8 @@ class JudgedShard:
             file = self.files[index]
             with folder.parquet(file.file.name, file.size) as parquet:
                 for group, first in self._row_groups(parquet, index, condition):
-                    found = parquet.iter_batches(ROWS, [group], needed, use_threads=False)
+                    rows = _rows_of(parquet.metadata.row_group(group), needed)
+                    found = parquet.iter_batches(rows, [group], needed, use_threads=False)
                     for batch in found:
                         offsets = np.arange(first, first + len(batch))
                         first += len(batch)
@@ -301,6 +304,16 @@ class JudgedShard:
         if not self.fifo:
             return pa.nulls(len(offsets), pa.string())
         return pa.array([sequence_number(self.shard, offset) for offset in offsets.tolist()], pa.string())
+
+
+def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
+    """The number of rows of a batch with the named columns of a row group."""
+    columns = [group.column(index) for index in range(group.num_columns)]
+    size: int = sum(
+        each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
+    )
+    rows: int = group.num_rows
+    return min(ROWS, max(1, BYTES * rows // max(1, size)))
 
 
 def names_are(queue: str, region: str) -> ds.Expression:
