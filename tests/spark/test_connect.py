@@ -44,7 +44,9 @@ def lq(tmp_path: Path, remote: SparkSession) -> LakeQueue:
     return LakeQueue(str(tmp_path / "root"), spark=remote)
 
 
-def test_a_dataframe_is_sent_leased_settled_and_seen(lq: LakeQueue, remote: SparkSession) -> None:
+def test_a_dataframe_is_sent_leased_settled_and_seen(
+    lq: LakeQueue, remote: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     queue = lq.create_queue("orders")
     assert queue.send_dataframe(remote.range(10).selectExpr("concat('order ', id) AS body"), send_id="once") == 10
     assert queue.send_dataframe(remote.range(10).selectExpr("concat('order ', id) AS body"), send_id="once") == 0
@@ -55,6 +57,8 @@ def test_a_dataframe_is_sent_leased_settled_and_seen(lq: LakeQueue, remote: Spar
     lq.register_views(remote)
     states = remote.sql("SELECT state, count(*) AS n FROM messages WHERE queue = 'orders' GROUP BY state")
     assert {row.state: row.n for row in states.collect()} == {"in_flight": 7, "visible": 3}
+    states.explain()
+    assert "MapInArrow" in capsys.readouterr().out  # read by tasks of the server
     kept = lease.messages.where(f"message_id IN ('{rows[0].message_id}', '{rows[1].message_id}')")
     assert lease.delete_except(kept).done == 7
     assert queue.counts().visible == 5

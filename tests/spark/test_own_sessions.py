@@ -101,7 +101,14 @@ queue = lq.create_queue("orders")
 print(queue.send_dataframe(spark.range(5).selectExpr("cast(id AS string) AS body")))
 lease = queue.lease(3)
 print(sorted(row.body for row in lease.messages.collect()), lease.delete().done, queue.counts().visible)
-for call in (lambda: lq.register_views(spark), lambda: LakeQueue(sys.argv[1], spark=spark, engine="spark")):
+lq.register_views(spark)
+[counts] = spark.sql("SELECT visible, in_flight FROM queues").collect()
+print(spark.table("messages").where("state = 'deleted'").count(), *counts)
+now = lq.runtime.clock.now()
+for call in (
+    lambda: lq.register_views(spark, as_of=now),
+    lambda: LakeQueue(sys.argv[1], spark=spark, engine="spark"),
+):
     try:
         call()
     except QueueClientError as error:
@@ -110,7 +117,7 @@ for call in (lambda: lq.register_views(spark), lambda: LakeQueue(sys.argv[1], sp
 
 
 @pytest.mark.slow
-def test_a_plain_session_without_delta_sends_and_leases(tmp_path: Path) -> None:
+def test_a_plain_session_without_delta_sends_and_leases_and_has_views(tmp_path: Path) -> None:
     environment = {**os.environ, "TZ": "America/New_York", "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [sys.executable, "-c", PLAIN, str(tmp_path / "root")],
@@ -121,7 +128,7 @@ def test_a_plain_session_without_delta_sends_and_leases(tmp_path: Path) -> None:
         timeout=280,
     )
     assert done.returncode == 0, done.stderr
-    sent, leased, views, engine = done.stdout.splitlines()
-    assert (sent, leased[-3:]) == ("5", "3 2")
+    sent, leased, seen, views, engine = done.stdout.splitlines()
+    assert (sent, leased[-3:], seen) == ("5", "3 2", "3 2 0")
     assert views.startswith("SQL views need Delta in the session") and "DeltaCatalog" in views
     assert engine.startswith('engine="spark" needs Delta in the session')

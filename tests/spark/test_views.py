@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakequeue import LakeQueue, Queue, SendEntry
-from lakequeue.operations import sql_views
+from lakequeue.operations import sql_views, task_views
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(params=["tasks", "tables"], autouse=True)
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What reads behind the views: lakequeue in Spark's tasks, or Delta's scans where tasks have none."""
+    if request.param == "tables":
+        monkeypatch.setattr(task_views, "create", lambda *_: False)
+    return str(request.param)
 
 
 @pytest.fixture
@@ -267,7 +275,7 @@ def test_runs_across_chunks_reach_every_message(
 
 
 def test_a_filter_on_queue_leaves_other_queues_unread(
-    spark: SparkSession, lq: LakeQueue, clock: ManualClock
+    spark: SparkSession, lq: LakeQueue, clock: ManualClock, reading: str
 ) -> None:
     for name in ("one", "two"):
         # with one shard, Spark joins each message with the one head row whatever the condition
@@ -275,16 +283,29 @@ def test_a_filter_on_queue_leaves_other_queues_unread(
     lq.register_views(spark)
     for view in ("messages", "receipts", "history", "queues"):
         found = spark.sql(f"SELECT * FROM {view} WHERE queue = 'one'")
-        files = " ".join(found.inputFiles())
-        assert lq.queue("one").key in files
-        assert lq.queue("two").key not in files
-        if view != "queues":  # there it is a row of the catalog beside a row of counts
-            assert "NestedLoop" not in found._jdf.queryExecution().executedPlan().toString()
+        plan = found._jdf.queryExecution().executedPlan().toString()
+        if reading == "tasks":
+            assert plan.count("MapInArrow") == 1
+        else:
+            files = " ".join(found.inputFiles())
+            assert lq.queue("one").key in files
+            assert lq.queue("two").key not in files
+            if view != "queues":  # there it is a row of the catalog beside a row of counts
+                assert "NestedLoop" not in plan
         assert "handle_key" not in spark.table(view).columns
 
 
+def test_a_subquery_in_a_select_list_refers_to_the_queue_of_its_row(spark: SparkSession, lq: LakeQueue) -> None:
+    for number, name in enumerate(("one", "two", "three"), 1):
+        lq.create_queue(name).send_batch([SendEntry("a")] * number)
+    lq.register_views(spark)
+    counted = "(SELECT count(*) FROM messages WHERE messages.queue = queues.queue)"
+    rows = spark.sql(f"SELECT queue, {counted} AS n FROM queues").collect()
+    assert {row.queue: row.n for row in rows} == {"one": 1, "two": 2, "three": 3}
+
+
 def test_a_root_without_queues_has_empty_views_of_the_same_schema(
-    spark: SparkSession, lq: LakeQueue, tmp_path: Path
+    spark: SparkSession, lq: LakeQueue, tmp_path: Path, reading: str
 ) -> None:
     lq.create_queue("orders").send("a")
     lq.compact()
@@ -292,7 +313,37 @@ def test_a_root_without_queues_has_empty_views_of_the_same_schema(
     names = ("messages", "receipts", "history", "queues", "stats")
     full = {view: spark.table(view).schema.simpleString() for view in names}
     assert spark.table("stats").select("queue", "visible", "sent").collect() == [("orders", 1, 1)]
-    for statement in sql_views.view_statements(Store(str(tmp_path / "empty")), []):
-        spark.sql(statement)
+    if reading == "tasks":
+        lq.delete_queue("orders")
+        lq.register_views(spark)
+        spark.table("stats").limit(0).createOrReplaceTempView("stats")  # it tells of deleted queues, too
+    else:
+        sql_views.create(spark, sql_views.view_statements(Store(str(tmp_path / "empty")), []))
     assert {view: spark.table(view).schema.simpleString() for view in full} == full
     assert all(spark.table(view).isEmpty() for view in full)
+
+
+@pytest.mark.parametrize("reading", ["tasks"], indirect=True)
+@pytest.mark.parametrize("version", ["0.0.1", None])
+def test_tasks_without_this_lakequeue_leave_the_views_to_delta(
+    spark: SparkSession,
+    lq: LakeQueue,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    version: str | None,
+) -> None:
+    lq.create_queue("orders", shards=2).send("a")
+    package = tmp_path / "path" / ("lakequeue" if version is None else f"lakequeue-{version}.dist-info")
+    package.mkdir(parents=True)
+    if version is None:
+        (package / "__init__.py").write_text("raise ImportError('broken')")
+    else:
+        (package / "METADATA").write_text(f"Name: lakequeue\nVersion: {version}\n")
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(tmp_path / "path"))
+    with caplog.at_level("INFO", "lakequeue"):
+        lq.register_views(spark)
+    assert (f"lakequeue {version}" if version else "ImportError: broken") in caplog.text
+    found = spark.sql("SELECT body FROM messages")
+    assert "MapInArrow" not in found._jdf.queryExecution().executedPlan().toString()
+    assert [row.body for row in found.collect()] == ["a"]

@@ -48,6 +48,7 @@ def test_pip_s_choice_is_said_to_be_what_it_is() -> None:
         ("4.2.0", "4.4.1", "delta-spark_4.2_2.13:4.4.0"),  # a wheel without jars
         ("4.2.7", "4.0.0", "delta-spark_4.2_2.13:4.4.0"),  # what an old delta-spark allows
         ("4.1.4", "4.0.1", "delta-spark_4.1_2.13:4.4.0"),
+        ("4.1.4", "4.1.0", "delta-spark_4.1_2.13:4.4.0"),  # has a jar, which this Spark cannot load
         ("4.0.0", "4.0.1", "delta-spark_2.13:4.0.1"),
         ("4.0.3.dev1", "4.1.0", "delta-spark_4.0_2.13:4.1.0"),
         ("4.3.1", "4.5.0", "delta-spark_4.3_2.13:4.5.0"),  # newer than this package

@@ -37,6 +37,11 @@ def test_dataframes_go_in_and_come_out_and_are_seen_in_sql(
     lq.register_views(spark)
     states = spark.sql("SELECT state, count(*) AS n FROM messages GROUP BY state")
     assert {row.state: row.n for row in states.collect()} == {"in_flight": 7, "visible": 3}
+    assert "MapInArrow" in states._jdf.queryExecution().executedPlan().toString()  # not the scans of Delta
+    assert [row.queue for row in spark.table("queues").collect()] == ["orders"]
+    assert spark.table("messages").where("body = 'order 1'").head().queue == "orders"
+    assert spark.table("history").isEmpty() and spark.table("stats").isEmpty()
+    assert spark.table("receipts").where("state = 'in_flight'").head().last_offset is not None
     [kept, *_] = rows
     assert lease.delete_except(lease.messages.where(f"message_id = '{kept.message_id}'")).done == 7
     assert queue.counts().visible == 4

@@ -209,14 +209,14 @@ class _Tables:
             return _receipts(row, shard, ledger.rows()[1])
 
         with self.root.storage_errors():
-            yield from _each(rows, self._places(condition, SCHEMAS["receipts"]))
+            yield from each(rows, self._places(condition, SCHEMAS["receipts"]))
 
     def queues(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         counted = not names.isdisjoint(sql_views.COUNTS)
         with self.root.storage_errors():
             rows = self._rows(condition, SCHEMAS["queues"])
             places = [(row, shard) for row in rows for shard in range(row.shards)] if counted else []
-            depths = _each(self._depth, places)
+            depths = each(self._depth, places)
             shown = [_queue(row, [next(depths) for _ in range(row.shards if counted else 0)]) for row in rows]
         yield pa.RecordBatch.from_pylist(shown, SCHEMAS["queues"])
 
@@ -240,10 +240,16 @@ class _Tables:
         def judged(place: tuple[QueueRow, int]) -> JudgedShard:
             return JudgedShard.load(place[0], self.root.path, place[1], self._open, now)
 
-        yield from _each(judged, self._places(condition, JUDGED))
+        yield from each(judged, self._places(condition, JUDGED))
 
     def _places(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
-        return [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
+        """The shards that a condition over a schema leaves."""
+        places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
+        known = [
+            [names_are(row.name, row.region) & (pc.field("shard") == pa.scalar(shard, pa.int32()))]
+            for row, shard in places
+        ]
+        return [places[index] for index in surviving(known, condition, schema)]
 
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
         """The queues that a condition over a schema leaves."""
@@ -262,7 +268,7 @@ class _Tables:
         return self.root.now() if self.now is None else to_micros(self.now)
 
 
-def _each(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
+def each(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
     """Results of a call for each item, in order, made some items ahead."""
     if len(items) < 2:
         yield from map(call, items)

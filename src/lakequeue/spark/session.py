@@ -123,7 +123,7 @@ def build_session(
 
 
 def _import_quietly() -> None:
-    """Silences a warning about pandas 3 from pyspark.testing, which py4j imports; lakequeue uses no pandas."""
+    """Silences a warning about pandas 3 from pyspark.testing, which py4j imports."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         importlib.import_module("pyspark.testing.utils")

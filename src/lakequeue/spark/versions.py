@@ -34,7 +34,10 @@ def delta_jar(spark: str, delta: str) -> str:
     minor = ".".join(spark.split(".")[:2])
     known = JARS.get(minor, ())
     newest = max((_order(release) for releases in JARS.values() for release in releases), default=())
-    if delta not in known and (_order(delta) <= newest or delta in _WHEEL_ONLY):
+    if minor == "4.1" and delta == "4.1.0" and spark != "4.1.0":
+        # Spark 4.1.4 has no class IgnoreCachedData, which this jar loads for engine="spark"
+        delta = known[-1]
+    elif delta not in known and (_order(delta) <= newest or delta in _WHEEL_ONLY):
         if not known:
             raise QueueClientError(
                 f"no jar of Delta for Spark {minor} is published (pyspark {spark}, delta-spark {delta}): install "
