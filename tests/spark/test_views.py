@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
 from lakequeue import LakeQueue, Queue, SendEntry
+from lakequeue.cli import app, sql
 from lakequeue.operations import sql_views, task_views
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
@@ -347,3 +349,18 @@ def test_tasks_without_this_lakequeue_leave_the_views_to_delta(
     found = spark.sql("SELECT body FROM messages")
     assert "MapInArrow" not in found._jdf.queryExecution().executedPlan().toString()
     assert [row.body for row in found.collect()] == ["a"]
+
+
+@pytest.mark.parametrize("reading", ["tasks"], indirect=True)
+def test_a_query_that_fails_in_a_task_is_told_in_one_line(
+    spark: SparkSession, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lq.create_queue("orders").send("a")
+    [file] = Path(lq.root).glob("q/*/0/messages/**/*.parquet")
+    file.write_bytes(b"torn")
+    monkeypatch.setattr(sql, "_spark", lambda *_, **__: spark)  # the command's own logs nothing
+    query = ["sql", "--spark", "SELECT state, count(*) FROM messages GROUP BY state"]
+    done = CliRunner().invoke(app, ["--root", lq.root, *query])
+    *_, told = done.stderr.splitlines()
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert told.startswith(f"error: storage: {lq.root}: ") and "Parquet" in told

@@ -158,7 +158,7 @@ def _by_spark(session: Session, query: str, limit: int, as_of: datetime | None) 
     with tempfile.TemporaryDirectory(prefix="lakequeue-sql-") as scratch:
         # else Spark makes spark-warehouse in the working directory
         spark = _spark(session, **{"spark.sql.warehouse.dir": scratch})
-        from pyspark.errors import AnalysisException, ParseException, PySparkException
+        from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
 
         with render.spinner("running the query"):
             session.lake(spark).register_views(spark, as_of=as_of)
@@ -166,6 +166,9 @@ def _by_spark(session: Session, query: str, limit: int, as_of: datetime | None) 
                 return spark.sql(query).limit(limit).toArrow()
             except (AnalysisException, ParseException) as error:
                 usage(_first_line(error))
+            except PythonException as error:  # of a task, with its stack trace; the last line tells the error
+                *_, told = str(error).strip().splitlines()
+                raise QueueClientError(told.partition(": ")[2] or told) from error
             except PySparkException as error:
                 raise QueueClientError(_first_line(error)) from error
 
