@@ -80,7 +80,8 @@ class Worker:
         self.numbers[group] += 1
         dedup_id = f"{self.name}-{group}-{self.numbers[group]}"
         if draw > 0.7:  # the others choose the same ones at about this time
-            dedup_id = f"shared-{micros() // 10_000_000}-{self.chance.randrange(3)}"
+            seconds = self.chance.choice([10, 60])  # new ones, and some that a short life meets for certain
+            dedup_id = f"shared-{seconds}-{micros() // (seconds * 1_000_000)}-{self.chance.randrange(3)}"
         body = f"{self.name}:{group}:{self.numbers[group]}"
         return time.monotonic(), SendEntry(body, group_id=group, dedup_id=dedup_id)
 
