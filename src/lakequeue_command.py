@@ -7,8 +7,6 @@ Python would answer an interrupt with a stack trace.
 import signal
 import sys
 
-INTERRUPTED = 130
-
 
 def main() -> None:
     """Runs the command line."""
@@ -17,6 +15,7 @@ def main() -> None:
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from lakequeue.cli import main as command
+    from lakequeue.cli.session import INTERRUPTED
 
     if ours:
         signal.signal(signal.SIGINT, handler)

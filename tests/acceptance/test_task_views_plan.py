@@ -12,18 +12,17 @@ import pytest
 
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.operations import task_views
+from lakequeue.operations.task_views import Range
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
 
 BY_GROUP: dict[str, Any] = {"deduplication_scope": "message_group", "content_based_deduplication": True}
-Range = tuple[int, int, int | None]
 ASKED = pa.schema([("shard", pa.int32()), ("first", pa.int64()), ("last", pa.int64())])
 
 
 def ranges(lq: LakeQueue, queue: str) -> list[Range]:
     [row] = [row for row in lq.runtime.rows() if row.name == queue]
-    found: list[Range] = [eval(text.replace("NULL", "None")) for text in task_views._ranges(lq.runtime, row)]
-    return found
+    return task_views._ranges(lq.runtime, row)
 
 
 def batch(asked: Iterable[Range]) -> pa.RecordBatch:

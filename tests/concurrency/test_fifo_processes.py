@@ -63,16 +63,11 @@ class FifoWorkers(Workers):
             self.start(f"mortal{life}", engine, pause)
             self.wait_until_ready(f"mortal{life}", 300)
             if life % 2 == 0 and not pause:  # beside a busy process a first answer takes seconds
-                self.wait_until_done(f"mortal{life}", 3)
+                self.run(0, 60, {f"mortal{life}": 3})
+                assert self.done(f"mortal{life}", 3), f"mortal{life} gets nowhere"
             time.sleep(chance.uniform(5, 15) if engine == "spark" else chance.uniform(0.3, 2))
             self.kill(f"mortal{life}")
             self.history.follow()  # the log of the ledger is kept for ten minutes only
-
-    def wait_until_done(self, name: str, times: int) -> None:
-        deadline = time.monotonic() + 60
-        while not self.done(name, times):
-            assert time.monotonic() < deadline, f"{name} gets nowhere"
-            time.sleep(0.05)
 
 
 @pytest.fixture

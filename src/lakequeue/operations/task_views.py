@@ -8,9 +8,7 @@ offsets that stay the same, so each message is shown once, whichever snapshots t
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from functools import reduce
 from importlib.metadata import version
@@ -27,6 +25,7 @@ from lakequeue.operations.judged_log import names_are
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.engines.spark_session import quiet_about_pandas
 from lakequeue.storage.messages.read import LogFile, LogReader
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
@@ -34,13 +33,15 @@ from lakequeue.storage.stores import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Range = tuple[int | None, int | None, int | None]
+"""Shard, first and last offset."""
 RANGE_BYTES = 16 << 20
 """Size of files at which a range of offsets ends. Spark deals the ranges of a query out to its cores."""
 
 _log = logging.getLogger("lakequeue")
 _OF_MESSAGES = ("messages", "history")
 """The relations with a row for each message."""
-_ALL = "(NULL, NULL, NULL)"
+_ALL: Range = (None, None, None)
 _NO_OFFSET = (1 << 63) - 1
 
 
@@ -79,12 +80,13 @@ def create(root: Root, spark: SparkSession, now: datetime | None) -> bool:
         _log.info("the views read Delta's tables, since Spark's tasks cannot: %s", hindrance)
         return False
 
-    def read(relation: str, queue: QueueRow | None, ranges: Sequence[str]) -> DataFrame:
+    def read(relation: str, queue: QueueRow | None, ranges: Sequence[Range]) -> DataFrame:
         name, region = (None, root.region) if queue is None else (queue.name, queue.region)
         reader = RelationReader(relation, root.path, root.engine.store.options, name, region, now)
+        values = ", ".join(str(each).replace("None", "NULL") for each in ranges)
         asked = spark.sql(
             "SELECT CAST(shard AS INT) AS shard, CAST(first AS BIGINT) AS first, CAST(last AS BIGINT) AS last "
-            f"FROM VALUES {', '.join(ranges)} AS ranges(shard, first, last)"
+            f"FROM VALUES {values} AS ranges(shard, first, last)"
         )
         rows = _mapped(asked, reader, relations.SCHEMAS[relation])
         # as literals, so that a filter on them leaves the other queues unread
@@ -127,7 +129,7 @@ def _hindrance(spark: SparkSession, store: Store) -> str | None:
             yield pyarrow.record_batch({"reason": pyarrow.array([reason] * len(batch), pyarrow.string())})
 
     try:
-        with _quiet():
+        with quiet_about_pandas():
             [[told]] = spark.range(1).mapInArrow(tried, "reason string").collect()
     except Exception as error:  # another Python, or none; a session that is at fault says so in what comes next
         return first_line(error)
@@ -137,16 +139,8 @@ def _hindrance(spark: SparkSession, store: Store) -> str | None:
 def _mapped(asked: DataFrame, reader: RelationReader, schema: pa.Schema) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    with _quiet():
+    with quiet_about_pandas():
         return asked.mapInArrow(reader.rows, from_arrow_schema(schema))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """PySpark warns of every pandas that is newer than itself; lakequeue does not use any."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-        yield
 
 
 def _united(parts: Sequence[DataFrame]) -> DataFrame:
@@ -157,18 +151,17 @@ def _united(parts: Sequence[DataFrame]) -> DataFrame:
     return _united(parts[:half]).unionAll(_united(parts[half:]))
 
 
-def _ranges(root: Root, queue: QueueRow) -> list[str]:
-    """Ranges of offsets that hold all messages of a queue, as rows of SQL: shard, first, last.
+def _ranges(root: Root, queue: QueueRow) -> list[Range]:
+    """Ranges of offsets that hold all messages of a queue.
 
     The last one has no end: a queue that is created anew under the name may have more shards.
     """
 
-    def of_shard(shard: int) -> list[str]:
+    def of_shard(shard: int) -> list[Range]:
         log = LogReader(root.engine.open(layout.messages_path(root.path, queue.key, shard))).log
         starts = _starts(log.files)
-        ends = [str(start - 1) for start in starts[1:]]
-        ends.append("NULL" if shard == queue.shards - 1 else str(_NO_OFFSET))
-        return [f"({shard}, {start}, {end})" for start, end in zip(starts, ends, strict=True)]
+        ends = [*(start - 1 for start in starts[1:]), None if shard == queue.shards - 1 else _NO_OFFSET]
+        return [(shard, start, end) for start, end in zip(starts, ends, strict=True)]
 
     found = relations.each(of_shard, range(queue.shards))
     return [each for ranges in found for each in ranges]

@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import sys
 import threading
-import warnings
 from collections import deque
 from typing import IO, TYPE_CHECKING
 
 from lakequeue.errors import QueueClientError
 from lakequeue.spark.versions import installed_delta_jar, installed_hadoop
 from lakequeue.storage.engines.spark_access import EXCLUDED, packages, scheme_of
+from lakequeue.storage.engines.spark_session import quiet_about_pandas
 from lakequeue.storage.roots import root_of
 
 if TYPE_CHECKING:
@@ -123,9 +123,8 @@ def build_session(
 
 
 def _import_quietly() -> None:
-    """Silences a warning about pandas 3 from pyspark.testing, which py4j imports."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    """Imports pyspark.testing, which py4j would import with a warning."""
+    with quiet_about_pandas():
         importlib.import_module("pyspark.testing.utils")
 
 

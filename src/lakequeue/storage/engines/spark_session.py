@@ -1,4 +1,4 @@
-"""Isolated sessions of the Spark engine, Delta's conflicts as lost races, and its actions as JSON."""
+"""Isolated sessions of the Spark engine, Delta's conflicts as lost races, its actions as JSON, and a warning."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import time
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,14 @@ def new_session(spark: SparkSession) -> SparkSession:
     for name, value in _SESSION.items():
         session.conf.set(name, value)
     return session
+
+
+@contextlib.contextmanager
+def quiet_about_pandas() -> Iterator[None]:
+    """PySpark warns of every pandas that is newer than itself; lakequeue does not use any."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
 
 
 @contextlib.contextmanager
