@@ -26,6 +26,7 @@ def pytest_configure() -> None:
     Such a job ignores SIGINT, and whoever it starts inherits that, unless it handles the signal itself.
     """
     os.environ.pop("COLUMNS", None)  # tests say how wide the terminal is
+    os.environ["LAKEQUEUE_DURABILITY"] = "process"  # a power cut may take these queues; DUR tests say otherwise
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -45,8 +45,8 @@ class LakeQueue:
     Args:
         root: local path or URI; it must be writable and contain nothing else. ``create_queue`` creates it.
         spark: session for the DataFrame verbs.
-        engine: ``auto`` commits through delta-rs and moves DataFrames through Spark; ``spark`` commits
-            through Spark too, if the Python process cannot access storage (slow); ``point`` refuses Spark.
+        engine: ``auto`` commits without a JVM and moves DataFrames through Spark; ``spark`` commits by Delta's own
+            MERGE, which is slow and there to compare with; ``point`` refuses Spark.
         clock: source of time; tests pass ``lakequeue.testing.ManualClock``.
         region: part of every queue's identity (NAM-6, NAM-7).
         root_mode: permission bits of the directory of a new local root; ``0o2770`` shares it with a group, see
@@ -57,6 +57,10 @@ class LakeQueue:
             here are added to them, for this bucket. See docs/operation/storage.md.
         network_file_system: allow a root on a network file system, which only one machine may use;
             ``LAKEQUEUE_NETWORK_FILE_SYSTEM=1`` in the environment says so too.
+        durability: what acknowledged messages survive on a local disk (DUR-1). ``power``, the default, syncs
+            each commit to the disk before its call returns. ``process`` does not: a power cut or a crash of the
+            system may take the newest commits, or the queue; for scratch data. ``LAKEQUEUE_DURABILITY`` in the
+            environment changes the default.
         poll_interval: longest pause, in seconds, between two looks of a waiting receive for what other processes
             did: 0.5 by default, 1 on an object store, where each look costs requests (docs/operation/storage.md).
             What this process does wakes it at once.
@@ -77,6 +81,7 @@ class LakeQueue:
         root_mode: int = 0o700,
         storage_options: Mapping[str, str] | None = None,
         network_file_system: bool = False,
+        durability: Literal["power", "process"] | None = None,
         poll_interval: Duration | None = None,
     ) -> None:
         if not isinstance(root_mode, int) or root_mode not in range(0o7777 + 1) or root_mode & 0o700 != 0o700:
@@ -99,7 +104,7 @@ class LakeQueue:
             check_string(f"storage_options[{name!r}]", option)
         check_type("network_file_system", network_file_system, bool, "True or False")
         used = None if engine == "point" else spark
-        store = Store(root_of(root), storage_options)
+        store = Store(root_of(root), storage_options, durability)
         store.check()
         if not (network_file_system or os.environ.get(NETWORK_FILE_SYSTEM) == "1"):
             store.check_mount()

@@ -15,6 +15,7 @@ __all__ = [
     "BatchEntryIdsNotDistinct",
     "BatchFailed",
     "BatchRequestTooLong",
+    "DamagedTable",
     "EmptyBatchRequest",
     "InvalidAttributeName",
     "InvalidAttributeValue",
@@ -256,6 +257,26 @@ class QueueClientError(LakeQueueError):
         super().__init__(message)
         self.message = message
         self.outcome_unknown = outcome_unknown
+
+
+class DamagedTable(QueueClientError):
+    """A file of a queue is missing or torn, or another program rewrote it; nothing was changed (DUR-2, DUR-5).
+
+    ``lakequeue check`` lists all damage, and ``lakequeue repair`` mends what can be mended.
+
+    Attributes:
+        table: path of the table.
+        file: path of the file below the table; None if the table as a whole is wrong.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, table: str, file: str | None, reason: str) -> None:
+        what = f"{table} is damaged: {f'{file} ' if file else ''}{reason}"
+        super().__init__(f"{what}; `lakequeue check` tells more")
+        self.table, self.file, self.reason = table, file, reason
+
+    def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str]]:
+        return type(self), (self.table, self.file, self.reason)
 
 
 class InvalidOptions(LakeQueueError):

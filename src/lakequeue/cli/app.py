@@ -89,6 +89,14 @@ def options(
             help="Allow a root on a network file system, which only one machine may use.",
         ),
     ] = False,
+    durability: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LAKEQUEUE_DURABILITY",
+            metavar="LEVEL",
+            help="What acknowledged messages survive on local disks: power (default) or process (scratch data).",
+        ),
+    ] = None,
     poll_interval: Annotated[
         float | None,
         duration_option(
@@ -108,7 +116,7 @@ def options(
     session.root, session.region, session.json, session.verbose = root, region, json, verbose
     session.storage_options = dict(map(_option, storage_option or []))
     session.network_file_system = network_file_system
-    session.poll_interval = poll_interval
+    session.durability, session.poll_interval = durability, poll_interval
     session.root_mode = None if root_mode is None else _mode(root_mode)
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())

@@ -35,6 +35,7 @@ class Session:
     root_mode: int | None = None
     storage_options: dict[str, str] = attrs.field(factory=dict, repr=False)
     network_file_system: bool = False
+    durability: str | None = None
     poll_interval: float | None = None
     region: str = "local"
     json: bool = False
@@ -60,6 +61,7 @@ class Session:
             root_mode=0o700 if self.root_mode is None else self.root_mode,
             storage_options=self.storage_options,
             network_file_system=self.network_file_system,
+            durability=self.durability,  # type: ignore[arg-type]  # checked there
             poll_interval=self.poll_interval,
         )
 

@@ -28,8 +28,8 @@ from lakequeue.operations.results import WITH_VISIBLE_AT
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.interface import StaleSnapshot, Table
-from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.ledger import Ledger, check_head
 from lakequeue.storage.messages.read import LogFile, LogReader
 from lakequeue.storage.stores import Store
 
@@ -58,7 +58,7 @@ _RUNS = pa.schema(
         *(layout.RUN.field(name) for name in ("receive_count", "visible_at", "first_received_at")),
     ]
 )
-_ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
+_ALWAYS = ("position", "sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
 """Columns of the log that states follow from."""
 _STATES = [
     MessageState(name) for name in ("expired", "deleted", "moving", "held", "visible", "in_flight", "delayed")
@@ -105,12 +105,13 @@ class JudgedShard:
             try:
                 head, rows = ledger.rows()
                 break
-            except (OSError, StaleSnapshot):  # as in `ShardLedger`
+            except OSError:  # as in `ShardLedger`
                 if attempt == LOADS - 1:
                     raise
                 ledger.table.refresh()
         # the ledger first, so that the log is at least as new as the head that refers to it
         log = LogReader(open_(messages)).log
+        check_head(head, log.end, ledger.table.path)
         attributes = QueueAttributes.from_wire(head.attributes)
         instant, held_from = max(now, head.committed_at), log.end
         if attributes.delayed_limit is not None:
@@ -175,6 +176,7 @@ class JudgedShard:
                     rows = _rows_of(parquet.metadata.row_group(group), needed)
                     found = parquet.iter_batches(rows, [group], needed, use_threads=False)
                     for batch in found:
+                        file.check(batch["position"], first, self.messages)
                         offsets = np.arange(first, first + len(batch))
                         first += len(batch)
                         if offsets[0] < self.purged_offset:

@@ -23,7 +23,6 @@ from lakequeue.operations.browse import SCHEMA
 from lakequeue.operations.judged_log import JUDGED, REWINDABLE, JudgedShard, names_are, surviving
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_ledger import ShardDepth
-from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.interface import Table
@@ -229,10 +228,10 @@ class _Tables:
     def _depth(self, place: tuple[QueueRow, int]) -> tuple[ShardDepth, int]:
         row, shard = place
         ledger = Ledger(self._open(layout.receipts_path(self.root.path, row.key, shard)))
-        head, runs, history = ledger.load()
-        log = LogReader(self._open(layout.messages_path(self.root.path, row.key, shard))).log
-        instant = max(self._instant(), head.committed_at)
-        return ShardDepth.of(ShardMachine(head, runs, log, history), instant), instant
+        messages = layout.messages_path(self.root.path, row.key, shard)
+        machine = ledger.machine(lambda: LogReader(self._open(messages)).log)
+        instant = max(self._instant(), machine.head.committed_at)
+        return ShardDepth.of(machine, instant), instant
 
     def _shards(self, condition: ds.Expression | None) -> Iterator[JudgedShard]:
         now = self._instant()

@@ -86,7 +86,7 @@ class _Tables:
             shard.release()
 
 
-_Key = tuple[str, frozenset[tuple[str, str]], int]
+_Key = tuple[str, frozenset[tuple[str, str]], bool, int]
 opened: weakref.WeakValueDictionary[_Key, _Tables] = weakref.WeakValueDictionary()
 """Roots in use in this process, by path, options and session of Spark."""
 _opened_lock = threading.Lock()
@@ -244,7 +244,7 @@ class Root:
 def _tables(store: Store, spark: SparkSession | None) -> _Tables:
     """The tables of a root, through Spark if there is a session, else through delta-rs."""
     # other options, other handles: they may have other rights
-    key = (store.root, frozenset(store.options.items()), 0 if spark is None else id(spark))
+    key = (store.root, frozenset(store.options.items()), store.syncs, 0 if spark is None else id(spark))
     with _opened_lock:
         tables = opened.get(key)
         if tables is None:

@@ -18,7 +18,7 @@ from lakequeue.shard.commands import Claim, Command, Counts, Expire, Purge, Resu
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.engines.interface import Engine, StaleSnapshot, Table
+from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import Turns
 from lakequeue.storage.ledger import Ledger
@@ -184,7 +184,7 @@ class ShardLedger:
                 machine.log = self._open_reader().refresh()
             try:
                 decision = machine.decide(commands, now())
-            except (OSError, StaleSnapshot):
+            except OSError:
                 if fresh:
                     raise
                 self._machine = None  # its files were merged and removed since
@@ -240,13 +240,11 @@ class ShardLedger:
             if opened or attempt:
                 ledger.table.refresh()
             try:
-                head, runs, history = ledger.load()
+                self._machine = ledger.machine(self._newest_log)
                 break
-            except (OSError, StaleSnapshot):  # its files were rewritten and removed since they were listed
+            except OSError:  # its files were rewritten and removed since they were listed
                 if attempt == LOADS:
                     raise
-        # the ledger first, so that the log is at least as new as the head that refers to it
-        self._machine = ShardMachine(head, runs, self._newest_log(), history)
 
     def _newest_log(self) -> ShardLog:
         """The newest log, read within the call."""
@@ -293,7 +291,7 @@ class ShardLedger:
         with self._at_ledger():
             ledger = self._open_ledger()
             ledger.table.refresh()
-            return ledger.floor()
+            return ledger.head().floor_offset
 
     def wake(self) -> None:
         """Wakes a long poll; called after every change that this process makes."""

@@ -18,9 +18,10 @@ from lakequeue.runtime.shard_ledger import Now, Shared
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import StaleAttributes
-from lakequeue.storage.engines.interface import Engine, StaleSnapshot
+from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import Turns
+from lakequeue.storage.ledger import check_head
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import WINDOW, DedupWindow, Key, dedup_key
 from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
@@ -132,7 +133,7 @@ class ShardSender(ShardReader):
                 version = appender.attributes_version
                 current = next((send for send in sends if send.attributes_version == version), sends[0])
                 places = self._places(current.attributes, now)
-            except (OSError, StaleSnapshot):
+            except OSError:
                 if fresh:
                     raise
                 appender.refresh()  # files of this snapshot were merged or trimmed, and removed
@@ -261,7 +262,15 @@ class ShardSender(ShardReader):
 
     def _open_appender(self) -> Appender:
         if self._appender is None:
-            self._appender = Appender(self._engine.open(self._messages))
+            appender = Appender(self._engine.open(self._messages))
+            with self._at_ledger():
+                ledger = self._open_ledger()
+                ledger.table.refresh()
+                head = ledger.head()
+            if head.head_offset > appender.end:
+                appender.refresh()  # others may have sent and received meanwhile
+            check_head(head, appender.end, self._receipts)
+            self._appender = appender
         return self._appender
 
 

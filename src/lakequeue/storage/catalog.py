@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,13 +12,13 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from lakequeue.errors import QueueClientError
+from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.model.names import name_hash
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.folder import Freed
+from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.roots import local_path, obstacle
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import CHECKS
@@ -28,6 +29,7 @@ ORPHAN_SECONDS = 48 * 3600.0
 """Age in seconds at which tables there are removed that the catalog does not name."""
 
 _SOURCE = layout.QUEUES.append(pa.field("op", pa.string()))
+_log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
@@ -127,16 +129,33 @@ class Catalog:
             yield lambda: local_path(path) is not None or time.time() - began < CREATION
 
     def _remove_orphans(self) -> Freed:
-        """Removes the tables of queues whose creation lost its race or was killed."""
+        """Removes the tables of queues that were deleted, or whose creation lost its race or was killed."""
         freed = Freed()
         with committing(layout.queues_path(self.root), exclusive=True, patience=cleaning.PATIENCE):
             known = {row.key for row in self.rows()}
             kept = 0.0 if local_path(self.root) is not None else ORPHAN_SECONDS
             queues = self._engine.store.folder(f"{self.root}/q")
             for name in queues.folders():
-                if name not in known:
+                if name in known:
+                    continue
+                if self._took_messages(queues / name):
+                    _log.warning("%s/q/%s has messages, and no row in the catalog: it is kept", self.root, name)
+                else:
                     freed += cleaning.remove_tables(queues / name, kept)
         return freed
+
+    def _took_messages(self, queue: Folder) -> bool:
+        """Whether a queue took messages and was not deleted: then the catalog has lost its row (DUR-7)."""
+        for shard in filter(str.isdigit, queue.folders()):
+            try:
+                log = self._engine.open(f"{queue.uri}/{shard}/messages")
+            except FileNotFoundError:
+                continue
+            except DamagedTable:
+                return True
+            if 0 < (log.transaction(layout.SEND_ID) or 0) < layout.CLOSED:
+                return True
+        return False
 
     def prepare(self, mode: int = 0o700) -> None:
         """Creates the root and its ``queues`` table if they are missing.

@@ -7,6 +7,7 @@ once, so following a log costs one request if nothing is new.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -18,20 +19,27 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakequeue.errors import DamagedTable
+from lakequeue.storage.folder import Entry as File
 from lakequeue.storage.folder import Folder
 
 LOG = "_delta_log"
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
-_ENTRY = re.compile(r"(\d{20})\.json")
-
+_LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
+_log = logging.getLogger("lakequeue")
 
 _ONE_BY_ONE = 2
 """Entries that a snapshot on an object store follows one by one; further ones are listed and read together."""
 _LEARNED = 100
 """Maximum number of entries that wait to be applied, and of tokens that are kept."""
+ACTIONS = "numActions"
+"""Metric of a commit in which this package writes the number of its lines."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
-_PLAIN_WRITER = 2
-"""Highest version of the protocol that asks nothing of writers that this package does not do."""
+_READER, _WRITER = 1, 2
+"""Highest versions of the protocol that ask nothing that this package does not do."""
+_NAMED_FEATURES = (3, 7)
+"""Versions of the protocol that name each feature."""
+_FEATURES = {"appendOnly", "invariants"}
+"""Features of version 2, which these tables do not use."""
 
 
 class LogTrimmed(Exception):
@@ -76,9 +84,25 @@ def entry_name(version: int) -> str:
     return f"{LOG}/{version:020}.json"
 
 
+def checkpoint_name(version: int) -> str:
+    """Path of a version's checkpoint, below the table's directory."""
+    return f"{LOG}/{version:020}.checkpoint.parquet"
+
+
 def is_table(folder: Folder) -> bool:
     """Whether a directory has a log."""
     return next(folder.files(LOG), None) is not None
+
+
+def listed(folder: Folder, after: str | None = None) -> Iterator[tuple[int, bool, File]]:
+    """Entries and checkpoints of a log: version, whether it is a checkpoint, and the file.
+
+    A checkpoint of several parts, or with a unique name, is none here: nothing in this package can read it.
+    """
+    for file in folder.files(LOG, after):
+        match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])
+        if match:
+            yield int(match[1]), match[2] != "json", file
 
 
 def live_file(add: Mapping[str, Any]) -> LiveFile:
@@ -97,9 +121,13 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
 
 
 def parse(data: bytes) -> Entry:
-    """Parses an entry of the log."""
-    entry = Entry()
-    for line in data.splitlines():
+    """Parses an entry of the log.
+
+    Raises:
+        ValueError: it is empty or torn.
+    """
+    entry, lines = Entry(), data.splitlines()
+    for line in lines:
         action = json.loads(line)
         if add := action.get("add"):
             entry.added.append(live_file(add))
@@ -109,11 +137,61 @@ def parse(data: bytes) -> Entry:
             entry.transactions[transaction["appId"]] = transaction["version"]
         elif info := action.get("commitInfo"):
             entry.token = info.get("userMetadata")
+            if int(info.get("operationMetrics", {}).get(ACTIONS, len(lines))) != len(lines):
+                raise ValueError(f"has {len(lines)} lines of {info['operationMetrics'][ACTIONS]}")
         elif metadata := action.get("metaData"):
             entry.metadata = metadata
         elif protocol := action.get("protocol"):
             entry.protocol = protocol
+    if not lines:
+        raise ValueError("is empty")
     return entry
+
+
+def read_entry(folder: Folder, version: int) -> Entry:
+    """Reads an entry of a table's log.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedTable: it is empty or torn.
+    """
+    data = folder.read(entry_name(version))
+    try:
+        return parse(data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"is torn: {error}" if data else "is empty"
+        raise DamagedTable(folder.uri, entry_name(version), reason) from error
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint tells of a version."""
+
+    files: dict[str, LiveFile]
+    """By path."""
+    transactions: dict[str, int]
+    metadata: Mapping[str, Any]
+    protocol: Mapping[str, Any]
+
+
+def read_checkpoint(folder: Folder, version: int) -> Checkpoint:
+    """Reads a checkpoint of a table's log.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedTable: it is empty or torn.
+    """
+    data = folder.read(checkpoint_name(version))
+    try:
+        with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
+            table = file.read(["add", "txn", "metaData", "protocol"], use_threads=False)
+        adds, transactions, [metadata], [protocol] = (
+            table[name].drop_null().to_pylist() for name in ("add", "txn", "metaData", "protocol")
+        )
+        files = {add["path"]: live_file(add) for add in adds}
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        reason = f"cannot be read: {str(error).splitlines()[0]}" if data else "is empty"
+        raise DamagedTable(folder.uri, checkpoint_name(version), reason) from error
+    return Checkpoint(files, {each["appId"]: each["version"] for each in transactions}, metadata, protocol)
 
 
 class Snapshot:
@@ -136,30 +214,37 @@ class Snapshot:
         """Names of the partition columns."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
-        self.plain = True
-        """Whether the table uses only what every writer of Delta knows."""
-        names = {entry.name.rpartition("/")[2] for entry in folder.files(LOG)}
-        checkpoints = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
-        entries = sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
+        found = [(number, is_checkpoint) for number, is_checkpoint, _ in listed(folder)]
         if version is not None:
-            checkpoints = [number for number in checkpoints if number <= version]
-            entries = [number for number in entries if number <= version]
+            found = [each for each in found if each[0] <= version]
+        entries = sorted(number for number, is_checkpoint in found if not is_checkpoint)
         if not entries:
             raise FileNotFoundError(folder.uri)
+        unreadable = None
         try:
-            if checkpoints:
-                self._read_checkpoint(max(checkpoints))
+            for number in sorted((number for number, is_checkpoint in found if is_checkpoint), reverse=True):
+                try:
+                    checkpoint = read_checkpoint(folder, number)
+                except DamagedTable as error:  # an older one, or the entries, may lead to the same snapshot
+                    unreadable = unreadable or error
+                    _log.warning("%s", error)
+                    continue
+                self._files, self.transactions = checkpoint.files, checkpoint.transactions
+                self._describe(checkpoint.metadata, checkpoint.protocol)
+                self.version = number
+                break
             self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
-            raise LogTrimmed(str(error)) from error
+            raise unreadable or LogTrimmed(str(error)) from error
 
-    def follow(self) -> None:
-        """Applies the commits made since.
+    def follow(self) -> bool:
+        """Applies the commits made since; returns whether there were any that were not learned.
 
         Raises:
             LogTrimmed: entries after this version were removed.
         """
         self.advance()
+        before = self.version
         for followed in count():
             if followed == _ONE_BY_ONE and self._folder.local is None:
                 self._catch_up()
@@ -173,14 +258,13 @@ class Snapshot:
         # long.
         if self._folder.local is not None and not self._folder.exists(entry_name(self.version)):
             raise LogTrimmed(f"{self._folder.uri} has no entry {self.version}")
+        return self.version > before
 
     def _catch_up(self) -> None:
         """Applies all commits made since, with one listing and concurrent reads."""
-        names = (
-            entry.name.rpartition("/")[2] for entry in self._folder.files(LOG, after=entry_name(self.version))
-        )
+        found = listed(self._folder, entry_name(self.version))
         try:
-            self._apply_many(sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name))))
+            self._apply_many(sorted(number for number, is_checkpoint, _ in found if not is_checkpoint))
         except FileNotFoundError as error:
             raise LogTrimmed(str(error)) from error
 
@@ -222,7 +306,7 @@ class Snapshot:
                 return
 
     def _entry(self, version: int) -> Entry:
-        return parse(self._folder.read(entry_name(version)))
+        return read_entry(self._folder, version)
 
     def _apply_many(self, versions: Sequence[int]) -> None:
         for number, entry in zip(versions, self._folder.for_each(self._entry, versions), strict=True):
@@ -242,26 +326,30 @@ class Snapshot:
     def _describe(self, metadata: Mapping[str, Any] | None, protocol: Mapping[str, Any] | None) -> None:
         if metadata is not None:
             self.partitions = metadata["partitionColumns"]
-            self.checkpoint_every = int(dict(metadata["configuration"]).get(_CHECKPOINT_INTERVAL, 100))
-        if protocol is not None:
-            self.plain = protocol["minReaderVersion"] == 1 and protocol["minWriterVersion"] <= _PLAIN_WRITER
+            configuration = dict(metadata["configuration"])
+            self.checkpoint_every = int(configuration.get(_CHECKPOINT_INTERVAL, 100))
+            if configuration.get("delta.appendOnly", "false").lower() == "true":
+                raise DamagedTable(self._folder.uri, None, "another program set delta.appendOnly")
+        if protocol is not None and (unknown := _unknown_features(protocol)):
+            reason = f"another program gave it {', '.join(unknown)}, which lakequeue does not know"
+            raise DamagedTable(self._folder.uri, None, reason)
 
     def _change_files(self, entry: Entry) -> None:
         for path in entry.removed:
             self._files.pop(path, None)
         self._files.update((file.path, file) for file in entry.added)
 
-    def _read_checkpoint(self, version: int) -> None:
-        name = f"{LOG}/{version:020}.checkpoint.parquet"
-        with pq.ParquetFile(pa.BufferReader(self._folder.read(name)), pre_buffer=False) as file:
-            table = file.read(["add", "txn", "metaData", "protocol"], use_threads=False)
-        adds, transactions, metadata, protocols = (
-            table[name].drop_null().to_pylist() for name in ("add", "txn", "metaData", "protocol")
-        )
-        self._files = {add["path"]: live_file(add) for add in adds}
-        self.transactions = {each["appId"]: each["version"] for each in transactions}
-        self._describe(metadata[0], protocols[0])
-        self.version = version
+
+def _unknown_features(protocol: Mapping[str, Any]) -> list[str]:
+    """What a protocol asks of readers and writers that this package does not do."""
+    reader, writer = protocol["minReaderVersion"], protocol["minWriterVersion"]
+    named = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())} - _FEATURES
+    unknown = sorted(f"the feature {name}" for name in named)
+    if reader > _READER and reader != _NAMED_FEATURES[0]:
+        unknown.append(f"version {reader} of readers")
+    if writer > _WRITER and writer != _NAMED_FEATURES[1]:
+        unknown.append(f"version {writer} of writers")
+    return unknown
 
 
 def _value(name: str, text: str | None) -> Any:

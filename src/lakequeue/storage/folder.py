@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import attrs
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
+from lakequeue.errors import DamagedTable
 from lakequeue.storage.roots import local_path
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ _CONCURRENT = 16
 """Maximum number of remote files that one call reads at once."""
 _ATTEMPTS = 4
 """At a request whose answer is cut off."""
+# macOS: fsync leaves the data in the disk's cache
+_FULL: int = getattr(fcntl, "F_FULLFSYNC", 0)
+
+
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
@@ -57,16 +63,28 @@ class Entry(NamedTuple):
 class Folder:
     """A directory; it need not exist yet."""
 
-    def __init__(self, uri: str, client: Callable[[], ObjectStore] | None = None, prefix: str = "") -> None:
-        """A local directory, or one of remote storage: ``prefix`` below what the client names."""
+    def __init__(
+        self,
+        uri: str,
+        client: Callable[[], ObjectStore] | None = None,
+        prefix: str = "",
+        *,
+        syncs: bool = True,
+    ) -> None:
+        """A local directory, or one of remote storage: ``prefix`` below what the client names.
+
+        With ``syncs``, what is written to a local disk is on it before the call returns, file and directory
+        (DUR-1). An object store has what it answered.
+        """
         self.uri = uri.rstrip("/")
         self.local = local_path(self.uri)
         self._client = client
         self._prefix = prefix
+        self._syncs = syncs and self.local is not None
 
     def __truediv__(self, name: str) -> Folder:
         """A directory below this one."""
-        return Folder(f"{self.uri}/{name}", self._client, self._at(name))
+        return Folder(f"{self.uri}/{name}", self._client, self._at(name), syncs=self._syncs)
 
     @property
     def _store(self) -> ObjectStore:
@@ -131,8 +149,14 @@ class Folder:
             source = pa.BufferReader(self.read(name))
         else:
             source = io.BufferedReader(_Remote(self._store, self._at(name), size), buffer_size=2**16)
-        with source, pq.ParquetFile(source, pre_buffer=False) as file:
-            yield file
+        try:
+            with source, pq.ParquetFile(source, pre_buffer=False) as file:
+                yield file
+        except (pa.ArrowException, OSError) as error:
+            # Arrow reports what it cannot decode without a number of the system
+            if getattr(error, "errno", None) is None:
+                raise DamagedTable(self.uri, name, f"cannot be read: {_first(error)}") from error
+            raise
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> bool:
         """Creates a file atomically unless it exists; returns whether it did.
@@ -150,25 +174,26 @@ class Folder:
             return True
         target = self.path(name)
         if new_folder:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            self._make(os.path.dirname(target))
         draft = self.path(f"{uuid.uuid4().hex}.draft")  # if the process is killed, VACUUM removes it
         with open(draft, "wb") as file:
             file.write(data)
+            self._sync_file(file)
         try:
             os.link(draft, target)
         except FileExistsError:
             return False
         finally:
             os.unlink(draft)
+        self._sync(os.path.dirname(target))
         return True
 
-    def write(self, name: str, data: Any) -> None:
-        """Writes a file that no other process writes; ``data`` is bytes-like."""
+    def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
+        """Writes a file that no other process writes; ``data`` is bytes-like, ``new_folder`` as for ``create``."""
         if self.local is None:
             obstore.put(self._store, self._at(name), bytes(data))
             return
-        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
-        with open(self.path(name), "wb") as file:
+        with self._written(name, new_folder) as file:
             file.write(data)
 
     @contextmanager
@@ -180,9 +205,47 @@ class Folder:
                 file.seek(0)
                 obstore.put(self._store, self._at(name), file)
             return
-        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with self._written(name, new_folder=True) as file:
+            yield file
+
+    @contextmanager
+    def _written(self, name: str, new_folder: bool) -> Iterator[IO[bytes]]:
+        folder = os.path.dirname(self.path(name))
+        if new_folder:
+            self._make(folder)
         with open(self.path(name), "wb") as file:
             yield file
+            self._sync_file(file)
+        self._sync(folder)
+
+    def _make(self, path: str) -> None:
+        """Makes a directory and those above it, each noted on disk in the one above."""
+        if os.path.isdir(path):
+            return
+        above = os.path.dirname(path)
+        self._make(above)
+        with suppress(FileExistsError):
+            os.mkdir(path)
+        self._sync(above)
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Brings local files or directories that others wrote to the disk, with the directories they are in."""
+        paths = [self.path(name) for name in names] if self._syncs else []
+        for path in [*paths, *{os.path.dirname(path) for path in paths}]:
+            self._sync(path)
+
+    def _sync(self, path: str) -> None:
+        if self._syncs:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                _flush(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _sync_file(self, file: IO[bytes]) -> None:
+        if self._syncs:
+            file.flush()
+            _flush(file.fileno())
 
     def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
         """Files below a subdirectory, at any depth; of remote ones only those whose names sort after ``after``."""
@@ -246,8 +309,9 @@ class Folder:
         if self.local is None:
             obstore.rename(self._store, self._at(source), self._at(target))
             return
-        os.makedirs(os.path.dirname(self.path(target)), exist_ok=True)
+        self._make(os.path.dirname(self.path(target)))
         os.rename(self.path(source), self.path(target))
+        self._sync(os.path.dirname(self.path(target)))
 
 
 class _Remote(io.RawIOBase):
@@ -290,5 +354,16 @@ def _whole(request: Callable[[], _T]) -> _T:
     return request()
 
 
+def _first(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
 def _cut_off(error: BaseError) -> bool:
     return "response body error" in str(error)
+
+
+def _flush(descriptor: int) -> None:
+    if _FULL:
+        fcntl.fcntl(descriptor, _FULL)
+    else:
+        os.fsync(descriptor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import repeat
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.errors import QueueClientError
+from lakequeue.errors import DamagedTable
 from lakequeue.model.clock import to_micros
 from lakequeue.shard.commands import Decision
 from lakequeue.shard.decide import ShardMachine
@@ -19,6 +19,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
+from lakequeue.storage.messages.read import ShardLog
 
 RANGE_ROWS = 10_000
 """Runs in a file of a compacted ledger."""
@@ -54,6 +55,17 @@ class Ledger:
         history = _runs(self._read(settled=True))
         return self._head(rows.filter(at_head)), _runs(rows.filter(pc.invert(at_head))), history
 
+    def machine(self, log: Callable[[], ShardLog]) -> ShardMachine:
+        """The shard in the loaded snapshot; ``log`` reads the newest one, after the head that refers to it.
+
+        Raises:
+            DamagedTable: messages that were delivered are not in the log.
+        """
+        head, runs, history = self.load()
+        newest = log()
+        check_head(head, newest.end, self.table.path)
+        return ShardMachine(head, runs, newest, history)
+
     def rows(self) -> tuple[Head, pa.Table]:
         """The head, and all rows of the loaded snapshot, as ``layout.RECEIPTS``, the head row first."""
         parts = []
@@ -66,16 +78,15 @@ class Ledger:
     def _head(self, rows: pa.Table) -> Head:
         heads = rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist()
         if len(heads) != 1:
-            raise QueueClientError(f"{self.table.path} has {len(heads)} head rows")
+            raise DamagedTable(self.table.path, None, f"it has {len(heads)} head rows")
         return _head(heads[0])
 
-    def floor(self) -> int:
-        """Floor of the loaded snapshot; reads the head row only."""
+    def head(self) -> Head:
+        """Head of the loaded snapshot; reads its file only."""
         heads = [file for file in self._files() if file.minimum["first_offset"] == layout.HEAD_OFFSET]
-        for part in self.table.read(heads, ["first_offset", "head"]):
-            for head in part.filter(pc.equal(part["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist():
-                return int(head["floor_offset"])
-        return 0
+        parts = self.table.read(heads, ["first_offset", "head"])
+        rows = pa.concat_tables([_DATA.empty_table().select(["first_offset", "head"]), *parts])
+        return self._head(rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET)))
 
     def crowded(self, machine: ShardMachine) -> bool:
         """Whether the loaded snapshot has more files than its runs (those of ``machine``) need."""
@@ -156,6 +167,15 @@ class Ledger:
                 *(table.select(_DATA.names).cast(_DATA) for table in self._known[settled].values()),
             ]
         )
+
+
+def check_head(head: Head, end: int, table: str) -> None:
+    """Checks that a head does not lie beyond the end of the log; DamagedTable if it does.
+
+    Else offsets would be given out again, and the messages there never delivered (DUR-4).
+    """
+    if head.head_offset > end:
+        raise DamagedTable(table, None, f"its head is at offset {head.head_offset}, and the log ends at {end}")
 
 
 def create_ledger(engine: Engine, path: str, head: Head) -> None:

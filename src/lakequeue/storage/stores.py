@@ -21,9 +21,10 @@ from lakequeue.storage.mounts import check_local
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import NO_CREDENTIALS
 
+DURABILITY = "LAKEQUEUE_DURABILITY"
+"""Variable of the environment that says what acknowledged messages survive."""
 CHECKS = "checks"
 """Directory of a new remote root, where it is seen what the storage can do."""
-LOCK_PROVIDER = "AWS_S3_LOCKING_PROVIDER"
 _PREFIXES = ("aws_", "azure_", "google_")
 _CLIENT = frozenset(
     {
@@ -69,20 +70,23 @@ class Store:
     Args:
         root: local path or URI.
         options: options of delta-rs by their own names; those of the environment hold too.
+        durability: ``power`` or ``process``; None: as the environment says, else ``power`` (DUR-1).
     """
 
-    def __init__(self, root: str = "", options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, root: str = "", options: Mapping[str, str] | None = None, durability: str | None = None
+    ) -> None:
         self.root = root
         self.options = dict(options or {})
+        self._durability = durability or os.environ.get(DURABILITY) or "power"
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
 
-    @cached_property
-    def lock_provider(self) -> str | None:
-        """The provider through which delta-rs's writers agree; if there is one, delta-rs must make all commits."""
-        named = {name.upper(): value for name, value in {**os.environ, **self.options}.items()}
-        return named.get(LOCK_PROVIDER) or None
+    @property
+    def syncs(self) -> bool:
+        """Whether what is written to a local disk must be on it before a call returns."""
+        return self._durability == "power"
 
     @cached_property
     def delta_options(self) -> dict[str, str]:
@@ -96,14 +100,16 @@ class Store:
         """A directory of this storage; all of one root share their connections."""
         if self.root and path.startswith(f"{self.root}/"):
             return self._folder / path[len(self.root) + 1 :]
-        return Folder(path, lambda: self._client(path))
+        return Folder(path, lambda: self._client(path), syncs=self.syncs)
 
     def check(self) -> None:
         """Checks the options without a request.
 
         Raises:
-            InvalidParameterValue: names an option that no library knows, or one whose value is not text.
+            InvalidParameterValue: names an option that no library knows, or one whose value is not allowed.
         """
+        if self._durability not in ("power", "process"):
+            raise InvalidParameterValue.of(repr(self._durability), "durability", 'Must be "power" or "process".')
         for name, value in self.options.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidParameterValue.of(repr(name), "storage_options", "Names and values must be text.")
@@ -165,7 +171,7 @@ class Store:
 
     @property
     def _folder(self) -> Folder:
-        return Folder(self.root, lambda: self._shared)
+        return Folder(self.root, lambda: self._shared, syncs=self.syncs)
 
     def _client(self, uri: str) -> ObjectStore:
         return from_url(uri, **self._arguments())

@@ -120,7 +120,7 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
     """Messages from an offset on that were sent after an instant, without moved ones (DDP-16)."""
-    files = sorted(log_files(table), key=lambda file: file.first)
+    files = log_files(table)
     # nothing in a segment was sent after the next one was opened
     ends = {file.base: later.opened_at for file, later in pairwise(files) if later.base != file.base}
     recent = [
@@ -129,9 +129,10 @@ def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Ta
         if file.last >= first
         and (file.opened_at > horizon if file.bulk else ends.get(file.base, horizon + 1) > horizon)
     ]
-    tables = table.read([file.file for file in recent], [*_KEY, "sent_at", "source_queue"])
+    tables = table.read([file.file for file in recent], ["position", *_KEY, "sent_at", "source_queue"])
     parts = []
     for file, rows in zip(recent, tables, strict=True):
+        file.check(rows["position"], file.first, table.path)
         sent_at = file.sent_at(rows)
         offset = pa.array(np.arange(file.first, file.last + 1), pa.int64())
         counts = pc.and_(pc.greater(sent_at, horizon), pc.greater_equal(offset, first))

@@ -23,6 +23,7 @@ from lakequeue.model.receipt_handles import MAC_LENGTH
 from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace
+from lakequeue.storage.messages.read import check_order
 from lakequeue.storage.stores import Store
 
 SCHEMA = pa.schema(
@@ -92,8 +93,9 @@ def read_places(
 
     def read() -> Iterator[_Rows]:
         with folder.parquet(name, places[0].size or folder.size(name)) as file:
-            for group, parts in _row_groups(file, places):
+            for group, begin, parts in _row_groups(file, places):
                 rows = file.read_row_group(group, columns=["position", *wanted], use_threads=False)
+                check_order(rows["position"], begin, directory, name)
                 if len(parts) == 1:
                     rows = rows.slice(parts[0].start, parts[0].rows)
                 else:
@@ -125,8 +127,8 @@ class _Part(NamedTuple):
         return self.stop - self.start
 
 
-def _row_groups(file: pq.ParquetFile, places: Sequence[LeasePlace]) -> Iterator[tuple[int, list[_Part]]]:
-    """The row groups that hold some of the messages. Positions are adjacent, but begin anywhere in a segment."""
+def _row_groups(file: pq.ParquetFile, places: Sequence[LeasePlace]) -> Iterator[tuple[int, int, list[_Part]]]:
+    """The row groups that hold some of the messages, with their first positions, which are adjacent."""
     positions = file.read_row_group(0, columns=["position"], use_threads=False)["position"]
     begin: int = positions[0].as_py()
     first = 0  # of the places that do not end before the row group
@@ -141,7 +143,7 @@ def _row_groups(file: pq.ParquetFile, places: Sequence[LeasePlace]) -> Iterator[
             start, stop = max(place.first_position, begin), min(place.last_position + 1, end)
             parts.append(_Part(start - begin, stop - begin, place))
         if parts:
-            yield group, parts
+            yield group, begin, parts
         begin = end
 
 

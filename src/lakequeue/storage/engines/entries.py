@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from deltalake import Schema
 
-from lakequeue.storage.delta_log import LiveFile
+from lakequeue.storage.delta_log import ACTIONS, LiveFile
 from lakequeue.storage.engines.interface import DataFile, partition_text
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -35,12 +35,12 @@ def entry(
     """A commit that adds and removes files, with its application ids and its token."""
     now = _now()
     return _lines(
+        _commit_info(operation, now, token),
         [
-            _commit_info(operation, now, token),
             *({"add": _add(file, now)} for file in added),
             *({"remove": _remove(file, now)} for file in removed),
             *({"txn": {"appId": app_id, "version": version}} for app_id, version in transactions.items()),
-        ]
+        ],
     )
 
 
@@ -50,11 +50,11 @@ def first_entry(
     """The commit that creates a table, with its first files."""
     now = _now()
     return _lines(
+        _commit_info("CREATE TABLE", now, "created"),
         [
-            _commit_info("CREATE TABLE", now, "created"),
             *creation(schema, partitions, properties),
             *({"add": _add(file, now)} for file in files),
-        ]
+        ],
     )
 
 
@@ -112,8 +112,10 @@ def _text(value: object) -> str | None:
     return None if value is None else partition_text(value)
 
 
-def _lines(actions: Iterable[Mapping[str, Any]]) -> bytes:
-    return "".join(f"{json.dumps(action)}\n" for action in actions).encode()
+def _lines(info: Mapping[str, Any], actions: Sequence[Mapping[str, Any]]) -> bytes:
+    # an entry that was cut off at the end of a line is torn, too
+    info["commitInfo"]["operationMetrics"] = {ACTIONS: str(1 + len(actions))}
+    return "".join(f"{json.dumps(action)}\n" for action in (info, *actions)).encode()
 
 
 def _now() -> int:

@@ -23,7 +23,7 @@ class LostRace(Exception):
     """Another commit came first; reload, decide again, repeat."""
 
 
-class StaleSnapshot(LostRace):
+class StaleSnapshot(LostRace, FileNotFoundError):
     """Files of the loaded snapshot or its log are gone, as it has been outdated for hours; refresh."""
 
 

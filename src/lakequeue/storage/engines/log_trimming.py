@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Iterable
 
-from lakequeue.storage.delta_log import LOG
+from lakequeue.errors import DamagedTable
+from lakequeue.storage.delta_log import LOG, checkpoint_name, listed, read_checkpoint
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.layout import Retention
@@ -15,7 +16,9 @@ LOG_ENTRIES = 200
 """Entries that a fast-growing log keeps: each local commit lists them all, 5 ms for 1,000 more."""
 READING = 15.0
 """Seconds that entries stay in any case, for readers that have just listed them."""
-_LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.parquet|crc)(\.crc)?$")
+_LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")
+"""What any writer of Delta leaves in a log for a version."""
+_log = logging.getLogger("lakequeue")
 
 
 def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
@@ -23,13 +26,13 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
     On local disks a checkpoint is old enough after ``retention.log_minutes``, or with ``LOG_ENTRIES`` entries
     behind it. Its own age counts, not that of its commit: snapshots loaded since then need nothing below it, and
-    older ones have had that long.
+    older ones have had that long. A checkpoint that is not on disk, or cannot be read, replaces nothing (DUR-3).
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.
     """
-    entries = list(_log(table))
-    last = max((number for number, kind, _ in entries if kind == "json"), default=0)
+    found = list(listed(table))
+    last = max((number for number, is_checkpoint, _ in found if not is_checkpoint), default=0)
     local, now = table.local is not None, time.time()
     seconds = _kept_seconds(table, retention)
 
@@ -37,13 +40,31 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
         age = now - entry.modified
         return age >= seconds or (local and number <= last - LOG_ENTRIES and age >= READING)
 
-    safe = [number for number, kind, entry in entries if kind == "checkpoint" and old_enough(number, entry)]
+    safe = (number for number, is_checkpoint, file in found if is_checkpoint and old_enough(number, file))
+    base = next((number for number in sorted(safe, reverse=True) if _holds(table, number)), None)
+    if base is None:
+        return Freed()
     # oldest first: while an entry is there, none that follows it was removed
-    old = sorted((number, entry.name) for number, _, entry in entries if safe and number < max(safe))
+    old = sorted(
+        (int(match[1]), file.name)
+        for file in table.files(LOG)
+        if (match := _LOG_FILE.match(file.name.rpartition("/")[2])) and int(match[1]) < base
+    )
     if not old:
         return Freed()
     with committing(table.uri, exclusive=True, patience=patience):
         return table.remove(name for _, name in old)
+
+
+def _holds(table: Folder, version: int) -> bool:
+    """Whether a checkpoint is on disk and can be read, so that it may replace what lies below."""
+    try:
+        table.sync([checkpoint_name(version)])
+        read_checkpoint(table, version)
+    except (DamagedTable, FileNotFoundError) as error:
+        _log.warning("the log of %s is not trimmed below version %d: %s", table.uri, version, error)
+        return False
+    return True
 
 
 def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
@@ -51,7 +72,7 @@ def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
 
     It is when the newest is older than half the retention, unless nothing was committed since.
     """
-    checkpoints = [(number, entry.modified) for number, kind, entry in _log(table) if kind == "checkpoint"]
+    checkpoints = [(number, file.modified) for number, is_checkpoint, file in listed(table) if is_checkpoint]
     if not checkpoints:
         return version > 0
     number, modified = max(checkpoints)
@@ -64,14 +85,4 @@ def _kept_seconds(table: Folder, retention: Retention) -> float:
 
 def readable_from(table: Folder) -> int:
     """The lowest version that can still be loaded: the first one, or that of a checkpoint."""
-    return min(number for number, kind, _ in _log(table) if kind == "checkpoint" or number == 0)
-
-
-def _log(table: Folder) -> Iterable[tuple[int, str, Entry]]:
-    """Files of the log: version, kind (``json``, ``crc`` or ``checkpoint``), and the file."""
-    for entry in table.files(LOG):
-        name = entry.name.rpartition("/")[2]
-        match = _LOG_FILE.match(name)
-        if match:
-            kind = "crc" if name.startswith(".") else match[2].partition(".")[0]  # Hadoop's checksum
-            yield int(match[1]), kind, entry
+    return min(number for number, is_checkpoint, _ in listed(table) if is_checkpoint or number == 0)

@@ -1,7 +1,7 @@
 """The point engine: commits to one Delta table in milliseconds, without a JVM.
 
 It writes files through Arrow and its own entries of the log, see ``entries``; ``delta_log`` reads the log.
-delta-rs makes checkpoints, lists what VACUUM may remove, and commits where `PointTable._writes_entries` is false.
+delta-rs makes checkpoints and lists what VACUUM may remove.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import (
-    CommitProperties,
-    DeltaTable,
-    PostCommitHookProperties,
-    Transaction,
-    WriterProperties,
-    write_deltalake,
-)
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from lakequeue.storage.delta_log import Entry, LiveFile, LogTrimmed, Snapshot, entry_name, is_table, parse
+from lakequeue.errors import DamagedTable
+from lakequeue.storage.delta_log import (
+    LOG,
+    Entry,
+    LiveFile,
+    LogTrimmed,
+    Snapshot,
+    checkpoint_name,
+    entry_name,
+    is_table,
+    parse,
+)
 from lakequeue.storage.engines import entries, process
 from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, Table, partition_text
 from lakequeue.storage.engines.merge_rows import rewrites
@@ -37,9 +40,6 @@ from lakequeue.storage.stores import Store
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
-_WRITER = WriterProperties(compression="SNAPPY")
-# the log is a part of the fence: only `log_trimming` removes its entries
-_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
 FOLLOWED = 12 * 3600.0
@@ -60,7 +60,6 @@ class PointTable:
         self._snapshot = self._newest() if version is None else Snapshot(self.folder, version)
         self._committed: tuple[int, Entry] | None = None  # the last entry written, and its version
         self._contents: dict[str, pa.Table] = {}  # by path
-        self._table: DeltaTable | None = None  # opened by the first commit that delta-rs makes
 
     @property
     def version(self) -> int:
@@ -71,9 +70,11 @@ class PointTable:
         try:
             if self.folder.local is None and asked_at - self.loaded_at > FOLLOWED:
                 raise LogTrimmed(f"{self.path} was last read {asked_at - self.loaded_at:.0f} s ago")
-            self._snapshot.follow()
+            news = self._snapshot.follow()
         except LogTrimmed:
-            self._snapshot = self._newest()
+            self._snapshot, news = self._newest(), True
+        if news:  # others may not have synced yet what is answered or built on now
+            self.folder.sync([LOG])
         self.loaded_at = asked_at
 
     def learn(self, other: Table) -> None:
@@ -96,8 +97,27 @@ class PointTable:
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
         return self.folder.for_each(lambda file: self._read(file, columns), files)
 
+    @contextmanager
+    def _opened_file(self, file: LiveFile) -> Iterator[pq.ParquetFile]:
+        """Opens a live file.
+
+        Raises:
+            StaleSnapshot: it is gone, and the newest snapshot does not have it.
+            DamagedTable: it is gone, or not what was written.
+        """
+        try:
+            with self.folder.parquet(file.name, file.size) as parquet:
+                if parquet.metadata.num_rows != file.rows:
+                    reason = f"has {parquet.metadata.num_rows} rows instead of {file.rows}"
+                    raise DamagedTable(self.path, file.name, reason)
+                yield parquet
+        except FileNotFoundError as error:
+            if any(file.path == live.path for live in self._newest().files()):
+                raise DamagedTable(self.path, file.name, "is missing") from error
+            raise StaleSnapshot(f"{file.name} of {self.path} was removed") from error
+
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
-        with self.folder.parquet(file.name, file.size) as parquet:
+        with self._opened_file(file) as parquet:
             begin, groups, skipped = 0, [], 0
             for index in range(parquet.num_row_groups):
                 end = begin + parquet.metadata.row_group(index).num_rows
@@ -110,24 +130,11 @@ class PointTable:
         return table.slice(first - skipped, last - first + 1)
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
-        if self._writes_entries:
-            self._create_entry("WRITE", [self._write_file(rows)], [], transactions, token)
-            return
-        with self._committing() as table:
-            write_deltalake(
-                table,
-                rows,
-                mode="append",
-                writer_properties=_WRITER,
-                commit_properties=_properties(transactions, token),
-                post_commithook_properties=_HOOKS,
-            )
+        self._create_entry("WRITE", [self._write_file(rows)], [], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
-        if self._writes_entries:
-            self._create_entry("WRITE", files, [], transactions, token, rebased=True)
-        else:
-            self._write([_action(file) for file in files], "append", None, transactions, token)
+        self.folder.sync(file.path for file in files)  # Spark wrote them
+        self._create_entry("WRITE", files, [], transactions, token, rebased=True)
 
     def replace(
         self,
@@ -136,14 +143,9 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        if self._writes_entries:
-            removed = [file for file in self.files() if _within(file, partition)]
-            added = [self._write_file(each) for each in rows]
-            self._create_entry("WRITE", added, removed, transactions, token, partition, rebased=True)
-            return
-        filters = [(name, "in", [partition_text(value) for value in values]) for name, values in partition.items()]
-        actions = [_action(self._write_file(each)) for each in rows]
-        self._write(actions, "overwrite", filters, transactions, token)
+        removed = [file for file in self.files() if _within(file, partition)]
+        added = [self._write_file(each) for each in rows]
+        self._create_entry("WRITE", added, removed, transactions, token, partition, rebased=True)
 
     def merge(
         self,
@@ -153,31 +155,6 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        if self._writes_entries:
-            self._merge(source, on, transactions, token)
-            return
-        updates = {f'"{name}"': f's."{name}"' for name in source.column_names if name != "op"}
-        predicate = " AND ".join([*(f"t.{name} = s.{name}" for name in on), f"({target_filter})"])
-        with self._committing() as table:
-            (
-                table.merge(
-                    source,
-                    predicate,
-                    source_alias="s",
-                    target_alias="t",
-                    writer_properties=_WRITER,
-                    # a source in memory is not a stream; with its statistics the join prunes files
-                    streamed_exec=False,
-                    commit_properties=_properties(transactions, token),
-                    post_commithook_properties=_HOOKS,
-                )
-                .when_matched_delete("s.op = 'del'")
-                .when_matched_update(updates)
-                .when_not_matched_insert(updates, predicate="s.op = 'put'")
-                .execute()
-            )
-
-    def _merge(self, source: pa.Table, on: Sequence[str], transactions: Mapping[str, int], token: str) -> None:
         partitions = self._snapshot.partitions
         [key] = [name for name in on if name not in partitions]
         live = self.files()
@@ -202,53 +179,45 @@ class PointTable:
 
     def unused(self, hours: float) -> list[str]:
         # a VACUUM of delta-rs makes two commits; a dry run only lists the files
-        return _repeated(
+        return self._repeated(
             lambda: self._opened().vacuum(
                 retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
             )
         )
 
     def checkpoint(self) -> None:
-        _repeated(lambda: self._opened().create_checkpoint())
+        table = self._repeated(self._opened)
+        table.create_checkpoint()
+        self.folder.sync([checkpoint_name(table.version()), f"{LOG}/_last_checkpoint"])
 
     def _newest(self) -> Snapshot:
-        return _repeated(lambda: Snapshot(self.folder))
+        return self._repeated(lambda: Snapshot(self.folder))
+
+    def _repeated(self, read: Callable[[], _T]) -> _T:
+        """Reads the newest version; starts again if its log is trimmed meanwhile."""
+        for _ in range(_LOADS):
+            try:
+                return read()
+            except LogTrimmed:
+                pass
+            except DeltaError as error:
+                if "not found" not in str(error):
+                    raise
+        try:
+            return read()
+        except LogTrimmed as error:
+            raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
         known = self._contents.get(file.path)
         if known is not None:
             return known if columns is None else known.select(columns)
-        with self.folder.parquet(file.name, file.size) as parquet:
+        with self._opened_file(file) as parquet:
             return parquet.read(columns, use_threads=False)
-
-    def _write(
-        self,
-        actions: list[AddAction],
-        mode: str,
-        filters: list[tuple[str, str, list[str]]] | None,
-        transactions: Mapping[str, int],
-        token: str,
-    ) -> None:
-        with self._committing() as table:
-            table.create_write_transaction(
-                actions,
-                mode,
-                table.schema(),
-                table.metadata().partition_columns,
-                partition_filters=filters,
-                commit_properties=_properties(transactions, token),
-                post_commithook_properties=_HOOKS,
-            )
-            table.update_incremental()  # the handle still has the version before its own commit
 
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet committed."""
         return write_file(self.folder, rows, self._snapshot.partitions)
-
-    @property
-    def _writes_entries(self) -> bool:
-        """Whether commits write their entries of the log without delta-rs."""
-        return self._snapshot.plain and self.store.lock_provider is None
 
     def _create_entry(
         self,
@@ -293,47 +262,18 @@ class PointTable:
         if self.version % self._snapshot.checkpoint_every:
             return
         if self.folder.local is not None:
-            self.checkpoint()
+            self._try_checkpoint()
         else:  # delta-rs reads every entry twice for it: half a second at 20 ms a request
-            threading.Thread(target=self._checkpoint_beside, name="lakequeue-checkpoint").start()
+            threading.Thread(target=self._try_checkpoint, name="lakequeue-checkpoint").start()
 
-    def _checkpoint_beside(self) -> None:
+    def _try_checkpoint(self) -> None:
         try:
             self.checkpoint()
-        except Exception as error:  # the next one covers it
+        except Exception as error:  # the commit has landed, and the next checkpoint covers it
             _log.warning("a checkpoint of %s failed: %s", self.path, first_line(error))
-
-    @contextmanager
-    def _committing(self) -> Iterator[DeltaTable]:
-        """A commit by delta-rs on the version of the snapshot, which then follows."""
-        try:
-            yield self._current()
-        except CommitFailedError as error:
-            raise LostRace(str(error)) from error
-        except DeltaError as error:
-            self._table = None
-            if "not found" in str(error):  # delta-rs has no type of its own for this
-                raise StaleSnapshot(str(error)) from error
-            raise
-        self.loaded_at = time.time()
-        self._snapshot.follow()
 
     def _opened(self) -> DeltaTable:
         return DeltaTable(self.path, storage_options=self.store.delta_options)
-
-    def _current(self) -> DeltaTable:
-        table = self._table
-        if table is None:
-            self._table = table = _repeated(self._opened)
-        elif table.version() != self.version:
-            try:
-                table.update_incremental()
-            except DeltaError:  # the log was trimmed below its version
-                self._table = table = _repeated(self._opened)
-        if table.version() != self.version:
-            # on a newer version a stale commit would be accepted: two messages, one offset
-            raise LostRace(f"{self.path} has moved on from version {self.version}")
-        return table
 
 
 class PointEngine:
@@ -379,8 +319,8 @@ def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str]) -> Data
     """Writes rows of one partition as a file below a table, not yet committed."""
     partition = {name: partition_text(rows[name][0].as_py()) for name in partitions}
     data = rows.drop_columns(list(partitions))
-    folder = "".join(f"{name}={value}/" for name, value in partition.items() if name != "opened_at")
-    path = f"{folder}{uuid.uuid4()}.parquet"
+    # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
+    path = f"{uuid.uuid4()}.parquet"
     target = pa.BufferOutputStream()
     # row groups of a few thousand rows let a receive of ten messages read little
     pq.write_table(data, target, row_group_size=4096)
@@ -394,28 +334,3 @@ def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str]) -> Data
             bounds = pa.compute.min_max(column).as_py()
             minimum[name], maximum[name] = bounds["min"], bounds["max"]
     return DataFile(path, content.size, len(data), partition, minimum, maximum, nulls)
-
-
-def _repeated(read: Callable[[], _T]) -> _T:
-    """Reads the newest version; starts again if its log is trimmed meanwhile."""
-    for _ in range(_LOADS):
-        try:
-            return read()
-        except LogTrimmed:
-            pass
-        except DeltaError as error:
-            if "not found" not in str(error):
-                raise
-    return read()
-
-
-def _properties(transactions: Mapping[str, int], token: str) -> CommitProperties:
-    # Spark and delta-rs both read back only this key of a commit's metadata
-    return CommitProperties(
-        custom_metadata={"userMetadata": token},
-        app_transactions=[Transaction(app_id, version) for app_id, version in transactions.items()],
-    )
-
-
-def _action(file: DataFile) -> AddAction:
-    return AddAction(file.path, file.size, dict(file.partition), int(time.time() * 1000), True, file.statistics())

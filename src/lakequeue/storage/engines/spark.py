@@ -43,6 +43,7 @@ class SparkTable:
     def __init__(self, spark: SparkSession, store: Store, path: str) -> None:
         self.path = path
         self.folder = store.folder(path)
+        self._syncs = store.syncs and self.folder.local is not None
         self._spark = spark
         self._uri = spark_uri(path)
         self._session = new_session(spark)
@@ -164,7 +165,7 @@ class SparkTable:
             )
             if session.conf.get(_COMMITTED, "") == "":
                 raise LostRace(f"{app_id} had reached {version} before")
-        self.refresh()
+        self._committed()
 
     def landed(self, token: str, since: int) -> bool | None:
         from delta.tables import DeltaTable
@@ -208,7 +209,12 @@ class SparkTable:
         frames = (self._frame(table) for table in tables)
         with lost_races():
             self._log.commit(self._snapshot, [*ids, *actions], frames, transactions, token)
+        self._committed()
+
+    def _committed(self) -> None:
         self.refresh()
+        if self._syncs:
+            os.sync()  # Spark does not
 
     def _frame(self, rows: pa.Table) -> DataFrame:
         """Rows as one Spark partition, sorted by the table's partitions and its row order."""
@@ -248,7 +254,7 @@ class SparkEngine:
     def __init__(self, spark: SparkSession, store: Store) -> None:
         process.claim()
         delta_internals.require(spark)
-        spark_access.require_arbiter(spark, store)
+        spark_access.require_atomic_commits(store)
         spark_access.allow(spark, store)
         self._spark = spark
         self.store = store

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from lakequeue.errors import QueueClientError
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.stores import LOCK_PROVIDER, Store, bare_name
+from lakequeue.storage.stores import Store, bare_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,20 +133,16 @@ def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def require_arbiter(spark: SparkSession, store: Store) -> None:
+def require_atomic_commits(store: Store) -> None:
     """Refuses commits through Spark where two of them could overwrite each other.
 
     Raises:
-        QueueClientError: Delta's own log store for S3 checks and then writes, and no other is set.
+        QueueClientError: the root is on S3, where Delta's log store checks and then writes.
     """
-    if scheme_of(store.root) != "s3":
-        return
-    log_store = spark.conf.get("spark.delta.logStore.s3a.impl", None) or _CHECKS_FIRST
-    if log_store == _CHECKS_FIRST or store.lock_provider != "dynamodb":
+    if scheme_of(store.root) == "s3":
         raise QueueClientError(
-            f'{store.root}: engine="spark" commits on S3 only with an arbiter, '
-            f"spark.delta.logStore.s3a.impl and {LOCK_PROVIDER}=dynamodb (see conf/s3.conf); "
-            'engine="auto" needs none'
+            f'{store.root}: engine="spark" cannot commit on S3, as two commits could overwrite each other there; '
+            'engine="auto" can'
         )
 
 

@@ -103,7 +103,9 @@ class BodyCache:
             following = self._chunks.bisect_right(offset)
             if following < len(self._chunks):
                 stop = min(stop, self._chunks.keys()[following] - 1)
-        rows = table.read_rows(file.file, offset - file.first, stop - file.first, _COLUMNS)
+        rows = table.read_rows(file.file, offset - file.first, stop - file.first, ["position", *_COLUMNS])
+        file.check(rows["position"], offset, table.path)
+        rows = rows.select(_COLUMNS)
         if file.bulk:
             sent_at = pa.array([file.opened_at] * len(rows), layout.INSTANT)
             rows = rows.set_column(rows.column_names.index("sent_at"), "sent_at", sent_at)

@@ -61,10 +61,11 @@ class DedupWindow:
     def follow(self, table: Table, files: Sequence[LogFile], end: int, now: int) -> None:
         """Read what was added to the log since the last call, as far as it lies in the window."""
         recent: list[tuple[LogFile, pa.Table]] = []
-        for file in sorted(files, key=lambda file: file.first, reverse=True):
+        for file in reversed(files):
             if file.last < self.end:
                 break
-            rows = table.read([file.file], ["sent_at", "group_id", "dedup_id", "source_queue"])[0]
+            rows = table.read([file.file], ["position", "sent_at", "group_id", "dedup_id", "source_queue"])[0]
+            file.check(rows["position"], file.first, table.path)
             recent.append((file, rows))
             if file.sent_at(rows)[0].as_py() <= now - WINDOW:
                 break

@@ -15,7 +15,6 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.errors import QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Table
@@ -125,7 +124,7 @@ def _run(table: Table, next_step: Callable[[_Snapshot], _Step | None]) -> MergeC
 
 
 def _snapshot(table: Table) -> _Snapshot:
-    files = sorted(log_files(table), key=lambda file: file.first)
+    files = log_files(table)
     segments = [list(group) for _, group in groupby(files, key=lambda file: file.base)]
     ends = [segment[0].opened_at for segment in segments[1:]]
     return _Snapshot(
@@ -224,8 +223,7 @@ class _Rest:
         for first in range(self.start, self.file.last + 1, CUT_ROWS):
             last = min(self.file.last, first + CUT_ROWS - 1)
             rows = table.read_rows(self.file.file, first - self.file.first, last - self.file.first, _COLUMNS)
-            _check_dense(table, first, last, len(rows))
-            rows = _stamped(rows, self.file)
+            rows = _stamped(table, rows, self.file, first)
             # each piece becomes a segment: nothing before it was sent after it was opened
             opened_at = rows["sent_at"].cast(pa.int64())[0].as_py()
             yield _segment_rows(rows, first, first, opened_at)
@@ -238,23 +236,19 @@ def _size(segment: Segment) -> int:
 def _merged(table: Table, segments: Sequence[Segment]) -> pa.Table:
     files = [file for segment in segments for file in segment]
     parts = table.read([file.file for file in files], _COLUMNS)
-    rows = pa.concat_tables([_stamped(part, file) for part, file in zip(parts, files, strict=True)])
-    _check_dense(table, files[0].first, files[-1].last, len(rows))
+    stamped = [_stamped(table, part, file, file.first) for part, file in zip(parts, files, strict=True)]
+    rows = pa.concat_tables(stamped)
     return _segment_rows(rows, files[0].first, files[0].base, files[0].opened_at)
 
 
-def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
-    """Rows with their send instant filled in, which in a bulk segment is its opening time."""
+def _stamped(table: Table, rows: pa.Table, file: LogFile, first: int) -> pa.Table:
+    """Rows from an offset on with their send instant filled in, which in a bulk segment is its opening time."""
     rows = rows.select(_COLUMNS).cast(_FILE)
+    file.check(rows["position"], first, table.path)
     if not file.bulk:
         return rows
     sent_at = pc.fill_null(rows["sent_at"], pa.scalar(file.opened_at, layout.INSTANT))
     return rows.set_column(rows.column_names.index("sent_at"), _FILE.field("sent_at"), sent_at)
-
-
-def _check_dense(table: Table, first: int, last: int, count: int) -> None:
-    if count != last - first + 1:
-        raise QueueClientError(f"{table.path}: offsets {first} to {last} hold {count} rows")
 
 
 def _segment_rows(rows: pa.Table, first: int, base: int, opened_at: int) -> pa.Table:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.errors import DamagedTable
 from lakequeue.model.clock import to_micros
 from lakequeue.shard.runs import DeadLetters
 from lakequeue.storage import layout
@@ -21,7 +22,7 @@ from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.interface import Table
 
 Integers = npt.NDArray[np.int64]
-_KEPT = ["sent_at", "delay_seconds", "group_id", "source_receive_count", "first_sent_at"]
+_KEPT = ["position", "sent_at", "delay_seconds", "group_id", "source_receive_count", "first_sent_at"]
 _SECOND = 1_000_000
 
 
@@ -69,6 +70,14 @@ class LogFile:
             dead_letters=file.nulls.get("source_receive_count") != file.rows,
         )
 
+    def check(self, positions: pa.ChunkedArray, first: int, table: str) -> None:
+        """Checks that rows are those of the offsets from ``first`` on, in order (DUR-5).
+
+        Raises:
+            DamagedTable: another program moved or removed some, as ``OPTIMIZE`` and ``DELETE`` do.
+        """
+        check_order(positions, first - self.base, table, self.file.name)
+
     def sent_at(self, rows: pa.Table) -> pa.ChunkedArray:
         """Send instants of rows of the file, in microseconds."""
         return pc.fill_null(rows["sent_at"].cast(pa.int64()), self.opened_at)
@@ -94,8 +103,8 @@ class ShardLog:
         version: int,
         columns: Callable[[LogFile], Columns],
     ) -> None:
-        """``version`` is the table's; ``columns`` reads a file's columns."""
-        self.files = sorted(files, key=lambda file: file.first)
+        """``files`` are by offset, ``version`` is the table's; ``columns`` reads a file's columns."""
+        self.files = files
         self.end = end
         self.closed = closed
         self.version = version
@@ -239,6 +248,7 @@ class LogReader:
         known = self._known.get(file.file.path)
         if known is None:
             rows = self.table.read([file.file], _KEPT)[0]
+            file.check(rows["position"], file.first, self.table.path)
             sent = file.sent_at(rows).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
             group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()
@@ -254,8 +264,28 @@ class LogReader:
 
 
 def log_files(table: Table) -> list[LogFile]:
-    """The live files of ``messages`` in the loaded snapshot."""
-    return [LogFile.of(file) for file in table.files()]
+    """The live files of ``messages`` in the loaded snapshot, by offset.
+
+    Raises:
+        DamagedTable: they do not hold every offset of the log once (DUR-5).
+    """
+    files = sorted(map(LogFile.of, table.files()), key=lambda file: file.first)
+    following = files[0].first if files else 0
+    for file in files:
+        if file.first != following or file.last - file.first + 1 != file.file.rows:
+            reason = f"does not hold the messages from offset {following} on; another program wrote it"
+            raise DamagedTable(table.path, file.file.name, reason)
+        following = file.last + 1
+    end = layout.end_of(table.transaction(layout.SEND_ID))
+    if files and following != end:
+        raise DamagedTable(table.path, None, f"its files end at offset {following}, and its log at {end}")
+    return files
+
+
+def check_order(positions: pa.ChunkedArray | pa.Array, begin: int, table: str, file: str) -> None:
+    """Checks that rows have the positions from ``begin`` on; DamagedTable if not (DUR-5)."""
+    if not np.array_equal(positions.to_numpy(), np.arange(begin, begin + len(positions))):
+        raise DamagedTable(table, file, "does not hold its messages in order; another program wrote it")
 
 
 def stretches(*columns: Integers) -> list[tuple[int, int]]:
