@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import (
+    LAST_CHECKPOINT,
     LOG,
     Entry,
     LiveFile,
@@ -29,7 +30,9 @@ from lakequeue.storage.delta_log import (
     checkpoint_name,
     entry_name,
     is_table,
+    listed,
     parse,
+    read_checkpoint,
 )
 from lakequeue.storage.engines import entries, process
 from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, Table, partition_text
@@ -186,9 +189,27 @@ class PointTable:
         )
 
     def checkpoint(self) -> None:
-        table = self._repeated(self._opened)
-        table.create_checkpoint()
-        self.folder.sync([checkpoint_name(table.version()), f"{LOG}/_last_checkpoint"])
+        try:
+            table = self._repeated(self._opened)
+            table.create_checkpoint()
+        except DeltaError:
+            if not self._drop_damaged_checkpoints():
+                raise
+            table = self._repeated(self._opened)
+            table.create_checkpoint()
+        self.folder.sync([checkpoint_name(table.version()), LAST_CHECKPOINT])
+
+    def _drop_damaged_checkpoints(self) -> bool:
+        """Removes checkpoints that cannot be read, which stop delta-rs; returns whether there were any."""
+        self._newest()  # else it needs one of them: `DamagedTable`
+        damaged = []
+        for number, is_checkpoint, file in listed(self.folder):
+            try:
+                if is_checkpoint:
+                    read_checkpoint(self.folder, number)
+            except DamagedTable:
+                damaged.append(file.name)
+        return self.folder.remove([*damaged, LAST_CHECKPOINT]).files > 0
 
     def _newest(self) -> Snapshot:
         return self._repeated(lambda: Snapshot(self.folder))
