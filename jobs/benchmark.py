@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import typer
-from benchmarks import bulk, fifo, point, profile, shards, source, upkeep, wire
+from benchmarks import bulk, durable, fifo, point, profile, shards, source, upkeep, wire
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
@@ -28,6 +28,7 @@ from rich.table import Table
 
 ROWS = {
     "point": point.point,
+    "durable": durable.durable,
     "bulk": bulk.bulk,
     "source": source.source,
     "arrow": bulk.without_spark,
