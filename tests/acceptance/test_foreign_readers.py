@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -42,7 +41,7 @@ def test_other_programs_read_each_version_of_each_table(
         if number % 3 == 2:
             first, *others = queue.receive(max_messages=3)
             queue.delete(first.receipt_handle)
-    queue.compact()
+    lq.compact()
     store = queue.runtime.root.engine.store
     sizes = []
     for path in (layout.messages_path(lq.root, queue.key, 0), layout.receipts_path(lq.root, queue.key, 0)):
@@ -55,4 +54,4 @@ def test_other_programs_read_each_version_of_each_table(
     bodies = {row["body"] for row in read(layout.messages_path(lq.root, queue.key, 0), None)}
     assert bodies == {f"body {number}" for number in range(12)} and min(sizes) > 0
     assert len(read(f"{lq.root}/queues", None)) == 1
-    assert Path(lq.root, "stats").exists() and len(read(f"{lq.root}/stats", None)) == 1
+    assert len(read(f"{lq.root}/stats", None)) == 1
