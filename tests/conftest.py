@@ -26,15 +26,22 @@ def pytest_configure() -> None:
     Such a job ignores SIGINT, and whoever it starts inherits that, unless it handles the signal itself.
     """
     os.environ.pop("COLUMNS", None)  # tests say how wide the terminal is
+    # hardly a query runs often enough to repay the second compiler: it took a third of the time of short sessions
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keeps what needs Spark in one process, so that there is one session; what is not its core is slow."""
+    """What needs Spark and is not its core is slow. Its modules stay whole; each process has a session of its own.
+
+    The core stays in one process, as a second session would take longer than it; so does what needs object stores,
+    as two processes that download their jars at once get in each other's way.
+    """
     if item.get_closest_marker("spark") is not None:
-        item.add_marker(pytest.mark.xdist_group("spark"))
-        if item.get_closest_marker("core") is None and item.get_closest_marker("objectstore") is None:
+        together = any(item.get_closest_marker(name) is not None for name in ("core", "objectstore"))
+        item.add_marker(pytest.mark.xdist_group("spark" if together else item.location[0]))
+        if not together:
             item.add_marker(pytest.mark.slow)
 
 
@@ -68,7 +75,7 @@ def s3_root(s3_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one session of a test run, warm; tests keep apart by their ``tmp_path``."""
+    """The one session of a process of the run, warm; tests keep apart by their ``tmp_path``."""
     from lakequeue.spark.session import build_session
 
     session = build_session(
