@@ -33,16 +33,22 @@ def pytest_configure() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What needs Spark and is not its core is slow. Its modules stay whole; each process has a session of its own.
+    """Says what stays in one process of the run; what needs Spark and is not its core is slow.
 
-    The core stays in one process, as a second session would take longer than it; so does what needs object stores,
-    as two processes that download their jars at once get in each other's way.
+    Each process of the run has a session of Spark of its own, but the core shares one, as a second one would take
+    longer than it saves. Two processes that download the same at once would get in each other's way: jars for
+    object stores, or the servers of these.
     """
-    if item.get_closest_marker("spark") is not None:
-        together = any(item.get_closest_marker(name) is not None for name in ("core", "objectstore"))
-        item.add_marker(pytest.mark.xdist_group("spark" if together else item.location[0]))
-        if not together:
-            item.add_marker(pytest.mark.slow)
+    marked = {mark.name for mark in item.iter_markers()}
+    server = getattr(item, "callspec", None) and item.callspec.params.get("bucket")
+    if "spark" in marked and marked & {"core", "objectstore"}:
+        item.add_marker(pytest.mark.xdist_group("spark"))
+    elif marked & {"spark", "clients"}:
+        item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    elif server:
+        item.add_marker(pytest.mark.xdist_group(server))
+    if "spark" in marked and not marked & {"core", "objectstore"}:
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
