@@ -24,6 +24,7 @@ def consumed(harness: Harness, clock: ManualClock, count: int = 6, **attributes:
     return queue
 
 
+@point_only
 @pytest.mark.spec("RWD-4", "RWD-9", "RWD-19")
 def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     harness: Harness, clock: ManualClock
@@ -81,6 +82,7 @@ def test_what_a_rewind_refuses_is_refused_before_it(harness: Harness, clock: Man
         rewind.rewindable(harness.create("plain").runtime, clock.now())
 
 
+@point_only
 @pytest.mark.spec("DLQ-8")
 def test_a_redrive_says_beforehand_how_much_it_takes_where(harness: Harness, clock: ManualClock):
     harness.create("letters")

@@ -64,8 +64,6 @@ def spark(event_log: str) -> Iterator[SparkSession]:
         root="s3://lake",
         **{
             "spark.driver.memory": "2g",
-            # a session of a minute: what the second compiler saves it costs
-            "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1",
             # queries run once or twice here: compiling each of them took a fifth of the time
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
