@@ -176,6 +176,44 @@ def test_a_root_that_goes_away_during_a_commit_takes_none_of_it(
     assert drain(other) == ["second"]
 
 
+@pytest.mark.spec("DUR-22", "ERR-2")
+def test_a_root_that_was_moved_away_is_not_made_again(pair: tuple[Queue, Queue]) -> None:
+    queue, other = pair
+    queue.send("first")
+    [message] = queue.receive()
+    root = Path(queue.runtime.root.path)
+    away = root.with_name("away")
+    root.rename(away)
+    for call in (
+        lambda: queue.send("lost"),
+        queue.receive,
+        lambda: queue.delete(message.receipt_handle),
+        queue.purge,
+        queue.compact,
+    ):
+        with pytest.raises(QueueClientError):
+            call()
+    assert not root.exists()
+    away.rename(root)
+    queue.delete(message.receipt_handle)
+    other.send("second")
+    assert drain(queue) == ["second"]
+
+
+@pytest.mark.spec("DUR-23")
+def test_a_process_that_is_stopped_after_a_lost_race_keeps_nobody_from_committing(
+    pair: tuple[Queue, Queue], monkeypatch: Patch
+) -> None:
+    queue, other = pair
+    queue.send("a")
+    monkeypatch.setattr(locks, "PATIENCE", 1.0)
+    with stopped_in_a_second_attempt(queue):
+        for body in "bcd":
+            queue.send(body)
+            other.send(body.upper())
+    assert sorted(drain(queue)) == ["B", "C", "D", "a", "b", "c", "d", "late"]
+
+
 class TestWithoutALock:
     """As on object stores: a log may be trimmed while a process is stopped."""
 
@@ -270,7 +308,14 @@ def stopped_holding(table_path: str, kind: str) -> Iterator[None]:
         "with committing(sys.argv[1], exclusive=sys.argv[2] == 'exclusive'):\n"
         "    print('in', flush=True); sys.stdin.read()\n"
     )
-    command = [sys.executable, "-c", script, table_path, kind]
+    with stopped(script, table_path, kind):
+        yield
+
+
+@contextmanager
+def stopped(script: str, *arguments: str) -> Iterator[None]:
+    """A process, stopped once it has written a line."""
+    command = [sys.executable, "-c", script, *arguments]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None and process.stdout.readline() == b"in\n"
@@ -280,3 +325,21 @@ def stopped_holding(table_path: str, kind: str) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
         process.communicate()
         assert process.returncode == 0
+
+
+@contextmanager
+def stopped_in_a_second_attempt(queue: Queue) -> Iterator[None]:
+    """Another process that sends, lost its first race, and is stopped in the next."""
+    script = (
+        "import sys; from lakequeue import LakeQueue\n"
+        "from lakequeue.storage.messages.append import Appender\n"
+        "append, lost = Appender.append, []\n"
+        "def first_loses(*args):\n"
+        "    if lost: print('in', flush=True); sys.stdin.read()\n"
+        "    lost.append(1)\n"
+        "    return append(*args) if lost[1:] else None\n"
+        "Appender.append = first_loses\n"
+        "LakeQueue(sys.argv[1]).queue(sys.argv[2]).send('late')\n"
+    )
+    with stopped(script, queue.runtime.root.path, queue.name):
+        yield

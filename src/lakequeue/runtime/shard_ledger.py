@@ -219,7 +219,7 @@ class ShardLedger:
             races.lose()
             self._settle_turns.lose(ledger.table, races.lost)
             if races.lost == shard_races.PATIENCE:
-                shard_races.keep_others_out(alone, ledger.table.path)
+                shard_races.keep_others_out(alone, ledger.table)
         calls.gave_up(races.lost)
         return None
 

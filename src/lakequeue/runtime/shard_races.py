@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from lakequeue.errors import QueueServiceError
 from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import LockHeld, committing
 
 PATIENCE = 1
@@ -30,7 +31,11 @@ def dropping(drop: Callable[[], None]) -> Iterator[None]:
         raise
 
 
-def keep_others_out(stack: ExitStack, table_path: str) -> None:
-    """Keeps other committers out until the stack ends, unless a stopped process holds the lock."""
-    with suppress(LockHeld):
-        stack.enter_context(committing(table_path, exclusive=True, patience=ALONE_PATIENCE))
+def keep_others_out(stack: ExitStack, table: Table) -> None:
+    """Keeps other committers out until the stack ends, if this process commits through Spark.
+
+    No other does: stopped there, it would keep the rest from committing.
+    """
+    if table.commits_alone:
+        with suppress(LockHeld):
+            stack.enter_context(committing(table.path, exclusive=True, patience=ALONE_PATIENCE))

@@ -163,7 +163,7 @@ class ShardSender(ShardReader):
             races.lose()
             self._send_turns.lose(appender.table, races.lost)
             if races.lost == shard_races.PATIENCE:
-                shard_races.keep_others_out(alone, appender.table.path)
+                shard_races.keep_others_out(alone, appender.table)
                 appender.refresh()
         calls.gave_up(races.lost)
         return [RequestThrottled("too many lost races; nothing was sent") for _ in sends], None

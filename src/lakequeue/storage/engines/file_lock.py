@@ -1,0 +1,79 @@
+"""Locks of the operating system on files of local disks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import sys
+from io import FileIO
+
+_OFD = sys.platform == "linux"
+"""Whether locks of open files and the record locks of lakequeue 0.2 exclude each other."""
+
+
+class FileLock:
+    """A lock on a file, held by whoever has it open: not by a process, so threads exclude each other, too.
+
+    A record lock of POSIX belongs to the process instead, and goes when it closes any descriptor of the file: when
+    it copies the root, for example. Either goes when the process ends. Not thread-safe.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file: FileIO | None = None
+
+    def take(self, *, exclusive: bool) -> bool:
+        """Takes the lock unless others hold it, without waiting; returns whether it did.
+
+        Raises:
+            OSError: the file cannot be opened; its directory is never made.
+        """
+        file = self._file
+        if file is None:
+            self._file = file = FileIO(self.path, "a+")
+            _open.add(self)
+        if not _lock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                return True
+        self.release()  # the directory was moved or removed since: nobody else comes to this file
+        return False
+
+    def release(self) -> None:
+        """Gives up the lock, if it is held."""
+        file, self._file = self._file, None
+        if file is not None:
+            # a child that is being forked has the same open file
+            _lock(file, fcntl.LOCK_UN)
+            file.close()
+            _open.discard(self)
+
+
+def _lock(file: FileIO, operation: int) -> bool:
+    try:
+        if _OFD:
+            kind = {fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind[operation], os.SEEK_SET, 0, 0, 0))
+        else:
+            fcntl.flock(file, operation | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES
+        return False
+    return True
+
+
+_open: set[FileLock] = set()
+
+
+def _close_in_child() -> None:
+    """Else a forked child would hold what its parent held, even after the parent has died."""
+    while _open:
+        lock = _open.pop()
+        if lock._file is not None:
+            lock._file.close()
+            lock._file = None
+
+
+os.register_at_fork(after_in_child=_close_in_child)
