@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,9 +11,8 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart, at_once, check_log, drain, log_rows
-from concurrency.stopping import busy_hours, older, short_logs, stopped_in, time_flies
+from concurrency.stopping import busy_hours, older, short_logs, stopped, stopped_in, time_flies
 from lakequeue import Queue, QueueClientError
-from lakequeue.runtime import shard_races
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines import commit, locks
 from lakequeue.storage.engines.point import PointTable
@@ -89,8 +85,7 @@ def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(
 ) -> None:
     queue, _ = pair
     queue.send("a")
-    monkeypatch.setattr(shard_races, "ALONE_PATIENCE", 0.05)
-    commit, lost = Ledger.commit, iter([True] * (shard_races.PATIENCE + 1))
+    commit, lost = Ledger.commit, iter([True, True])
     monkeypatch.setattr(Ledger, "commit", lambda *args: False if next(lost, False) else commit(*args))
     with stopped_holding(layout.receipts_path(queue.runtime.root.path, queue.key, 0), "shared"):
         [(message,)] = at_once([queue.receive], patience=20)
@@ -310,21 +305,6 @@ def stopped_holding(table_path: str, kind: str) -> Iterator[None]:
     )
     with stopped(script, table_path, kind):
         yield
-
-
-@contextmanager
-def stopped(script: str, *arguments: str) -> Iterator[None]:
-    """A process, stopped once it has written a line."""
-    command = [sys.executable, "-c", script, *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None and process.stdout.readline() == b"in\n"
-        process.send_signal(signal.SIGSTOP)
-        yield
-    finally:
-        process.send_signal(signal.SIGCONT)
-        process.communicate()
-        assert process.returncode == 0
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import fcntl
 import os
 import struct
 import sys
+import weakref
 from io import FileIO
 
 _OFD = sys.platform == "linux"
@@ -17,11 +18,14 @@ class FileLock:
     """A lock on a file, held by whoever has it open: not by a process, so threads exclude each other, too.
 
     A record lock of POSIX belongs to the process instead, and goes when it closes any descriptor of the file: when
-    it copies the root, for example. Either goes when the process ends. Not thread-safe.
+    it copies the root, for example. Either goes when the process ends, and this one also when the object goes, as
+    after an interrupt. Not thread-safe.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.exclusive: bool | None = None
+        """How it is held; None: it is not."""
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
@@ -38,13 +42,24 @@ class FileLock:
             return False
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                self.exclusive = exclusive
                 return True
         self.release()  # the directory was moved or removed since: nobody else comes to this file
         return False
 
+    def stamp(self) -> None:
+        """Notes when the lock was taken; call it while holding it."""
+        if self._file is not None:
+            os.utime(self._file.fileno())
+
+    @property
+    def stamped(self) -> float:
+        """When the holder noted that it took the lock, by the wall clock in seconds; for those that did not."""
+        return 0.0 if self._file is None else os.fstat(self._file.fileno()).st_mtime
+
     def release(self) -> None:
         """Gives up the lock, if it is held."""
-        file, self._file = self._file, None
+        file, self._file, self.exclusive = self._file, None, None
         if file is not None:
             # a child that is being forked has the same open file
             _lock(file, fcntl.LOCK_UN)
@@ -64,16 +79,15 @@ def _lock(file: FileIO, operation: int) -> bool:
     return True
 
 
-_open: set[FileLock] = set()
+_open: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
     """Else a forked child would hold what its parent held, even after the parent has died."""
-    while _open:
-        lock = _open.pop()
+    for lock in list(_open):
         if lock._file is not None:
             lock._file.close()
-            lock._file = None
+            lock._file = lock.exclusive = None
 
 
 os.register_at_fork(after_in_child=_close_in_child)

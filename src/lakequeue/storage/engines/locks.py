@@ -16,9 +16,11 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 from lakequeue.errors import QueueClientError
+from lakequeue.storage.engines.disk_turn import turn
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
@@ -32,14 +34,14 @@ class LockHeld(QueueClientError):
     """Others held the lock until the deadline; nothing was changed."""
 
 
-class _Held(threading.local):
-    """Tables whose lock a thread holds, and whether exclusively."""
+class _Mine(threading.local):
+    """Locks that a thread holds, by table."""
 
     def __init__(self) -> None:
-        self.tables: dict[str, bool] = {}
+        self.locks: weakref.WeakValueDictionary[str, FileLock] = weakref.WeakValueDictionary()
 
 
-_held = _Held()
+_mine = _Mine()
 
 
 @contextlib.contextmanager
@@ -55,28 +57,29 @@ def committing(table_path: str, *, exclusive: bool, patience: float | None = Non
     local = local_path(table_path)
     folder = "" if local is None else os.path.realpath(local)
     patience = PATIENCE if patience is None else patience
-    mine = _held.tables.get(folder)
-    if local is None or mine or (mine is False and not exclusive):
+    mine = _mine.locks.get(folder)
+    held = None if mine is None else mine.exclusive  # not what was noted: an interrupt may come in between
+    if local is None or held or (held is False and not exclusive):
         yield
         return
-    path = os.path.join(folder, "_commit.lock")
-    if mine is False:  # two threads that waited for this would wait for each other
-        raise _refused(path, 0)
-    lock, deadline = FileLock(path), time.monotonic() + patience
-    try:
-        while not lock.take(exclusive=exclusive):
-            if time.monotonic() >= deadline:
-                raise _refused(path, patience)
-            time.sleep(_POLL)
-        _held.tables[folder] = exclusive
-        yield
-    finally:
-        _held.tables.pop(folder, None)
-        lock.release()
+    lock, deadline = FileLock(os.path.join(folder, "_commit.lock")), time.monotonic() + patience
+    if held is False:  # two threads that waited for this would wait for each other
+        raise _refused(lock, 0)
+    # busy committers take turns, so that one that wants it exclusively gets in between
+    with turn(folder, patience / 2) if exclusive else contextlib.nullcontext():
+        try:
+            while not lock.take(exclusive=exclusive):
+                if time.monotonic() >= deadline:
+                    raise _refused(lock, patience)
+                time.sleep(_POLL)
+            _mine.locks[folder] = lock
+            yield
+        finally:
+            lock.release()
 
 
-def _refused(path: str, patience: float) -> LockHeld:
+def _refused(lock: FileLock, patience: float) -> LockHeld:
     return LockHeld(
-        f"{path} was held by another process for {patience:g} s; it may be stopped, or remove files. "
+        f"{lock.path} was held by another process for {patience:g} s; it may be stopped, or remove files. "
         "Nothing was changed"
     )
