@@ -14,14 +14,14 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Seconds that a turn may take until the others go on without it; the file of the lock says when it began."""
+"""Seconds without a sign of the one that has the turn, until the others go on; signs are changes of the file."""
 LONGEST = 5.0
 """Maximum number of seconds to wait for a turn, however many others have theirs meanwhile."""
 POLL = 0.001
@@ -39,31 +39,37 @@ _mine = _Mine()
 
 
 @contextmanager
-def turn(table_path: str, longest: float = LONGEST) -> Iterator[None]:
-    """Holds the turn at a local table, or nothing if others keep it for too long. It is reentrant in a thread."""
+def turn(table_path: str, longest: float = LONGEST) -> Iterator[Callable[[], None]]:
+    """Holds the turn at a local table, or nothing if others keep it for too long. It is reentrant in a thread.
+
+    Yields a function that tells the others that this process is not stopped.
+    """
     folder = os.path.realpath(local_path(table_path) or "")
     if folder in _mine.turns:
-        yield
+        yield lambda: None
         return
     place, holder = (FileLock(os.path.join(folder, name)) for name in ("_next_turn.lock", "_turn.lock"))
     _mine.turns[folder] = holder
     try:
         with suppress(OSError):  # the commit tells what is wrong
             deadline = time.monotonic() + longest
-            _take(place, deadline, 3 * POLL)  # without it, as the next one is stopped, the turn may still be free
-            _take(holder, deadline, POLL)
-            place.release()
-        yield
+            _take(place, deadline, 3 * POLL)
+            if _take(holder, deadline, POLL):
+                place.release()
+            else:  # those that go on without it do so one by one
+                place.stamp()
+        yield lambda: (holder if holder.exclusive else place).stamp()
     finally:
         place.release()
         holder.release()
         _mine.turns.pop(folder, None)
 
 
-def _take(lock: FileLock, deadline: float, pause: float) -> None:
+def _take(lock: FileLock, deadline: float, pause: float) -> bool:
     while not lock.take(exclusive=True):
         # a process that was stopped, and a clock that was set back, make nobody wait again
         if not 0 <= time.time() - lock.stamped < STOPPED or time.monotonic() > deadline:
-            return
+            return False
         time.sleep(random.uniform(pause / 2, pause))
     lock.stamp()
+    return True

@@ -48,13 +48,13 @@ class FileLock:
         return False
 
     def stamp(self) -> None:
-        """Notes when the lock was taken; call it while holding it."""
-        if self._file is not None:
+        """Notes the time, if the lock is held, for those that wait."""
+        if self._file is not None and self.exclusive:
             os.utime(self._file.fileno())
 
     @property
     def stamped(self) -> float:
-        """When the holder noted that it took the lock, by the wall clock in seconds; for those that did not."""
+        """When the holder last noted the time, by the wall clock in seconds; for those that wait."""
         return 0.0 if self._file is None else os.fstat(self._file.fileno()).st_mtime
 
     def release(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Protocol
 
@@ -52,9 +52,6 @@ class _LocalTurns:
     def __init__(self) -> None:
         self._held = ExitStack()
 
-    def commit(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
     def end(self) -> None:
         self._held.close()
 
@@ -63,15 +60,21 @@ class _DiskTurns(_LocalTurns):
     def __init__(self, path: str) -> None:
         super().__init__()
         self._path = path
+        self._still_here: Callable[[], None] = lambda: None
 
     @contextmanager
     def taken(self, table: Table | None) -> Iterator[bool]:
         with self._held:
-            self._held.enter_context(turn(self._path))
+            self._still_here = self._held.enter_context(turn(self._path))
             self.moved = table is not None and table.folder.exists(entry_name(table.version + 1))
             yield self.moved
 
+    def commit(self) -> AbstractContextManager[None]:
+        self._still_here()
+        return nullcontext()
+
     def lose(self, _: Table, __: int) -> bool:
+        self._still_here()
         return False
 
 
@@ -82,6 +85,9 @@ class _AloneTurns(_LocalTurns):
     def taken(self, _: Table | None) -> Iterator[bool]:
         with self._held:
             yield False
+
+    def commit(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):
