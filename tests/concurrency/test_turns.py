@@ -9,18 +9,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from concurrency.harness import apart, at_once, check_log, drain
 from concurrency.stopping import stopped, without_turns
+from concurrency.striking import Strike
 from lakequeue.model.clock import SystemClock
-from lakequeue.storage.engines import disk_turn
+from lakequeue.storage.engines import disk_turn, file_lock, locks
 from lakequeue.storage.engines.disk_turn import turn
 from lakequeue.storage.engines.file_lock import FileLock
+from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.turns import Turns, turns_at
 from lakequeue.storage.layout import messages_path
 from mutations import Case, Mutation, Patch, each_case, replace
 
@@ -137,6 +143,62 @@ def test_a_stopped_process_is_waited_for_once(tmp_path: Path, monkeypatch: Patch
         assert waited() < BOUND
     with turn(str(tmp_path)):
         assert not free(tmp_path), "it is taken again once it is free"
+
+
+@pytest.mark.spec("DUR-23")
+def test_those_that_go_on_beside_a_stopped_process_do_so_one_by_one(tmp_path: Path) -> None:
+    with stopped(HOLDER, str(tmp_path)):
+        with turn(str(tmp_path)):
+            assert not free(tmp_path, "_next_turn.lock")
+        assert free(tmp_path, "_next_turn.lock")
+
+
+def test_an_engine_that_decides_for_long_keeps_others_out_after_a_lost_race(tmp_path: Path) -> None:
+    (tmp_path / "table").mkdir()
+    path = str(tmp_path / "table")
+    engine: Turns = turns_at(path, commits_alone=True)
+    table: Any = SimpleNamespace(path=path, commits_alone=True)
+
+    def others_commit() -> bool:
+        lock = FileLock(f"{path}/_commit.lock")
+        try:
+            return lock.take(exclusive=False)
+        finally:
+            lock.release()
+
+    with engine.taken(table):
+        assert others_commit()
+        assert engine.lose(table, 1), "it waited, so others may have committed"
+        assert not others_commit()
+        engine.end()
+        assert others_commit()
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_an_error_or_an_interrupt_at_any_line_leaves_no_lock_behind(
+    tmp_path: Path, error: type[BaseException], monkeypatch: Patch
+) -> None:
+    """Once nobody holds the error, whose traceback holds the lock."""
+    monkeypatch.setattr(locks, "PATIENCE", 1.0)
+    path = str(tmp_path)
+
+    def work() -> None:
+        with turn(path), committing(path, exclusive=False):
+            pass
+        with committing(path, exclusive=True):
+            pass
+
+    modules = {str(module.__file__) for module in (disk_turn, file_lock, locks)}
+    with Strike(targets=modules) as strike:
+        work()
+    assert len(strike.seen) > 50
+    for place in strike.seen:
+        with suppress(OSError, KeyboardInterrupt), Strike(place, error(), modules):
+            work()
+        with ThreadPoolExecutor(1) as another:
+            another.submit(work).result(30)
+        work()
+        assert all(free(tmp_path, name) for name in ("_turn.lock", "_next_turn.lock", "_commit.lock")), place
 
 
 def test_a_clock_that_was_set_back_makes_nobody_wait(tmp_path: Path, monkeypatch: Patch) -> None:
