@@ -86,7 +86,8 @@ def remove_tables(folder: Folder, kept_seconds: float = 0) -> Freed:
             for shard in filter(str.isdigit, folder.folders()):
                 for table in folder.folders(shard):
                     path = f"{folder.uri}/{shard}/{table}"
-                    alone.enter_context(committing(path, exclusive=True, patience=PATIENCE))
+                    with contextlib.suppress(FileNotFoundError):  # another compactor removes it
+                        alone.enter_context(committing(path, exclusive=True, patience=PATIENCE))
         files = list(folder.files())
         if time.time() - max((file.modified for file in files), default=0.0) < kept_seconds:
             return Freed()

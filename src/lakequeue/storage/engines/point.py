@@ -161,7 +161,7 @@ class PointTable:
         partitions = self._snapshot.partitions
         [key] = [name for name in on if name not in partitions]
         live = self.files()
-        self._contents = {file.path: rows for file in live if (rows := self._contents.get(file.path)) is not None}
+        self._forget_all_but(live)
         added, removed, contents = [], [], {}
         for rewrite in rewrites(source, key, partitions, live, self._content):
             removed += rewrite.removed
@@ -234,7 +234,16 @@ class PointTable:
         if known is not None:
             return known if columns is None else known.select(columns)
         with self._opened_file(file) as parquet:
-            return parquet.read(columns, use_threads=False)
+            if not self._contents or columns is None:
+                return parquet.read(columns, use_threads=False)
+            # what is read of a table that merges is merged next
+            if len(self._contents) > self.file_count:
+                self._forget_all_but(self.files())
+            rows = self._contents[file.path] = parquet.read(use_threads=False)
+            return rows.select(columns)
+
+    def _forget_all_but(self, live: Iterable[LiveFile]) -> None:
+        self._contents = {file.path: rows for file in live if (rows := self._contents.get(file.path)) is not None}
 
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet committed."""
