@@ -1,7 +1,7 @@
 """The point engine: commits to one Delta table in milliseconds, without a JVM.
 
 It writes files through Arrow and its own entries of the log, see ``entries``; ``delta_log`` reads the log.
-delta-rs makes checkpoints, lists what VACUUM may remove, and commits where `PointTable._writes_entries` is false.
+delta-rs makes checkpoints, and commits where `PointTable._writes_entries` is false.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _T = TypeVar("_T")
 _WRITER = WriterProperties(compression="SNAPPY")
 # the log is a part of the fence: only `log_trimming` removes its entries
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+_ROW_GROUP = 4 * 2**20
+"""Bytes of a row group in memory, about."""
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
 FOLLOWED = 12 * 3600.0
@@ -199,14 +201,6 @@ class PointTable:
     def landed(self, token: str, since: int) -> bool | None:
         read = list(self._snapshot.tokens(since))
         return token in read or (False if 0 < len(read) == self.version - since else None)
-
-    def unused(self, hours: float) -> list[str]:
-        # a VACUUM of delta-rs makes two commits; a dry run only lists the files
-        return _repeated(
-            lambda: self._opened().vacuum(
-                retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
-            )
-        )
 
     def checkpoint(self) -> None:
         _repeated(lambda: self._opened().create_checkpoint())
@@ -382,8 +376,8 @@ def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str]) -> Data
     folder = "".join(f"{name}={value}/" for name, value in partition.items() if name != "opened_at")
     path = f"{folder}{uuid.uuid4()}.parquet"
     target = pa.BufferOutputStream()
-    # row groups of a few thousand rows let a receive of ten messages read little
-    pq.write_table(data, target, row_group_size=4096)
+    # a receive of ten messages reads a row group
+    pq.write_table(data, target, row_group_size=max(1, min(4096, _ROW_GROUP * len(data) // max(1, data.nbytes))))
     content = target.getvalue()
     table.write(path, content)
     minimum, maximum, nulls = {}, {}, {}
