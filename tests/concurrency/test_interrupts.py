@@ -22,7 +22,7 @@ from lakequeue.operations import move
 from lakequeue.runtime import group_commit, shard_ledger, shard_reader, shard_sender
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.storage import ledger
-from lakequeue.storage.messages import append, body_cache, deliver_moved, read
+from lakequeue.storage.messages import append, body_cache, budget, deliver_moved, read
 from lakequeue.testing import ManualClock
 
 TARGETS = {
@@ -30,6 +30,7 @@ TARGETS = {
     for module in (
         append,
         body_cache,
+        budget,
         deliver_moved,
         group_commit,
         ledger,

@@ -65,8 +65,9 @@ def test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit
     passes: list[Any] = []
 
     def an_hour_passes() -> None:
-        older(queue.runtime.root.path, 2 * 3600)
-        passes.append(other.compact())
+        for _ in range(2):  # the first pass lists what is needed
+            older(queue.runtime.root.path, 2 * 3600)
+            passes.append(other.compact())
 
     seen = stopped_in(monkeypatch, "merge", an_hour_passes)
     queue.delete(message.receipt_handle)

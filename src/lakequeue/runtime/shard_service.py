@@ -12,7 +12,6 @@ from contextlib import suppress
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_sender import ShardSender
-from lakequeue.storage.messages.body_cache import BodyCache
 
 
 def settle(shards: Sequence[ShardService]) -> Sequence[int]:
@@ -32,4 +31,4 @@ class ShardService(ShardSender, ShardReader, ShardLedger):
             self._drop_appender()
         with self._ledger_lock:
             self._drop_ledger()
-        self._bodies = BodyCache()
+        self._bodies.clear()

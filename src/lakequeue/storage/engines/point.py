@@ -1,7 +1,7 @@
 """The point engine: commits to one Delta table in milliseconds, without a JVM.
 
 It writes files through Arrow and its own entries of the log, see ``entries``; ``delta_log`` reads the log.
-delta-rs makes checkpoints and lists what VACUUM may remove.
+delta-rs makes checkpoints.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ from lakequeue.storage.stores import Store
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
+_ROW_GROUP = 4 * 2**20
+"""Bytes of a row group in memory, about."""
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
 FOLLOWED = 12 * 3600.0
@@ -179,14 +181,6 @@ class PointTable:
     def landed(self, token: str, since: int) -> bool | None:
         read = list(self._snapshot.tokens(since))
         return token in read or (False if 0 < len(read) == self.version - since else None)
-
-    def unused(self, hours: float) -> list[str]:
-        # a VACUUM of delta-rs makes two commits; a dry run only lists the files
-        return self._repeated(
-            lambda: self._opened().vacuum(
-                retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
-            )
-        )
 
     def checkpoint(self) -> None:
         try:
@@ -352,8 +346,8 @@ def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str]) -> Data
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
     path = f"{uuid.uuid4()}.parquet"
     target = pa.BufferOutputStream()
-    # row groups of a few thousand rows let a receive of ten messages read little
-    pq.write_table(data, target, row_group_size=4096)
+    # a receive of ten messages reads a row group
+    pq.write_table(data, target, row_group_size=max(1, min(4096, _ROW_GROUP * len(data) // max(1, data.nbytes))))
     content = target.getvalue()
     table.write(path, content)
     minimum, maximum, nulls = {}, {}, {}
