@@ -1,8 +1,9 @@
 """Middleware for every path: host, origin and size checks.
 
-They protect against web pages that are open in a browser on the same machine: a request that another site caused
-is refused. Without a key file, a host name that is not one of this machine is refused, too, because a page can
-point a name of its own here (DNS rebinding). An unexpected error sends no stack trace to the client.
+They protect against web pages that are open in a browser on the same machine: a request that another site caused,
+or may have caused, is refused. Without a key file, a host name that is not one of this machine is refused, too,
+because a page can point a name of its own here (DNS rebinding). An unexpected error sends no stack trace to the
+client.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of a request head."""
 
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
+"""What a browser may open from its address bar: none of it is an action; ``?`` stands for any query."""
 _log = logging.getLogger("lakequeue.serve")
 
 
@@ -48,7 +51,7 @@ class RequestChecks:
         try:
             _check_head(scope, headers)
             self._check_host(headers)
-            _check_origin(headers)
+            _check_origin(scope, headers)
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
             if not isinstance(error, RequestError):
@@ -110,9 +113,15 @@ def _check_head(scope: Scope, headers: Headers) -> None:
         )
 
 
-def _check_origin(headers: Headers) -> None:
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-    foreign = site not in ("same-origin", "none")  # another site, or another origin of the same site
+def _check_origin(scope: Scope, headers: Headers) -> None:
+    if "sec-purpose" in headers or "purpose" in headers:
+        raise RequestError("AccessDeniedException", "Requests that a browser makes in advance are refused.", 403)
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+    if site == "none":  # no page caused it, but a link in a mail or chat may have
+        query = "?" if scope["query_string"] else ""
+        foreign = scope["method"] != "GET" or not _PAGE.fullmatch(scope["path"] + query)
+    else:
+        foreign = site != "same-origin"  # another site, or another origin of the same site
     if foreign or (origin is not None and _authority(origin) != headers.get("host", "").lower()):
         raise RequestError("AccessDeniedException", "Requests from other web sites are refused.", 403)
 

@@ -32,6 +32,11 @@ LARGE = 64 * 1024
 """Bytes from which a body is parsed in a thread."""
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
+READING = (
+    *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "ListMessageMoveTasks"),
+    *("ListQueues", "ListQueueTags"),
+)
+"""Actions that an unsigned GET may name: they change nothing, and hand out no message."""
 
 _TRACE_ID = "x-amzn-trace-id"
 
@@ -106,12 +111,9 @@ class Endpoint:
                 return Response("<UnknownOperationException/>", 404, media_type=query_protocol.RESPONSE_TYPE)
         head = RequestHead(http.method, path, query, headers)
         pending = self._authenticator.check_head(head, self._actions.lake.clock.now())
-        if by_get:
-            if pending.key is None:
-                _check_browser(headers)
-        elif is_json(headers):
+        if not by_get and is_json(headers):
             named = operation(_target(headers))
-        else:
+        elif not by_get:
             _check_form(headers)
         large = not by_get and (named is None or named.name in SENDING)
         max_bytes = None if large else MAX_OTHER_BODY_BYTES
@@ -126,6 +128,8 @@ class Endpoint:
                 model = operation(query_protocol.action(fields, http.scope["path"]))
                 parse = partial(query_protocol.parameters, model, fields, http.scope["path"])
             call.action = model.name
+            if by_get and pending.key is None and model.name not in READING:  # any page can cause a GET
+                raise RequestError("AccessDeniedException", "Unsigned requests by GET only read; use POST.", 403)
             if not caller.may_on_any_queue(model.name):  # refused without parsing the parameters
                 raise access_denied(caller, model.name, None)
             given = await _parse(body.content, parse)
@@ -221,12 +225,6 @@ def _check_form(headers: Mapping[str, str]) -> None:
             f"Requests are {json_protocol.RESPONSE_TYPE} or {query_protocol.CONTENT_TYPE}.",
             415,
         )
-
-
-def _check_browser(headers: Mapping[str, str]) -> None:
-    """Refuses an unsigned GET of a browser that does not tell which site caused it; any site can cause a GET."""
-    if "mozilla/" in headers.get("user-agent", "").lower() and "sec-fetch-site" not in headers:
-        raise RequestError("AccessDeniedException", "Unsigned requests of browsers must tell Sec-Fetch-Site.", 403)
 
 
 def is_json(headers: Mapping[str, str]) -> bool:
