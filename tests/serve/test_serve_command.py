@@ -101,7 +101,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(certificate, tmp_p
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
     locked.write_bytes(key.private_bytes(*form, serialization.BestAvailableEncryption(b"password")))
     with pytest.raises(InvalidOptions, match="without a password"):
-        Certificate(certificate.cert, locked).check()
+        Certificate(certificate.cert, locked).context()
 
 
 def test_without_the_extra_it_says_what_to_install(root, monkeypatch):

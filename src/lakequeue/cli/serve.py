@@ -75,7 +75,7 @@ def serve(
         usage("--tls-cert and --tls-key belong together")
     certificate = Certificate(tls_cert, tls_key) if tls_cert and tls_key else None
     if certificate:
-        certificate.check()
+        certificate.context()
     access = None if keys is None else Keys.read(keys)
     lake = session.lake()
     application = Application(lake, access, max_body, allowed_host or (), account, metrics_queues)

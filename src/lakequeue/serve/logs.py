@@ -37,7 +37,7 @@ def _line(record: RequestRecord) -> dict[str, Any]:
         "request_id": call.request_id or None,
         "client": record.client,
         "request": _cut(f"{record.method} {record.path}"),
-        "caller": _cut(call.caller),
+        "caller": _cut(call.caller or "-"),
         "action": call.action,
         "queue": _cut(call.queue),
         "status": record.status,

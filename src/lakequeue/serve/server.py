@@ -1,4 +1,4 @@
-"""The HTTP server: socket, TLS, limits on connections, graceful shutdown."""
+"""The HTTP server: socket, TLS, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import ssl
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ import uvicorn
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
+from lakequeue.serve.listener import Listener, descriptors_for
 from lakequeue.serve.middleware import MAX_HEAD_BYTES
 
 MAX_CONNECTIONS = 1_000
@@ -36,8 +38,8 @@ class Certificate:
     cert: Path
     key: Path
 
-    def check(self) -> None:
-        """Checks that the files can be used.
+    def context(self) -> ssl.SSLContext:
+        """What TLS needs: this certificate, and the versions and ciphers that Python takes for safe.
 
         Raises:
             InvalidOptions: they are no certificate and key, or do not belong together.
@@ -45,13 +47,15 @@ class Certificate:
         """
         for path in (self.cert, self.key):
             path.open("rb").close()
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.cert, self.key, password="")
+            context.load_cert_chain(self.cert, self.key, password="")
         except ssl.SSLError as error:
             reason = (error.reason or "NOT_PEM").replace("_", " ").lower()
             raise InvalidOptions(
                 [f"{self.cert} and {self.key} are no certificate and its private key without a password: {reason}"]
             ) from None
+        return context
 
 
 class Server(uvicorn.Server):
@@ -59,7 +63,7 @@ class Server(uvicorn.Server):
 
     Args:
         certificate: None: HTTP without TLS.
-        connections: maximum number of open connections; a further one is closed at once.
+        connections: maximum number of open connections, if the limits of the system allow them.
     """
 
     def __init__(
@@ -71,7 +75,9 @@ class Server(uvicorn.Server):
         connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._application = application
-        self._sockets: list[socket.socket] | None = None
+        self._tls = certificate.context() if certificate else None
+        self._connections = connections
+        self._socket: socket.socket | None = None
         super().__init__(
             uvicorn.Config(
                 application.asgi,
@@ -80,11 +86,8 @@ class Server(uvicorn.Server):
                 http=Connection,
                 ws="none",
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-                limit_concurrency=connections + 1,  # uvicorn refuses at this number, not above it
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-                ssl_certfile=certificate.cert if certificate else None,
-                ssl_keyfile=certificate.key if certificate else None,
                 lifespan="on",
                 access_log=False,  # the application writes its own
                 log_config=None,
@@ -100,13 +103,17 @@ class Server(uvicorn.Server):
         Raises:
             OSError: the port is in use, or the address is not one of this machine.
         """
-        config = self.config
-        self._sockets = [listen(config.host, config.port)]
-        address, port = self._sockets[0].getsockname()[:2]
-        return f"{'https' if config.is_ssl else 'http'}://{f'[{address}]' if ':' in address else address}:{port}"
+        self._socket = listen(self.config.host, self.config.port)
+        address, port = self._socket.getsockname()[:2]
+        return f"{'https' if self._tls else 'http'}://{f'[{address}]' if ':' in address else address}:{port}"
 
-    def run(self, sockets: list[socket.socket] | None = None) -> None:
-        super().run(sockets or self._sockets)
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])  # it listens itself to none
+        if self._socket is None:
+            self.bind()
+        assert self._socket is not None
+        connect = partial(Connection, self.config, self.server_state, self.lifespan.state)
+        self._listener = Listener(self._socket, connect, descriptors_for(self._connections), self._tls)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -116,6 +123,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._listener.stop()
         self._application.stop()
         await super().shutdown(sockets)
         self._captured_signals.clear()  # else uvicorn raises the signals again
