@@ -21,7 +21,7 @@ from lakequeue.errors import InvalidOptions
 from lakequeue.serve.keys import _UNKNOWN_KEY_SECRET, Key, Keys, Rule
 from serve.threaded_server import FORM, JSON, ThreadedServer, threaded_server, told
 
-ADMIN, ORDERS, SENDER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER"
+ADMIN, ORDERS, SENDER, MOVER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER", "AKIDMOVER"
 FILE = {
     ADMIN: {"secret": "admin-secret"},
     ORDERS: {"secret": "orders-secret", "rules": [{"queues": ["orders*"], "actions": ["*"]}]},
@@ -30,6 +30,13 @@ FILE = {
         "rules": [
             {"queues": ["orders", "letters"], "actions": ["SendMessage", "GetQueueUrl"]},
             {"queues": ["*"], "actions": ["ListQueues"]},
+        ],
+    },
+    MOVER: {
+        "secret": "mover-secret",
+        "rules": [
+            {"queues": ["*"], "actions": ["SetQueueAttributes", "StartMessageMoveTask", "CreateQueue"]},
+            {"queues": ["mover-*"], "actions": ["SendMessage", "ReceiveMessage"]},
         ],
     },
 }
@@ -183,6 +190,30 @@ def test_rules_hold_on_the_wire(guarded):
     arn = "arn:aws:sqs:local:000000000000:"
     assert code(orders.start_message_move_task, SourceArn=arn + "other") == denied
     assert code(orders.start_message_move_task, SourceArn=arn + "orders", DestinationArn=arn + "other") == denied
+
+
+def test_bodies_leave_a_queue_only_for_who_may_receive_them(guarded):
+    """By a redrive policy, or a message move task, to a queue of one's own."""
+    mover, admin = client(guarded, MOVER), client(guarded, ADMIN)
+    for name in ("theirs", "mover-own"):
+        admin.create_queue(QueueName=name)
+    arn = "arn:aws:sqs:local:000000000000:"
+    policy = {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn + "mover-own", "maxReceiveCount": 1})}
+    url = admin.get_queue_url(QueueName="theirs")["QueueUrl"]
+    with pytest.raises(ClientError, match="AKIDMOVER may not do ReceiveMessage on theirs"):
+        mover.set_queue_attributes(QueueUrl=url, Attributes=policy)
+    with pytest.raises(ClientError, match="AKIDMOVER may not do ReceiveMessage on theirs"):
+        mover.start_message_move_task(SourceArn=arn + "theirs", DestinationArn=arn + "mover-own")
+    with pytest.raises(ClientError, match="AKIDMOVER may not do ReceiveMessage on theirs"):
+        mover.start_message_move_task(SourceArn=arn + "theirs")
+    with pytest.raises(ClientError, match="AKIDMOVER may not do SendMessage on theirs"):
+        mover.start_message_move_task(SourceArn=arn + "mover-own", DestinationArn=arn + "theirs")
+    with pytest.raises(ClientError, match="AKIDMOVER may not do ReceiveMessage on their-new"):
+        mover.create_queue(QueueName="their-new", Attributes=policy)
+    own = admin.get_queue_url(QueueName="mover-own")["QueueUrl"]
+    mover.set_queue_attributes(QueueUrl=own, Attributes=policy)
+    for name in ("theirs", "mover-own"):
+        admin.delete_queue(QueueUrl=admin.get_queue_url(QueueName=name)["QueueUrl"])
 
 
 @pytest.mark.spec("DLQ-6")

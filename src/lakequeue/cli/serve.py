@@ -49,6 +49,9 @@ def serve(
             min=0, metavar="N", help="Queues with metrics of their own, the oldest first; the rest is summed."
         ),
     ] = 100,
+    max_shards: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Maximum number of shards of queues that clients create.")
+    ] = 16,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Log each request as a line of JSON.")
     ] = True,
@@ -78,7 +81,7 @@ def serve(
         certificate.context()
     access = None if keys is None else Keys.read(keys)
     lake = session.lake()
-    application = Application(lake, access, max_body, allowed_host or (), account, metrics_queues)
+    application = Application(lake, access, max_body, allowed_host or (), account, metrics_queues, max_shards)
     server = Server(application, host, port, certificate, max_connections)
     url = server.bind()
     lake.runtime.prepare()

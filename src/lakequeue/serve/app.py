@@ -26,7 +26,7 @@ from lakequeue.serve.logs import AccessLog
 from lakequeue.serve.metrics import Metrics
 from lakequeue.serve.middleware import RequestChecks
 from lakequeue.serve.queue_metrics import QUEUES
-from lakequeue.serve.sqs.actions import Actions
+from lakequeue.serve.sqs.actions import MAX_SHARDS, Actions
 from lakequeue.serve.sqs.endpoint import Endpoint
 
 THREADS = 256
@@ -48,6 +48,7 @@ class Application:
             given allows all.
         account: 12 digits, in the URLs and ARNs of queues; without `access`, also the sender of messages.
         metrics_queues: number of queues with metrics of their own.
+        max_shards: maximum number of shards of queues that clients create.
 
     Attributes:
         asgi: what the HTTP server runs.
@@ -62,10 +63,11 @@ class Application:
         allowed_hosts: Collection[str] = (),
         account: str = ACCOUNT,
         metrics_queues: int = QUEUES,
+        max_shards: int = MAX_SHARDS,
     ) -> None:
         authenticator = access or NoAuthentication()
         bodies = Bodies(max_body_bytes)
-        self.actions = Actions(lake, account, account if access is None else None)
+        self.actions = Actions(lake, account, account if access is None else None, max_shards)
         self.endpoint = Endpoint(self.actions, authenticator, bodies)
         self.console = Console(self.actions, authenticator, bodies)
         any_host = access is not None and not allowed_hosts  # the host name is part of the signature
