@@ -402,7 +402,7 @@ class Queue:
                 memory.
         """
         _check_interrupt(interrupt)
-        return browse.peek(self._runtime, where, limit, interrupt)
+        return browse.peek(self._runtime, where, limit, interrupt, list)
 
     def redrive(
         self,

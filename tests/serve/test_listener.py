@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
 import resource
 import socket
@@ -22,14 +23,14 @@ from lakequeue.serve import listener
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.keys import Key, Keys
 from lakequeue.serve.listener import Listener, descriptors_for
-from lakequeue.serve.server import Certificate
+from lakequeue.serve.server import ADDRESS_SHARE, Certificate
 from serve.test_bodies import signed
 from serve.threaded_server import PATIENCE, ThreadedServer, everything, post, threaded_server, wait_until
 
 KEYS = Keys({"AKIDONE": Key("AKIDONE", "one-secret")})
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LIMIT = 16
-STRANGERS = LIMIT // listener.ADDRESS_SHARE
+STRANGERS = LIMIT // ADDRESS_SHARE
 
 
 @pytest.fixture(autouse=True, params=["asyncio", "uvloop"])
@@ -179,7 +180,7 @@ def test_without_descriptors_it_waits_and_logs_one_line(
         with FullSystem() as full:
             full.bind(("127.0.0.1", 0))
             full.listen()
-            accepting = Listener(full, lambda: pytest.fail("nothing was accepted"), 1)  # type: ignore[arg-type]
+            accepting = Listener(full, lambda: pytest.fail("nothing was accepted"), 1, 1)  # type: ignore[arg-type]
             with socket.create_connection(full.getsockname()):
                 while full.asked < 20:
                     await asyncio.sleep(0.001)
@@ -210,3 +211,36 @@ def test_there_are_descriptors_for_all_connections(
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: changed.append(limits))
     assert descriptors_for(1_000) == connections
     assert changed == ([] if set_to is None else [(set_to, hard)])
+
+
+def narrow(server: ThreadedServer) -> socket.socket:
+    """A connection on which little can be under way."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    connection.settimeout(PATIENCE)
+    before = server.server.server_state.connections.copy()
+    connection.connect(("127.0.0.1", server.port))
+    wait_until(lambda: server.server.server_state.connections - before)
+    [other] = server.server.server_state.connections - before
+    other.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    return connection
+
+
+def test_answers_that_nobody_reads_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Those whose clients have read nothing for longest go."""
+    monkeypatch.setattr("lakequeue.serve.connection.MAX_UNREAD_BYTES", 2_500_000)
+    with threaded_server(tmp_path / "root", connections=64) as server:
+        queue = server.application.actions.lake.create_queue("orders", profile="sqs")
+        asked = json.dumps({"QueueUrl": "/orders"}).encode()
+        slow = []
+        for number in range(4):
+            queue.send("x" * 1_000_000)
+            slow.append(narrow(server))
+            slow[-1].sendall(post(asked, "ReceiveMessage"))
+            waiting = min(number + 1, 2)
+            connections = server.server.server_state.connections
+            wait_until(lambda: sum(one._unread is not None for one in connections) == waiting)  # noqa: B023
+        read = [len(everything(connection)) > 1_000_000 for connection in slow]
+        assert read.count(True) == 2 and read[-1]
+        for connection in slow:
+            connection.close()

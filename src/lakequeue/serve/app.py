@@ -53,6 +53,7 @@ class Application:
     Attributes:
         asgi: what the HTTP server runs.
         endpoint: answers SQS clients.
+        has_keys: whether requests are authenticated.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Application:
         metrics_queues: int = QUEUES,
         max_shards: int = MAX_SHARDS,
     ) -> None:
+        self.has_keys = access is not None
         authenticator = access or NoAuthentication()
         bodies = Bodies(max_body_bytes)
         self.actions = Actions(lake, account, account if access is None else None, max_shards)

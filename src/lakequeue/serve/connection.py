@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from operator import itemgetter
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MAX_UNREAD_BYTES = 128 * 2**20
+"""Bytes of all answers that clients are slow to read."""
+WRITE_BUFFER_BYTES = 64 * 1024
+"""Bytes of an answer from which a connection waits for its client."""
+UNREAD = "unread"
+"""Where the state of a request has the number of bytes of its answer that the connection was not given yet."""
 
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
@@ -50,6 +58,7 @@ class Connection(H11Protocol):
         # asyncio sets this only on listeners with a protocol number; without it the body of each answer waits
         # 40 ms for the client to acknowledge the head
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)  # TLS would take eight times as much
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -92,10 +101,25 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unread = self.loop.call_later(self.answer_seconds, self.transport.abort)
+        waiting = [
+            (other._unread.when(), other._unread_bytes, other.transport)
+            for other in self.connections
+            if isinstance(other, Connection) and other._unread and not other.transport.is_closing()
+        ]
+        total = sum(unread for _, unread, _ in waiting)
+        for _, unread, transport in sorted(waiting, key=itemgetter(0)):
+            if total > MAX_UNREAD_BYTES:  # those go whose clients have read nothing for longest
+                total -= unread
+                transport.abort()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stop_waiting_for_reader()
+
+    @property
+    def _unread_bytes(self) -> int:
+        unread: int = self.scope["state"].get(UNREAD, 0) if self.scope else 0
+        return unread + self.transport.get_write_buffer_size()
 
     def _wait_for_head(self) -> None:
         if self._no_head is None and not self.transport.is_closing():

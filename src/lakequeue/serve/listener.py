@@ -16,8 +16,6 @@ from lakequeue.serve.connection import Connection
 
 ACCEPTED_AT_ONCE = 64
 """Connections accepted before others are served again."""
-ADDRESS_SHARE = 4
-"""The connections of one address without a verified request are at most one in this many."""
 OTHER_DESCRIPTORS = 512
 """Descriptors of files for tables, storage and worker processes."""
 RETRY_SECONDS = 1.0
@@ -44,7 +42,8 @@ class Listener:
     Args:
         connect: makes the protocol of a connection.
         limit: maximum number of connections.
-        proxies: addresses with as many strangers as there are connections.
+        strangers: maximum number of connections of one address without a verified request.
+        proxies: addresses to which that does not apply.
     """
 
     handshake_seconds = 5.0
@@ -54,12 +53,14 @@ class Listener:
         listening: socket.socket,
         connect: Callable[[], Connection],
         limit: int,
+        strangers: int,
         tls: ssl.SSLContext | None = None,
         proxies: Container[str] = (),
     ) -> None:
         self._socket = listening
         self._connect = connect
         self._limit = limit
+        self._most_strangers = strangers
         self._tls = tls
         self._proxies = proxies
         self._loop = asyncio.get_running_loop()
@@ -107,10 +108,9 @@ class Listener:
 
     def _make_room(self, address: str) -> bool:
         """Closes a connection if there are too many for another one; whether there is room now."""
-        share = max(1, self._limit // ADDRESS_SHARE)
-        if self._at[address] >= share and address not in self._proxies:
+        if self._at[address] >= self._most_strangers and address not in self._proxies:
             neighbours = [task for task in self._strangers() if self._clients[task].address == address]
-            if len(neighbours) >= share:
+            if len(neighbours) >= self._most_strangers:
                 return self._close(neighbours[0])
         if len(self._clients) < self._limit:
             return True

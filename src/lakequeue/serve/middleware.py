@@ -8,6 +8,7 @@ client.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Collection
@@ -17,12 +18,15 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lakequeue.serve.connection import UNREAD
 from lakequeue.serve.errors import ErrorResponse, RequestError
 from lakequeue.serve.sqs.endpoint import error_response
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of a request head."""
+PART_BYTES = 64 * 1024
+"""Bytes of an answer that are given to the connection at a time."""
 
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
@@ -82,6 +86,7 @@ class _TrackedExchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         self._receive, self._send = receive, send
+        self._state = scope.setdefault("state", {})
         self._unread = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         self.answered = False
 
@@ -96,6 +101,16 @@ class _TrackedExchange:
             self.answered = True
             if self._unread:  # else the server must read the rest, however long it is
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        body = message.get("body", b"")
+        last = max(0, len(body) - 1) // PART_BYTES * PART_BYTES
+        for start in range(0, last, PART_BYTES):  # in parts, so that the server waits for the client in between
+            self._state[UNREAD] = len(body) - start
+            part = {"type": "http.response.body", "body": body[start : start + PART_BYTES], "more_body": True}
+            await self._send(part)
+            await asyncio.sleep(0)  # uvloop tells at the end of a round whether the client keeps up
+        if last:
+            message["body"] = body[last:]
+        self._state[UNREAD] = 0
         await self._send(message)
 
 

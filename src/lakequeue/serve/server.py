@@ -21,6 +21,8 @@ from lakequeue.serve.listener import Listener, descriptors_for
 from lakequeue.serve.middleware import MAX_HEAD_BYTES
 
 MAX_CONNECTIONS = 1_000
+ADDRESS_SHARE = 4
+"""Where there are keys, one in this many connections may be of one address without a verified request."""
 SHUTDOWN_SECONDS = 30
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection stays open: longer than in SDKs, so that the client closes it first."""
@@ -113,7 +115,10 @@ class Server(uvicorn.Server):
             self.bind()
         assert self._socket is not None
         connect = partial(Connection, self.config, self.server_state, self.lifespan.state)
-        self._listener = Listener(self._socket, connect, descriptors_for(self._connections), self._tls)
+        limit = descriptors_for(self._connections)
+        # without keys, the first request on a connection verifies it
+        strangers = max(1, limit // ADDRESS_SHARE) if self._application.has_keys else limit
+        self._listener = Listener(self._socket, connect, limit, strangers, self._tls)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:

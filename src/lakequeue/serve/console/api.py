@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -146,8 +147,10 @@ class ConsoleApi:
         where, limit = given.condition(), given.integer("limit", 50, MAX_MESSAGES)
         given.end()
         with about("where"):
-            found = self._on_queue(name, lambda queue: queue.peek(where, limit + 1, given.interrupt))
-        return documents.message_list(found, limit)
+            page = partial(documents.message_list, limit=limit)
+            return self._on_queue(
+                name, lambda queue: browse.peek(queue.runtime, where, limit + 1, given.interrupt, page)
+            )
 
     def message(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """One message, with its whole body."""
@@ -160,21 +163,27 @@ class ConsoleApi:
         since, where, limit = given.instant("since"), given.condition(), given.integer("limit", 50, MAX_MESSAGES)
         given.end()
         with about("where"):
-            found = self._peek_history(name, since, where, limit + 1, given)
-        return documents.message_list(found, limit)
+            page = partial(documents.message_list, limit=limit)
+            return self._peek_history(name, since, where, limit + 1, given, page)
 
     def past_message(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """One deleted message, with its whole body."""
         where = given.message_id()
         given.end()
-        return documents.whole_message(self._peek_history(name, None, where, 1, given))
+        return documents.whole_message(self._peek_history(name, None, where, 1, given, list))
 
     def _peek_history(
-        self, name: str, since: datetime | None, where: str | None, limit: int, given: Parameters
-    ) -> list[PeekedMessage]:
-        def read(queue: Queue) -> list[PeekedMessage]:
+        self,
+        name: str,
+        since: datetime | None,
+        where: str | None,
+        limit: int,
+        given: Parameters,
+        collect: Callable[[Iterator[PeekedMessage]], _Result],
+    ) -> _Result:
+        def read(queue: Queue) -> _Result:
             predicate = None if where is None else Predicate(where, browse.SCHEMA, interrupt=given.interrupt)
-            return browse.peek_history(queue.runtime, since or from_micros(0), predicate, limit)
+            return browse.peek_history(queue.runtime, since or from_micros(0), predicate, limit, collect)
 
         return self._on_queue(name, read)
 
