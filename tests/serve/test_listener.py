@@ -57,6 +57,7 @@ def encrypted(tmp_path: Path, authority: trustme.CA) -> Iterator[ThreadedServer]
     made = authority.issue_cert("localhost", "127.0.0.1")
     made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     made.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "key.pem").chmod(0o600)
     certificate = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
     with threaded_server(tmp_path / "root", access=KEYS, connections=LIMIT, certificate=certificate) as running:
         yield running

@@ -145,6 +145,15 @@ def test_policies_have_twenty_statements_and_eight_kilobytes(client: Any, create
     client.add_permission(**more)
 
 
+@pytest.mark.spec("SND-15")
+def test_a_trace_header_has_a_limit(client: Any, create: Create) -> None:
+    given = {"AWSTraceHeader": {"DataType": "String", "StringValue": "x" * 1_025}}
+    sent = {"QueueUrl": create(), "MessageBody": "x", "MessageSystemAttributes": given}
+    assert refusal(client.send_message, **sent)[0] == "InvalidParameterValue"
+    given["AWSTraceHeader"]["StringValue"] = "x" * 1_024
+    client.send_message(**sent)
+
+
 def test_a_client_creates_queues_of_sixteen_shards_at_most(client: Any, server: Running) -> None:
     refused = refusal(client.create_queue, QueueName="wide", Attributes={"Shards": "17"})
     assert refused == (

@@ -19,7 +19,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakequeue.serve.connection import UNREAD
-from lakequeue.serve.errors import ErrorResponse, RequestError
+from lakequeue.serve.errors import ErrorResponse, RequestError, error_code
+from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.sqs.endpoint import error_response
 
 MAX_HEADERS = 100
@@ -60,8 +61,11 @@ class RequestChecks:
         except Exception as error:
             if not isinstance(error, RequestError):
                 _log.error("a request failed", exc_info=True)
+            response = ErrorResponse.of(error)
+            call = scope["state"].setdefault("call", ApiCall())
+            call.code, call.request_id = error_code(error), response.request_id
             if not exchange.answered:  # else the server closes the connection, as the answer is incomplete
-                answer = error_response(ErrorResponse.of(error), headers)
+                answer = error_response(response, headers)
                 await answer(scope, exchange.receive, exchange.send)
 
     def _check_host(self, headers: Headers) -> None:

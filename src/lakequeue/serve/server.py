@@ -6,8 +6,10 @@ import os
 import signal
 import socket
 import ssl
+import stat
+from collections.abc import Sequence
 from functools import partial
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import FrameType
 
@@ -44,11 +46,13 @@ class Certificate:
         """What TLS needs: this certificate, and the versions and ciphers that Python takes for safe.
 
         Raises:
-            InvalidOptions: they are no certificate and key, or do not belong together.
+            InvalidOptions: they are no certificate and its key, or every user may read the key.
             OSError: a file cannot be read.
         """
         for path in (self.cert, self.key):
             path.open("rb").close()
+        if self.key.stat().st_mode & stat.S_IRWXO:
+            raise InvalidOptions([f"{self.key}: every user may read or write it (chmod 600)"])
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(self.cert, self.key, password="")
@@ -66,6 +70,7 @@ class Server(uvicorn.Server):
     Args:
         certificate: None: HTTP without TLS.
         connections: maximum number of open connections, if the limits of the system allow them.
+        proxies: addresses and networks whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed.
     """
 
     def __init__(
@@ -75,10 +80,12 @@ class Server(uvicorn.Server):
         port: int,
         certificate: Certificate | None = None,
         connections: int = MAX_CONNECTIONS,
+        proxies: Sequence[str] = (),
     ) -> None:
         self._application = application
         self._tls = certificate.context() if certificate else None
         self._connections = connections
+        self._proxies = Networks(proxies)
         self._socket: socket.socket | None = None
         super().__init__(
             uvicorn.Config(
@@ -95,7 +102,8 @@ class Server(uvicorn.Server):
                 log_config=None,
                 log_level="warning",
                 server_header=False,
-                proxy_headers=False,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=[*proxies],
             )
         )
 
@@ -118,7 +126,7 @@ class Server(uvicorn.Server):
         limit = descriptors_for(self._connections)
         # without keys, the first request on a connection verifies it
         strangers = max(1, limit // ADDRESS_SHARE) if self._application.has_keys else limit
-        self._listener = Listener(self._socket, connect, limit, strangers, self._tls)
+        self._listener = Listener(self._socket, connect, limit, strangers, self._tls, self._proxies)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -132,6 +140,23 @@ class Server(uvicorn.Server):
         self._application.stop()
         await super().shutdown(sockets)
         self._captured_signals.clear()  # else uvicorn raises the signals again
+
+
+class Networks:
+    """A set of addresses.
+
+    Raises:
+        InvalidOptions: a text is no address or network.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        try:
+            self._networks = [ip_network(text) for text in texts]
+        except ValueError as error:
+            raise InvalidOptions([f"a trusted proxy is an address or a network: {error}"]) from None
+
+    def __contains__(self, address: object) -> bool:
+        return any(ip_address(str(address)) in network for network in self._networks)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -21,8 +21,10 @@ from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory
 from lakequeue.serve.console.parameters import Parameters, about, about_one_of, literal, refusal
 from lakequeue.serve.errors import ErrorResponse
+from lakequeue.serve.keys import ANY
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.authorization import required_permissions
+from lakequeue.serve.sqs.messages import SENDER
 from lakequeue.serve.sqs.model import operation, validated
 
 Answer = dict[str, Any]
@@ -69,7 +71,7 @@ class ConsoleApi:
             "next": page[-1].name if len(rest) > limit else None,
             "hours": SPAN / timedelta(hours=1),
             "region": self._lake.region,
-            "root": documents.shown_root(self._lake.root),
+            "root": self._root(caller),
             "caller": caller.name,
             "may": {"CreateQueue": caller.may_on_any_queue("CreateQueue")},
         }
@@ -101,7 +103,7 @@ class ConsoleApi:
             return {
                 "name": queue.name,
                 "region": queue.region,
-                "root": documents.shown_root(self._lake.root),
+                "root": self._root(caller),
                 "fifo": queue.fifo,
                 "created_at": format_instant(queue.created_at),
                 "counts": attrs.asdict(now.counts),
@@ -211,7 +213,10 @@ class ConsoleApi:
     def send(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Sends a message; takes and returns the members of SendMessage."""
         members = given.rest() | {"QueueUrl": _url(name)}
-        return self._actions.run("SendMessage", validated(operation("SendMessage").input_shape, members, ""), "")
+        members = validated(operation("SendMessage").input_shape, members, "")
+        if self._actions.sender is None:
+            members[SENDER] = caller.name
+        return self._actions.run("SendMessage", members, "")
 
     def purge(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Purges a queue; the user must have typed its name."""
@@ -285,6 +290,10 @@ class ConsoleApi:
         if typed != name:
             raise refusal(typed, "name", "It is not the name of the queue; nothing was deleted.")
         return self._actions.run("DeleteQueue", {"QueueUrl": _url(name)}, "")
+
+    def _root(self, caller: Caller) -> str | None:
+        """Where the queues are, for those who may do everything."""
+        return documents.shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)

@@ -52,7 +52,7 @@ class Actions:
 
     Args:
         account: in the URLs and ARNs of queues.
-        sender: SenderId of messages; None if they have none.
+        sender: SenderId of all messages; None: it is the name of the caller, which sends give as `SENDER`.
         max_shards: maximum number of shards of queues that clients create.
     """
 
@@ -65,7 +65,7 @@ class Actions:
     ) -> None:
         self.lake = lake
         self.account = account
-        self._sender = sender
+        self.sender = sender
         self._max_shards = max_shards
         self.tasks = MoveTasks(lake)
         self._queues: dict[str, Queue] = {}
@@ -293,7 +293,7 @@ class Actions:
         )
         names = {*given.get("AttributeNames", ()), *given.get("MessageSystemAttributeNames", ())}
         received = [
-            received_message(message, names, attribute_names, self.account, self._sender) for message in messages
+            received_message(message, names, attribute_names, self.account, self.sender) for message in messages
         ]
         return messages, {"Messages": received} if messages else {}
 

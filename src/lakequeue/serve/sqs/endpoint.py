@@ -61,8 +61,11 @@ class Endpoint:
         bodies: reads the bodies of requests.
     """
 
-    def __init__(self, actions: Actions, authenticator: Authenticator, bodies: Bodies) -> None:
+    def __init__(
+        self, actions: Actions, authenticator: Authenticator, bodies: Bodies, public_url: str | None = None
+    ) -> None:
         self._actions = actions
+        self._public_url = public_url
         self._authenticator = authenticator
         self.bodies = bodies
         self._receiving: dict[Interrupt, bool] = {}
@@ -133,15 +136,15 @@ class Endpoint:
             if not caller.may_on_any_queue(model.name):  # refused without parsing the parameters
                 raise access_denied(caller, model.name, None)
             given = await _parse(body.content, parse)
-            if model.name == "SendMessage" and headers.get(_TRACE_ID):
+            if model.name == "SendMessage" and headers.get(_TRACE_ID) and pending.covers(_TRACE_ID):
                 add_trace_header(given, headers[_TRACE_ID])
-            if model.name in SENDING and pending.key is not None:
+            if model.name in SENDING and self._actions.sender is None:
                 given[SENDER] = caller.name
             call.queue = named_queues(given)[0] or "-"
             for action, queue in required_permissions(model.name, given):
                 if not caller.may(action, queue):
                     raise access_denied(caller, action, queue)
-            base_url = f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
+            base_url = self._public_url or f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
             if model.name == "ReceiveMessage":
                 result = await self._receive(http, given)
             else:
