@@ -115,7 +115,55 @@ def test_tags_come_by_one_to_fifty(unchecked: Any, create: Create) -> None:
     )
     unchecked.tag_queue(QueueUrl=url, Tags={str(n): "" for n in range(50)})
     assert len(unchecked.list_queue_tags(QueueUrl=url)["Tags"]) == 50
-    unchecked.untag_queue(QueueUrl=url, TagKeys=["absent"])
+    assert refusal(unchecked.tag_queue, QueueUrl=url, Tags={"one": "more"})[0] == "InvalidParameterValue"
+    unchecked.tag_queue(QueueUrl=url, Tags={"0": "changed"})
+    unchecked.untag_queue(QueueUrl=url, TagKeys=["absent", "0"])
+    unchecked.tag_queue(QueueUrl=url, Tags={"one": "more"})
+    many = {str(n): "" for n in range(51)}
+    assert refusal(unchecked.create_queue, QueueName="tagged", tags=many)[0] == "InvalidParameterValue"
+
+
+def test_policies_have_twenty_statements_and_eight_kilobytes(client: Any, create: Create) -> None:
+    url = create()
+
+    def refused(**attributes: Any) -> str:
+        given = {name: json.dumps(value) for name, value in attributes.items()}
+        return refusal(client.set_queue_attributes, QueueUrl=url, Attributes=given)[0]
+
+    statement = {"Effect": "Allow", "Action": "sqs:*"}
+    assert refused(Policy={"Statement": [statement] * 21}) == "InvalidAttributeValue"
+    assert refused(Policy={"Statement": [], "Id": "x" * 8_192}) == "InvalidAttributeValue"
+    sources = {"redrivePermission": "byQueue", "sourceQueueArns": ["x" * 8_192]}
+    assert refused(RedriveAllowPolicy=sources) == "InvalidAttributeValue"
+    for number in range(20):
+        client.add_permission(
+            QueueUrl=url, Label=str(number), AWSAccountIds=["111122223333"], Actions=["SendMessage"]
+        )
+    more = {"QueueUrl": url, "Label": "more", "AWSAccountIds": ["111122223333"], "Actions": ["SendMessage"]}
+    assert refusal(client.add_permission, **more)[0] == "InvalidAttributeValue"
+    client.remove_permission(QueueUrl=url, Label="0")
+    client.add_permission(**more)
+
+
+@pytest.mark.spec("SND-15")
+def test_a_trace_header_has_a_limit(client: Any, create: Create) -> None:
+    given = {"AWSTraceHeader": {"DataType": "String", "StringValue": "x" * 1_025}}
+    sent = {"QueueUrl": create(), "MessageBody": "x", "MessageSystemAttributes": given}
+    assert refusal(client.send_message, **sent)[0] == "InvalidParameterValue"
+    given["AWSTraceHeader"]["StringValue"] = "x" * 1_024
+    client.send_message(**sent)
+
+
+def test_a_client_creates_queues_of_sixteen_shards_at_most(client: Any, server: Running) -> None:
+    refused = refusal(client.create_queue, QueueName="wide", Attributes={"Shards": "17"})
+    assert refused == (
+        "InvalidAttributeValue",
+        "Invalid value for the parameter Shards. Reason: Must be at most 16 here.",
+    )
+    refused = refusal(client.create_queue, QueueName="wide", Attributes={"Shards": "many"})
+    assert refused[0] == "InvalidAttributeValue"
+    server.lake.create_queue("wide", shards=17, profile="sqs")
+    assert client.create_queue(QueueName="wide", Attributes={"Shards": "17"})["QueueUrl"].endswith("/wide")
 
 
 # --- dead-letter queues

@@ -14,6 +14,7 @@ import attrs
 
 from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue, coded_for
 from lakequeue.model.attribute_values import (
+    MAX_TEXT_BYTES,
     Seconds,
     as_text,
     parse_choice,
@@ -337,7 +338,9 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
     values = {}
     for field, value in fields.items():
         try:
-            values[field] = _parse(_BY_FIELD[field], value)
+            values[field] = parsed = _parse(_BY_FIELD[field], value)
+            if isinstance(parsed, str) and len(parsed.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
+                raise ValueError(f"longer than {MAX_TEXT_BYTES:,} bytes")
         except (TypeError, ValueError) as error:
             raise _invalid(_BY_FIELD[field], hint=str(error)) from None
     return values

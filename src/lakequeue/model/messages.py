@@ -40,6 +40,8 @@ from lakequeue.model.clock import Duration, to_micros
 MAX_ATTRIBUTES = 10
 MAX_ATTRIBUTE_NAME = 256
 TRACE_HEADER = "AWSTraceHeader"
+MAX_TRACE_HEADER = 1_024
+"""Characters of a trace header, which does not count towards the size of its message."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -537,6 +539,10 @@ def _check_system_attributes(given: Mapping[str, Any] | None) -> dict[str, str]:
             value = value[1]
         if not isinstance(value, str) or not value or _FORBIDDEN.search(value):
             raise InvalidParameterValue(f"Message system attribute '{name}' must be a non-empty String.")
+        if len(value) > MAX_TRACE_HEADER:
+            raise InvalidParameterValue(
+                f"Message system attribute '{name}' must be at most {MAX_TRACE_HEADER:,} characters in length."
+            )
         checked[name] = value
     return checked
 

@@ -10,6 +10,7 @@ import attrs
 
 from lakequeue.errors import QueueDoesNotExist
 from lakequeue.model import redrive_policies
+from lakequeue.model.arguments import check_tag_count
 from lakequeue.model.attributes import HIDDEN, QueueAttributes, selected
 from lakequeue.model.clock import from_micros
 from lakequeue.operations.depth import depth
@@ -86,9 +87,15 @@ def tags(queue: OpenQueue) -> dict[str, str]:
 
 
 def add_tags(queue: OpenQueue, added: Mapping[str, str]) -> None:
-    """Adds or overwrites tags (QUE-28)."""
+    """Adds or overwrites tags; InvalidParameterValue if there would be too many (QUE-28)."""
+
+    def add(row: QueueRow) -> QueueRow:
+        tags = dict(row.tags) | dict(added)
+        check_tag_count(row.name, tags)
+        return attrs.evolve(row, tags=tags)
+
     with queue.service("set_tags"):
-        queue.update(lambda row: attrs.evolve(row, tags=dict(row.tags) | dict(added)))
+        queue.update(add)
 
 
 def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:

@@ -68,12 +68,11 @@ class MoveTasks:
         source = self._queue(source_arn, "SourceArn")
         if not source.dead_letter_sources():
             raise InvalidParameterValue("Source queue must be configured as a Dead Letter Queue.")
-        if destination_arn is not None:
-            destination = self._queue(destination_arn, "DestinationArn")
-            if destination.fifo != source.fifo or destination.key == source.key:
-                raise InvalidParameterValue.of(
-                    destination_arn, "DestinationArn", "Must be another queue of the same kind."
-                )
+        destination = None if destination_arn is None else self._queue(destination_arn, "DestinationArn")
+        if destination is not None and (destination.fifo != source.fifo or destination.key == source.key):
+            raise InvalidParameterValue.of(
+                destination_arn, "DestinationArn", "Must be another queue of the same kind."
+            )
         now = self._now()
         task = MoveTask(
             id=str(uuid.uuid4()),
@@ -81,7 +80,7 @@ class MoveTasks:
             started=now,
             written=now,
             source=source.arn,
-            destination=destination_arn,
+            destination=None if destination is None else destination.arn,  # what was given may be long
             rate=rate,
             to_move=source.counts().visible,
         )
