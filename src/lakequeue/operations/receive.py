@@ -219,7 +219,8 @@ def claim(
 def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]:
     shards = queue.shards
     if attempt_id is None or len(shards) == 1:
-        order, other = settle(shards), shards[0].shared.home.elsewhere()
+        home = shards[0].shared.home
+        order, other = settle(shards, home), home.elsewhere()
         if other is not None and shards[other].forgotten():
             order = [other, *(shard for shard in order if shard != other)]
         yield from (shards[shard] for shard in order)
