@@ -1,7 +1,7 @@
 """The home shard of a process, so that processes on one queue rarely compete for a commit.
 
 Commits of two processes to the same shard wait for each other; commits to different shards do not. So a process
-starts its receives at its home shard, and its sends at another of its own. If it keeps losing races there, it moves
+starts its receives at its home shard, and its sends at one of their own. If it keeps losing races there, it moves
 to a shard that no other process seems to use; with at least as many shards as processes, each soon has its own. If
 it keeps finding its messages elsewhere, it moves there. Sends also move on with each segment, so that one producer
 fills all shards.
