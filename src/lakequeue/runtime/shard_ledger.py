@@ -62,10 +62,14 @@ class Shared:
 
     waiters: Waiters
     home: HomeShard
+    """Where receives begin."""
+    sends: HomeShard
+    """Where sends begin; at first the same shard."""
 
     @classmethod
     def of(cls, shards: int) -> Shared:
-        return cls(Waiters(), HomeShard(shards))
+        home = HomeShard(shards)
+        return cls(Waiters(), home, HomeShard(shards, home.current))
 
 
 class ShardLedger:

@@ -120,6 +120,7 @@ class ShardSender(ShardReader):
             if appended is not None:
                 self.wake()
                 if appended.closed_segment:
+                    self.shared.sends.leave(self.shard)
                     self._merge_segments(sends[0].now(), sends[0].attributes.fifo)
             return answers
 
@@ -158,7 +159,7 @@ class ShardSender(ShardReader):
                 self._send_turns.end()
                 calls.committed(self.shard, races.lost)
                 if not sends[0].attributes.fifo:  # on FIFO queues the group determines the shard
-                    self.shared.home.committed(self.shard, races.lost + self._send_turns.moved)
+                    self.shared.sends.committed(self.shard, races.lost + self._send_turns.moved)
                 self._bodies.remember(done.first, done.rows)
                 self.announce_append(appender.table)
                 return answers, done

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_sender import ShardSender
 
 
-def settle(shards: Sequence[ShardService]) -> Sequence[int]:
-    """The order in which this process uses the shards of a queue; first moves the home shard if needed."""
-    home = shards[0].shared.home
+def settle(shards: Sequence[ShardService], home: HomeShard) -> Sequence[int]:
+    """The order in which this process uses the shards of a queue; first moves its home shard if needed."""
     with suppress(Exception):  # only for speed; a call that needs the other shards reports the failure
         home.settle(lambda shard: shards[shard].activity())
     return home.order()
