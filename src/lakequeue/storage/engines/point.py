@@ -327,7 +327,7 @@ class PointEngine:
     ) -> None:
         process.claim()
         folder = self.store.folder(path)
-        files = [write_file(folder, rows, partitions)] if rows is not None else []
+        files = [write_file(folder, rows, partitions, new_folder=True)] if rows is not None else []
         folder.create(entry_name(0), entries.first_entry(schema, partitions, properties, files))
 
 
@@ -339,7 +339,7 @@ def _within(file: LiveFile, partition: Mapping[str, Sequence[int | bool | str]])
     return all(file.partition[name] in values for name, values in partition.items())
 
 
-def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str]) -> DataFile:
+def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str], *, new_folder: bool = False) -> DataFile:
     """Writes rows of one partition as a file below a table, not yet committed."""
     partition = {name: partition_text(rows[name][0].as_py()) for name in partitions}
     data = rows.drop_columns(list(partitions))
@@ -349,7 +349,7 @@ def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str]) -> Data
     # a receive of ten messages reads a row group
     pq.write_table(data, target, row_group_size=max(1, min(4096, _ROW_GROUP * len(data) // max(1, data.nbytes))))
     content = target.getvalue()
-    table.write(path, content)
+    table.write(path, content, new_folder=new_folder)
     minimum, maximum, nulls = {}, {}, {}
     for name in _STATISTICS & set(data.column_names):
         column = data[name]

@@ -17,7 +17,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.delta_log import checkpoint_name, entry_name
 from lakequeue.storage.engines import log_trimming
 from lakequeue.storage.engines.log_trimming import trim_log
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.point import PointEngine, PointTable
 from lakequeue.storage.messages import append
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
@@ -125,6 +125,22 @@ def test_an_older_checkpoint_or_the_entries_replace_a_damaged_one(queue: Queue, 
     for number in range(int(numbers[-1].name.partition(".")[0])):
         (path / entry_name(number)).unlink()
     refused(queue, numbers[-1].name)
+
+
+@pytest.mark.spec("DUR-2")
+def test_a_checkpoint_that_fails_is_logged_and_the_commit_stands(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = lq.create_queue("orders")
+
+    def fail(table: PointTable) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(PointTable, "checkpoint", fail)
+    for number in range(100):
+        queue.send(f"body {number}")
+    assert "a checkpoint of" in caplog.text and "no space left" in caplog.text
+    assert queue.counts().visible == 100
 
 
 @pytest.mark.spec("DUR-3")
