@@ -65,11 +65,13 @@ class Shared:
     """Where receives begin."""
     sends: HomeShard
     """Where sends begin; at first the same shard."""
+    grow: Callable[[int], None] = lambda shards: None
+    """Called with the number of shards that a ledger knows of."""
 
     @classmethod
-    def of(cls, shards: int) -> Shared:
+    def of(cls, shards: int, grow: Callable[[int], None] = lambda shards: None) -> Shared:
         home = HomeShard(shards)
-        return cls(Waiters(), home, HomeShard(shards, home.current))
+        return cls(Waiters(), home, HomeShard(shards, home.current), grow)
 
 
 class ShardLedger:
@@ -249,6 +251,7 @@ class ShardLedger:
             except (OSError, StaleSnapshot):  # its files were rewritten and removed since they were listed
                 if attempt == LOADS:
                     raise
+        self.shared.grow(int(head.attributes.get("Shards", 1)))
         # the ledger first, so that the log is at least as new as the head that refers to it
         self._machine = ShardMachine(head, runs, self._newest_log(), history)
 
