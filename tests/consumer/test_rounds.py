@@ -112,6 +112,23 @@ def test_the_next_message_of_a_group_begins_when_the_last_one_is_deleted(fifo: H
     assert fifo.other.counts().in_flight == 0
 
 
+@pytest.mark.spec("HBN-24")
+def test_what_cannot_be_deleted_holds_up_nothing_else(harness: Harness) -> None:
+    harness.send("1", "2.2")
+
+    def fail(verb: str, bodies: list[str]) -> None:
+        if verb == "delete" and bodies == ["1"] and harness.queue.calls[-1].at < 5:
+            raise QueueClientError("no network")
+
+    def handle(message: Message, context: Context) -> None:
+        context.sleep(float(message.body))
+
+    harness.queue.before = fail
+    with harness.running(harness.consumer(handle)):
+        harness.clock.advance(10)
+    assert [at for at, body in harness.queue.deletes() if body == "2.2"] == [2.2]
+
+
 # --- hands
 
 

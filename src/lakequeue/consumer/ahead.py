@@ -12,6 +12,8 @@ WINDOW = 250_000
 object store. An idle process waits at most so long for work that others hold."""
 BEHIND = 1_000_000
 """Microseconds after which work that nobody began is given back to other processes."""
+GROWTH = 8
+"""How many times as much it holds after a round, at most: on an object store a round takes half a second."""
 MOST = 1_000
 """Maximum number of messages that a consumer holds by its own choice."""
 MOST_BYTES = 32 << 20
@@ -31,7 +33,7 @@ class Ahead:
         self._prefetch = prefetch
         self._took: deque[int] = deque(maxlen=2 * hands)
         self._last = hands
-        """How many it held at most; it at most doubles from round to round."""
+        """How many it was to hold before."""
         self._size = 1.0
 
     def received(self, messages: Sequence[Message]) -> None:
@@ -54,6 +56,6 @@ class Ahead:
         if self._took:
             total = max(1, sum(self._took))
             wanted = self._hands * WINDOW * len(self._took) // total
-            most = min(wanted, 2 * self._last, MOST, int(MOST_BYTES / self._size))
+            most = min(wanted, GROWTH * self._last, MOST, int(MOST_BYTES / self._size))
             self._last = max(self._hands, most)
         return self._last

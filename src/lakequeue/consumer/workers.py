@@ -369,8 +369,8 @@ class WorkerPool:
 
     def _settle_later(self, done: _Done) -> None:
         with self._lock:
+            first = not self.unsettled
             self._done.append(done)
-            first = len(self._done) == 1
         if first:
             self._ended()
 
@@ -569,12 +569,14 @@ class WorkerPool:
 
     def stop(self) -> None:
         """Ends the heartbeat. Messages still being handled are lost to their handlers and become visible."""
-        self._take_back(_State.RUNNING)
-        self.round(may_claim=False)
-        self.lose_all()  # those whose delete would be tried again
-        self.round(may_claim=False)
-        self._heartbeat.stop()
-        self._hands.stop()
+        try:
+            self._take_back(_State.RUNNING)
+            self.round(may_claim=False)
+            self.lose_all()  # those whose delete would be tried again
+            self.round(may_claim=False)
+        finally:
+            self._heartbeat.stop()
+            self._hands.stop()
 
     def lose_all(self) -> None:
         """Tells every handler that its receipt is lost."""

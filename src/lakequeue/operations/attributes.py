@@ -14,6 +14,7 @@ from lakequeue.model.arguments import check_tag_count
 from lakequeue.model.attributes import HIDDEN, QueueAttributes, selected
 from lakequeue.model.clock import from_micros
 from lakequeue.operations.depth import depth
+from lakequeue.operations.shard_tables import make_tables
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.steps import Steps
@@ -55,6 +56,9 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
             # every shard must have applied the last change: what that removed stays removed (RWD-8, RET-6)
             queue.adopt(row)
             queue.announce_attributes()
+            before, row = row.shards, attrs.evolve(row, shards=changed.shards)
+            if before < row.shards:
+                make_tables(queue.root, row, before)
             return attrs.evolve(
                 row,
                 attributes=changed.to_wire(),

@@ -52,6 +52,7 @@ def exchange(
     if max_messages:
         try:
             with queue.service("exchange") as call:
+                queue.follow()
                 timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
                 lease_id = receipt_handles.new_lease_id()
                 parts, refused = receive.claim(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,14 +15,12 @@ from lakequeue.model.clock import from_micros
 from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.redrive_policies import Place
 from lakequeue.operations.attributes import check_redrive
+from lakequeue.operations.shard_tables import make_tables
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import ATTEMPTS, Root
-from lakequeue.shard.runs import Head
-from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.retry import Races
-from lakequeue.storage.ledger import create_ledger
 
 
 def create(
@@ -145,16 +142,3 @@ def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str,
         shards=attributes.shards,
         handle_key=secrets.token_bytes(32),
     )
-
-
-def make_tables(root: Root, row: QueueRow) -> None:
-    """Creates the tables of a new queue, several shards at a time."""
-    head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
-
-    def make(shard: int) -> None:
-        path = layout.messages_path(root.path, row.key, shard)
-        root.engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
-        create_ledger(root.engine, layout.receipts_path(root.path, row.key, shard), head)
-
-    with ThreadPoolExecutor(min(row.shards, 8)) as pool:
-        list(pool.map(make, range(row.shards)))

@@ -152,8 +152,7 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
         if request.interrupt is not None and request.interrupt.is_set():
             return started
         # a shard may know newer attributes than this queue; they may have another wait time (QUE-25)
-        if any(shard.attributes_version > queue.row.attributes_version for shard in queue.shards):
-            queue.reload()
+        queue.follow()
         return started + check_wait(queue.attributes, request.wait_time)
 
     return _Poll(

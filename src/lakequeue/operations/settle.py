@@ -52,7 +52,7 @@ class Settling:
         leases: dict[tuple[int, str], list[tuple[int, int]]] = {}
         for index, (text, timeout) in enumerate(wanted):
             try:
-                handle = receipt_handles.decode(text, queue.key, queue.row.handle_key)
+                handle = _decoded(queue, text)
                 make = Delete if timeout is None else _change_to(visibility(queue, timeout))
             except QueueServiceError as error:
                 self.errors[index] = error
@@ -171,6 +171,13 @@ def _count(queue: OpenQueue, done: Sequence[tuple[Command, Any]]) -> None:
     )
 
 
-def _command(queue: OpenQueue, text: str, make: _Maker) -> tuple[int, Command]:
+def _decoded(queue: OpenQueue, text: str) -> receipt_handles.ReceiptHandle:
     handle = receipt_handles.decode(text, queue.key, queue.row.handle_key)
+    if handle.shard >= len(queue.shards):  # another process has added shards
+        queue.reload()
+    return handle
+
+
+def _command(queue: OpenQueue, text: str, make: _Maker) -> tuple[int, Command]:
+    handle = _decoded(queue, text)
     return handle.shard, make(handle.offset, handle.lease_id, text)

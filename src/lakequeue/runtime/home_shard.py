@@ -40,6 +40,10 @@ class HomeShard:
         self._seen: dict[int, object] = {}
         self.current = self._chance.randrange(shards) if first is None else first
 
+    def grow(self, shards: int) -> None:
+        """Takes note of shards that were added."""
+        self._shards = shards
+
     def order(self) -> list[int]:
         """All shards in turn, starting at the home."""
         return self._from(self.current)

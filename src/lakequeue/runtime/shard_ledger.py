@@ -65,11 +65,13 @@ class Shared:
     """Where receives begin."""
     sends: HomeShard
     """Where sends begin; at first the same shard."""
+    grow: Callable[[int], None] = lambda shards: None
+    """Called with the number of shards that a ledger knows of."""
 
     @classmethod
-    def of(cls, shards: int) -> Shared:
+    def of(cls, shards: int, grow: Callable[[int], None] = lambda shards: None) -> Shared:
         home = HomeShard(shards)
-        return cls(Waiters(), home, HomeShard(shards, home.current))
+        return cls(Waiters(), home, HomeShard(shards, home.current), grow)
 
 
 class ShardLedger:
@@ -250,6 +252,9 @@ class ShardLedger:
             except OSError:  # its files were rewritten and removed since they were listed
                 if attempt == LOADS:
                     raise
+        machine = self._machine
+        assert machine is not None
+        self.shared.grow(int(machine.head.attributes.get("Shards", 1)))
 
     def _newest_log(self) -> ShardLog:
         """The newest log, read within the call."""
