@@ -37,7 +37,7 @@ def recipe(kind: str, folder: Path, server: int, port: int) -> str:
 
 @contextmanager
 def nginx(folder: Path, server: int, port: int) -> Iterator[None]:
-    for_tests = f"daemon off; pid {folder}/pid; error_log {folder}/errors; events {{}}\n"
+    for_tests = f"daemon off; master_process off; pid {folder}/pid; error_log {folder}/errors; events {{}}\n"
     paths = "".join(
         f"{part}_temp_path {folder}/{part};" for part in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )

@@ -139,10 +139,10 @@ def test_the_oldest_body_that_names_a_key_makes_room(server: ThreadedServer, mon
 def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: ThreadedServer):
     for action in ("SendMessage", "PurgeQueue", "CreateQueue"):
         error = refused(ask(server, READER, b"[" * 100_000, action))
-        assert (error.status, error.code) == (403, "AccessDeniedException")
+        assert (error.status, error.code) == (403, "AccessDenied")
         assert error.message == f"{READER} may not do {action} on all queues."
     form = urlencode({"Action": "SendMessage", "Nothing": "1"}).encode()
-    assert refused(ask(server, READER, form, "", FORM)).code == "AccessDeniedException"
+    assert refused(ask(server, READER, form, "", FORM)).code == "AccessDenied"
     assert refused(ask(server, READER, b"[" * 100, "ReceiveMessage")).code == "SerializationException"
     assert refused(ask(server, READER, b"[", "SendMessage", secret="guessed")).code == "SignatureDoesNotMatch"
 

@@ -218,7 +218,7 @@ def test_rules_hold_on_the_wire(guarded):
     assert sender.send_message(QueueUrl=url, MessageBody="A")["MessageId"]
     assert [message["Body"] for message in orders.receive_message(QueueUrl=url)["Messages"]] == ["A"]
     assert len(sender.list_queues()["QueueUrls"]) == 2
-    denied = ("AccessDeniedException", 403)
+    denied = ("AccessDenied", 403)
     assert code(orders.list_queues) == denied
     assert code(orders.send_message, QueueUrl=other, MessageBody="A") == denied
     assert code(orders.create_queue, QueueName="new") == denied
@@ -262,7 +262,7 @@ def test_a_redrive_policy_needs_the_right_to_send_to_the_queue_that_it_names(gua
         arn = f"arn:aws:sqs:local:000000000000:{name}"
         return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})}
 
-    denied = ("AccessDeniedException", 403)
+    denied = ("AccessDenied", 403)
     assert code(orders.set_queue_attributes, QueueUrl=url, Attributes=policy("other")) == denied
     assert code(orders.create_queue, QueueName="orders-new", Attributes=policy("other")) == denied
     with pytest.raises(ClientError, match="AKIDORDERS may not do SendMessage on other"):
@@ -281,7 +281,7 @@ def test_a_queue_may_not_be_reached_under_another_spelling(guarded):
     orders = client(guarded, ORDERS)
     for url in ("http://orders/000000000000/other", "orders/%6Fther", "/other#orders", "/other?orders", "/other/"):
         found = code(orders.send_message, QueueUrl=url, MessageBody="A")
-        assert found[0] in ("AccessDeniedException", "AWS.SimpleQueueService.NonExistentQueue"), url
+        assert found[0] in ("AccessDenied", "AWS.SimpleQueueService.NonExistentQueue"), url
     assert "Messages" not in client(guarded, ADMIN).receive_message(QueueUrl=f"{guarded.url}/000000000000/other")
 
 
@@ -419,4 +419,4 @@ def test_older_clients_sign_the_query_protocol(guarded):
 
     assert "<MessageId>" in ask("/000000000000/orders", "Action=SendMessage&MessageBody=A").text
     answer = ask("/000000000000/other", "Action=SendMessage&MessageBody=A")
-    assert told(answer.status_code, answer.headers, answer.content).code == "AccessDeniedException"
+    assert told(answer.status_code, answer.headers, answer.content).code == "AccessDenied"

@@ -10,9 +10,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from botocore.exceptions import ClientError
+from botocore.model import OperationModel
 
+from lakequeue.serve.sqs.model import operations
 from lakequeue.testing import ManualClock
 from serve.running import Running, sqs
 
@@ -143,6 +146,41 @@ def test_policies_have_twenty_statements_and_eight_kilobytes(client: Any, create
     assert refusal(client.add_permission, **more)[0] == "InvalidAttributeValue"
     client.remove_permission(QueueUrl=url, Label="0")
     client.add_permission(**more)
+
+
+def test_a_queue_of_another_account_is_not_there(client: Any, create: Create) -> None:
+    name = create().rpartition("/")[2]
+    refused = refusal(client.get_queue_url, QueueName=name, QueueOwnerAWSAccountId="111122223333")
+    assert refused[0] == "AWS.SimpleQueueService.NonExistentQueue"
+
+
+def test_an_action_that_only_a_newer_botocore_knows(
+    client: Any, create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = operations()["PurgeQueue"]
+    named = OperationModel(known._operation_model, known._service_model, "PurgeQueues")
+    newer = {**operations(), "PurgeQueues": named}
+    monkeypatch.setattr("lakequeue.serve.sqs.model.operations", lambda: newer)
+    url = create()
+    target = {"X-Amz-Target": "AmazonSQS.PurgeQueues", "Content-Type": "application/x-amz-json-1.0"}
+    answer = httpx.post(client.meta.endpoint_url, json={"QueueUrl": url}, headers=target, trust_env=False)
+    assert answer.status_code == 400 and answer.json()["__type"].endswith("#UnsupportedOperation")
+
+
+def test_an_entry_that_is_too_large_cannot_be_validated(client: Any, create: Create) -> None:
+    url = create(MaximumMessageSize="1024")
+    reason = "Reason: Message must be shorter than 1024 bytes."
+    failed = client.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "x" * 1_025}])["Failed"]
+    assert failed[0]["Message"] == f"One or more parameters cannot be validated. {reason}"
+    refused = refusal(client.send_message, QueueUrl=url, MessageBody="x" * 1_025)
+    assert refused[1] == f"One or more parameters are invalid. {reason}"
+
+
+@pytest.mark.parametrize("number", ["1_000", "\u0663", "0x1", "1e", "--1", ""])
+def test_a_number_is_written_as_in_json_or_nearly(client: Any, create: Create, number: str) -> None:
+    attribute = {"n": {"DataType": "Number", "StringValue": number}}
+    refused = refusal(client.send_message, QueueUrl=create(), MessageBody="x", MessageAttributes=attribute)
+    assert refused[0] == "InvalidParameterValue"
 
 
 @pytest.mark.spec("SND-15")

@@ -84,7 +84,7 @@ def test_an_unsigned_get_changes_nothing_and_receives_nothing(server: Running, p
         place = "/" if action == "CreateQueue" else path
         assert refused(get(server, place, headers, Action=action, **fields)) == (
             403,
-            "AccessDeniedException",
+            "AccessDenied",
             "Unsigned requests by GET only read; use POST.",
         )
     assert (queue.counts().visible, queue.counts().in_flight) == (1, 0)
@@ -170,7 +170,7 @@ def test_a_signed_get(keyed: Any, by_url: bool) -> None:
     assert read(received).findtext("ReceiveMessageResult/Message/Body") == body
     for path, action in (("others", "SendMessage"), ("orders", "PurgeQueue")):
         answer = signed(keyed, "SEND", f"/000000000000/{path}", by_url, **(asked | {"Action": action}))
-        assert refused(answer)[:2] == (403, "AccessDeniedException")
+        assert refused(answer)[:2] == (403, "AccessDenied")
 
 
 def test_an_unsigned_get_where_keys_are_needed(keyed: Any) -> None:
@@ -318,6 +318,25 @@ def test_a_missing_queue_in_the_words_of_the_query_protocol(query: Queries) -> N
         "AWS.SimpleQueueService.NonExistentQueue",
         "The specified queue does not exist for this wsdl version.",
     )
+
+
+def test_parameters_that_every_action_may_have(query: Queries, path: str) -> None:
+    common = {
+        "Timestamp": "2026-01-01T00:00:00Z",
+        "Expires": "2026-01-01T00:15:00Z",
+        "AWSAccessKeyId": "AKID",
+        "SignatureVersion": "4",
+        "SignatureMethod": "HmacSHA256",
+        "Signature": "x",
+        "SecurityToken": "x",
+        "X-Amz-Security-Token": "x",
+    }
+    query("SendMessage", {"MessageBody": "x"} | common, path)
+
+
+def test_an_empty_result_is_one_tag(query: Queries, path: str) -> None:
+    answer = query.send("ReceiveMessage", {}, path).text
+    assert "<ReceiveMessageResult/>" in answer and "</ReceiveMessageResult>" not in answer
 
 
 def test_the_trace_header_of_a_form(server: Running, query: Queries, path: str) -> None:

@@ -18,6 +18,7 @@ from lakequeue.errors import (
     MissingParameter,
     QueueDoesNotExist,
     QueueServiceError,
+    UnsupportedOperation,
 )
 from lakequeue.model import redrive_policies
 from lakequeue.model.attribute_values import parse_whole
@@ -67,7 +68,7 @@ class Actions:
         self.account = account
         self.sender = sender
         self._max_shards = max_shards
-        self.tasks = MoveTasks(lake)
+        self.tasks = MoveTasks(lake, account)
         self._queues: dict[str, Queue] = {}
         self._by_name: dict[str, Callable[[Structure, str], Structure]] = {
             "AddPermission": self._add_permission,
@@ -104,6 +105,8 @@ class Actions:
         Raises:
             QueueServiceError, QueueClientError: as the Python API raises them.
         """
+        if action not in self._by_name:
+            raise UnsupportedOperation(f"The action {action} is not supported.")
         try:
             return self._by_name[action](given, base_url)
         except EmptyBatchRequest:
@@ -179,6 +182,8 @@ class Actions:
         return {}
 
     def _get_queue_url(self, given: Structure, base_url: str) -> Structure:
+        if given.get("QueueOwnerAWSAccountId", self.account) != self.account:
+            raise QueueDoesNotExist()
         return {"QueueUrl": queue_url(base_url, self.account, self.lake.queue(given["QueueName"]).name)}
 
     def _list_queues(self, given: Structure, base_url: str) -> Structure:

@@ -36,6 +36,6 @@ def required_permissions(action: str, parameters: Mapping[str, Any]) -> list[tup
         with suppress(InvalidParameterValue):  # the action itself refuses it
             policy = redrive_policies.redrive_policy(parameters.get("Attributes", {}).get("RedrivePolicy"))
             if policy is not None:
-                required.append(("ReceiveMessage", required[0][1]))
                 required.append(("SendMessage", policy.dead_letter_queue.rpartition(":")[2]))
+                required.append(("ReceiveMessage", required[0][1]))
     return required
