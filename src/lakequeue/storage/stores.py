@@ -78,7 +78,7 @@ class Store:
     ) -> None:
         self.root = root
         self.options = dict(options or {})
-        self._durability = durability or os.environ.get(DURABILITY) or "power"
+        self._durability = durability if durability is not None else os.environ.get(DURABILITY) or "power"
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
