@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from lakequeue.model.attribute_types import NewQueueAttributes
+    from lakequeue.model.damage import Finding
     from lakequeue.operations.compact import CompactionSummary, Progress
 
 MAX_LISTED = 1_000
@@ -315,3 +316,25 @@ class LakeQueue:
         if progress is not None:
             check_callable("progress", progress)
         return compact_root(self._runtime, progress)
+
+    def check(self, name: str | None = None) -> list[Finding]:
+        """Reads every file that the tables name, and tells what is wrong; changes nothing (DUR-30).
+
+        Entries and checkpoints of the logs, all files with their sizes and rows, positions of messages (not their
+        bodies), the ledgers, the catalog against directories, features that other programs gave the tables, locks,
+        free space and the clock. It may run beside all other calls.
+
+        Args:
+            name: of one queue of the region; None: the whole root.
+
+        Returns:
+            What was found; nothing if all is sound. ``damage`` tells damage from warnings.
+
+        Raises:
+            QueueDoesNotExist: there is no such queue.
+            QueueClientError: there is no root, or it has another layout.
+        """
+        from lakequeue.operations.check import check
+
+        check_string("name", name, optional=True)
+        return check(self._runtime, name)
