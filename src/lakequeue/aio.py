@@ -391,3 +391,4 @@ class LakeQueue(_Face):
     arrow_views = _verb(sync_client.LakeQueue.arrow_views)
     check = _verb(sync_client.LakeQueue.check)
     compact = _verb(sync_client.LakeQueue.compact)
+    repair = _verb(sync_client.LakeQueue.repair)

@@ -141,6 +141,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "purge": maintenance.purge,
         "compact": maintenance.compact,
         "check": check.check,
+        "repair": check.repair,
         "delete-queue": queues.delete_queue,
     },
     "Messages": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,7 +28,6 @@ CREATION = 3600.0
 ORPHAN_SECONDS = 48 * 3600.0
 """Age in seconds at which tables there are removed that the catalog does not name."""
 
-_SOURCE = layout.QUEUES.append(pa.field("op", pa.string()))
 _log = logging.getLogger("lakequeue")
 
 
@@ -96,11 +95,7 @@ class Catalog:
 
     def _merge(self, row: QueueRow, op: str, changes: int) -> bool:
         table = self._open()
-        values = attrs.asdict(row)
-        source = pa.Table.from_arrays(
-            [pa.array([_cell(values.get(field.name, op))], field.type) for field in _SOURCE],
-            schema=_SOURCE,
-        )
+        source = table_of([row]).append_column("op", pa.array([op]))
         fence = _fence(row.region, row.name)
         return commit(
             table,
@@ -234,6 +229,16 @@ def rows_of(table: Table, root: str) -> list[QueueRow]:
             f"{root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}: {advice}"
         )
     return [QueueRow(**row) for part in parts for row in _plain(part)]
+
+
+def table_of(rows: Sequence[QueueRow]) -> pa.Table:
+    """Rows as a table of the catalog's schema."""
+    values = list(map(attrs.asdict, rows))
+    columns = [[_cell(row[field.name]) for row in values] for field in layout.QUEUES]
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, layout.QUEUES, strict=True)],
+        schema=layout.QUEUES,
+    )
 
 
 def took_messages(engine: Engine, queue: Folder) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import attrs
 import pyarrow as pa
@@ -25,6 +26,8 @@ from lakequeue.storage.delta_log import (
 from lakequeue.storage.folder import Folder
 
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
+REPAIRED = "repair"
+"""Token of entries that replace unreadable ones."""
 
 
 @attrs.define
@@ -85,6 +88,22 @@ class FoundLog:
         """Versions whose entries are needed, and cannot be read."""
         start = self.start
         return [] if start is None else [each for each in range(start, self.last + 1) if each not in self.entries]
+
+    @property
+    def named(self) -> set[str]:
+        """Names of all files that any part of the log names."""
+        added = [file.name for entry in self.entries.values() for file in entry.added]
+        removed = [unquote(path) for entry in self.entries.values() for path in entry.removed]
+        return {
+            *added,
+            *removed,
+            *(file.name for each in self.checkpoints.values() for file in each.files.values()),
+        }
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether entries cannot be read, or a repair has replaced some by entries without files."""
+        return bool(self.unreadable) or any(entry.token == REPAIRED for entry in self.entries.values())
 
     @property
     def newest_sound(self) -> int | None:

@@ -43,10 +43,10 @@ def read_ledger(state: State) -> LedgerRows:
     return LedgerRows(state.version, head, runs, history)
 
 
-def newest_readable(log: FoundLog) -> LedgerRows | None:
-    """The newest version of a ledger that is sound and whose files still exist."""
+def newest_readable(log: FoundLog | None) -> LedgerRows | None:
+    """The newest version of a ledger that is sound and whose files still exist; None if there is none."""
     broken: set[str] = set()
-    for state in log.sound():
+    for state in log.sound() if log is not None else ():
         if broken.isdisjoint(file.name for file in state.files()):
             try:
                 return read_ledger(state)

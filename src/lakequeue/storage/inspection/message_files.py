@@ -26,6 +26,8 @@ class FoundFile:
     """In the order of the rows; none if it cannot be read."""
     problem: str | None
     """None: it is what was written."""
+    named: bool = True
+    """Whether the log names it."""
 
     @property
     def first(self) -> int:

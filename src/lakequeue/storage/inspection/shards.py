@@ -23,6 +23,7 @@ from lakequeue.storage.inspection.message_files import (
     ranges,
     shown,
 )
+from lakequeue.storage.inspection.unnamed_files import rejoined
 from lakequeue.storage.stores import Store
 
 CLOCK_AHEAD = 60 * 1_000_000
@@ -98,7 +99,12 @@ def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
     messages = _read(store, paths[0])
     state = None if messages is None else messages.newest()
     files = [] if state is None else find_files(state.folder, state.files())
-    return FoundShard(*paths, messages, receipts, state, ledger, problem, files)
+    found = FoundShard(*paths, messages, receipts, state, ledger, problem, files)
+    if messages is None or state is None or not messages.has_holes:
+        return found
+    clock = state.transaction(layout.CLOCK_ID) or 0
+    more = rejoined(messages, kept_files(files), found.missing(ledger), found.send_end, clock)
+    return attrs.evolve(found, files=[*files, *more])
 
 
 def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iterator[Finding]:
@@ -117,7 +123,7 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
         error = found.ledger_problem
         yield finding(error.table, error.file, error.reason, _REBUILD)
     for each in found.files:
-        if each.problem is not None:
+        if each.problem is not None and each.named:
             repair = "its messages are written anew in order" if len(each.offsets) else "its messages are lost"
             yield finding(found.messages_path, each.file.name, each.problem, repair)
     if found.state is None:
