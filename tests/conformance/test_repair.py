@@ -324,7 +324,7 @@ def test_the_command_shows_asks_and_does(victim: Victim) -> None:
     run = CliRunner(env={"LAKEQUEUE_ROOT": victim.root}).invoke
     live(victim.messages)[4].unlink()
     refused = run(app, ["repair", "orders"], input="n\n")
-    assert refused.exit_code == 2 and "lost: 1 message, offsets 4" in refused.stderr
+    assert refused.exit_code == 2 and "lost: 1 message, offset 4" in refused.stderr
     assert run(app, ["check"]).exit_code == 1
     done = json.loads(run(app, ["repair", "--all", "--yes", "--json"]).stdout)
     assert done[0]["lost"] == [[4, 4]] and done[0]["applied"]

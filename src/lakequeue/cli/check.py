@@ -76,7 +76,7 @@ def _messages(what: str, ranges: list[tuple[int, int]]) -> list[str]:
         return []
     number = sum(last - first + 1 for first, last in ranges)
     parts = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in ranges)
-    return [f"  {what}: {render.count(number, 'message')}, offsets {parts}"]
+    return [f"  {what}: {render.count(number, 'message')}, offset{'s' if number > 1 else ''} {parts}"]
 
 
 def finding_text(finding: Finding) -> str:
@@ -96,7 +96,7 @@ def _verdict(found: list[Finding]) -> str:
     damaged = sum(each.damage for each in found)
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     if damaged:
-        return f"{render.count(damaged, 'damage')} found; lakequeue repair shows what can be mended ({used})"
+        return f"{render.count(damaged, 'finding')} of damage; lakequeue repair shows what can be mended ({used})"
     return f"sound ({used})"
 
 

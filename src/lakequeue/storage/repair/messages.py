@@ -61,7 +61,7 @@ def log_step(engine: PointEngine, found: FoundShard, missing: Sequence[Range], e
 
     what = shown(missing) if missing else f"the end, {end},"
     taken = ", ".join(each.file.name for each in replaced)
-    return Step(f"writes {what} of the log anew{f', from {taken}' if taken else ''}", apply)
+    return Step(f"writes {what} of the log anew{f'; it replaces {taken}' if taken else ''}", apply)
 
 
 def _rows(
