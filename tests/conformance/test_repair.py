@@ -24,6 +24,10 @@ from lakequeue.testing import ManualClock
 
 @pytest.fixture
 def victim(tmp_path: Path, clock: ManualClock) -> Victim:
+    return make_victim(tmp_path, clock)
+
+
+def make_victim(tmp_path: Path, clock: ManualClock) -> Victim:
     """A queue with seven messages: the first deleted, the next two in flight."""
     victim = Victim(str(tmp_path / "root"), clock)
     victim.lake().create_queue("orders")
@@ -230,16 +234,18 @@ def test_moves_get_new_numbers_after_a_ledger_went_back(victim: Victim) -> None:
     """The target takes a move with an old number for one that has arrived."""
     victim.lake().create_queue("dead")
     victim.queue.set_attributes(redrive_policy=RedrivePolicy("dead", 1))
-    victim.receive()
     victim.clock.advance(60)
+    before = len(entries(victim.receipts))
     victim.receive()
-    empty(entries(victim.receipts)[2])
+    for entry in entries(victim.receipts)[before:]:
+        empty(entry)
     victim.lake().repair("orders", apply=True)
-    for _ in range(3):
+    victim.queue.purge()
+    victim.send("late")
+    for _ in range(2):
         victim.receive()
         victim.clock.advance(60)
-    found = Victim(victim.root, victim.clock, "dead").drain()
-    assert set(found) >= set("123456")
+    assert "late" in Victim(victim.root, victim.clock, "dead").drain()
 
 
 def test_a_lost_row_of_the_catalog_comes_back_by_the_name(victim: Victim) -> None:

@@ -101,9 +101,9 @@ class FoundLog:
         }
 
     @property
-    def has_holes(self) -> bool:
-        """Whether entries cannot be read, or a repair has replaced some by entries without files."""
-        return bool(self.unreadable) or any(entry.token == REPAIRED for entry in self.entries.values())
+    def is_being_mended(self) -> bool:
+        """Whether a repair has replaced entries by some without files."""
+        return any(entry.token == REPAIRED for entry in self.entries.values())
 
     @property
     def newest_sound(self) -> int | None:

@@ -100,10 +100,11 @@ def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
     state = None if messages is None else messages.newest()
     files = [] if state is None else find_files(state.folder, state.files())
     found = FoundShard(*paths, messages, receipts, state, ledger, problem, files)
-    if messages is None or state is None or not messages.has_holes:
+    missing = found.missing(ledger)
+    if messages is None or state is None or not (messages.unreadable or (missing and messages.is_being_mended)):
         return found
     clock = state.transaction(layout.CLOCK_ID) or 0
-    more = rejoined(messages, kept_files(files), found.missing(ledger), found.send_end, clock)
+    more = rejoined(messages, kept_files(files), missing, found.send_end, clock)
     return attrs.evolve(found, files=[*files, *more])
 
 
