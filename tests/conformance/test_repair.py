@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
@@ -18,6 +19,8 @@ from conformance.harness import batch
 from lakequeue import QueueClientError, RedrivePolicy, Repair
 from lakequeue.cli import app
 from lakequeue.operations import repair as repairing
+from lakequeue.storage import layout
+from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.repair.steps import ASIDE, Step
 from lakequeue.testing import ManualClock
 
@@ -341,3 +344,34 @@ def test_the_command_shows_asks_and_does(victim: Victim) -> None:
     empty(entries(victim.messages)[0])
     left = run(app, ["repair", "orders"])
     assert left.exit_code == 1 and "cannot be mended" in left.stdout and "Traceback" not in left.output
+
+
+@pytest.mark.spec("DUR-31", "DUR-32")
+def test_a_bulk_send_of_which_files_are_damaged(victim: Victim) -> None:
+    victim.queue.send_arrow(pa.table({"body": [f"bulk {number}" for number in range(3000)]}))
+    permute(max(live(victim.messages), key=lambda path: path.stat().st_size))
+    assert told(victim.lake().repair(apply=True)) == ([], [])
+    victim.receive(10)
+    tear(max(live(victim.messages), key=lambda path: path.stat().st_size))
+    [report] = victim.lake().repair(apply=True)
+    assert report.lost == [(7, 3006)]
+    assert after(victim) == [*"123456", "new"]
+
+
+@pytest.mark.objectstore
+@pytest.mark.spec("DUR-30", "DUR-31")
+def test_damage_on_an_object_store(s3_root: str, clock: ManualClock) -> None:
+    victim = Victim(s3_root, clock)
+    victim.lake().create_queue("orders")
+    victim.send(*"0123456")
+    victim.queue.delete(victim.receive(3)[0])
+    engine, key = victim.lake().runtime.engine, victim.key
+    log = engine.open(layout.messages_path(s3_root, key, 0))
+    [fourth] = [file for file in log.files() if file.minimum["position"] == 4]
+    log.folder.remove([fourth.name])
+    log.folder.replace(entry_name(7), b"")
+    engine.open(layout.receipts_path(s3_root, key, 0)).folder.replace(entry_name(2), b"torn")
+    assert len(victim.lake().check()) == 5
+    [report] = victim.lake().repair(apply=True)
+    assert (report.lost, report.again) == ([(4, 4)], [(0, 3), (5, 6)])
+    assert after(victim) == [*"012356", "new"]

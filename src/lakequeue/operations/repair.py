@@ -12,6 +12,7 @@ from lakequeue.model.damage import Repair
 from lakequeue.model.names import name_hash
 from lakequeue.operations.check import chosen
 from lakequeue.runtime.root import Root
+from lakequeue.shard.spans import joined
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.locks import committing
@@ -153,7 +154,7 @@ def _moves(root: Root, store: Store, key: str, shard: int) -> int:
 
 def _stored(rows: MendedLedger, end: int) -> list[Range]:
     found = [(run.first, run.last) for run in rows.runs]
-    return [*found, *([(rows.head.head_offset, end - 1)] if rows.head.head_offset < end else [])]
+    return joined([*found, *([(rows.head.head_offset, end - 1)] if rows.head.head_offset < end else [])])
 
 
 # --- the catalog

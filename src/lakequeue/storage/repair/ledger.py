@@ -9,6 +9,7 @@ import numpy as np
 
 from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.runs import Head, Run
+from lakequeue.shard.spans import joined
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LOG
 from lakequeue.storage.engines.point import PointEngine
@@ -57,7 +58,7 @@ def mended(
     floor = min([end, *(run.first for run in (*rows[:1], *settled[:1]))])
     changed = (rows, settled, end) != (base.runs, base.history, head.head_offset)
     head = attrs.evolve(head, head_offset=end, floor_offset=floor)
-    return MendedLedger(head, rows, settled, lost, changed)
+    return MendedLedger(head, rows, settled, joined(lost), changed)
 
 
 def ledger_steps(engine: PointEngine, found: FoundShard, rows: MendedLedger, why: str) -> list[Step]:

@@ -54,86 +54,81 @@ def log_step(engine: PointEngine, found: FoundShard, missing: Sequence[Range], e
         ids = {layout.FILES_ID: number + 1, layout.SEND_ID: send - layout.end_of(send) + end}
         # unnamed ones, too: another process may have read the entry that named them
         removed = [each.file for each in replaced]
-        clock = table.transaction(layout.CLOCK_ID) or 0
-        rows = list(_rows(table.folder, kept, replaced, missing, clock))
-        ids[layout.CLOCK_ID] = max([clock, *(pc.max(each["sent_at"]).cast(pa.int64()).as_py() for each in rows)])
-        done(commit(table, fence, lambda token: table.exchange(removed, rows, ids, token)), table.path)
+        known = _known(table.folder, replaced)
+        ids[layout.CLOCK_ID] = clock = max([table.transaction(layout.CLOCK_ID) or 0, *known.sent_at])
+
+        def attempt(token: str) -> None:
+            table.exchange(removed, _rows(table.folder, kept, known, missing, clock), ids, token)
+
+        done(commit(table, fence, attempt), table.path)
 
     what = shown(missing) if missing else f"the end, {end},"
     taken = ", ".join(each.file.name for each in replaced)
     return Step(f"writes {what} of the log anew{f'; it replaces {taken}' if taken else ''}", apply)
 
 
+@attrs.frozen
+class _Known:
+    """What the files that are replaced hold, by offset."""
+
+    offsets: Integers
+    rows: pa.Table
+    """In the order of the files."""
+    row: Integers
+    """The number of each offset's row."""
+    base: Integers
+    opened_at: Integers
+    sent_at: Integers
+
+
+def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
+    tables, columns = [_FILE.empty_table()], [np.empty((4, 0), np.int64)]
+    for each in reversed(files):  # of two rows of an offset, the one that was written last
+        if len(each.offsets):
+            with folder.parquet(each.file.name, folder.size(each.file.name)) as parquet:
+                tables.append(parquet.read(_COLUMNS, use_threads=False).select(_COLUMNS).cast(_FILE))
+            opened_at = to_micros(each.file.partition["opened_at"])
+            sent = pc.fill_null(tables[-1]["sent_at"].cast(pa.int64()), opened_at).to_numpy()
+            count = len(each.offsets)
+            columns.append(
+                np.array([each.offsets, np.full(count, _base(each.file)), np.full(count, opened_at), sent])
+            )
+    offsets, base, opened_at, sent_at = np.concatenate(columns, axis=1)
+    found, row = np.unique(offsets, return_index=True)
+    return _Known(found, pa.concat_tables(tables), row, base[row], opened_at[row], sent_at[row])
+
+
 def _rows(
-    folder: Folder, kept: Sequence[FoundFile], others: Sequence[FoundFile], missing: Sequence[Range], clock: int
+    folder: Folder, kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], clock: int
 ) -> Iterator[pa.Table]:
     """Rows for the missing offsets, a table for each file."""
-    offsets, rows, segments = _known(folder, others)
     for first, last in missing:
         before = next((each for each in reversed(kept) if each.last < first), None)
         after = next((each for each in kept if each.first > last), None)
-        begin, stop = np.searchsorted(offsets, [first, last + 1])
-        here = offsets[begin:stop]
         segment = _segment_at(folder, before, after, first, clock)
-        count = last - first + 1
-        picked = np.full(count, -1)
-        picked[here - first] = np.arange(begin, stop)
-        table = rows.take(pa.array(picked, mask=picked < 0))  # rows without a message are NULLs
-        bases, opened, sent = _filled(segment, picked, segments, rows)
-        columns = {name: table[name] for name in _COLUMNS} | {
-            "base_offset": pa.array(bases),
-            "opened_at": pa.array(opened).cast(layout.INSTANT),
-            "position": pa.array(np.arange(first, last + 1) - bases),
-            "sent_at": pa.array(sent).cast(layout.INSTANT),
-        }
-        whole = pa.table(
-            [
-                columns.get(field.name, table[field.name] if field.name in _COLUMNS else None)
-                for field in layout.MESSAGES
-            ],
-            schema=layout.MESSAGES,
-        )
-        for start, end in stretches(bases):
+        # for each offset the place of what is known of it, or of the one before it; -1 for none
+        at = np.searchsorted(known.offsets, np.arange(first, last + 1), side="right") - 1
+        at[at < np.searchsorted(known.offsets, first)] = -1
+        offsets = np.arange(first, last + 1)
+
+        def column(values: Integers, otherwise: int, at: Integers = at) -> Integers:
+            return np.where(at >= 0, np.append(values, 0)[at], otherwise)
+
+        base = column(known.base, segment.base)
+        rows, there = column(known.row, 0), column(known.offsets, -1) == offsets
+        opened_at, sent_at = column(known.opened_at, segment.opened_at), column(known.sent_at, segment.sent_at)
+        for start, end in stretches(base):
             for cut in range(start, end, CUT_ROWS):
-                yield whole.slice(cut, min(CUT_ROWS, end - cut))
-
-
-def _filled(
-    segment: Segment, picked: Integers, segments: tuple[Integers, Integers], rows: pa.Table
-) -> tuple[Integers, Integers, Integers]:
-    """Base, opening and send instant of each row; one without a message has those of the row before it."""
-    known = np.maximum.accumulate(np.where(picked >= 0, np.arange(len(picked)), -1))
-    at = np.where(known >= 0, picked[known], -1)
-    sent = rows["sent_at"].cast(pa.int64()).to_numpy()
-
-    def column(values: Integers, otherwise: int) -> Integers:
-        return np.where(at >= 0, values[at], otherwise) if len(values) else np.full(len(at), otherwise)
-
-    return (
-        column(segments[0], segment.base),
-        column(segments[1], segment.opened_at),
-        column(sent, segment.sent_at),
-    )
-
-
-def _known(folder: Folder, others: Sequence[FoundFile]) -> tuple[Integers, pa.Table, tuple[Integers, Integers]]:
-    """Offsets, rows, and base and opening of the segment of each row, of files that are replaced; by offset."""
-    offsets, tables, bases, opened = [], [_FILE.empty_table()], [], []
-    for each in reversed(others):  # of two rows of an offset, the one that was written last
-        if not len(each.offsets):
-            continue
-        with folder.parquet(each.file.name, folder.size(each.file.name)) as parquet:
-            table = parquet.read(_COLUMNS, use_threads=False).select(_COLUMNS).cast(_FILE)
-        at = to_micros(each.file.partition["opened_at"])
-        sent = pc.fill_null(table["sent_at"], pa.scalar(at, layout.INSTANT))
-        tables.append(table.set_column(_COLUMNS.index("sent_at"), _FILE.field("sent_at"), sent))
-        offsets.append(each.offsets)
-        bases.append(np.full(len(table), each.file.partition["base_offset"]))
-        opened.append(np.full(len(table), at))
-    none = np.array([], np.int64)
-    found, index = np.unique(np.concatenate([none, *offsets]), return_index=True)
-    columns = np.concatenate([none, *bases])[index], np.concatenate([none, *opened])[index]
-    return found, pa.concat_tables(tables).take(pa.array(index)), columns
+                part = slice(cut, min(cut + CUT_ROWS, end))
+                # a row without a message is NULL
+                table = known.rows.take(pa.array(rows[part], mask=~there[part]))
+                columns = {name: table[name] for name in _COLUMNS} | {
+                    "base_offset": pa.array(base[part]),
+                    "opened_at": pa.array(opened_at[part]).cast(layout.INSTANT),
+                    "position": pa.array(offsets[part] - base[part]),
+                    "sent_at": pa.array(sent_at[part]).cast(layout.INSTANT),
+                }
+                yield pa.table([columns[name] for name in layout.MESSAGES.names], schema=layout.MESSAGES)
 
 
 def _segment_at(
