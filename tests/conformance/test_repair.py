@@ -273,6 +273,40 @@ def test_what_was_replaced_is_kept(victim: Victim) -> None:
     ]
 
 
+def test_a_feature_that_a_checkpoint_has_is_taken_back(victim: Victim) -> None:
+    DAMAGE["feature added"](victim)
+    DeltaTable(str(victim.messages)).create_checkpoint()
+    assert told(victim.lake().repair(apply=True)) == ([], [])
+    assert after(victim) == [*"123456", "new"]
+
+
+def test_rows_deleted_by_vectors_do_not_come_back(victim: Victim) -> None:
+    DAMAGE["feature added"](victim)
+    *_, last = entries(victim.messages)
+    action = {"add": {"path": "x", "partitionValues": {}, "size": 1, "deletionVector": {"storageType": "u"}}}
+    with last.open("a") as file:
+        file.write(f"\n{json.dumps(action)}")
+    [report] = victim.lake().repair(apply=True)
+    assert not report.steps and "deletion vectors" in report.notes[0]
+
+
+@pytest.mark.parametrize("damage", [tear, empty, Path.unlink])
+def test_statistics_are_mended(victim: Victim, damage: Callable[[Path], object]) -> None:
+    victim.lake().compact()
+    stats = Path(victim.root) / "stats"
+    damage(live(stats)[0])
+    [found] = victim.lake().check()
+    assert found.queue is None and found.table == str(stats)
+    damage(entries(stats)[-1])
+    assert victim.lake().repair(apply=True)
+    assert after(victim) == [*"123456", "new"]
+
+
+def test_a_root_that_is_gone_is_named(tmp_path: Path, clock: ManualClock) -> None:
+    with pytest.raises(QueueClientError, match="does not exist"):
+        Victim(str(tmp_path / "nowhere"), clock).lake().check()
+
+
 def test_a_log_without_a_beginning_is_left_alone(victim: Victim) -> None:
     empty(entries(victim.messages)[0])
     [report] = victim.lake().repair(apply=True)

@@ -82,6 +82,9 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
             continue  # there is no table of statistics before the first compaction
         for file, problem, repair in log_findings(log):
             yield Finding(None, None, path, file, problem, repair)
+        newest = log.newest()
+        for error in newest.broken() if newest is not None and path != catalog.path else ():
+            yield Finding(None, None, path, error.file, error.reason, "is left out of the statistics")
     for key in catalog.unlisted:
         if name is None or key.startswith(name_hash(root.region, name)):
             repair = "lakequeue repair NAME, with the name of the queue, lists it again"

@@ -14,7 +14,7 @@ from lakequeue.operations.check import chosen
 from lakequeue.runtime.root import Root
 from lakequeue.shard.spans import joined
 from lakequeue.storage import layout
-from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.catalog import QueueRow, table_of
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
@@ -23,11 +23,11 @@ from lakequeue.storage.inspection.ledger_rows import newest_readable
 from lakequeue.storage.inspection.message_files import Range
 from lakequeue.storage.inspection.shards import FoundShard, find_shard
 from lakequeue.storage.inspection.unnamed_files import ids_of
-from lakequeue.storage.repair.catalog import catalog_step, found_rows
+from lakequeue.storage.repair.catalog import found_rows
 from lakequeue.storage.repair.ledger import MendedLedger, ledger_steps, mended, new_ledger
-from lakequeue.storage.repair.logs import checkpoint_step, log_steps, without_features
+from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
 from lakequeue.storage.repair.messages import log_step
-from lakequeue.storage.repair.steps import Step
+from lakequeue.storage.repair.steps import Step, files_step
 from lakequeue.storage.stores import Store
 
 
@@ -36,6 +36,8 @@ def repair(root: Root, name: str | None = None, *, apply: bool = False) -> list[
     with root.storage_errors():
         engine = PointEngine(root.engine.store)
         done = list(_repair_catalog(root, engine, name, apply))
+        if name is None:
+            done += _repair_statistics(root, engine, apply)
         for row in chosen(root, find_catalog(engine.store, root.path), name):
             for shard in range(row.shards):
                 done += _repair_shard(root, engine, row, shard, apply)
@@ -62,6 +64,11 @@ def _finished(report: Repair, steps: Sequence[Step], apply: bool) -> Iterator[Re
 
 # --- a shard
 
+_VECTORS = (
+    "another program may have deleted rows by deletion vectors, and without them the rows would come back; "
+    "let it remove them from the files (REORG TABLE ... APPLY (PURGE)), and repair again"
+)
+
 
 def _repair_shard(root: Root, engine: PointEngine, row: QueueRow, shard: int, apply: bool) -> Iterator[Repair]:
     paths = layout.messages_path(root.path, row.key, shard), layout.receipts_path(root.path, row.key, shard)
@@ -72,6 +79,10 @@ def _repair_shard(root: Root, engine: PointEngine, row: QueueRow, shard: int, ap
             note = f"the log {found.messages_path} has no beginning that can be read; restore it from a copy"
             yield attrs.evolve(report, notes=[note])
             return
+        for log in (found.messages, found.receipts):
+            if log is not None and has_deleted_rows(without_features(log)):
+                yield attrs.evolve(report, notes=[f"{log.folder.uri}: {_VECTORS}"])
+                return
         report, steps = _plan(root, engine, row, shard, found, report)
         yield from _finished(report, steps, apply)
 
@@ -174,11 +185,17 @@ def _repair_catalog(root: Root, engine: PointEngine, name: str | None, apply: bo
         rows = found_rows(engine.store, catalog, root.path)
         listed = _listed_again(root, engine, catalog, rows, name)
         if catalog.problem is not None or listed is not None or len(rows) != len(catalog.rows):
-            steps.append(catalog_step(engine, catalog, [*rows, *([listed] if listed else [])]))
+            steps.append(_catalog_step(engine, catalog, [*rows, *([listed] if listed else [])]))
         if listed is not None:
             note = "its tags are lost, and receipt handles from before are void: what is in flight comes again"
             report = attrs.evolve(report, queue=listed.name, region=listed.region, notes=[note])
         yield from _finished(report, steps, apply)
+
+
+def _catalog_step(engine: PointEngine, catalog: FoundCatalog, rows: Sequence[QueueRow]) -> Step:
+    newest = catalog.log.newest()
+    files = [] if newest is None else newest.files()
+    return files_step(engine, catalog.path, catalog.log.last, files, [table_of(rows)] if rows else [])
 
 
 def _listed_again(
@@ -208,3 +225,26 @@ def _listed_again(
         shards=shards,
         handle_key=secrets.token_bytes(32),
     )
+
+
+# --- the table of statistics
+
+
+def _repair_statistics(root: Root, engine: PointEngine, apply: bool) -> Iterator[Repair]:
+    path = layout.stats_path(root.path)
+    with _locked([path], apply):
+        try:
+            undone = without_features(read_log(engine.store.folder(path)))
+        except FileNotFoundError:  # there is none before the first compaction
+            return
+        newest, report = undone.log.newest(), Repair(None, None, None, [])
+        if newest is None:
+            yield attrs.evolve(report, notes=[f"{path} cannot be read; remove it, it is made anew"])
+            return
+        steps = list(log_steps(undone, {}))
+        if broken := {error.file for error in newest.broken()}:
+            files = [file for file in newest.files() if file.name in broken]
+            steps.append(files_step(engine, path, undone.log.last, files, []))
+        if undone.log.problems:
+            steps.append(checkpoint_step(engine, path))
+        yield from _finished(report, steps, apply)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import cast
 
 import attrs
@@ -13,6 +14,7 @@ from lakequeue.storage.catalog import QueueRow, rows_of, took_messages
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.inspection.found_log import FoundLog, read_log
+from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 
@@ -39,7 +41,9 @@ def find_catalog(store: Store, root: str) -> FoundCatalog:
     try:
         log = read_log(store.folder(path))
     except FileNotFoundError as error:
-        raise QueueClientError(f"{root} holds no queues; creating a queue makes it a root") from error
+        local = local_path(root)
+        what = "holds no queues" if local is None or os.path.isdir(local) else "does not exist"
+        raise QueueClientError(f"{root} {what}; creating a queue makes it a root") from error
     problem = None
     if log.newest_sound != log.last:
         problem = "its log cannot be read to its end"

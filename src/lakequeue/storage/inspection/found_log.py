@@ -55,6 +55,17 @@ class State:
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
         return self.folder.for_each(lambda file: self._read(file, columns), files)
 
+    def broken(self) -> list[DamagedTable]:
+        """What is wrong with files that are live."""
+        return [error for error in self.folder.for_each(self._problem, self.files()) if error is not None]
+
+    def _problem(self, file: LiveFile) -> DamagedTable | None:
+        try:
+            self._read(file, [])
+        except DamagedTable as error:
+            return error
+        return None
+
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
         try:
             with self.folder.parquet(file.name, file.size) as parquet:

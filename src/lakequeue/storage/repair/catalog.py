@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import cast
 
 import pyarrow as pa
 
 from lakequeue.errors import DamagedTable
-from lakequeue.storage.catalog import QueueRow, rows_of, table_of
+from lakequeue.storage.catalog import QueueRow, rows_of
 from lakequeue.storage.delta_log import LOG, LiveFile
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog
 from lakequeue.storage.inspection.found_log import FoundLog, State
-from lakequeue.storage.repair.steps import ASIDE, Step, done
+from lakequeue.storage.repair.steps import ASIDE
 from lakequeue.storage.stores import Store
 
 
@@ -30,19 +28,6 @@ def found_rows(store: Store, catalog: FoundCatalog, root: str) -> list[QueueRow]
             if (row.key in there or row.key in rows) and (row.key not in rows or _age(rows[row.key]) < _age(row)):
                 rows[row.key] = row
     return sorted(rows.values(), key=lambda row: row.key)
-
-
-def catalog_step(engine: PointEngine, catalog: FoundCatalog, rows: Sequence[QueueRow]) -> Step:
-    """The commit that replaces all rows of the catalog."""
-    version = catalog.log.last
-
-    def apply() -> None:
-        table = engine.open(catalog.path)
-        done(table.version == version, table.path)
-        files = [table_of(rows)] if rows else []
-        done(commit(table, {}, lambda token: table.exchange(table.files(), files, {}, token)), table.path)
-
-    return Step(f"writes the catalog anew, with {len(rows)} queues", apply)
 
 
 def _age(row: QueueRow) -> tuple[bool, int, int]:

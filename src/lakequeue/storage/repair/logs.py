@@ -39,6 +39,20 @@ def without_features(log: FoundLog) -> Undone:
     return Undone(attrs.evolve(log, entries=entries_, checkpoints=checkpoints), versions, there)
 
 
+def has_deleted_rows(undone: Undone) -> bool:
+    """Whether another program deleted rows by deletion vectors: without that feature they would come back."""
+    log, since = undone.log, min(undone.versions, default=undone.log.last + 1)
+    entries = (log.folder.read(entry_name(version)) for version in log.entries if version >= since)
+    if any(b'"deletionVector":{' in data.replace(b" ", b"") for data in entries):
+        return True
+    for name in map(checkpoint_name, undone.checkpoints):
+        with log.folder.parquet(name, log.folder.size(name)) as parquet:
+            added = parquet.read(["add"], use_threads=False)["add"].drop_null().to_pylist()
+        if any(each.get("deletionVector") for each in added):
+            return True
+    return False
+
+
 def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[Step]:
     """The steps after which a log can be read to its end.
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
+import pyarrow as pa
 
 from lakequeue.errors import QueueClientError
+from lakequeue.storage.delta_log import LiveFile
+from lakequeue.storage.engines.commit import commit
+from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.folder import Folder
 
 ASIDE = "_damaged"
@@ -41,6 +45,19 @@ def replaced(folder: Folder, name: str, data: bytes, why: str) -> Step:
         folder.replace(name, data)
 
     return Step(f"replaces {name}, which {why}; the old one is kept in {ASIDE}", apply)
+
+
+def files_step(
+    engine: PointEngine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table]
+) -> Step:
+    """The commit that replaces files of a version of a table by others, a table of ``rows`` each."""
+
+    def apply() -> None:
+        table = engine.open(path)
+        done(table.version == version, path)
+        done(commit(table, {}, lambda token: table.exchange(files, rows, {}, token)), path)
+
+    return Step(f"replaces {', '.join(file.name for file in files)}", apply)
 
 
 def done(committed: bool, table: str) -> None:
