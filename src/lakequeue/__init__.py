@@ -12,6 +12,7 @@ from lakequeue.consumer.retries import RetryBackoff
 from lakequeue.errors import *  # noqa: F403
 from lakequeue.lease import Lease
 from lakequeue.model.clock import Clock, SystemClock
+from lakequeue.model.damage import Finding, Repair
 from lakequeue.model.messages import (
     AttributeValue,
     BatchFailure,
@@ -41,6 +42,7 @@ __all__ = [
     "ComputedRenewal",
     "Consumer",
     "Context",
+    "Finding",
     "Health",
     "HeartbeatRenewal",
     "Hold",
@@ -58,6 +60,7 @@ __all__ = [
     "RedriveAllowPolicy",
     "RedrivePolicy",
     "Renewal",
+    "Repair",
     "RetryBackoff",
     "SendEntry",
     "SendResult",

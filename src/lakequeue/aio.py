@@ -391,4 +391,6 @@ class LakeQueue(_Face):
     view_statements = _verb(sync_client.LakeQueue.view_statements)
     create_views = _verb(sync_client.LakeQueue.create_views)
     arrow_views = _verb(sync_client.LakeQueue.arrow_views)
+    check = _verb(sync_client.LakeQueue.check)
     compact = _verb(sync_client.LakeQueue.compact)
+    repair = _verb(sync_client.LakeQueue.repair)

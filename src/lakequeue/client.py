@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from lakequeue.model.attribute_types import NewQueueAttributes
+    from lakequeue.model.damage import Finding, Repair
     from lakequeue.operations.compact import CompactionSummary, Progress
 
 MAX_LISTED = 1_000
@@ -318,3 +319,50 @@ class LakeQueue:
         if progress is not None:
             check_callable("progress", progress)
         return compact_root(self._runtime, progress)
+
+    def check(self, name: str | None = None) -> list[Finding]:
+        """Reads every file that the tables name, and tells what is wrong; changes nothing (DUR-30).
+
+        Entries and checkpoints of the logs, all files with their sizes and rows, positions of messages (not their
+        bodies), the ledgers, the catalog against directories, features that other programs gave the tables, locks,
+        free space and the clock. It may run beside all other calls.
+
+        Args:
+            name: of one queue of the region; None: the whole root.
+
+        Returns:
+            What was found; nothing if all is sound. ``damage`` tells damage from warnings.
+
+        Raises:
+            QueueDoesNotExist: there is no such queue.
+            QueueClientError: there is no root, or it has another layout.
+        """
+        from lakequeue.operations.check import check
+
+        check_string("name", name, optional=True)
+        return check(self._runtime, name)
+
+    def repair(self, name: str | None = None, *, apply: bool = False) -> list[Repair]:
+        """Mends what `check` finds, and tells what is lost and what comes again (DUR-31 to DUR-35).
+
+        On a local disk it keeps all other processes out of a table while it mends it; what they did before counts.
+        An object store has no locks: stop the processes that use the queue. Each step is one commit or one atomic
+        change of a file, so it may be killed at any point and repeated. What it replaces stays in ``_damaged``
+        below the table.
+
+        Args:
+            name: of one queue of the region, which the catalog may have lost; None: all queues of the root.
+            apply: False: only tell what would be done.
+
+        Returns:
+            A report for the catalog and for each shard that is damaged; nothing if all is sound.
+
+        Raises:
+            QueueDoesNotExist: there is no such queue.
+            QueueClientError: there is no root, or others held a table's lock for too long.
+        """
+        from lakequeue.operations.repair import repair
+
+        check_string("name", name, optional=True)
+        check_type("apply", apply, bool, "True or False")
+        return repair(self._runtime, name, apply=apply)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lakequeue.cli import (
+    check,
     consume,
     drain,
     export,
@@ -139,6 +140,8 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "drain": drain.drain,
         "purge": maintenance.purge,
         "compact": maintenance.compact,
+        "check": check.check,
+        "repair": check.repair,
         "delete-queue": queues.delete_queue,
     },
     "Messages": {

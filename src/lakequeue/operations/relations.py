@@ -24,7 +24,7 @@ from lakequeue.operations.judged_log import JUDGED, REWINDABLE, JudgedShard, nam
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.storage import layout, past_versions, stats
-from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.catalog import QueueRow, rows_of
 from lakequeue.storage.cleaning import pin_files
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.ledger import Ledger
@@ -184,7 +184,7 @@ class _Tables:
             if number is None:
                 return cls(root, now or as_of, versions)
             path = layout.queues_path(root.path)
-            rows = root.catalog.rows_of(past_versions.opened(store, path, number))
+            rows = rows_of(past_versions.opened(store, path, number), root.path)
             past = [row for row in rows if layout.receipts_path(root.path, row.key, 0) in versions]
         return cls(root, now or as_of, versions, past)
 

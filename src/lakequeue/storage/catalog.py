@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,7 +28,6 @@ CREATION = 3600.0
 ORPHAN_SECONDS = 48 * 3600.0
 """Age in seconds at which tables there are removed that the catalog does not name."""
 
-_SOURCE = layout.QUEUES.append(pa.field("op", pa.string()))
 _log = logging.getLogger("lakequeue")
 
 
@@ -73,7 +72,7 @@ class Catalog:
         if opened:
             table.refresh()
         if table.version != self._version:
-            self._rows = self.rows_of(table)
+            self._rows = rows_of(table, self.root)
             self._version = table.version
         return self._rows
 
@@ -96,11 +95,7 @@ class Catalog:
 
     def _merge(self, row: QueueRow, op: str, changes: int) -> bool:
         table = self._open()
-        values = attrs.asdict(row)
-        source = pa.Table.from_arrays(
-            [pa.array([_cell(values.get(field.name, op))], field.type) for field in _SOURCE],
-            schema=_SOURCE,
-        )
+        source = table_of([row]).append_column("op", pa.array([op]))
         fence = _fence(row.region, row.name)
         return commit(
             table,
@@ -138,24 +133,11 @@ class Catalog:
             for name in queues.folders():
                 if name in known:
                     continue
-                if self._took_messages(queues / name):
+                if took_messages(self._engine, queues / name):
                     _log.warning("%s/q/%s has messages, and no row in the catalog: it is kept", self.root, name)
                 else:
                     freed += cleaning.remove_tables(queues / name, kept)
         return freed
-
-    def _took_messages(self, queue: Folder) -> bool:
-        """Whether a queue took messages and was not deleted: then the catalog has lost its row (DUR-7)."""
-        for shard in filter(str.isdigit, queue.folders()):
-            try:
-                log = self._engine.open(f"{queue.uri}/{shard}/messages")
-            except FileNotFoundError:
-                continue
-            except DamagedTable:
-                return True
-            if 0 < (log.transaction(layout.SEND_ID) or 0) < layout.CLOSED:
-                return True
-        return False
 
     def prepare(self, mode: int = 0o700) -> None:
         """Creates the root and its ``queues`` table if they are missing.
@@ -233,19 +215,44 @@ class Catalog:
         if reason is not None:
             raise QueueClientError(reason)
 
-    def rows_of(self, table: Table) -> list[QueueRow]:
-        """The rows of a snapshot; QueueClientError for another layout."""
-        parts = table.read(table.files())
-        # before anything else is read: another layout may lack columns
-        versions = {version for part in parts for version in part["layout_version"].to_pylist()}
-        for version in versions - {layout.LAYOUT_VERSION}:
-            advice = "install a newer one"
-            if version < layout.LAYOUT_VERSION:
-                advice = "empty its queues with the version that made it, and start a new root"
-            raise QueueClientError(
-                f"{self.root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}: {advice}"
-            )
-        return [QueueRow(**row) for part in parts for row in _plain(part)]
+
+def rows_of(table: Table, root: str) -> list[QueueRow]:
+    """The rows of a snapshot of a root's catalog; QueueClientError for another layout."""
+    parts = table.read(table.files())
+    # before anything else is read: another layout may lack columns
+    versions = {version for part in parts for version in part["layout_version"].to_pylist()}
+    for version in versions - {layout.LAYOUT_VERSION}:
+        advice = "install a newer one"
+        if version < layout.LAYOUT_VERSION:
+            advice = "empty its queues with the version that made it, and start a new root"
+        raise QueueClientError(
+            f"{root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}: {advice}"
+        )
+    return [QueueRow(**row) for part in parts for row in _plain(part)]
+
+
+def table_of(rows: Sequence[QueueRow]) -> pa.Table:
+    """Rows as a table of the catalog's schema."""
+    values = list(map(attrs.asdict, rows))
+    columns = [[_cell(row[field.name]) for row in values] for field in layout.QUEUES]
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, layout.QUEUES, strict=True)],
+        schema=layout.QUEUES,
+    )
+
+
+def took_messages(engine: Engine, queue: Folder) -> bool:
+    """Whether a queue took messages and was not deleted: without a row, the catalog has lost it (DUR-7)."""
+    for shard in filter(str.isdigit, queue.folders()):
+        try:
+            log = engine.open(f"{queue.uri}/{shard}/messages")
+        except FileNotFoundError:
+            continue
+        except DamagedTable:
+            return True
+        if 0 < (log.transaction(layout.SEND_ID) or 0) < layout.CLOSED:
+            return True
+    return False
 
 
 def _plain(part: pa.Table) -> list[dict[str, Any]]:

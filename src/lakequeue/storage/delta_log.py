@@ -332,7 +332,7 @@ class Snapshot:
             self.checkpoint_every = int(configuration.get(_CHECKPOINT_INTERVAL, 100))
             if configuration.get("delta.appendOnly", "false").lower() == "true":
                 raise DamagedTable(self._folder.uri, None, "another program set delta.appendOnly")
-        if protocol is not None and (unknown := _unknown_features(protocol)):
+        if protocol is not None and (unknown := unknown_in(protocol)):
             reason = f"another program gave it {', '.join(unknown)}, which lakequeue does not know"
             raise DamagedTable(self._folder.uri, None, reason)
 
@@ -342,7 +342,7 @@ class Snapshot:
         self._files.update((file.path, file) for file in entry.added)
 
 
-def _unknown_features(protocol: Mapping[str, Any]) -> list[str]:
+def unknown_in(protocol: Mapping[str, Any]) -> list[str]:
     """What a protocol asks of readers and writers that this package does not do."""
     reader, writer = protocol["minReaderVersion"], protocol["minWriterVersion"]
     named = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())} - _FEATURES

@@ -176,10 +176,7 @@ class Folder:
         target = self.path(name)
         if new_folder:
             self._make(os.path.dirname(target))
-        draft = self.path(f"{uuid.uuid4().hex}.draft")  # if the process is killed, VACUUM removes it
-        with open(draft, "wb") as file:
-            file.write(data)
-            self._sync_file(file)
+        draft = self._draft(data)
         try:
             os.link(draft, target)
         except FileExistsError:
@@ -188,6 +185,22 @@ class Folder:
             os.unlink(draft)
         self._sync(os.path.dirname(target))
         return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Writes a file, or replaces it, at once: nobody reads a part of it. Its directory exists."""
+        if self.local is None:
+            obstore.put(self._store, self._at(name), data)
+            return
+        os.replace(self._draft(data), self.path(name))
+        self._sync(os.path.dirname(self.path(name)))
+
+    def _draft(self, data: bytes) -> str:
+        """Path of a new local file; if the process is killed, VACUUM removes it."""
+        draft = self.path(f"{uuid.uuid4().hex}.draft")
+        with open(draft, "wb") as file:
+            file.write(data)
+            self._sync_file(file)
+        return draft
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
         """Writes a file that no other process writes; ``data`` is bytes-like, ``new_folder`` as for ``create``."""

@@ -103,13 +103,7 @@ class Ledger:
         fence = {layout.RECEIPTS_ID: epoch - 1}
         ids = {layout.RECEIPTS_ID: epoch}
         if rewrite or self._wants_compaction(machine):
-            files = [
-                run_rows([], [], decision.head),
-                *self._ranges(machine.runs),
-                *self._ranges(machine.history, settled=True),
-            ]
-            parts = {"settled": [False, True]}
-            return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token))
+            return self.rewrite(epoch - 1, decision.head, machine.runs, machine.history)
         source = run_rows(decision.puts, decision.deletes, decision.head, with_op=True)
         puts, deletes = [*decision.puts, *decision.settled_puts], [*decision.deletes, *decision.settled_deletes]
         offsets = [run.first for run in puts] + deletes or [layout.HEAD_OFFSET]
@@ -128,6 +122,13 @@ class Ledger:
             fence,
             lambda token: self.table.merge(source, ["settled", "first_offset"], prune, ids, token),
         )
+
+    def rewrite(self, since: int, head: Head, runs: Sequence[Run], history: Sequence[Run]) -> bool:
+        """Replaces all rows; False: the ledger has another epoch than ``since``, so load again."""
+        files = [run_rows([], [], head), *self._ranges(runs), *self._ranges(history, settled=True)]
+        fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch}
+        parts = {"settled": [False, True]}
+        return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token))
 
     def _ranges(self, runs: Sequence[Run], *, settled: bool = False) -> list[pa.Table]:
         return [
@@ -178,9 +179,9 @@ def check_head(head: Head, end: int, table: str) -> None:
         raise DamagedTable(table, None, f"its head is at offset {head.head_offset}, and the log ends at {end}")
 
 
-def create_ledger(engine: Engine, path: str, head: Head) -> None:
-    """Creates ``receipts`` of a shard with its head row."""
-    rows = run_rows([], [], head)
+def create_ledger(engine: Engine, path: str, head: Head, runs: Sequence[Run] = ()) -> None:
+    """Creates ``receipts`` of a shard with its head row, and the runs that it has from the beginning."""
+    rows = run_rows(runs, [], head)
     engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES, rows)
 
 

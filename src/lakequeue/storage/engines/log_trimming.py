@@ -45,15 +45,17 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
     if base is None:
         return Freed()
     # oldest first: while an entry is there, none that follows it was removed
-    old = sorted(
-        (int(match[1]), file.name)
-        for file in table.files(LOG)
-        if (match := _LOG_FILE.match(file.name.rpartition("/")[2])) and int(match[1]) < base
-    )
+    old = sorted((number, file.name) for file in table.files(LOG) if 0 <= (number := version_of(file.name)) < base)
     if not old:
         return Freed()
     with committing(table.uri, exclusive=True, patience=patience):
         return table.remove(name for _, name in old)
+
+
+def version_of(name: str) -> int:
+    """The version to which a file of a log belongs; -1 if to none."""
+    match = _LOG_FILE.match(name.rpartition("/")[2])
+    return int(match[1]) if match else -1
 
 
 def _holds(table: Folder, version: int) -> bool:

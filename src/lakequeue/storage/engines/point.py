@@ -152,6 +152,13 @@ class PointTable:
         added = [self._write_file(each) for each in rows]
         self._create_entry("WRITE", added, removed, transactions, token, partition, rebased=True)
 
+    def exchange(
+        self, removed: Sequence[LiveFile], rows: Iterable[pa.Table], transactions: Mapping[str, int], token: str
+    ) -> None:
+        """Replaces files by others, a table of ``rows`` each; any other commit since the snapshot refuses it."""
+        added = [self._write_file(each) for each in rows]
+        self._create_entry("WRITE", added, removed, transactions, token)
+
     def merge(
         self,
         source: pa.Table,

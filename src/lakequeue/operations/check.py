@@ -1,0 +1,103 @@
+"""Checking a root: every file that its tables name, read as it lies there; nothing is changed (DUR-30)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from lakequeue.errors import QueueDoesNotExist
+from lakequeue.model.damage import Finding
+from lakequeue.model.names import name_hash
+from lakequeue.runtime.root import Root
+from lakequeue.storage import layout
+from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
+from lakequeue.storage.inspection.environment import lock_problem, space_problems
+from lakequeue.storage.inspection.found_log import read_log
+from lakequeue.storage.inspection.shards import find_shard, log_findings, shard_findings
+from lakequeue.storage.stores import Store
+
+LOOKS = 3
+"""Looks at a table that is in use: only what each of them finds is told."""
+
+
+def check(root: Root, name: str | None = None) -> list[Finding]:
+    """Everything that is wrong with a root or one of its queues, see ``LakeQueue.check``."""
+    with root.storage_errors():
+        store = root.engine.store
+        catalog = find_catalog(store, root.path)
+        rows = chosen(root, catalog, name)
+        found = [*_repeated(lambda: _catalog_findings(store, root, name))]
+        for row in rows:
+            found += _queue_findings(store, root, row)
+        found += [
+            Finding(None, None, root.path, None, problem, "nothing; make room", damage=False)
+            for problem in space_problems(root.path)
+        ]
+        return found
+
+
+def chosen(root: Root, catalog: FoundCatalog, name: str | None) -> list[QueueRow]:
+    """The living queues that are meant, by name; without a name, those of all regions.
+
+    Raises:
+        QueueDoesNotExist: neither the catalog nor a directory has one of this name.
+    """
+    living = sorted(
+        (row for row in catalog.rows if row.deleted_at is None), key=lambda row: (row.region, row.name)
+    )
+    if name is None:
+        return sorted(living, key=lambda row: (row.region, row.name))
+    found = [row for row in living if (row.region, row.name) == (root.region, name)]
+    hashed = name_hash(root.region, name)
+    if not found and not catalog.problem and not any(key.startswith(hashed) for key in catalog.unlisted):
+        raise QueueDoesNotExist()
+    return found
+
+
+def _queue_findings(store: Store, root: Root, row: QueueRow) -> Iterator[Finding]:
+    for shard in range(row.shards):
+        yield from _repeated(
+            lambda shard=shard: shard_findings(  # type: ignore[misc]
+                find_shard(store, root.path, row.key, shard), row.name, row.region, root.now()
+            )
+        )
+        for path in (layout.messages_path, layout.receipts_path):
+            table = path(root.path, row.key, shard)
+            if (problem := lock_problem(table)) is not None:
+                repair = "waits for the lock; continue that process, or end it"
+                yield Finding(row.name, row.region, table, None, problem, repair, damage=False)
+
+
+def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Finding]:
+    catalog = find_catalog(store, root.path)
+    if catalog.problem is not None:
+        yield Finding(None, None, catalog.path, None, catalog.problem, "goes back to its newest readable version")
+    paths = [catalog.path] if name is not None else [catalog.path, layout.stats_path(root.path)]
+    for path in paths:
+        try:
+            log = read_log(store.folder(path))
+        except FileNotFoundError:
+            continue  # there is no table of statistics before the first compaction
+        for file, problem, repair in log_findings(log):
+            yield Finding(None, None, path, file, problem, repair)
+        newest = log.newest()
+        for error in newest.broken() if newest is not None and path != catalog.path else ():
+            yield Finding(None, None, path, error.file, error.reason, "is left out of the statistics")
+    for key in catalog.unlisted:
+        if name is None or key.startswith(name_hash(root.region, name)):
+            repair = "lakequeue repair NAME, with the name of the queue, lists it again"
+            path = layout.tables_path(root.path, key)
+            yield Finding(None, None, path, None, "has messages, and no row in the catalog", repair)
+
+
+def _repeated(look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """What several looks agree on: between two files that one look reads, others may have removed some."""
+    found = list(look())
+    for _ in range(LOOKS - 1):
+        if not found:
+            break
+        again = {attrs.astuple(each) for each in look()}
+        found = [each for each in found if attrs.astuple(each) in again]
+    return found

@@ -1,0 +1,1 @@
+"""Reading tables that may be damaged; nothing here writes."""

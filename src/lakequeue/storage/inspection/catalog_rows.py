@@ -1,0 +1,65 @@
+"""The catalog as it lies there, against the directories of queues."""
+
+from __future__ import annotations
+
+import os
+from typing import cast
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import DamagedTable, QueueClientError
+from lakequeue.storage import layout
+from lakequeue.storage.catalog import QueueRow, rows_of, took_messages
+from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.inspection.found_log import FoundLog, read_log
+from lakequeue.storage.roots import local_path
+from lakequeue.storage.stores import Store
+
+
+@attrs.frozen
+class FoundCatalog:
+    """The newest rows that can be read."""
+
+    path: str
+    log: FoundLog
+    rows: list[QueueRow]
+    problem: str | None
+    """Why they are not the newest; None if they are."""
+    unlisted: list[str]
+    """Keys of queues that took messages, and of which there is no row."""
+
+
+def find_catalog(store: Store, root: str) -> FoundCatalog:
+    """Reads the catalog.
+
+    Raises:
+        QueueClientError: there is none, or it has another layout.
+    """
+    path = layout.queues_path(root)
+    try:
+        log = read_log(store.folder(path))
+    except FileNotFoundError as error:
+        local = local_path(root)
+        what = "holds no queues" if local is None or os.path.isdir(local) else "does not exist"
+        raise QueueClientError(f"{root} {what}; creating a queue makes it a root") from error
+    problem = None
+    if log.newest_sound != log.last:
+        problem = "its log cannot be read to its end"
+    for state in log.sound():
+        try:
+            rows = rows_of(cast(Table, state), root)
+            break
+        except DamagedTable as error:
+            problem = problem or f"{error.file} {error.reason}"
+        except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
+            problem = problem or f"its rows cannot be read: {str(error).splitlines()[0]}"
+    else:
+        return FoundCatalog(path, log, [], problem or "nothing in it can be read", [])
+    return FoundCatalog(path, log, rows, problem, _unlisted(store, root, {row.key for row in rows}))
+
+
+def _unlisted(store: Store, root: str, keys: set[str]) -> list[str]:
+    engine, queues = PointEngine(store), store.folder(f"{root}/q")
+    return [key for key in queues.folders() if key not in keys and took_messages(engine, queues / key)]

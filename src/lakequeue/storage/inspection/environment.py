@@ -1,0 +1,64 @@
+"""What surrounds the tables of a local root: locks that others hold, and free space."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+from lakequeue.storage.engines.locks import LockHeld, committing
+from lakequeue.storage.roots import local_path
+
+LOCK_PATIENCE = 1.0
+"""Seconds for which a check waits for a lock; a commit holds one for milliseconds."""
+FREE_BYTES, FREE_FILES = 256 * 2**20, 10_000
+"""Free space, and free places for files, below which a check warns."""
+
+
+def lock_problem(table: str) -> str | None:
+    """Why a local table cannot be locked; None if it can, or needs no lock."""
+    local = local_path(table)
+    if local is None or not os.path.isdir(local):
+        return None
+    try:
+        with committing(table, exclusive=True, patience=LOCK_PATIENCE):
+            return None
+    except LockHeld:
+        holders = " and ".join(_holders(os.path.join(local, "_commit.lock")))
+        return f"is locked for more than {LOCK_PATIENCE:g} s{f' by {holders}' if holders else ''}"
+    except OSError as error:
+        return f"cannot be locked: {error}"
+
+
+def space_problems(path: str) -> Iterator[str]:
+    """What is short on the file system of a local path."""
+    local = local_path(path)
+    if local is None or not os.path.isdir(local):
+        return
+    free, status = shutil.disk_usage(local).free, os.statvfs(local)
+    if free < FREE_BYTES:
+        yield f"only {free // 2**20} MiB are free on its file system"
+    if status.f_files > 0 and status.f_favail < FREE_FILES:
+        yield f"its file system has room for only {status.f_favail:,} more files"
+
+
+def _holders(path: str) -> list[str]:
+    """The processes that hold a file's lock, where the system tells them."""
+    try:
+        inode = str(os.stat(path).st_ino)
+        with open("/proc/locks", encoding="ascii") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return []
+    # "1: POSIX ADVISORY WRITE 4711 08:01:123456 0 EOF"; a waiting one has "->" as its second word
+    found = {line[4] for line in lines if line[1] != "->" and line[5].endswith(f":{inode}") and line[4] != "-1"}
+    return [f"process {pid}{_stopped(pid)}" for pid in sorted(found)]
+
+
+def _stopped(pid: str) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+    return ", which is stopped" if state in "Tt" else ""

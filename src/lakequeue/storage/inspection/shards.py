@@ -1,0 +1,177 @@
+"""One shard as it lies there: both logs, the rows of the ledger, and what the files of the log hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from lakequeue.errors import DamagedTable
+from lakequeue.model.clock import from_micros
+from lakequeue.model.damage import Finding
+from lakequeue.storage import layout
+from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.inspection.found_log import FoundLog, State, obstacles, read_log
+from lakequeue.storage.inspection.ledger_rows import LedgerRows, read_ledger
+from lakequeue.storage.inspection.message_files import (
+    FoundFile,
+    Range,
+    find_files,
+    kept_files,
+    missing_ranges,
+    ranges,
+    shown,
+)
+from lakequeue.storage.inspection.unnamed_files import rejoined
+from lakequeue.storage.stores import Store
+
+CLOCK_AHEAD = 60 * 1_000_000
+"""Microseconds by which a shard's time may be ahead of this machine's before it is told."""
+
+
+@attrs.frozen
+class FoundShard:
+    """What was found of a shard; a table without a log is None."""
+
+    messages_path: str
+    receipts_path: str
+    messages: FoundLog | None
+    receipts: FoundLog | None
+    state: State | None
+    """The newest of ``messages``."""
+    ledger: LedgerRows | None
+    ledger_problem: DamagedTable | None
+    files: list[FoundFile]
+
+    @property
+    def intact_log(self) -> bool:
+        """Whether all entries of ``messages`` that matter can be read."""
+        return self.messages is not None and self.messages.newest_sound == self.messages.last
+
+    @property
+    def send_end(self) -> int:
+        """End offset of the log, as its entries say."""
+        return 0 if self.state is None else layout.end_of(self.state.transaction(layout.SEND_ID))
+
+    def low(self, ledger: LedgerRows | None) -> int:
+        """The offset from which on every message must be in the log; ``ledger`` is the newest that is known."""
+        kept = kept_files(self.files)
+        begin = kept[0].first if kept else self.send_end
+        # an older ledger has a lower floor: what was dropped since was settled before
+        exact = ledger is not None and (self.ledger is ledger or not self.intact_log)
+        return min(begin, ledger.head.floor_offset) if ledger is not None and exact else begin
+
+    def end(self, ledger: LedgerRows | None) -> int:
+        """The offset after the last message that was ever given one, as far as it is known."""
+        held = [int(each.offsets.max()) + 1 for each in self.files if len(each.offsets)]
+        return max(self.send_end, ledger.head.head_offset if ledger else 0, *held, 0)
+
+    def missing(self, ledger: LedgerRows | None) -> list[Range]:
+        """Offsets that no sound file holds."""
+        present = [(each.first, each.last) for each in kept_files(self.files)]
+        return missing_ranges(present, self.low(ledger), self.end(ledger))
+
+    def gone(self, ledger: LedgerRows | None) -> list[Range]:
+        """Those of them that no other file holds either."""
+        kept = {each.file.path for each in kept_files(self.files)}
+        others = [each.offsets for each in self.files if each.file.path not in kept]
+        there = ranges(np.unique(np.concatenate([*others, np.array([], np.int64)])))
+        return [
+            part
+            for first, last in self.missing(ledger)
+            for part in missing_ranges([each for each in there if each[1] >= first], first, last + 1)
+        ]
+
+
+def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
+    """Reads all of a shard but bodies; the ledger first, so that the log is at least as new."""
+    paths = layout.messages_path(root, key, shard), layout.receipts_path(root, key, shard)
+    receipts = _read(store, paths[1])
+    ledger, problem, newest = None, None, None if receipts is None else receipts.newest()
+    if newest is not None:
+        try:
+            ledger = read_ledger(newest)
+        except DamagedTable as error:
+            problem = error
+    if receipts is not None and receipts.newest_sound != receipts.last:
+        ledger = None  # it is not what was committed
+    messages = _read(store, paths[0])
+    state = None if messages is None else messages.newest()
+    files = [] if state is None else find_files(state.folder, state.files())
+    found = FoundShard(*paths, messages, receipts, state, ledger, problem, files)
+    missing = found.missing(ledger)
+    if messages is None or state is None or not (messages.unreadable or (missing and messages.is_being_mended)):
+        return found
+    clock = state.transaction(layout.CLOCK_ID) or 0
+    more = rejoined(messages, kept_files(files), missing, found.send_end, clock)
+    return attrs.evolve(found, files=[*files, *more])
+
+
+def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iterator[Finding]:
+    """What is wrong with a shard, and what a repair does about it."""
+
+    def finding(table: str, file: str | None, problem: str, repair: str, damage: bool = True) -> Finding:
+        return Finding(queue, region, table, file, problem, repair, damage)
+
+    for path, log in ((found.messages_path, found.messages), (found.receipts_path, found.receipts)):
+        if log is None:
+            yield finding(path, None, "is missing", _RESTORE if path == found.messages_path else _REBUILD)
+        else:
+            for file, problem, repair in log_findings(log):
+                yield finding(path, file, problem, repair)
+    if found.ledger_problem is not None:
+        error = found.ledger_problem
+        yield finding(error.table, error.file, error.reason, _REBUILD)
+    for each in found.files:
+        if each.problem is not None and each.named:
+            repair = "its messages are written anew in order" if len(each.offsets) else "its messages are lost"
+            yield finding(found.messages_path, each.file.name, each.problem, repair)
+    if found.state is None:
+        return
+    ledger = found.ledger
+    if gone := found.gone(ledger):
+        problem = f"the log has no message at {shown(gone)}"
+        yield finding(found.messages_path, None, problem, "what was not deleted yet is reported as lost")
+    end = found.end(ledger)
+    if found.send_end != end:
+        problem = f"messages were given offsets up to {end - 1}, and the log says that it ends at {found.send_end}"
+        yield finding(found.messages_path, None, problem, f"the next message gets offset {end}")
+    committed = ledger.head.committed_at if ledger is not None else 0
+    for path, instant in (
+        (found.messages_path, found.state.transaction(layout.CLOCK_ID) or 0),
+        (found.receipts_path, committed),
+    ):
+        if instant > now + CLOCK_AHEAD:
+            problem = f"was committed at {from_micros(instant)}, which is yet to come: its time stands until then"
+            yield finding(path, None, problem, "set this machine's clock, or wait", damage=False)
+
+
+_REBUILD = "goes back to its newest readable version, or to none; what was received since then comes again"
+_RESTORE = "nothing; restore it from a copy"
+
+
+def log_findings(log: FoundLog) -> Iterator[tuple[str | None, str, str]]:
+    """What is wrong with a table's log, and what a repair does: file, problem, repair."""
+    needed = set(map(entry_name, log.unreadable))
+    for file, problem in sorted(log.problems.items()):
+        if log.start is None:
+            repair = "nothing can be read without it"
+        elif "checkpoint" in file:
+            repair = "is moved aside, and another written"
+        elif file in needed:
+            repair = "is moved aside; what it changed is found in other files where possible"
+        else:
+            repair = "is moved aside with what is older; a checkpoint has what it said"
+        yield file, problem, repair
+    newest = log.newest()
+    if newest is not None and (found := obstacles(newest)):
+        problem = f"another program gave it {', '.join(found)}, which lakequeue does not know"
+        yield None, problem, "is taken back"
+
+
+def _read(store: Store, path: str) -> FoundLog | None:
+    try:
+        return read_log(store.folder(path))
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,182 @@
+"""Files of messages that no readable entry names: those of a torn entry are complete, for they came before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from lakequeue.errors import DamagedTable
+from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.storage.delta_log import LOG, LiveFile
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.inspection.found_log import FoundLog
+from lakequeue.storage.inspection.message_files import FoundFile, Range
+from lakequeue.storage.messages.read import Integers
+
+IDS = 10_000
+"""Lost messages whose ids are looked for."""
+
+
+@attrs.frozen
+class _Candidate:
+    name: str
+    size: int
+    positions: Integers = attrs.field(eq=False)
+    sent_at: Integers = attrs.field(eq=False)
+    ids: frozenset[str]
+
+    def at(self, base: int, opened_at: int) -> FoundFile:
+        partition = {"base_offset": base, "opened_at": from_micros(opened_at)}
+        file = LiveFile(self.name, self.size, len(self.positions), partition, {}, {}, {})
+        return FoundFile(file, self.positions + base, "is named by no entry", named=False)
+
+
+def rejoined(
+    log: FoundLog, kept: Sequence[FoundFile], missing: Sequence[Range], end: int, clock: int
+) -> list[FoundFile]:
+    """Unnamed files that fit where messages are missing, and at the end of the log.
+
+    One fits if its positions go on where the file before it ends, in the same segment or in a new one, if it was
+    sent between its neighbours, and if no other file does: appends that lost a race leave such files, too. What
+    they hold was appended again, so its ids are in the log.
+
+    Args:
+        log: the log, of which entries are unreadable.
+        kept: its sound files.
+        missing: offsets that they lack.
+        end: where an empty log ends.
+        clock: the last send that the log knows.
+    """
+    end = max((each.last + 1 for each in kept), default=end)
+    places: list[tuple[int, int | None]] = [*(each for each in missing if each[1] < end), (end, None)]
+    since = min(_since(log.folder, kept, first, clock) for first, _ in places)
+    candidates = [each for each in _candidates(log) if since <= each.sent_at[0]]
+    known = _ids_since(log.folder, kept, since) if candidates else set()
+    candidates = [each for each in candidates if known.isdisjoint(each.ids)]
+    # what was written again with more, or as it was
+    candidates = [
+        each
+        for number, each in enumerate(candidates)
+        if not any(each.ids <= later.ids for later in candidates[number + 1 :])
+    ]
+    found: list[FoundFile] = []
+    for first, last in places:
+        while (fitting := _fitting(log.folder, candidates, [*kept, *found], first, last, clock)) is not None:
+            candidate, file = fitting
+            candidates.remove(candidate)
+            found.append(file)
+            first = file.last + 1
+    return found
+
+
+def _fitting(
+    folder: Folder,
+    candidates: Sequence[_Candidate],
+    files: Sequence[FoundFile],
+    first: int,
+    last: int | None,
+    clock: int,
+) -> tuple[_Candidate, FoundFile] | None:
+    """The one candidate that fits from an offset on; None if there is none, or several."""
+    before = max((each for each in files if each.last < first), key=_last, default=None)
+    after = min((each for each in files if each.first > first), key=_last, default=None)
+    since = _since(folder, files, first, clock)
+    until = None if after is None else _sent(folder, after)[0]
+    found = [
+        (each, each.at(*segment))
+        for each in candidates
+        if (segment := _segment(each, before, first)) is not None
+        and since <= each.sent_at[0]
+        and (until is None or each.sent_at[-1] <= until)
+        and (last is None or first + len(each.positions) - 1 <= last)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def ids_of(log: FoundLog, gone: Sequence[Range]) -> dict[int, str]:
+    """Ids of lost messages, from older files that still exist; by offset."""
+    wanted = {offset for first, last in gone for offset in range(first, min(last, first + IDS) + 1)}
+    older = {file.path: file for entry in log.entries.values() for file in entry.added}
+    older |= {path: file for each in log.checkpoints.values() for path, file in each.files.items()}
+    ids: dict[int, str] = {}
+    for file in older.values():
+        base = int(file.partition.get("base_offset") or 0)
+        low, high = file.minimum.get("position", 0), file.maximum.get("position", -1)
+        if wanted.isdisjoint(range(base + low, base + high + 1)):
+            continue
+        try:
+            with log.folder.parquet(file.name, file.size) as parquet:
+                rows = parquet.read(["position", "message_id"], use_threads=False)
+        except (FileNotFoundError, DamagedTable):
+            continue
+        for position, message_id in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            if base + position in wanted and message_id is not None:
+                ids[base + position] = message_id
+    return dict(sorted(ids.items()))
+
+
+def _candidates(log: FoundLog) -> Iterator[_Candidate]:
+    """The unnamed files, oldest first; files of bulk sends wait for a commit of their own."""
+    named = {
+        path for entry in log.entries.values() for path in (*entry.removed, *(file.path for file in entry.added))
+    }
+    named |= {path for each in log.checkpoints.values() for path in each.files}
+    for each in sorted(log.folder.files(), key=lambda each: each.modified):
+        if each.name.startswith((LOG, "_", "bulk/")) or not each.name.endswith(".parquet") or each.name in named:
+            continue
+        try:
+            with log.folder.parquet(each.name, each.size) as parquet:
+                rows = parquet.read(["position", "sent_at", "message_id"], use_threads=False)
+        except (FileNotFoundError, DamagedTable):
+            continue
+        if not len(rows) or any(column.null_count for column in rows.columns):
+            continue
+        positions = rows["position"].to_numpy()
+        if np.array_equal(positions, np.arange(positions[0], positions[0] + len(rows))):
+            sent = rows["sent_at"].cast("int64").to_numpy()
+            yield _Candidate(each.name, each.size, positions, sent, frozenset(rows["message_id"].to_pylist()))
+
+
+def _segment(candidate: _Candidate, before: FoundFile | None, first: int) -> tuple[int, int] | None:
+    """The segment of which a file is the part from an offset on; None if there is none."""
+    if candidate.positions[0] == 0:
+        return first, int(candidate.sent_at[0])
+    if before is not None and before.file.partition["base_offset"] + candidate.positions[0] == first:
+        return before.file.partition["base_offset"], to_micros(before.file.partition["opened_at"])
+    return None
+
+
+def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[str]:
+    """Ids of the messages of the log that were sent at or after an instant, and some more."""
+    found: set[str] = set()
+    following = None
+    for each in reversed(files):  # nothing in a segment was sent after the next was opened
+        if following is not None and each.file.partition["base_offset"] != following[0] and following[1] < since:
+            break
+        with folder.parquet(each.file.name, each.file.size) as parquet:
+            found.update(parquet.read(["message_id"], use_threads=False)["message_id"].to_pylist())
+        following = each.file.partition["base_offset"], to_micros(each.file.partition["opened_at"])
+    return found
+
+
+def _since(folder: Folder, files: Sequence[FoundFile], first: int, clock: int) -> int:
+    """When the message before an offset was sent; if there is none, the earliest instant for that offset."""
+    before = max((each for each in files if each.last < first), key=_last, default=None)
+    if before is not None:
+        return _sent(folder, before)[1]
+    return 0 if files else clock
+
+
+def _sent(folder: Folder, found: FoundFile) -> tuple[int, int]:
+    """When the first and the last message of a file were sent."""
+    with folder.parquet(found.file.name, found.file.size) as parquet:
+        column = parquet.read(["sent_at"], use_threads=False)["sent_at"].cast("int64")
+    opened = to_micros(found.file.partition["opened_at"])
+    first, last = column[0].as_py(), column[-1].as_py()
+    return opened if first is None else first, opened if last is None else last
+
+
+def _last(found: FoundFile) -> int:
+    return found.last

@@ -1,0 +1,112 @@
+"""Mending the ledger of a shard: what is lost counts as deleted; rows that cannot be read are older ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from lakequeue.shard.runmap import RunMap
+from lakequeue.shard.runs import Head, Run
+from lakequeue.shard.spans import joined
+from lakequeue.storage import layout
+from lakequeue.storage.delta_log import LOG
+from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.inspection.ledger_rows import LedgerRows
+from lakequeue.storage.inspection.message_files import Range, missing_ranges
+from lakequeue.storage.inspection.shards import FoundShard
+from lakequeue.storage.ledger import Ledger, create_ledger
+from lakequeue.storage.repair.steps import Step, done, moved_aside
+
+
+@attrs.frozen
+class MendedLedger:
+    """The rows that a ledger gets."""
+
+    head: Head
+    runs: list[Run]
+    history: list[Run]
+    lost: list[Range]
+    """Messages that were not deleted, and are no longer in the log."""
+    changed: bool
+
+
+def mended(
+    found: FoundShard,
+    base: LedgerRows,
+    gone: Sequence[Range],
+    low: int,
+) -> MendedLedger:
+    """The rows after messages were lost; what lies below ``low`` was settled and dropped since ``base``."""
+    runs, history, head = RunMap(base.runs), RunMap(base.history), base.head
+    before = max(head.head_offset, low)
+    for each in (runs, history):
+        each.cut(0, low - 1)
+    lost: list[Range] = []
+    end = max([before, *(last + 1 for _, last in gone)])
+    if end > before:  # fresh messages before the last lost one become runs: a head cannot jump over them
+        for run in _fresh(found, missing_ranges(gone, before, end)):
+            runs.put(run)
+    for first, last in gone:
+        lost += [(run.first, run.last) for run in runs.pieces(first, last)]
+        if last >= before:
+            lost.append((max(first, before), last))
+        runs.cut(first, last)
+        history.cut(first, last)
+    rows, settled = list(runs), list(history)
+    floor = min([end, *(run.first for run in (*rows[:1], *settled[:1]))])
+    changed = (rows, settled, end) != (base.runs, base.history, head.head_offset)
+    head = attrs.evolve(head, head_offset=end, floor_offset=floor)
+    return MendedLedger(head, rows, settled, joined(lost), changed)
+
+
+def ledger_steps(engine: PointEngine, found: FoundShard, rows: MendedLedger, why: str) -> list[Step]:
+    """The commit that writes the rows; a log of which nothing can be read is moved aside before."""
+    log = found.receipts
+    if log is not None and log.start is not None:
+        version = log.last
+
+        def apply() -> None:
+            table = engine.open(found.receipts_path)
+            done(table.version == version, table.path)
+            ledger = Ledger(table)
+            done(ledger.rewrite(ledger.epoch, rows.head, rows.runs, rows.history), table.path)
+
+        return [Step(f"writes the ledger anew: {why}", apply)]
+    folder = engine.store.folder(found.receipts_path)
+    head = attrs.evolve(rows.head, epoch=0)  # that of a new table
+    return [
+        *(moved_aside(folder, file.name, "belongs to a log without a beginning") for file in folder.files(LOG)),
+        Step(f"makes a new ledger: {why}", lambda: create_ledger(engine, found.receipts_path, head, rows.runs)),
+    ]
+
+
+def new_ledger(attributes: Mapping[str, str], version: int, low: int, send_version: int, now: int) -> LedgerRows:
+    """The rows of a ledger that knows of no receive."""
+    head = Head(
+        head_offset=low,
+        floor_offset=low,
+        closed=send_version >= layout.CLOSED,
+        committed_at=now,
+        attributes=dict(attributes),
+        attributes_version=version,
+    )
+    return LedgerRows(0, head, [], [])
+
+
+def _fresh(found: FoundShard, spans: Sequence[Range]) -> list[Run]:
+    """Runs of messages that were never received; dead letters keep their receive count (DLQ-4)."""
+    runs = RunMap([Run(*span) for span in spans])
+    for each in found.files:
+        if not len(each.offsets) or each.file.nulls.get("source_receive_count") == each.file.rows:
+            continue
+        assert found.state is not None
+        folder = found.state.folder
+        with folder.parquet(each.file.name, folder.size(each.file.name)) as parquet:
+            counts = parquet.read(["source_receive_count"], use_threads=False)["source_receive_count"]
+        counted = np.array(counts.fill_null(0).to_numpy())
+        for offset, count in zip(each.offsets[counted > 0].tolist(), counted[counted > 0].tolist(), strict=True):
+            if runs.at(offset) is not None:
+                runs.put(Run(offset, offset, receive_count=count))
+    return list(runs)

@@ -1,0 +1,105 @@
+"""Making a log readable again: what cannot be read is replaced by entries that change nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from lakequeue.storage.delta_log import LOG, Checkpoint, Entry, checkpoint_name, entry_name
+from lakequeue.storage.engines import entries
+from lakequeue.storage.engines.log_trimming import version_of
+from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.inspection.found_log import REPAIRED, FoundLog, State, obstacles
+from lakequeue.storage.repair.steps import Step, moved_aside, replaced
+
+
+@attrs.frozen
+class Undone:
+    """A log as it is without what another program told it of features."""
+
+    log: FoundLog
+    versions: list[int]
+    """Entries from which a repair takes features and properties."""
+    checkpoints: list[int]
+    """Checkpoints that have them, too."""
+
+
+def without_features(log: FoundLog) -> Undone:
+    """The log without features and properties that lakequeue does not know."""
+    versions = sorted(version for version, entry in log.entries.items() if version and _has_features(log, entry))
+    there = sorted(version for version, each in log.checkpoints.items() if _has_features(log, each))
+    entries_ = {
+        version: attrs.evolve(entry, metadata=None, protocol=None) if version in versions else entry
+        for version, entry in log.entries.items()
+    }
+    checkpoints = {version: each for version, each in log.checkpoints.items() if version not in there}
+    return Undone(attrs.evolve(log, entries=entries_, checkpoints=checkpoints), versions, there)
+
+
+def has_deleted_rows(undone: Undone) -> bool:
+    """Whether another program deleted rows by deletion vectors: without that feature they would come back."""
+    log, since = undone.log, min(undone.versions, default=undone.log.last + 1)
+    entries = (log.folder.read(entry_name(version)) for version in log.entries if version >= since)
+    if any(b'"deletionVector":{' in data.replace(b" ", b"") for data in entries):
+        return True
+    for name in map(checkpoint_name, undone.checkpoints):
+        with log.folder.parquet(name, log.folder.size(name)) as parquet:
+            added = parquet.read(["add"], use_threads=False)["add"].drop_null().to_pylist()
+        if any(each.get("deletionVector") for each in added):
+            return True
+    return False
+
+
+def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[Step]:
+    """The steps after which a log can be read to its end.
+
+    Args:
+        undone: the log; it has a start.
+        barrier: application ids of the entries that replace unreadable ones. They keep others from committing on a
+            table whose content is mended by a later step.
+    """
+    log, folder = undone.log, undone.log.folder
+    for version in undone.versions:
+        data = _without_settings(folder.read(entry_name(version)))
+        yield replaced(folder, entry_name(version), data, "has features of another program")
+    for version in undone.checkpoints:
+        yield moved_aside(folder, checkpoint_name(version), "has features of another program")
+    bad = [(file, problem) for file, problem in sorted(log.problems.items()) if "checkpoint" in file]
+    for file, problem in bad:
+        yield moved_aside(folder, file, problem)
+    if bad or undone.checkpoints:
+        yield moved_aside(folder, f"{LOG}/_last_checkpoint", "names a checkpoint that is moved aside")
+    start, needed = log.start, log.unreadable
+    assert start is not None
+    blank = entries.entry("REPAIR", [], [], barrier, REPAIRED)
+    # the first one last: until then nobody reads what follows
+    for version in reversed(needed):
+        yield replaced(folder, entry_name(version), blank, log.problems.get(entry_name(version), "is missing"))
+    old = [version for version in range(start) if entry_name(version) in log.problems]
+    if old:
+        yield Step(f"moves what is older than version {old[-1] + 1} aside", lambda: _move_older(folder, old[-1]))
+
+
+def checkpoint_step(engine: PointEngine, path: str) -> Step:
+    return Step("writes a checkpoint", lambda: engine.open(path).checkpoint())
+
+
+def _move_older(folder: Folder, last: int) -> None:
+    for version, name in sorted((version_of(file.name), file.name) for file in folder.files(LOG)):
+        if 0 <= version <= last:
+            moved_aside(folder, name, "").apply()
+
+
+def _has_features(log: FoundLog, found: Entry | Checkpoint) -> bool:
+    return bool(obstacles(State(log.folder, 0, {}, {}, found.metadata or {}, found.protocol or {})))
+
+
+def _without_settings(data: bytes) -> bytes:
+    actions = [json.loads(line) for line in data.splitlines()]
+    kept = [action for action in actions if not {"protocol", "metaData"} & action.keys()]
+    return "".join(f"{json.dumps(action)}\n" for action in kept).encode() or entries.entry(
+        "REPAIR", [], [], {}, REPAIRED
+    )

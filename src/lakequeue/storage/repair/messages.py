@@ -1,0 +1,152 @@
+"""Mending the log of a shard: rows in order again, and rows without a message where one is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.model.clock import to_micros
+from lakequeue.storage import layout
+from lakequeue.storage.delta_log import LiveFile
+from lakequeue.storage.engines.commit import commit
+from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.inspection.message_files import FoundFile, Range, kept_files, shown
+from lakequeue.storage.inspection.shards import FoundShard
+from lakequeue.storage.messages.merge_segments import CUT_ROWS
+from lakequeue.storage.messages.read import Integers, stretches
+from lakequeue.storage.repair.steps import Step, done
+
+_COLUMNS = [name for name in layout.MESSAGES.names if name not in layout.MESSAGE_PARTITIONS]
+_FILE = pa.schema([layout.MESSAGES.field(name) for name in _COLUMNS])
+
+
+@attrs.frozen
+class Segment:
+    """The segment to which a message belongs, and the instant of the last send before it."""
+
+    base: int
+    opened_at: int
+    sent_at: int
+
+
+def log_step(engine: PointEngine, found: FoundShard, missing: Sequence[Range], end: int) -> Step | None:
+    """The commit after which the log holds every offset once; None if it does.
+
+    Offsets whose message is lost get a row without one, which the ledger knows as deleted: a reader finds the row
+    of an offset by its number in the file.
+    """
+    assert found.state is not None and found.messages is not None
+    kept, version = kept_files(found.files), found.messages.last
+    replaced = [each for each in found.files if each not in kept]
+    if not missing and not replaced and found.send_end == end:
+        return None
+
+    def apply() -> None:
+        table = engine.open(found.messages_path)
+        done(table.version == version, table.path)
+        number, send = table.transaction(layout.FILES_ID) or 0, table.transaction(layout.SEND_ID) or 0
+        fence = {layout.FILES_ID: number, layout.SEND_ID: send}
+        ids = {layout.FILES_ID: number + 1, layout.SEND_ID: send - layout.end_of(send) + end}
+        # unnamed ones, too: another process may have read the entry that named them
+        removed = [each.file for each in replaced]
+        known = _known(table.folder, replaced)
+        ids[layout.CLOCK_ID] = clock = max([table.transaction(layout.CLOCK_ID) or 0, *known.sent_at])
+
+        def attempt(token: str) -> None:
+            table.exchange(removed, _rows(table.folder, kept, known, missing, clock), ids, token)
+
+        done(commit(table, fence, attempt), table.path)
+
+    what = shown(missing) if missing else f"the end, {end},"
+    taken = ", ".join(each.file.name for each in replaced)
+    return Step(f"writes {what} of the log anew{f'; it replaces {taken}' if taken else ''}", apply)
+
+
+@attrs.frozen
+class _Known:
+    """What the files that are replaced hold, by offset."""
+
+    offsets: Integers
+    rows: pa.Table
+    """In the order of the files."""
+    row: Integers
+    """The number of each offset's row."""
+    base: Integers
+    opened_at: Integers
+    sent_at: Integers
+
+
+def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
+    tables, columns = [_FILE.empty_table()], [np.empty((4, 0), np.int64)]
+    for each in reversed(files):  # of two rows of an offset, the one that was written last
+        if len(each.offsets):
+            with folder.parquet(each.file.name, folder.size(each.file.name)) as parquet:
+                tables.append(parquet.read(_COLUMNS, use_threads=False).select(_COLUMNS).cast(_FILE))
+            opened_at = to_micros(each.file.partition["opened_at"])
+            sent = pc.fill_null(tables[-1]["sent_at"].cast(pa.int64()), opened_at).to_numpy()
+            count = len(each.offsets)
+            columns.append(
+                np.array([each.offsets, np.full(count, _base(each.file)), np.full(count, opened_at), sent])
+            )
+    offsets, base, opened_at, sent_at = np.concatenate(columns, axis=1)
+    found, row = np.unique(offsets, return_index=True)
+    return _Known(found, pa.concat_tables(tables), row, base[row], opened_at[row], sent_at[row])
+
+
+def _rows(
+    folder: Folder, kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], clock: int
+) -> Iterator[pa.Table]:
+    """Rows for the missing offsets, a table for each file."""
+    for first, last in missing:
+        before = next((each for each in reversed(kept) if each.last < first), None)
+        after = next((each for each in kept if each.first > last), None)
+        segment = _segment_at(folder, before, after, first, clock)
+        # for each offset the place of what is known of it, or of the one before it; -1 for none
+        at = np.searchsorted(known.offsets, np.arange(first, last + 1), side="right") - 1
+        at[at < np.searchsorted(known.offsets, first)] = -1
+        offsets = np.arange(first, last + 1)
+
+        def column(values: Integers, otherwise: int, at: Integers = at) -> Integers:
+            return np.where(at >= 0, np.append(values, 0)[at], otherwise)
+
+        base = column(known.base, segment.base)
+        rows, there = column(known.row, 0), column(known.offsets, -1) == offsets
+        opened_at, sent_at = column(known.opened_at, segment.opened_at), column(known.sent_at, segment.sent_at)
+        for start, end in stretches(base):
+            for cut in range(start, end, CUT_ROWS):
+                part = slice(cut, min(cut + CUT_ROWS, end))
+                # a row without a message is NULL
+                table = known.rows.take(pa.array(rows[part], mask=~there[part]))
+                columns = {name: table[name] for name in _COLUMNS} | {
+                    "base_offset": pa.array(base[part]),
+                    "opened_at": pa.array(opened_at[part]).cast(layout.INSTANT),
+                    "position": pa.array(offsets[part] - base[part]),
+                    "sent_at": pa.array(sent_at[part]).cast(layout.INSTANT),
+                }
+                yield pa.table([columns[name] for name in layout.MESSAGES.names], schema=layout.MESSAGES)
+
+
+def _segment_at(
+    folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
+) -> Segment:
+    """The segment of a lost message at an offset of which nothing else is known."""
+    if before is not None:
+        file = before.file
+        opened = to_micros(file.partition["opened_at"])
+        with folder.parquet(file.name, file.size) as parquet:
+            last = parquet.num_row_groups - 1
+            sent = parquet.read_row_group(last, ["sent_at"], use_threads=False)["sent_at"][-1]
+        return Segment(_base(file), opened, opened if not sent.is_valid else to_micros(sent.as_py()))
+    if after is not None:
+        opened = to_micros(after.file.partition["opened_at"])
+        return Segment(min(first, _base(after.file)), opened, opened)
+    return Segment(first, clock, clock)
+
+
+def _base(file: LiveFile) -> int:
+    return int(file.partition["base_offset"])

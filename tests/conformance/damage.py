@@ -1,0 +1,145 @@
+"""Ways to damage a queue's tables, as disks, power cuts and other programs do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, TableFeatures
+
+from lakequeue import LakeQueue, Message, Queue
+from lakequeue.runtime import root as roots
+from lakequeue.storage import layout
+from lakequeue.testing import ManualClock
+
+
+@attrs.define
+class Victim:
+    """A queue with one shard in a root, and the files of its tables."""
+
+    root: str
+    clock: ManualClock
+    name: str = "orders"
+
+    def lake(self) -> LakeQueue:
+        """A new entry, as in another process."""
+        roots.opened.clear()
+        return LakeQueue(self.root, clock=self.clock)
+
+    @property
+    def queue(self) -> Queue:
+        return self.lake().queue(self.name)
+
+    @property
+    def key(self) -> str:
+        [row] = [row for row in self.lake().runtime.rows() if row.name == self.name and row.deleted_at is None]
+        return row.key
+
+    @property
+    def messages(self) -> Path:
+        return Path(layout.messages_path(self.root, self.key, 0))
+
+    @property
+    def receipts(self) -> Path:
+        return Path(layout.receipts_path(self.root, self.key, 0))
+
+    def send(self, *bodies: str) -> None:
+        """One commit for each body."""
+        queue = self.queue
+        for body in bodies:
+            queue.send(body)
+
+    def receive(self, limit: int = 1000) -> list[Message]:
+        return self.queue.receive(limit, wait_time=0)
+
+    def drain(self) -> list[str]:
+        """Receives and deletes everything that is visible, in the order of arrival."""
+        queue, found = self.queue, list[str]()
+        while messages := queue.receive(100, wait_time=0):
+            found += [message.body for message in messages]
+            queue.delete_batch(messages).raise_for_failures()
+        return found
+
+
+def entries(table: Path) -> list[Path]:
+    """The log entries of a table, oldest first."""
+    return sorted((table / "_delta_log").glob("*.json"))
+
+
+def live(table: Path) -> list[Path]:
+    """The data files of a table, in the order of writing."""
+    paths = [Path(uri.removeprefix("file://")) for uri in DeltaTable(str(table)).file_uris()]
+    return sorted(paths, key=lambda path: path.stat().st_mtime_ns)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def tear(path: Path) -> None:
+    """Cuts the second half off."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def permute(path: Path) -> None:
+    """Writes a file's rows in the opposite order."""
+    rows = pq.read_table(path)
+    pq.write_table(rows.take(list(range(len(rows)))[::-1]), path)
+
+
+def truncated_checkpoint(victim: Victim) -> None:
+    """The entries that it replaces are there."""
+    table = victim.lake().runtime.engine.open(str(victim.messages))
+    table.checkpoint()
+    [checkpoint] = (victim.messages / "_delta_log").glob("*.checkpoint.parquet")
+    tear(checkpoint)
+
+
+def lose_catalog_row(victim: Victim) -> None:
+    catalog = victim.lake().runtime.catalog
+    row = catalog.live("local", victim.name)
+    assert row is not None and catalog.remove(row, catalog.changes("local", victim.name))
+
+
+def change(table: Path, how: Callable[[DeltaTable], object]) -> None:
+    """Lets delta-rs change a table, as a person with a notebook does."""
+    how(DeltaTable(str(table)))
+
+
+DAMAGE: dict[str, Callable[[Victim], object]] = {
+    "last entry of the log empty": lambda victim: empty(entries(victim.messages)[-1]),
+    "three last entries of the log empty": lambda victim: [empty(each) for each in entries(victim.messages)[-3:]],
+    "last entry of the log torn": lambda victim: tear(entries(victim.messages)[-1]),
+    "entry in the middle of the log empty": lambda victim: empty(entries(victim.messages)[3]),
+    "entry in the middle of the log gone": lambda victim: entries(victim.messages)[3].unlink(),
+    "last entry of the ledger empty": lambda victim: empty(entries(victim.receipts)[-1]),
+    "entry in the middle of the ledger empty": lambda victim: empty(entries(victim.receipts)[1]),
+    "first entry of the ledger empty": lambda victim: empty(entries(victim.receipts)[0]),
+    "file of the ledger gone": lambda victim: live(victim.receipts)[-1].unlink(),
+    "file of the ledger empty": lambda victim: empty(live(victim.receipts)[-1]),
+    "file of the ledger torn": lambda victim: tear(live(victim.receipts)[-1]),
+    "ledger restored": lambda victim: change(victim.receipts, lambda table: table.restore(1)),
+    "ledger gone": lambda victim: shutil.rmtree(victim.receipts),
+    "file of messages gone": lambda victim: live(victim.messages)[4].unlink(),
+    "file of messages empty": lambda victim: empty(live(victim.messages)[4]),
+    "file of messages torn": lambda victim: tear(live(victim.messages)[4]),
+    "checkpoint torn": truncated_checkpoint,
+    "optimized": lambda victim: change(victim.messages, lambda table: table.optimize.compact()),
+    "row deleted": lambda victim: change(victim.messages, lambda table: table.delete("body = '4'")),
+    "log restored": lambda victim: change(victim.messages, lambda table: table.restore(4)),
+    "feature added": lambda victim: change(
+        victim.messages,
+        lambda table: table.alter.add_feature(
+            TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+        ),
+    ),
+    "made append-only": lambda victim: change(
+        victim.receipts, lambda table: table.alter.set_table_properties({"delta.appendOnly": "true"})
+    ),
+    "catalog row lost": lose_catalog_row,
+    "last entry of the catalog empty": lambda victim: empty(entries(Path(victim.root) / "queues")[-1]),
+}
+"""Kinds of damage to a queue with seven messages, a commit each, of which the first three were received."""

@@ -1,0 +1,131 @@
+"""`check` on damaged tables: it finds all damage, changes nothing, and says nothing of sound ones."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from conformance.damage import DAMAGE, Victim, empty, entries, live
+from conformance.harness import batch
+from lakequeue import LakeQueue, QueueDoesNotExist
+from lakequeue.cli import app
+from lakequeue.storage.engines.locks import committing
+from lakequeue.storage.inspection import environment
+from lakequeue.testing import ManualClock
+
+
+@pytest.fixture
+def victim(tmp_path: Path, clock: ManualClock) -> Victim:
+    """A queue with seven messages: the first deleted, the next two in flight."""
+    victim = Victim(str(tmp_path / "root"), clock)
+    victim.lake().create_queue("orders")
+    victim.send(*"0123456")
+    victim.queue.delete(victim.receive(3)[0])
+    return victim
+
+
+def contents(root: str) -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes()
+        for path in Path(root).rglob("*")
+        if path.is_file() and ".lock" not in str(path)
+    }
+
+
+@pytest.mark.spec("DUR-30")
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_found_and_nothing_is_changed(victim: Victim, damage: Callable[[Victim], object]) -> None:
+    damage(victim)
+    before = contents(victim.root)
+    found = [each for each in victim.lake().check() if each.damage]
+    assert found and all(each.problem and each.repair and each.table.startswith(victim.root) for each in found)
+    assert contents(victim.root) == before
+
+
+@pytest.mark.spec("DUR-30")
+def test_a_sound_root_has_no_findings(victim: Victim) -> None:
+    victim.lake().create_queue("dead")
+    victim.lake().create_queue("several", shards=2).send_batch(batch("a", "b"))
+    for _ in range(3):
+        victim.send(*"abcdef")
+        victim.drain()
+        victim.clock.advance(7200)
+        victim.lake().compact()
+    assert victim.lake().check() == []
+
+
+def test_a_queue_is_checked_alone(victim: Victim) -> None:
+    victim.lake().create_queue("other")
+    empty(entries(victim.messages)[-1])
+    assert victim.lake().check("orders") and not victim.lake().check("other")
+    with pytest.raises(QueueDoesNotExist):
+        victim.lake().check("nobody")
+
+
+def test_the_finding_names_queue_table_and_file(victim: Victim) -> None:
+    [gone] = live(victim.messages)[4:5]
+    gone.unlink()
+    [found, lost] = victim.lake().check()
+    assert (found.queue, found.table, found.file, found.problem) == (
+        "orders",
+        str(victim.messages),
+        gone.name,
+        "is missing",
+    )
+    assert lost.problem == "the log has no message at offset 4"
+
+
+def hold(table: str, told: Connection) -> None:
+    with committing(table, exclusive=False):
+        told.send(True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_lock_of_a_stopped_process_is_a_warning(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "LOCK_PATIENCE", 0.05)
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=hold, args=(str(victim.messages), theirs))
+    process.start()
+    try:
+        assert ours.poll(60)
+        [found] = victim.lake().check()
+        assert not found.damage and found.table == str(victim.messages) and "is locked" in found.problem
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_short_space_and_a_clock_that_was_set_back_are_warnings(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "FREE_BYTES", 2**62)
+    early = LakeQueue(victim.root, clock=ManualClock(victim.clock.now() - timedelta(hours=1)))
+    found = early.check()
+    assert not any(each.damage for each in found)
+    assert ["yet to come" in each.problem for each in found] == [True, True, False]
+    assert "MiB are free" in found[-1].problem
+
+
+@pytest.mark.spec("DUR-30")
+def test_the_command_prints_findings_and_its_exit_code_tells_damage(victim: Victim) -> None:
+    run = CliRunner(env={"LAKEQUEUE_ROOT": victim.root}).invoke
+    sound = run(app, ["check"])
+    assert sound.exit_code == 0 and sound.stdout.startswith("sound (lakequeue ")
+    empty(entries(victim.messages)[-1])
+    damaged = run(app, ["check", "orders"])
+    assert damaged.exit_code == 1 and damaged.stderr == ""
+    assert "damage: orders: is empty\n  in      " in damaged.stdout
+    document = json.loads(run(app, ["check", "--json"]).stdout)
+    assert document["damaged"] and document["findings"][0]["queue"] == "orders"
+    assert document["versions"].keys() >= {"lakequeue", "pyarrow", "deltalake"}
+    nobody = run(app, ["check", "nobody"])
+    assert nobody.exit_code == 1 and "QueueDoesNotExist" in nobody.stderr

@@ -1,0 +1,411 @@
+"""`repair` on damaged tables: what is lost and what comes again is told exactly, and all else comes once."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
+
+from conformance.damage import DAMAGE, Victim, empty, entries, live, lose_catalog_row, permute, tear
+from conformance.harness import batch
+from lakequeue import QueueClientError, RedrivePolicy, Repair
+from lakequeue.cli import app
+from lakequeue.operations import repair as repairing
+from lakequeue.storage import layout
+from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.repair.steps import ASIDE, Step
+from lakequeue.testing import ManualClock
+
+
+@pytest.fixture
+def victim(tmp_path: Path, clock: ManualClock) -> Victim:
+    return make_victim(tmp_path, clock)
+
+
+def make_victim(tmp_path: Path, clock: ManualClock) -> Victim:
+    """A queue with seven messages: the first deleted, the next two in flight."""
+    victim = Victim(str(tmp_path / "root"), clock)
+    victim.lake().create_queue("orders")
+    victim.send(*"0123456")
+    victim.queue.delete(victim.receive(3)[0])
+    return victim
+
+
+LOST = {
+    "file of messages gone": [4],
+    "file of messages empty": [4],
+    "file of messages torn": [4],
+    "row deleted": [4],
+    "log restored": [4, 5, 6],
+}
+"""Offsets that are lost, by kind of damage; no others are."""
+AGAIN = {
+    "last entry of the ledger empty": [0, 1, 2, 3, 4, 5, 6],
+    "entry in the middle of the ledger empty": [0, 1, 2, 3, 4, 5, 6],
+    "first entry of the ledger empty": [0, 1, 2, 3, 4, 5, 6],
+    "file of the ledger gone": [0, 1, 2, 3, 4, 5, 6],
+    "file of the ledger empty": [0, 1, 2, 3, 4, 5, 6],
+    "file of the ledger torn": [0, 1, 2, 3, 4, 5, 6],
+    "ledger restored": [1, 2, 3, 4, 5, 6],
+    "ledger gone": [0, 1, 2, 3, 4, 5, 6],
+}
+
+
+def offsets(ranges: Sequence[tuple[int, int]]) -> list[int]:
+    return sorted(offset for first, last in ranges for offset in range(first, last + 1))
+
+
+def told(reports: Sequence[Repair]) -> tuple[list[int], list[int]]:
+    """Offsets that are reported as lost, and as coming again."""
+    return (
+        offsets([each for report in reports for each in report.lost]),
+        offsets([each for report in reports for each in report.again]),
+    )
+
+
+def after(victim: Victim) -> list[str]:
+    """What a repaired queue delivers, with a message that is sent then; it is sound before and after."""
+    assert victim.lake().check() == []
+    assert victim.lake().repair() == []
+    victim.send("new")
+    victim.clock.advance(60)
+    found = victim.drain()
+    assert victim.lake().check() == []
+    victim.lake().compact()
+    assert victim.lake().check() == []
+    return sorted(found)
+
+
+@pytest.mark.spec("DUR-31", "DUR-32")
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_what_is_damaged_is_mended(victim: Victim, kind: str) -> None:
+    DAMAGE[kind](victim)
+    planned = victim.lake().repair("orders")
+    done = victim.lake().repair("orders", apply=True)
+    assert [(each.lost, each.again) for each in planned] == [(each.lost, each.again) for each in done]
+    lost, again = told(done)
+    assert lost == LOST.get(kind, []) and again == AGAIN.get(kind, [])
+    assert all(each.applied for each in done) and not any(each.applied for each in planned)
+    there = set("123456") - set(map(str, lost)) | set(map(str, again))
+    assert after(victim) == [*sorted(there), "new"]
+
+
+@pytest.mark.spec("DUR-31")
+def test_a_sound_root_is_left_alone(victim: Victim) -> None:
+    before = entries(victim.messages), entries(victim.receipts)
+    assert victim.lake().repair(apply=True) == []
+    assert (entries(victim.messages), entries(victim.receipts)) == before
+
+
+@pytest.mark.spec("DUR-31")
+def test_nothing_is_done_before_it_was_told(victim: Victim) -> None:
+    live(victim.messages)[4].unlink()
+    before = entries(victim.messages), entries(victim.receipts)
+    [report] = victim.lake().repair()
+    assert report.lost == [(4, 4)] and not report.applied
+    assert (entries(victim.messages), entries(victim.receipts)) == before
+
+
+class Killed(BaseException):
+    """The process ends."""
+
+
+def killed_before(step: int) -> Callable[..., Iterator[Repair]]:
+    """A run that ends before one of its steps."""
+
+    def finished(report: Repair, steps: Sequence[Step], apply: bool) -> Iterator[Repair]:
+        for number, each in enumerate(steps if apply else ()):
+            if number == step:
+                raise Killed
+            each.apply()
+        yield report
+
+    return finished
+
+
+@pytest.mark.spec("DUR-33")
+@pytest.mark.parametrize("kind", [kind for kind in DAMAGE if "catalog" not in kind])
+def test_a_repair_that_was_killed_is_repeated(victim: Victim, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    DAMAGE[kind](victim)
+    lost, again = told(victim.lake().repair("orders"))
+    for step in range(1, 6):
+        with monkeypatch.context() as patched, suppress(Killed):
+            patched.setattr(repairing, "_finished", killed_before(step))
+            victim.lake().repair("orders", apply=True)
+        with suppress(QueueClientError):  # or it is whole
+            victim.queue.counts()
+    victim.lake().repair("orders", apply=True)
+    there = set("123456") - set(map(str, lost)) | set(map(str, again))
+    assert after(victim) == [*sorted(there), "new"]
+
+
+@pytest.mark.spec("DUR-34")
+def test_a_torn_send_is_found_again_though_another_lost_the_race_for_its_place(victim: Victim) -> None:
+    """Appends that lost a race leave files as torn entries do; what they hold was appended again."""
+    loser = live(victim.messages)[5]
+    copy = loser.with_name(f"{'0' * 8}-loser.parquet")
+    copy.write_bytes(loser.read_bytes())
+    for entry in entries(victim.messages)[-3:]:
+        empty(entry)
+    victim.lake().repair(apply=True)
+    assert after(victim) == [*"123456", "new"]
+
+
+@pytest.mark.spec("DUR-34")
+def test_what_cannot_be_told_is_said(victim: Victim) -> None:
+    newest = live(victim.messages)[-1]
+    empty(entries(victim.messages)[-1])
+    newest.unlink()
+    [report] = victim.lake().repair(apply=True)
+    assert "at offset 6 or later" in report.notes[0]
+    assert after(victim) == [*"12345", "new"]
+
+
+@pytest.mark.spec("DUR-35")
+def test_a_head_beyond_the_log_gives_no_offset_twice(victim: Victim) -> None:
+    victim.receive()
+    for path in live(victim.messages)[-3:]:
+        path.unlink()
+    for entry in entries(victim.messages)[-3:]:
+        empty(entry)
+    [report] = victim.lake().repair(apply=True)
+    assert report.lost == [(4, 6)]
+    sent = victim.queue.send("next")
+    assert after(victim) == [*"123", "new", "next"]
+    assert sent.message_id
+
+
+def test_reordered_rows_come_back_in_order(victim: Victim) -> None:
+    victim.send(*(f"{number:03}" for number in range(80)))
+    victim.clock.advance(7200)
+    victim.lake().compact()
+    big = max(live(victim.messages), key=lambda path: path.stat().st_size)
+    permute(big)
+    assert [each.problem for each in victim.lake().check()][0].startswith(("does not hold", "has "))
+    assert told(victim.lake().repair(apply=True)) == ([], [])
+    assert after(victim)[-1] == "new"
+
+
+def test_an_optimized_and_ordered_log_comes_back_in_order(victim: Victim) -> None:
+    victim.send(*"zyx")
+    DeltaTable(str(victim.messages)).optimize.z_order(["body"])
+    assert told(victim.lake().repair(apply=True)) == ([], [])
+    assert after(victim) == [*"123456", "new", *"xyz"]
+
+
+def test_a_process_that_was_there_before_goes_on(victim: Victim) -> None:
+    lake = victim.lake()
+    queue = lake.queue("orders")
+    queue.counts()
+    queue.send("7")
+    for entry in entries(victim.messages)[-2:]:
+        empty(entry)
+    victim.lake().repair(apply=True)
+    with suppress(QueueClientError):  # once, as what it knew is no longer so
+        queue.send("8")
+    queue.send("9")
+    victim.clock.advance(60)
+    found = victim.drain()
+    assert len(found) == len(set(found)) and set("1234567") <= set(found)
+
+
+def test_dead_letters_keep_their_count_behind_a_lost_message(victim: Victim) -> None:
+    dead = victim.lake().create_queue("dead")
+    victim.queue.set_attributes(redrive_policy=RedrivePolicy("dead", 1))
+    for _ in range(3):
+        victim.receive()
+        victim.clock.advance(60)
+    victim.receive()
+    arrived = dead.counts().visible
+    other = Victim(victim.root, victim.clock, "dead")
+    other.send("last")
+    live(other.messages)[-1].unlink()
+    [report] = victim.lake().repair("dead", apply=True)
+    assert report.lost == [(arrived, arrived)]
+    assert {message.receive_count for message in other.receive()} == {2}
+
+
+def test_moves_get_new_numbers_after_a_ledger_went_back(victim: Victim) -> None:
+    """The target takes a move with an old number for one that has arrived."""
+    victim.lake().create_queue("dead")
+    victim.queue.set_attributes(redrive_policy=RedrivePolicy("dead", 1))
+    victim.clock.advance(60)
+    before = len(entries(victim.receipts))
+    victim.receive()
+    for entry in entries(victim.receipts)[before:]:
+        empty(entry)
+    victim.lake().repair("orders", apply=True)
+    victim.queue.purge()
+    victim.send("late")
+    for _ in range(2):
+        victim.receive()
+        victim.clock.advance(60)
+    assert "late" in Victim(victim.root, victim.clock, "dead").drain()
+
+
+def test_a_lost_row_of_the_catalog_comes_back_by_the_name(victim: Victim) -> None:
+    lose_catalog_row(victim)
+    assert victim.lake().repair() == []
+    [found] = victim.lake().check()
+    assert "no row in the catalog" in found.problem
+    [report] = victim.lake().repair("orders", apply=True)
+    assert report.queue == "orders" and "in flight comes again" in report.notes[0]
+    assert after(victim) == [*"123456", "new"]
+
+
+def test_what_was_replaced_is_kept(victim: Victim) -> None:
+    torn = entries(victim.messages)[-1]
+    tear(torn)
+    data = torn.read_bytes()
+    victim.lake().repair(apply=True)
+    [kept] = (victim.messages / ASIDE).rglob("*.json")
+    assert kept.read_bytes() == data
+    assert not [
+        path for path in victim.lake().runtime.engine.open(str(victim.messages)).unused(0) if ASIDE in path
+    ]
+
+
+def test_a_feature_that_a_checkpoint_has_is_taken_back(victim: Victim) -> None:
+    DAMAGE["feature added"](victim)
+    DeltaTable(str(victim.messages)).create_checkpoint()
+    assert told(victim.lake().repair(apply=True)) == ([], [])
+    assert after(victim) == [*"123456", "new"]
+
+
+def test_rows_deleted_by_vectors_do_not_come_back(victim: Victim) -> None:
+    DAMAGE["feature added"](victim)
+    *_, last = entries(victim.messages)
+    action = {"add": {"path": "x", "partitionValues": {}, "size": 1, "deletionVector": {"storageType": "u"}}}
+    with last.open("a") as file:
+        file.write(f"\n{json.dumps(action)}")
+    [report] = victim.lake().repair(apply=True)
+    assert not report.steps and "deletion vectors" in report.notes[0]
+
+
+@pytest.mark.parametrize("damage", [tear, empty, Path.unlink])
+def test_statistics_are_mended(victim: Victim, damage: Callable[[Path], object]) -> None:
+    victim.lake().compact()
+    stats = Path(victim.root) / "stats"
+    damage(live(stats)[0])
+    [found] = victim.lake().check()
+    assert found.queue is None and found.table == str(stats)
+    damage(entries(stats)[-1])
+    assert victim.lake().repair(apply=True)
+    assert after(victim) == [*"123456", "new"]
+
+
+def test_a_root_that_is_gone_is_named(tmp_path: Path, clock: ManualClock) -> None:
+    with pytest.raises(QueueClientError, match="does not exist"):
+        Victim(str(tmp_path / "nowhere"), clock).lake().check()
+
+
+def test_a_log_without_a_beginning_is_left_alone(victim: Victim) -> None:
+    empty(entries(victim.messages)[0])
+    [report] = victim.lake().repair(apply=True)
+    assert not report.steps and "restore it from a copy" in report.notes[0]
+
+
+@pytest.mark.spec("DUR-31", "DUR-32")
+@pytest.mark.parametrize("seed", range(6))
+def test_any_damage_to_any_history_is_told_exactly(tmp_path: Path, clock: ManualClock, seed: int) -> None:
+    chance = random.Random(seed)
+    victim = Victim(str(tmp_path / "root"), clock, "orders.fifo" if seed % 3 == 2 else "orders")
+    victim.lake().create_queue(victim.name, **({"fifo": True} if seed % 3 == 2 else {}))
+    queue, sent, deleted, handles = victim.queue, 0, set[str](), dict[str, str]()
+
+    def send() -> None:
+        nonlocal sent
+        texts = [str(number) for number in range(sent, sent + chance.randint(1, 4))]
+        sent += len(texts)
+        for text in texts:
+            queue.send_batch(batch(text, **({"group_id": "g", "dedup_id": text} if queue.fifo else {})))
+
+    def receive() -> None:
+        handles.update(
+            (each.body, each.receipt_handle) for each in queue.receive(chance.randint(1, 5), wait_time=0)
+        )
+
+    def delete() -> None:
+        for body in chance.sample(sorted(handles), min(len(handles), chance.randint(1, 3))):
+            queue.delete(handles.pop(body))
+            deleted.add(body)
+
+    for _ in range(40):
+        chance.choice([send, send, receive, receive, delete, lambda: clock.advance(5)])()
+        if chance.random() < 0.05:
+            clock.advance(7200)
+            handles.clear()
+            victim.lake().compact()
+    send()
+    tables = [victim.messages, victim.receipts]
+    paths = [path for table in tables for path in (*live(table), *entries(table)[1:])]
+    for path in chance.sample(paths, chance.randint(1, 3)):
+        chance.choice([empty, tear, Path.unlink])(path)
+    reports = victim.lake().repair(apply=True)
+    lost, again = told(reports)
+    assert victim.lake().check() == []
+    clock.advance(60)
+    found = Counter(victim.drain())
+    assert max(found.values(), default=1) == 1
+    bodies = set(map(str, range(sent)))
+    missing = bodies - deleted - set(found)
+    assert missing <= set(map(str, lost)) or any(each.notes for each in reports), (missing, lost)
+    assert set(map(str, lost)).isdisjoint(found)
+    assert set(found) & deleted <= set(map(str, again)), (set(found) & deleted, again)
+
+
+@pytest.mark.spec("DUR-31")
+def test_the_command_shows_asks_and_does(victim: Victim) -> None:
+    run = CliRunner(env={"LAKEQUEUE_ROOT": victim.root}).invoke
+    live(victim.messages)[4].unlink()
+    refused = run(app, ["repair", "orders"], input="n\n")
+    assert refused.exit_code == 2 and "lost: 1 message, offset 4" in refused.stderr
+    assert run(app, ["check"]).exit_code == 1
+    done = json.loads(run(app, ["repair", "--all", "--yes", "--json"]).stdout)
+    assert done[0]["lost"] == [[4, 4]] and done[0]["applied"]
+    assert run(app, ["check"]).exit_code == 0
+    again = run(app, ["repair", "orders"])
+    assert again.exit_code == 0 and again.stdout == "nothing to repair\n"
+    assert run(app, ["repair"]).exit_code == 2 and run(app, ["repair", "orders", "--all"]).exit_code == 2
+    empty(entries(victim.messages)[0])
+    left = run(app, ["repair", "orders"])
+    assert left.exit_code == 1 and "cannot be mended" in left.stdout and "Traceback" not in left.output
+
+
+@pytest.mark.spec("DUR-31", "DUR-32")
+def test_a_bulk_send_of_which_files_are_damaged(victim: Victim) -> None:
+    victim.queue.send_arrow(pa.table({"body": [f"bulk {number}" for number in range(3000)]}))
+    permute(max(live(victim.messages), key=lambda path: path.stat().st_size))
+    assert told(victim.lake().repair(apply=True)) == ([], [])
+    victim.receive(10)
+    tear(max(live(victim.messages), key=lambda path: path.stat().st_size))
+    [report] = victim.lake().repair(apply=True)
+    assert report.lost == [(7, 3006)]
+    assert after(victim) == [*"123456", "new"]
+
+
+@pytest.mark.objectstore
+@pytest.mark.spec("DUR-30", "DUR-31")
+def test_damage_on_an_object_store(s3_root: str, clock: ManualClock) -> None:
+    victim = Victim(s3_root, clock)
+    victim.lake().create_queue("orders")
+    victim.send(*"0123456")
+    victim.queue.delete(victim.receive(3)[0])
+    engine, key = victim.lake().runtime.engine, victim.key
+    log = engine.open(layout.messages_path(s3_root, key, 0))
+    [fourth] = [file for file in log.files() if file.minimum["position"] == 4]
+    log.folder.remove([fourth.name])
+    log.folder.replace(entry_name(7), b"")
+    engine.open(layout.receipts_path(s3_root, key, 0)).folder.replace(entry_name(2), b"torn")
+    assert len(victim.lake().check()) == 5
+    [report] = victim.lake().repair(apply=True)
+    assert (report.lost, report.again) == ([(4, 4)], [(0, 3), (5, 6)])
+    assert after(victim) == [*"012356", "new"]
