@@ -267,10 +267,10 @@ def test_what_was_replaced_is_kept(victim: Victim) -> None:
     data = torn.read_bytes()
     victim.lake().repair(apply=True)
     [kept] = (victim.messages / ASIDE).rglob("*.json")
+    os.utime(kept, (0, 0))
+    for _ in range(2):
+        victim.lake().compact()
     assert kept.read_bytes() == data
-    assert not [
-        path for path in victim.lake().runtime.engine.open(str(victim.messages)).unused(0) if ASIDE in path
-    ]
 
 
 def test_a_feature_that_a_checkpoint_has_is_taken_back(victim: Victim) -> None:

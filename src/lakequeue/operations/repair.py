@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import attrs
 
@@ -51,7 +51,8 @@ def _locked(tables: Sequence[str], apply: bool) -> Iterator[None]:
     """Keeps all other processes out of local tables."""
     with ExitStack() as locks:
         for table in tables if apply else ():
-            locks.enter_context(committing(table, exclusive=True))
+            with suppress(FileNotFoundError):  # nobody commits to a table whose directory is gone
+                locks.enter_context(committing(table, exclusive=True))
         yield
 
 
