@@ -100,6 +100,9 @@ def test_what_is_damaged_is_mended(victim: Victim, kind: str) -> None:
 
 @pytest.mark.spec("DUR-31")
 def test_a_sound_root_is_left_alone(victim: Victim) -> None:
+    for number in range(5):  # runs of several files, in no order
+        victim.send(str(number))
+        victim.queue.change_visibility(victim.receive(1)[0], 5 + number)
     before = entries(victim.messages), entries(victim.receipts)
     assert victim.lake().repair(apply=True) == []
     assert (entries(victim.messages), entries(victim.receipts)) == before
@@ -251,14 +254,34 @@ def test_moves_get_new_numbers_after_a_ledger_went_back(victim: Victim) -> None:
     assert "late" in Victim(victim.root, victim.clock, "dead").drain()
 
 
+def test_a_lost_row_of_the_catalog_comes_back_from_an_older_file(victim: Victim) -> None:
+    victim.queue.set_tags({"team": "blue"})
+    in_flight = victim.receive(1)
+    lose_catalog_row(victim)
+    assert "no row in the catalog" in victim.lake().check()[0].problem
+    [report] = victim.lake().repair(apply=True)
+    assert "listed again" in report.notes[0]
+    assert victim.queue.tags() == {"team": "blue"}
+    victim.queue.delete(in_flight[0])
+    assert after(victim) == [*"12456", "new"]
+
+
 def test_a_lost_row_of_the_catalog_comes_back_by_the_name(victim: Victim) -> None:
     lose_catalog_row(victim)
+    for path in (Path(victim.root) / "queues").glob("*.parquet"):
+        path.unlink()
     assert victim.lake().repair() == []
-    [found] = victim.lake().check()
-    assert "no row in the catalog" in found.problem
     [report] = victim.lake().repair("orders", apply=True)
     assert report.queue == "orders" and "in flight comes again" in report.notes[0]
     assert after(victim) == [*"123456", "new"]
+
+
+def test_a_deleted_queue_stays_deleted(victim: Victim) -> None:
+    victim.lake().delete_queue("orders")
+    assert victim.lake().repair() == [] and victim.lake().check() == []
+    victim.clock.advance(25 * 3600)
+    victim.lake().compact()
+    assert victim.lake().repair() == [] and victim.lake().check() == []
 
 
 def test_what_was_replaced_is_kept(victim: Victim) -> None:

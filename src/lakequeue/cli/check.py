@@ -14,6 +14,9 @@ from lakequeue.cli.session import REFUSED, Session, usage
 if TYPE_CHECKING:
     from lakequeue import Finding, Repair
 
+SHOWN = 20
+"""Ranges of offsets, and ids, that are printed of each kind."""
+
 
 def check(ctx: typer.Context, queue: OptionalName = None) -> None:
     """Read every file of a queue, or of all, and tell what is wrong; change nothing. Exit code 1: damage."""
@@ -64,7 +67,7 @@ def repair_text(repair: Repair) -> str:
         f"{repair.queue or 'the catalog'}{shard}: {done}",
         *(f"  {step}" for step in repair.steps),
         *_messages("lost", repair.lost),
-        *(f"    id of the message at offset {each}" for each in ids),
+        *(f"    id of the message at offset {each}" for each in ids[:SHOWN]),
         *_messages("may come again", repair.again),
         *(f"  note: {note}" for note in repair.notes),
     ]
@@ -75,7 +78,9 @@ def _messages(what: str, ranges: list[tuple[int, int]]) -> list[str]:
     if not ranges:
         return []
     number = sum(last - first + 1 for first, last in ranges)
-    parts = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in ranges)
+    parts = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in ranges[:SHOWN])
+    if len(ranges) > SHOWN:
+        parts += f" and {render.count(len(ranges) - SHOWN, 'more range')}; --json has all"
     return [f"  {what}: {render.count(number, 'message')}, offset{'s' if number > 1 else ''} {parts}"]
 
 

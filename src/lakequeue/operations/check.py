@@ -87,7 +87,7 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
             yield Finding(None, None, path, error.file, error.reason, "is left out of the statistics")
     for key in catalog.unlisted:
         if name is None or key.startswith(name_hash(root.region, name)):
-            repair = "lakequeue repair NAME, with the name of the queue, lists it again"
+            repair = "is listed again if an older file has its row, else by lakequeue repair NAME, with its name"
             path = layout.tables_path(root.path, key)
             yield Finding(None, None, path, None, "has messages, and no row in the catalog", repair)
 

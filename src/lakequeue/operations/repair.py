@@ -187,6 +187,9 @@ def _repair_catalog(root: Root, engine: PointEngine, name: str | None, apply: bo
         listed = _listed_again(root, engine, catalog, rows, name)
         if catalog.problem is not None or listed is not None or len(rows) != len(catalog.rows):
             steps.append(_catalog_step(engine, catalog, [*rows, *([listed] if listed else [])]))
+        again = sorted({row.name for row in rows if row.key in catalog.unlisted})
+        if again:
+            report = attrs.evolve(report, notes=[f"listed again, as in an older file: {', '.join(again)}"])
         if listed is not None:
             note = "its tags are lost, and receipt handles from before are void: what is in flight comes again"
             report = attrs.evolve(report, queue=listed.name, region=listed.region, notes=[note])
@@ -196,7 +199,8 @@ def _repair_catalog(root: Root, engine: PointEngine, name: str | None, apply: bo
 def _catalog_step(engine: PointEngine, catalog: FoundCatalog, rows: Sequence[QueueRow]) -> Step:
     newest = catalog.log.newest()
     files = [] if newest is None else newest.files()
-    return files_step(engine, catalog.path, catalog.log.last, files, [table_of(rows)] if rows else [])
+    tables, text = [table_of(rows)] if rows else [], f"writes the catalog anew; it has {len(rows)} rows"
+    return files_step(engine, catalog.path, catalog.log.last, files, tables, text)
 
 
 def _listed_again(
@@ -245,7 +249,8 @@ def _repair_statistics(root: Root, engine: PointEngine, apply: bool) -> Iterator
         steps = list(log_steps(undone, {}))
         if broken := {error.file for error in newest.broken()}:
             files = [file for file in newest.files() if file.name in broken]
-            steps.append(files_step(engine, path, undone.log.last, files, []))
+            text = f"drops files of the statistics that cannot be read: {', '.join(map(str, broken))}"
+            steps.append(files_step(engine, path, undone.log.last, files, [], text))
         if undone.log.problems:
             steps.append(checkpoint_step(engine, path))
         yield from _finished(report, steps, apply)

@@ -56,7 +56,7 @@ def find_catalog(store: Store, root: str) -> FoundCatalog:
         except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
             problem = problem or f"its rows cannot be read: {str(error).splitlines()[0]}"
     else:
-        return FoundCatalog(path, log, [], problem or "nothing in it can be read", [])
+        rows, problem = [], problem or "nothing in it can be read"
     return FoundCatalog(path, log, rows, problem, _unlisted(store, root, {row.key for row in rows}))
 
 

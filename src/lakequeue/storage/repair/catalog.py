@@ -13,19 +13,22 @@ from lakequeue.storage.delta_log import LOG, LiveFile
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog
-from lakequeue.storage.inspection.found_log import FoundLog, State
+from lakequeue.storage.inspection.found_log import State
 from lakequeue.storage.repair.steps import ASIDE
 from lakequeue.storage.stores import Store
 
 
 def found_rows(store: Store, catalog: FoundCatalog, root: str) -> list[QueueRow]:
-    """The newest row of each queue that any file has, if the queue has a directory or is in the newest rows."""
-    folder, newest = store.folder(catalog.path), catalog.log.newest()
-    there = set(store.folder(f"{root}/q").folders())
-    rows = {row.key: row for row in catalog.rows}
-    for file in [*(newest.files() if newest else []), *_unnamed(catalog.log, folder)]:
+    """The rows of a damaged catalog: the newest that any file has of each queue.
+
+    A queue that was deleted stays so: only one that takes messages, and has no row, gets one from an older file.
+    """
+    folder, rows = store.folder(catalog.path), {row.key: row for row in catalog.rows}
+    for file in _files(folder):
         for row in _rows_in(folder, file, root):
-            if (row.key in there or row.key in rows) and (row.key not in rows or _age(rows[row.key]) < _age(row)):
+            known = rows.get(row.key)
+            newer = known is not None and catalog.problem is not None and _age(known) <= _age(row)
+            if newer or (row.key in catalog.unlisted and (known is None or _age(known) <= _age(row))):
                 rows[row.key] = row
     return sorted(rows.values(), key=lambda row: row.key)
 
@@ -42,15 +45,10 @@ def _rows_in(folder: Folder, file: LiveFile, root: str) -> list[QueueRow]:
         return []
 
 
-def _unnamed(log: FoundLog, folder: Folder) -> Iterator[LiveFile]:
-    """Data files that no readable part of the log names: those of an entry that was torn, for example."""
-    named = {
-        path for entry in log.entries.values() for path in (*entry.removed, *(file.path for file in entry.added))
-    }
-    named |= {path for checkpoint in log.checkpoints.values() for path in checkpoint.files}
+def _files(folder: Folder) -> Iterator[LiveFile]:
+    """All data files that can be read, whether the log names them or not, the oldest first."""
     for each in sorted(folder.files(), key=lambda each: each.modified):
-        hidden = each.name.startswith((LOG, ASIDE)) or not each.name.endswith(".parquet")
-        if not hidden and each.name not in named:
+        if each.name.endswith(".parquet") and not each.name.startswith((LOG, ASIDE)):
             try:
                 with folder.parquet(each.name, each.size) as parquet:
                     rows = parquet.metadata.num_rows

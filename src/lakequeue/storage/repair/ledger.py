@@ -56,7 +56,7 @@ def mended(
         history.cut(first, last)
     rows, settled = list(runs), list(history)
     floor = min([end, *(run.first for run in (*rows[:1], *settled[:1]))])
-    changed = (rows, settled, end) != (base.runs, base.history, head.head_offset)
+    changed = (rows, settled, end) != (sorted(base.runs), sorted(base.history), head.head_offset)
     head = attrs.evolve(head, head_offset=end, floor_offset=floor)
     return MendedLedger(head, rows, settled, joined(lost), changed)
 

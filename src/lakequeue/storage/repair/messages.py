@@ -42,7 +42,8 @@ def log_step(engine: PointEngine, found: FoundShard, missing: Sequence[Range], e
     """
     assert found.state is not None and found.messages is not None
     kept, version = kept_files(found.files), found.messages.last
-    replaced = [each for each in found.files if each not in kept]
+    paths = {each.file.path for each in kept}
+    replaced = [each for each in found.files if each.file.path not in paths]
     if not missing and not replaced and found.send_end == end:
         return None
 

@@ -48,7 +48,7 @@ def replaced(folder: Folder, name: str, data: bytes, why: str) -> Step:
 
 
 def files_step(
-    engine: PointEngine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table]
+    engine: PointEngine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table], text: str
 ) -> Step:
     """The commit that replaces files of a version of a table by others, a table of ``rows`` each."""
 
@@ -57,7 +57,7 @@ def files_step(
         done(table.version == version, path)
         done(commit(table, {}, lambda token: table.exchange(files, rows, {}, token)), path)
 
-    return Step(f"replaces {', '.join(file.name for file in files)}", apply)
+    return Step(text, apply)
 
 
 def done(committed: bool, table: str) -> None:
