@@ -33,6 +33,9 @@ from lakequeue.runtime.off_loop import LoopThreads, OwnThreads
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from lakequeue.operations.copy import CopiedQueue
+    from lakequeue.operations.copy_shards import Progress as CopyProgress
+
 __all__ = ["LakeQueue", "Lease", "Message", "Queue"]
 
 THREADS = 64
@@ -390,3 +393,12 @@ class LakeQueue(_Face):
     create_views = _verb(sync_client.LakeQueue.create_views)
     arrow_views = _verb(sync_client.LakeQueue.arrow_views)
     compact = _verb(sync_client.LakeQueue.compact)
+
+    async def copy(
+        self, to: LakeQueue, queue: str | None = None, progress: CopyProgress | None = None
+    ) -> list[CopiedQueue]:
+        """Copies queues to another root, as ``lakequeue.LakeQueue.copy`` does; ``progress`` runs in threads."""
+        check_type("to", to, LakeQueue, "an aio.LakeQueue")
+        return await self._copy(to.sync, queue, progress)
+
+    _copy = _verb(sync_client.LakeQueue.copy)

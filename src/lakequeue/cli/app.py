@@ -10,6 +10,7 @@ import typer
 
 from lakequeue.cli import (
     consume,
+    copy,
     drain,
     export,
     maintenance,
@@ -23,7 +24,7 @@ from lakequeue.cli import (
     watch,
 )
 from lakequeue.cli.errors import Commands
-from lakequeue.cli.options import duration_option
+from lakequeue.cli.options import duration_option, key_values
 from lakequeue.cli.session import USAGE, Session, usage
 from lakequeue.cli.values import DURATION_HELP
 
@@ -49,13 +50,6 @@ def _mode(text: str) -> int:
     if not re.fullmatch("[0-7]{3,4}", text):
         usage(f"--root-mode {text}: must be octal permissions, such as 700 or 2770")
     return int(text, 8)
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        usage("--storage-option: must be KEY=VALUE")
-    return name, value
 
 
 @app.callback(invoke_without_command=True)
@@ -114,7 +108,7 @@ def options(
 ) -> None:
     session: Session = ctx.obj
     session.root, session.region, session.json, session.verbose = root, region, json, verbose
-    session.storage_options = dict(map(_option, storage_option or []))
+    session.storage_options = key_values(storage_option, "--storage-option")
     session.network_file_system = network_file_system
     session.durability, session.poll_interval = durability, poll_interval
     session.root_mode = None if root_mode is None else _mode(root_mode)
@@ -151,6 +145,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "export": export.export,
     },
     "In SQL": {"sql": sql.sql},
+    "Roots": {"copy": copy.copy},
     "For other clients": {"serve": serve.serve},
     "With Spark": {"views": spark.views, "demo": spark.demo},
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import attrs
@@ -17,7 +17,7 @@ from lakequeue.model.names import name_hash
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
-from lakequeue.storage.engines.locks import committing
+from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.roots import local_path, obstacle
 from lakequeue.storage.store_failures import first_line
@@ -88,25 +88,26 @@ class Catalog:
 
     def put(self, row: QueueRow, changes: int) -> bool:
         """Writes a row if the name's fence is still at ``changes``; False: it is not, so read again."""
-        return self._merge(row, "put", changes)
+        return self._merge([(row, changes)], "put")
+
+    def put_all(self, rows: Sequence[tuple[QueueRow, int]]) -> bool:
+        """Writes rows in one commit, each under the same condition."""
+        return self._merge(rows, "put")
 
     def remove(self, row: QueueRow, changes: int) -> bool:
         """Removes a row under the same condition."""
-        return self._merge(row, "del", changes)
+        return self._merge([(row, changes)], "del")
 
-    def _merge(self, row: QueueRow, op: str, changes: int) -> bool:
+    def _merge(self, rows: Sequence[tuple[QueueRow, int]], op: str) -> bool:
         table = self._open()
-        values = attrs.asdict(row)
+        values = [attrs.asdict(row) for row, _ in rows]
         source = pa.Table.from_arrays(
-            [pa.array([_cell(values.get(field.name, op))], field.type) for field in _SOURCE],
+            [pa.array([_cell(row.get(field.name, op)) for row in values], field.type) for field in _SOURCE],
             schema=_SOURCE,
         )
-        fence = _fence(row.region, row.name)
-        return commit(
-            table,
-            {fence: changes},
-            lambda token: table.merge(source, ["key"], "true", {fence: changes + 1}, token),
-        )
+        fence = {_fence(row.region, row.name): changes for row, changes in rows}
+        ids = {name: changes + 1 for name, changes in fence.items()}
+        return commit(table, fence, lambda token: table.merge(source, ["key"], "true", ids, token))
 
     def changes(self, region: str, name: str) -> int:
         """Fence of a name in the loaded snapshot: how often a queue of this name was written."""
@@ -118,15 +119,33 @@ class Catalog:
         return self._remove_orphans() + cleaning.vacuum(table, kept) + cleaning.trim(table, kept)
 
     @contextmanager
-    def creating(self) -> Iterator[Callable[[], bool]]:
-        """Protects the tables of a new queue from the sweep until its row names them.
+    def creating(self, longest: float = CREATION) -> Iterator[Callable[[], bool]]:
+        """Protects the tables of new queues from the sweep until their rows name them.
 
-        Yields a function that tells whether they are still protected: on object stores, without a lock, for an
-        hour.
+        Yields a function that tells whether they are still protected: on object stores, without a lock, for
+        ``longest`` seconds.
         """
         path, began = layout.queues_path(self.root), time.time()
         with committing(path, exclusive=self._engine.commits_alone):
-            yield lambda: local_path(path) is not None or time.time() - began < CREATION
+            yield lambda: local_path(path) is not None or time.time() - began < longest
+
+    @contextmanager
+    def copying(self) -> Iterator[Callable[[], bool]]:
+        """As ``creating``, for queues that are copied here, which takes a day at most; keeps other copies out.
+
+        Raises:
+            QueueClientError: another copy into this root is under way; told on local disks only.
+        """
+        queues = f"{self.root}/q"
+        local = local_path(queues)
+        if local is not None:
+            os.makedirs(local, exist_ok=True)
+        with ExitStack() as alone:
+            try:
+                alone.enter_context(committing(queues, exclusive=True, patience=1))
+            except LockHeld as error:
+                raise QueueClientError(f"another copy into {self.root} is under way") from error
+            yield alone.enter_context(self.creating(ORPHAN_SECONDS / 2))
 
     def _remove_orphans(self) -> Freed:
         """Removes the tables of queues that were deleted, or whose creation lost its race or was killed."""
@@ -145,7 +164,12 @@ class Catalog:
         return freed
 
     def _took_messages(self, queue: Folder) -> bool:
-        """Whether a queue took messages and was not deleted: then the catalog has lost its row (DUR-7)."""
+        """Whether a queue took messages and was not deleted: then the catalog has lost its row (DUR-7).
+
+        Those of a copy that was killed were never sent here.
+        """
+        if queue.exists(layout.COPYING):
+            return False
         for shard in filter(str.isdigit, queue.folders()):
             try:
                 log = self._engine.open(f"{queue.uri}/{shard}/messages")

@@ -197,6 +197,9 @@ def receipts_path(root: str, key: str, shard: int) -> str:
     return f"{root}/q/{key}/{shard}/receipts"
 
 
+COPYING = "copying"
+"""File in the directory of a queue that is being copied here, until the catalog names the queue."""
+
 SEND_ID = "send"
 """On ``messages``: version, the end offset; ``CLOSED`` or more: closed."""
 CLOCK_ID = "clock"
@@ -221,9 +224,12 @@ STATS_FILES_ID = "stats-files"
 """On ``stats``: version, the number of merges of files."""
 
 
+MOVE = "move-"
+
+
 def move_id(source_key: str, shard: int) -> str:
     """On ``messages``: version, the number of the last move appended here from a shard of another queue."""
-    return f"move-{source_key}-{shard}"
+    return f"{MOVE}{source_key}-{shard}"
 
 
 def bulk_id(send_id: str) -> str:
