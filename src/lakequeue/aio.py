@@ -282,6 +282,7 @@ class Queue(_Face):
     _redrive = _verb(sync_queue.Queue.redrive)
     _redrivable = _verb(sync_queue.Queue.redrivable)
     compact = _verb(sync_queue.Queue.compact)
+    erase = _verb(sync_queue.Queue.erase)
     dead_letter_sources = _answering(
         sync_queue.Queue.dead_letter_sources,
         lambda queues, threads: [Queue(queue, threads) for queue in queues],

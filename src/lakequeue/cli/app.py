@@ -132,6 +132,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "redrive": moves.redrive,
         "drain": drain.drain,
         "purge": maintenance.purge,
+        "erase": maintenance.erase,
         "compact": maintenance.compact,
         "delete-queue": queues.delete_queue,
     },

@@ -47,6 +47,14 @@ class BodyCache:
             if self._chunk_of(first) is None:
                 self._insert(first, rows.select(_COLUMNS))
 
+    def forget(self, offset: int) -> None:
+        """Removes the chunk that has an offset."""
+        with self._lock:
+            found = self._chunk_of(offset)
+            if found is not None:
+                self._bytes -= self._order.pop(found[0])
+                del self._chunks[found[0]]
+
     def _insert(self, first: int, chunk: pa.Table) -> None:
         try:
             self._chunks[first] = chunk
