@@ -394,6 +394,7 @@ class LakeQueue(_Face):
     create_views = _verb(sync_client.LakeQueue.create_views)
     arrow_views = _verb(sync_client.LakeQueue.arrow_views)
     compact = _verb(sync_client.LakeQueue.compact)
+    upgrade = _verb(sync_client.LakeQueue.upgrade)
 
     async def copy(
         self, to: LakeQueue, queue: str | None = None, progress: CopyProgress | None = None

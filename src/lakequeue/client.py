@@ -330,6 +330,23 @@ class LakeQueue:
             check_callable("progress", progress)
         return copy(self._runtime, to.runtime, queue, progress)
 
+    def upgrade(self) -> int:
+        """Brings a root of an older lakequeue, 0.2 or later, to the layout of this one, in place (DUR-43).
+
+        End all processes of the older version first: those that were left have their calls refused from then on.
+        It may be repeated, and be killed at any point. Without it an older root works, with a warning, and can
+        still be used by the version that made it. docs/operation/upgrading.md says how to go back.
+
+        Returns:
+            The number of queues that were upgraded, of all regions; 0 if the root has this layout.
+
+        Raises:
+            QueueClientError: there is no root, or it has a layout that this lakequeue does not know.
+        """
+        from lakequeue.operations.upgrade import upgrade
+
+        return upgrade(self._runtime)
+
     def compact(self, progress: Progress | None = None) -> list[CompactionSummary]:
         """Frees storage that the root's queues, of all regions, no longer need; changes no answer.
 

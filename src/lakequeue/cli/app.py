@@ -146,7 +146,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "export": export.export,
     },
     "In SQL": {"sql": sql.sql},
-    "Roots": {"copy": copy.copy},
+    "Roots": {"copy": copy.copy, "upgrade": maintenance.upgrade},
     "For other clients": {"serve": serve.serve},
     "With Spark": {"views": spark.views, "demo": spark.demo},
 }

@@ -71,6 +71,19 @@ def erase(
     session.answer({"queue": queue, "message_id": message_id, "erased": erased}, f"message {message_id} {told}")
 
 
+def upgrade(ctx: typer.Context, yes: Yes = False) -> None:
+    """Bring a root of an older lakequeue to this one's layout, in place."""
+    session: Session = ctx.obj
+    lake = session.lake()
+    if not yes:
+        session.ask(f"Upgrade {lake.root}? Older versions of lakequeue will refuse it.")
+    upgraded = lake.upgrade()
+    told = (
+        f"{render.count(upgraded, 'queue')} of {lake.root} upgraded" if upgraded else f"{lake.root} is up to date"
+    )
+    session.answer({"root": lake.root, "upgraded": upgraded}, told)
+
+
 def stored(queue: Queue) -> int:
     """How many messages a queue has, in any state."""
     now = queue.counts()

@@ -118,9 +118,12 @@ def _name(target: Root, rows: Sequence[QueueRow]) -> None:
     for _ in races:
         with target.lock:
             _check_names(target, rows)
-            if not rows or target.catalog.put_all(
-                [(row, target.catalog.changes(row.region, row.name)) for row in rows]
-            ):
+            version = target.catalog.layout_version
+            changes = [
+                (attrs.evolve(row, layout_version=version), target.catalog.changes(row.region, row.name))
+                for row in rows
+            ]
+            if not rows or target.catalog.put_all(changes):
                 return
         races.lose()
     raise RequestThrottled("the catalog is being changed too often; nothing was changed")

@@ -61,6 +61,8 @@ class Catalog:
         self._table: Table | None = None
         self._version = -1
         self._rows: list[QueueRow] = []
+        self.warned = False
+        """Whether it was said that the root has an older layout."""
 
     def rows(self) -> list[QueueRow]:
         """Every incarnation, deleted ones included, read anew.
@@ -76,6 +78,11 @@ class Catalog:
             self._rows = self.rows_of(table)
             self._version = table.version
         return self._rows
+
+    @property
+    def layout_version(self) -> int:
+        """The layout of new queues: the oldest in the root, so that who can read the root now can read it then."""
+        return min((row.layout_version for row in self.rows()), default=layout.LAYOUT_VERSION)
 
     def live(self, region: str, name: str) -> QueueRow | None:
         """The queue of this name that is not deleted."""
@@ -252,6 +259,17 @@ class Catalog:
                 raise QueueClientError(f"{self.root} holds no queues; creating a queue makes it a root")
         return self._table
 
+    def _warn(self, version: int) -> None:
+        """Warns once."""
+        if not self.warned:
+            self.warned = True
+            _log.warning(
+                "%s has layout version %d, of an older lakequeue; `lakequeue upgrade` brings it to %d",
+                self.root,
+                version,
+                layout.LAYOUT_VERSION,
+            )
+
     def _check_place(self, local: str | None) -> None:
         reason = None if local is None else obstacle(local)
         if reason is not None:
@@ -262,7 +280,12 @@ class Catalog:
         parts = table.read(table.files())
         # before anything else is read: another layout may lack columns
         versions = {version for part in parts for version in part["layout_version"].to_pylist()}
-        for version in versions - {layout.LAYOUT_VERSION}:
+        for version in versions:
+            if version in range(layout.OLDEST_LAYOUT, layout.LAYOUT_VERSION):
+                self._warn(version)
+                continue
+            if version == layout.LAYOUT_VERSION:
+                continue
             advice = "install a newer one"
             if version < layout.LAYOUT_VERSION:
                 advice = "empty its queues with the version that made it, and start a new root"

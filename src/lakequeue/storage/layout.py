@@ -10,8 +10,10 @@ from __future__ import annotations
 import attrs
 import pyarrow as pa
 
-LAYOUT_VERSION = 4
-"""Stored in every row of ``queues``; readers refuse any other."""
+LAYOUT_VERSION = 5
+"""Stored in every row of ``queues``; readers refuse a higher one."""
+OLDEST_LAYOUT = 4
+"""Readers refuse a lower one. Layout 4 has the same tables as 5; its writers, lakequeue 0.2, did not sync them."""
 
 CLOSED = 2**62
 """A ``send`` version at or above this means that the shard is closed to sends."""
