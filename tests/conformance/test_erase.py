@@ -13,11 +13,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from concurrency.harness import apart, check_log, drain, small_segments
-from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError, RedrivePolicy, SendEntry
+from lakequeue import (
+    InvalidParameterValue,
+    LakeQueue,
+    QueueClientError,
+    RedrivePolicy,
+    RequestThrottled,
+    SendEntry,
+)
+from lakequeue.shard import decide, selected
+from lakequeue.shard.commands import Erase
 from lakequeue.storage import layout
 from lakequeue.storage.engines.locks import committing
+from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages import erase
 from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, each_case, replace
 
 SECRET = "Ada Lovelace, 12 St James's Square"
 FIELDS = {"attributes": {"name": SECRET}, "system_attributes": {"AWSTraceHeader": SECRET}}
@@ -171,3 +182,55 @@ def test_erasing_beside_senders(lq: LakeQueue, clock: ManualClock, monkeypatch: 
     other.send("6")
     assert [row.body for row in check_log(queue)] == ["0", "1", "", "3", "", "5", "6"]
     assert sorted(drain(queue)) == ["0", "1", "3", "5", "6"]
+
+
+# --- the safeguards
+
+
+def it_is_never_received_again(lq: LakeQueue, clock: ManualClock) -> None:
+    queue = lq.create_queue("orders", rewind_range=3600)
+    first, second = (queue.send(SECRET).message_id for _ in range(2))
+    queue.delete(queue.receive()[0])
+    queue.receive(visibility_timeout=10)
+    for id in (first, second):
+        queue.erase(id)
+    clock.advance(11)
+    queue.rewind(queue.created_at)
+    assert queue.receive() == []
+
+
+def no_file_holds_it(lq: LakeQueue, clock: ManualClock) -> None:
+    queue = lq.create_queue("orders")
+    queue.erase(queue.send(SECRET).message_id)
+    assert not holders(lq.root)
+
+
+def a_repeated_send_does_not_bring_it_back(lq: LakeQueue, clock: ManualClock) -> None:
+    queue = lq.create_queue("orders.fifo", fifo=True)
+    queue.erase(queue.send(SECRET, group_id="a", dedup_id="a").message_id)
+    [other] = apart(lq.root, clock, 1)
+    other.queue("orders.fifo").send(SECRET, group_id="a", dedup_id="a")
+    assert queue.receive() == []
+
+
+MUTATIONS = [
+    Mutation(
+        "only what is visible is deleted",
+        lambda patch: patch.setitem(decide._RULES, Erase, lambda *given: (False, selected.discard(*given)[1])),
+        {it_is_never_received_again: "DUR-42"},
+    ),
+    Mutation(
+        "former files stay", replace(erase, "remove_former", lambda *_: Freed()), {no_file_holds_it: "DUR-42"}
+    ),
+    Mutation("rows stay", replace(erase, "rewrite", lambda *_: False), {no_file_holds_it: "DUR-42"}),
+    Mutation(
+        "deduplication ids go at once",
+        replace("lakequeue.runtime.shard_sender.WINDOW", 0),
+        {a_repeated_send_does_not_bring_it_back: "DUR-42"},
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_safeguards_of_an_erasure(case: Case, lq: LakeQueue, clock: ManualClock) -> None:
+    case.run(lambda patch: (replace(erase, "ATTEMPTS", 2)(patch), (lq, clock))[1], failures=(RequestThrottled,))
