@@ -377,3 +377,22 @@ MUTATIONS = [
 @each_case(MUTATIONS)
 def test_safeguards_of_a_copy(case: Case, lq: LakeQueue, to: LakeQueue) -> None:
     case.run(lambda patch: (patch, lq, to), failures=(QueueClientError,))
+
+
+@pytest.mark.spec("DUR-41")
+def test_attributes_that_change_meanwhile_are_those_of_the_copy(
+    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = lq.create_queue("a")
+    queue.send("x")
+    original = ShardCopies._snapshot
+
+    def changing(copies: ShardCopies, *place: Any) -> Any:
+        queue.set_attributes(visibility_timeout=77)
+        return original(copies, *place)
+
+    monkeypatch.setattr(ShardCopies, "_snapshot", changing)
+    lq.copy(to)
+    twin = afresh(to).queue("a")
+    twin.send("y")
+    assert twin.attributes()["VisibilityTimeout"] == "77" and sorted(drain(twin)) == ["x", "y"]

@@ -1,4 +1,4 @@
-"""Erasing a message on an object store, whose files no lock protects: they stay as long as others may need them."""
+"""Erasing a message on an object store: the newest files lose it at once, older ones after 48 hours."""
 
 from __future__ import annotations
 

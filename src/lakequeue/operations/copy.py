@@ -65,16 +65,13 @@ def copy(source: Root, target: Root, name: str | None, progress: Progress | None
                 cleaning.remove_tables(_folder(target, row))
                 _folder(target, row).create(layout.COPYING, b"")
             copies = ShardCopies(source, target, rows, progress or (lambda done, total, name: None))
-            shards = copies.run(statistics=name is None)
+            copied = copies.run(statistics=name is None)
             if not in_time():
                 raise QueueClientError(f"the copy to {target.path} took more than 24 h; copy queue by queue")
-            newest = {row.key: row for row in source.rows()}  # no older than the attributes that the shards know
-            living = [newest[row.key] for row in rows if row.key in shards and row.key in newest]
-            living = [row for row in living if row.deleted_at is None]
-            _name(target, living)
-            for row in living:
+            _name(target, [row for row, _ in copied])
+            for row, _ in copied:
                 _folder(target, row).remove([layout.COPYING])
-        return [CopiedQueue.of(row, shards[row.key]) for row in living]
+        return [CopiedQueue.of(row, shards) for row, shards in copied]
 
 
 def _chosen(source: Root, name: str | None) -> list[QueueRow]:

@@ -75,8 +75,8 @@ class ShardCopies:
         self._shards: dict[Place, ShardCopy] = {}
         self._total, self._name = 0, ""
 
-    def run(self, statistics: bool) -> dict[str, list[ShardCopy]]:
-        """Copies the shards, and the table of statistics if asked; returns the shards of each queue by its key.
+    def run(self, statistics: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
+        """Copies the shards, and the table of statistics if asked; returns the queues with their newest rows.
 
         Queues that are deleted meanwhile are left out.
 
@@ -86,7 +86,7 @@ class ShardCopies:
         """
         places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
         for _ in range(ROUNDS):
-            places = self._take(places) or self._changed() or self._copy_files()
+            places = self._take(places) or self._changed() or self._copy_files() or self._added()
             if not places:
                 break
         else:
@@ -95,15 +95,14 @@ class ShardCopies:
             self._copy_statistics()
         known = {layout.move_id(*place): shard.move_number for place, shard in self._shards.items()}
         _each(self._to, partial(self._finish, known), list(self._shards.items()))
-        copied: dict[str, list[ShardCopy]] = {}
-        for (key, _), shard in self._shards.items():
-            copied.setdefault(key, []).append(shard)
-        return copied
+        return [
+            (row, [self._shards[row.key, number] for number in range(row.shards)]) for row in self._rows.values()
+        ]
 
     def _take(self, places: Sequence[Place]) -> list[Place]:
         """Takes snapshots of shards; returns those whose files vanished before they were read."""
 
-        stale: list[Place] = []
+        stale, deleted = list[Place](), set[str]()
 
         def take(place: Place) -> None:
             try:
@@ -111,10 +110,10 @@ class ShardCopies:
             except FileNotFoundError:
                 stale.append(place)
             except QueueDoesNotExist:
-                self._rows.pop(place[0], None)
+                deleted.add(place[0])
 
         _each(self._from, take, places)
-        self._shards = {place: shard for place, shard in self._shards.items() if place[0] in self._rows}
+        self._keep({key: row for key, row in self._rows.items() if key not in deleted})
         return [place for place in stale if place[0] in self._rows]
 
     def _snapshot(self, key: str, number: int) -> ShardCopy:
@@ -154,6 +153,18 @@ class ShardCopies:
             except StaleSnapshot:
                 stale.append(place)
         return list(dict.fromkeys(stale))
+
+    def _added(self) -> list[Place]:
+        """Shards that queues got meanwhile; the rows read here are no older than what the shards know of them."""
+        living = {row.key: row for row in self._source.rows() if row.deleted_at is None}
+        self._keep({key: living[key] for key in self._rows if key in living})
+        places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
+        return [place for place in places if place not in self._shards]
+
+    def _keep(self, rows: dict[str, QueueRow]) -> None:
+        """Leaves the other queues out."""
+        self._rows = rows
+        self._shards = {place: shard for place, shard in self._shards.items() if place[0] in rows}
 
     def _copy_statistics(self) -> None:
         paths = [layout.stats_path(engine.store.root) for engine in (self._from, self._to)]
