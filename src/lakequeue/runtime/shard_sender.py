@@ -260,8 +260,7 @@ class ShardSender(ShardReader):
         """Clears a message in the log and removes the local files that held it; returns whether any was left."""
         table = self._engine.open(self._messages)  # a handle of its own, as in `compact`
         cleared = erase.erase(table, message_id, offsets, now - WINDOW if fifo else layout.CLOSED)
-        for offset in offsets:
-            self._bodies.forget(offset)
+        self._bodies.clear()
         return bool(erase.remove_former(table, message_id).files) or cleared
 
     @contextmanager

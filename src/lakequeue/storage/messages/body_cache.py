@@ -47,13 +47,12 @@ class BodyCache:
             if self._chunk_of(first) is None:
                 self._insert(first, rows.select(_COLUMNS))
 
-    def forget(self, offset: int) -> None:
-        """Removes the chunk that has an offset."""
+    def clear(self) -> None:
+        """Drops everything."""
         with self._lock:
-            found = self._chunk_of(offset)
-            if found is not None:
-                self._bytes -= self._order.pop(found[0])
-                del self._chunks[found[0]]
+            self._chunks.clear()
+            self._order.clear()
+            self._bytes = 0
 
     def _insert(self, first: int, chunk: pa.Table) -> None:
         try:

@@ -21,7 +21,7 @@ from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.retry import Races
-from lakequeue.storage.folder import Freed
+from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import Integers, log_files
 
@@ -77,7 +77,15 @@ def remove_former(table: Table, message_id: str) -> Freed:
     if folder.local is None:
         return Freed()
     table.refresh()
-    former = [name for name in table.unused(0) if _holds(table, name, message_id)]
+    live = {file.name for file in table.files()}
+    former = [
+        entry.name
+        for entry in folder.files()
+        if entry.name.endswith(".parquet")
+        and not entry.name.startswith("_")
+        and entry.name not in live
+        and _holds(folder, entry, message_id)
+    ]
     with committing(table.path, exclusive=True, patience=PATIENCE):
         table.refresh()
         live = {file.name for file in table.files()}
@@ -88,10 +96,10 @@ def remove_former(table: Table, message_id: str) -> Freed:
     return freed
 
 
-def _holds(table: Table, name: str, message_id: str) -> bool:
+def _holds(folder: Folder, entry: Entry, message_id: str) -> bool:
     """Whether a file holds a message; not one that somebody is writing, or has removed."""
     try:
-        with table.folder.parquet(name, table.folder.size(name)) as file:
+        with folder.parquet(entry.name, entry.size) as file:
             return len(_rows_of(file.read(["message_id"], use_threads=False), message_id)) > 0
     except (OSError, DamagedTable):
         return False
