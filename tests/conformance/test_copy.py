@@ -380,7 +380,7 @@ def test_safeguards_of_a_copy(case: Case, lq: LakeQueue, to: LakeQueue) -> None:
 
 
 @pytest.mark.spec("DUR-41")
-def test_attributes_that_change_meanwhile_are_those_of_the_copy(
+def test_attributes_and_shards_that_change_meanwhile_are_those_of_the_copy(
     lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = lq.create_queue("a")
@@ -388,7 +388,7 @@ def test_attributes_that_change_meanwhile_are_those_of_the_copy(
     original = ShardCopies._snapshot
 
     def changing(copies: ShardCopies, *place: Any) -> Any:
-        queue.set_attributes(visibility_timeout=77)
+        queue.set_attributes(visibility_timeout=77, shards=2)
         return original(copies, *place)
 
     monkeypatch.setattr(ShardCopies, "_snapshot", changing)
@@ -396,3 +396,4 @@ def test_attributes_that_change_meanwhile_are_those_of_the_copy(
     twin = afresh(to).queue("a")
     twin.send("y")
     assert twin.attributes()["VisibilityTimeout"] == "77" and sorted(drain(twin)) == ["x", "y"]
+    assert len(twin.runtime.shards) == 2 and check_log(twin)

@@ -45,6 +45,11 @@ def root_of(given: str | os.PathLike[str]) -> str:
 def _remote(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     scheme = _SAME.get(scheme.lower(), scheme.lower())
+    place = re.split("[?#]", rest)[0].partition("/")[0]
+    # what is before an @, or behind a ?, may be a secret and is not shown
+    uri = f"{scheme}://{re.split('[?#]', rest)[0].rpartition('@')[2]}"
+    if "@" in place and scheme != "abfss":
+        raise _refused(uri, "keys are no part of a URI; give them as storage_options")
     if scheme not in _SCHEMES:
         raise _refused(uri, f"{scheme}:// is no storage that lakequeue knows; it knows {', '.join(_SCHEMES)}")
     if not rest.strip("/"):

@@ -38,7 +38,7 @@ def entry(
         _commit_info(operation, now, token),
         [
             *({"add": _add(file, now)} for file in added),
-            *({"remove": _remove(file, now)} for file in removed),
+            *({"remove": _remove(file)} for file in removed),
             *_ids(transactions),
         ],
     )
@@ -104,10 +104,11 @@ def _add(file: DataFile, now: int) -> dict[str, Any]:
     }
 
 
-def _remove(file: LiveFile, now: int) -> dict[str, Any]:
+def _remove(file: LiveFile) -> dict[str, Any]:
+    # without the time of removal: with it, a checkpoint lists all that was removed within a day, and 100,000 files
+    # cost 130 ms each time
     return {
         "path": file.path,
-        "deletionTimestamp": now,
         "dataChange": True,
         "extendedFileMetadata": True,
         "partitionValues": {name: text(value) for name, value in file.partition.items()},
