@@ -25,6 +25,7 @@ from lakequeue.model.messages import (
 from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
 from lakequeue.model.states import MessageState
 from lakequeue.operations.compact import CompactionSummary
+from lakequeue.operations.copy import CopiedQueue
 from lakequeue.operations.results import PeekedMessage, QueueCounts
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
@@ -43,6 +44,7 @@ __all__ = [
     "Consumer",
     "Context",
     "Finding",
+    "CopiedQueue",
     "Health",
     "HeartbeatRenewal",
     "Hold",

@@ -33,6 +33,9 @@ from lakequeue.runtime.off_loop import LoopThreads, OwnThreads
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from lakequeue.operations.copy import CopiedQueue
+    from lakequeue.operations.copy_shards import Progress as CopyProgress
+
 __all__ = ["LakeQueue", "Lease", "Message", "Queue"]
 
 THREADS = 64
@@ -279,6 +282,7 @@ class Queue(_Face):
     _redrive = _verb(sync_queue.Queue.redrive)
     _redrivable = _verb(sync_queue.Queue.redrivable)
     compact = _verb(sync_queue.Queue.compact)
+    erase = _verb(sync_queue.Queue.erase)
     dead_letter_sources = _answering(
         sync_queue.Queue.dead_letter_sources,
         lambda queues, threads: [Queue(queue, threads) for queue in queues],
@@ -394,3 +398,13 @@ class LakeQueue(_Face):
     check = _verb(sync_client.LakeQueue.check)
     compact = _verb(sync_client.LakeQueue.compact)
     repair = _verb(sync_client.LakeQueue.repair)
+    upgrade = _verb(sync_client.LakeQueue.upgrade)
+
+    async def copy(
+        self, to: LakeQueue, queue: str | None = None, progress: CopyProgress | None = None
+    ) -> list[CopiedQueue]:
+        """Copies queues to another root, as ``lakequeue.LakeQueue.copy`` does; ``progress`` runs in threads."""
+        check_type("to", to, LakeQueue, "an aio.LakeQueue")
+        return await self._copy(to.sync, queue, progress)
+
+    _copy = _verb(sync_client.LakeQueue.copy)

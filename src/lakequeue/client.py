@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from lakequeue.model.attribute_types import NewQueueAttributes
     from lakequeue.model.damage import Finding, Repair
     from lakequeue.operations.compact import CompactionSummary, Progress
+    from lakequeue.operations.copy import CopiedQueue
+    from lakequeue.operations.copy_shards import Progress as CopyProgress
 
 MAX_LISTED = 1_000
 NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
@@ -296,6 +298,58 @@ class LakeQueue:
         from lakequeue.operations import relations
 
         return dict(relations.relations(self._runtime, now, as_of))
+
+    def copy(
+        self,
+        to: LakeQueue,
+        queue: str | None = None,
+        progress: CopyProgress | None = None,
+    ) -> list[CopiedQueue]:
+        """Copies this root, or one queue of its region, to another root while it is in use: backup, restore, move.
+
+        Everything acknowledged before the call is in the copy, and nothing of the original changes. Each shard is
+        copied as of an instant after the call began; bulk sends are in it as far as they were committed. Receipts
+        and deduplication ids are as valid in the copy as in the original; earlier versions of the tables stay
+        behind. A message that moved between two queues meanwhile may be in both, never in none. Of a single
+        queue, messages that move from or to others may be in the copies of both queues, too. The copied queues can
+        be used once the call returns; a call that failed or was killed leaves nothing that is used, and is simply
+        repeated (DUR-40, DUR-41). Two copies must not write into one root on an object store at a time.
+
+        Args:
+            to: the root that takes the queues; it is created if it is missing, and may have other queues.
+            queue: name of a queue of the region; None: all queues of all regions, and the table ``stats``.
+            progress: called with the number of copied files, of files in all, and the name of the queue.
+
+        Raises:
+            QueueDoesNotExist: the region has no such queue.
+            QueueClientError: ``to`` has one of the queues already, or holds something else; or storage failed.
+            InvalidParameterValue: ``to`` is this root, or inside it.
+            DamagedTable: a file of this root is missing or has another size.
+        """
+        from lakequeue.operations.copy import copy
+
+        check_type("to", to, LakeQueue, "a LakeQueue")
+        check_string("queue", queue, optional=True)
+        if progress is not None:
+            check_callable("progress", progress)
+        return copy(self._runtime, to.runtime, queue, progress)
+
+    def upgrade(self) -> int:
+        """Brings a root of an older lakequeue, 0.2 or later, to the layout of this one, in place (DUR-43).
+
+        End all processes of the older version first: those that were left have their calls refused from then on.
+        It may be repeated, and be killed at any point. Without it an older root works, with a warning, and can
+        still be used by the version that made it. docs/operation/upgrading.md says how to go back.
+
+        Returns:
+            The number of queues that were upgraded, of all regions; 0 if the root has this layout.
+
+        Raises:
+            QueueClientError: there is no root, or it has a layout that this lakequeue does not know.
+        """
+        from lakequeue.operations.upgrade import upgrade
+
+        return upgrade(self._runtime)
 
     def compact(self, progress: Progress | None = None) -> list[CompactionSummary]:
         """Frees storage that the root's queues, of all regions, no longer need; changes no answer.

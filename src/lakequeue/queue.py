@@ -12,7 +12,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import ABSENT, BatchResult, Message, SendEntry, SendResult, receipt_handle_of
-from lakequeue.operations import attributes, browse, move, purge, queues, receive, rewind, send, settle
+from lakequeue.operations import attributes, browse, move, purge, queues, receive, rewind, selected, send, settle
 from lakequeue.operations.depth import depth
 from lakequeue.operations.results import PeekedMessage, QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
@@ -457,6 +457,26 @@ class Queue:
         from lakequeue.operations.compact import compact
 
         return compact(self._runtime)
+
+    def erase(self, message_id: str) -> bool:
+        """Removes what a message says, for good: the lawful way to take one body out of a queue (DUR-42).
+
+        The message is deleted, whatever its state, and from the rewind history, too. Then its row in the log loses
+        body, attributes, sender, trace header, message group and deduplication id; message id and times stay. A
+        deduplication id of a FIFO queue stays for the five minutes in which it counts; call again after that. On a
+        local disk the files that held the message are removed at once, on an object store after 48 hours.
+        docs/operation/erasing.md says what keeps a copy: other queues that it was moved through, waiting
+        bulk sends, caches of other processes, copies and backups.
+
+        Returns:
+            Whether anything was left to clear or to remove; a repeated call returns False.
+
+        Raises:
+            InvalidParameterValue: the queue's log has no message with this id.
+            QueueClientError: another process held the table's lock, and files are left; call again.
+        """
+        check_string("message_id", message_id)
+        return selected.erase(self._runtime, message_id)
 
     def dead_letter_sources(self) -> list[Queue]:
         """The queues of the region whose redrive policies name this one (DLQ-7)."""

@@ -78,6 +78,7 @@ TABLE: dict[str, dict[str, str]] = {
     "LakeQueue.view_statements": {"now": "or none", "as_of": "or none"},
     "LakeQueue.create_views": {"spark": "object", "schema": "views"},
     "LakeQueue.arrow_views": {"now": "or none", "as_of": "or none"},
+    "LakeQueue.copy": {"to": "object", "queue": "text or none", "progress": "or none"},
     "LakeQueue.compact": {"progress": "or none"},
     "Queue.send": {
         "body": "body",
@@ -106,6 +107,7 @@ TABLE: dict[str, dict[str, str]] = {
     "Queue.send_arrow": {"data": "object", "send_id": "text or none", "order_by": "text or none"},
     "Queue.lease": {"max_messages": "whole", "visibility_timeout": "seconds or none"},
     "Queue.rewind": {"to": "object"},
+    "Queue.erase": {"message_id": "text"},
     "Queue.attributes": {"names": "texts"},
     "Queue.set_attributes": {"changes": "**"},
     "Queue.update_attributes": {"update": "object"},
@@ -146,6 +148,7 @@ WIRE = {
 CHECKS = ("roots.py", "lease_batches.py")
 """Modules of storage that check names."""
 BASE: dict[str, dict[str, Any]] = {
+    "LakeQueue.copy": {"to": LakeQueue("never-made")},
     "Queue.send": {"body": "a"},
     "Queue.receive": {"wait_time": 0},
     "Queue.send_dataframe": {"df": type("Frame", (), {"select": print, "withColumn": print})()},

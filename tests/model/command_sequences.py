@@ -20,6 +20,7 @@ from lakequeue.shard.commands import (
     Close,
     Delete,
     Discard,
+    Erase,
     Expire,
     LeaseCounts,
     LeaseDelete,
@@ -87,6 +88,7 @@ OPERATIONS = (
     *("end_move",) * 2,
     "move",
     "discard",
+    "erase",
     "make_visible",
     "purge",
     "set_attributes",
@@ -215,6 +217,10 @@ class Comparison:
     def discard(self, a: int, b: int, c: int) -> None:
         spans = self.spans(a, b, c)
         self.add(Discard(spans), "discard", spans)
+
+    def erase(self, a: int, b: int, c: int) -> None:
+        spans = self.spans(a, b, c)
+        self.add(Erase(spans), "erase", spans)
 
     def make_visible(self, a: int, b: int, c: int) -> None:
         spans, in_flight = self.spans(a, b, c), c % 3 > 0
@@ -468,6 +474,10 @@ class Comparison:
                 elif message.status == VISIBLE and end > now:
                     assert isinstance(command, MakeVisible) and command.in_flight, "a live receipt ended"
                     self.live[offset] = (lease, now)
+        elif isinstance(command, Erase) and result.error is None:
+            for offset in list(self.live):
+                if self.model.messages[offset].status == DELETED:
+                    del self.live[offset]
         elif isinstance(command, LeaseDelete | LeaseExtend | LeaseRelease) and result.error is None:
             for offset, (lease, _) in list(self.live.items()):
                 message = self.model.messages[offset]

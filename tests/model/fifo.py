@@ -108,6 +108,12 @@ class FifoModel(Model):
         self.stamp(before)
         return answer
 
+    def erase(self, spans: list[tuple[int, int]]) -> bool:
+        before = self.heads()
+        answer = super().erase(spans)
+        self.stamp(before)
+        return answer
+
     def lease_delete(self, lease: str, spans: list[tuple[int, int]], kept: list[int]) -> tuple[int, int]:
         before = self.heads()
         answer = super().lease_delete(lease, spans, kept)

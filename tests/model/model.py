@@ -241,6 +241,8 @@ class Model:
             if old == "deleted" and new in ("visible", "delayed"):
                 assert command == "rewind" and was_rewindable
                 assert new == "visible" or self.settings.fifo or message.early
+            if new == "deleted" and old in ("delayed", "held"):
+                assert command == "erase"
             if (old, new) == ("deleted", "purged"):
                 assert command == "purge" and was_rewindable
 
@@ -386,6 +388,19 @@ class Model:
         for offset in offsets:
             self.remove(self.messages[offset])
         return len(offsets)
+
+    def erase(self, spans: list[tuple[int, int]]) -> bool:
+        asked = {offset for first, last in spans for offset in range(first, last + 1)}
+        held = self.chosen(spans, "held")
+        stored = self.chosen(spans, "visible", "in_flight", "delayed", "held")
+        self.pass_head(max(stored, default=-1) + 1)
+        for message in self.messages[: self.head if held else 0]:
+            message.held = False
+        for offset in stored:
+            self.remove(self.messages[offset])
+        for offset in asked & set(self.rewindable()):
+            self.messages[offset].rewindable = False
+        return bool(self.chosen(spans, "moving"))
 
     def make_visible(self, spans: list[tuple[int, int]], in_flight: bool) -> int:
         offsets = self.chosen(spans, "delayed", *(("in_flight",) if in_flight else ()))

@@ -11,6 +11,7 @@ import typer
 from lakequeue.cli import (
     check,
     consume,
+    copy,
     drain,
     export,
     maintenance,
@@ -24,7 +25,7 @@ from lakequeue.cli import (
     watch,
 )
 from lakequeue.cli.errors import Commands
-from lakequeue.cli.options import duration_option
+from lakequeue.cli.options import duration_option, key_values
 from lakequeue.cli.session import USAGE, Session, usage
 from lakequeue.cli.values import DURATION_HELP
 
@@ -50,13 +51,6 @@ def _mode(text: str) -> int:
     if not re.fullmatch("[0-7]{3,4}", text):
         usage(f"--root-mode {text}: must be octal permissions, such as 700 or 2770")
     return int(text, 8)
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        usage("--storage-option: must be KEY=VALUE")
-    return name, value
 
 
 @app.callback(invoke_without_command=True)
@@ -115,7 +109,7 @@ def options(
 ) -> None:
     session: Session = ctx.obj
     session.root, session.region, session.json, session.verbose = root, region, json, verbose
-    session.storage_options = dict(map(_option, storage_option or []))
+    session.storage_options = key_values(storage_option, "--storage-option")
     session.network_file_system = network_file_system
     session.durability, session.poll_interval = durability, poll_interval
     session.root_mode = None if root_mode is None else _mode(root_mode)
@@ -139,6 +133,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "redrive": moves.redrive,
         "drain": drain.drain,
         "purge": maintenance.purge,
+        "erase": maintenance.erase,
         "compact": maintenance.compact,
         "check": check.check,
         "repair": check.repair,
@@ -154,6 +149,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "export": export.export,
     },
     "In SQL": {"sql": sql.sql},
+    "Roots": {"copy": copy.copy, "upgrade": maintenance.upgrade},
     "For other clients": {"serve": serve.serve},
     "With Spark": {"views": spark.views, "demo": spark.demo},
 }

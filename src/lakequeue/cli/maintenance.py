@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,6 +53,35 @@ def purge(ctx: typer.Context, queue: Name, yes: Yes = False) -> None:
         session.ask(f"Remove {render.count(stored(purged), 'message')} from {queue}?")
     purged.purge()
     session.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")
+
+
+def erase(
+    ctx: typer.Context,
+    queue: Name,
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")],
+    yes: Yes = False,
+) -> None:
+    """Erase what one message says, for good, wherever it is in the queue."""
+    session: Session = ctx.obj
+    owner = session.queue(queue)
+    if not yes:
+        session.ask(f"Erase message {message_id} from {queue}? Nothing brings it back.")
+    erased = owner.erase(message_id)
+    told = "is erased" if erased else "was erased before"
+    session.answer({"queue": queue, "message_id": message_id, "erased": erased}, f"message {message_id} {told}")
+
+
+def upgrade(ctx: typer.Context, yes: Yes = False) -> None:
+    """Bring a root of an older lakequeue to this one's layout, in place."""
+    session: Session = ctx.obj
+    lake = session.lake()
+    if not yes:
+        session.ask(f"Upgrade {lake.root}? Older versions of lakequeue will refuse it.")
+    upgraded = lake.upgrade()
+    told = (
+        f"{render.count(upgraded, 'queue')} of {lake.root} upgraded" if upgraded else f"{lake.root} is up to date"
+    )
+    session.answer({"root": lake.root, "upgraded": upgraded}, told)
 
 
 def stored(queue: Queue) -> int:

@@ -81,6 +81,14 @@ def parse_pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
     return found
 
 
+def key_values(texts: Iterable[str] | None, option: str) -> dict[str, str]:
+    """Parses the ``KEY=VALUE`` texts of an option, and never shows them: they may be secret."""
+    pairs = [text.partition("=") for text in texts or ()]
+    if not all(key and equals for key, equals, _ in pairs):
+        usage(f"{option}: must be KEY=VALUE")
+    return {key: value for key, _, value in pairs}
+
+
 def attribute_arguments(
     attribute: list[str] | None, max_receive_count: int | None, dead_letter_queue: str | None, **options: Any
 ) -> dict[str, Any]:

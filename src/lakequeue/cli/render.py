@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -188,11 +188,18 @@ def spinner(what: str) -> Iterator[None]:
         yield
 
 
+class Advance(Protocol):
+    """Moves a progress bar."""
+
+    def __call__(self, advance: int, text: str, total: int | None = None, /) -> None:
+        """Adds progress, shows a text, and may change the total."""
+
+
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-    """Shows a progress bar on a terminal; yields a function of the progress made and a text to show."""
+def progress(what: str, total: int | None) -> Iterator[Advance]:
+    """Shows a progress bar on a terminal."""
     if not sys.stderr.isatty():
-        yield lambda advance, text: None
+        yield lambda advance, text, total=None: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -203,7 +210,7 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int, str], None
         *columns, console=error_console(), transient=True, redirect_stdout=False, redirect_stderr=False
     ) as bar:
         task = bar.add_task(what, total=total, text="")
-        yield lambda advance, text: bar.update(task, advance=advance, text=text)
+        yield lambda advance, text, total=None: bar.update(task, advance=advance, text=text, total=total)
 
 
 def _is_number(value: object) -> bool:

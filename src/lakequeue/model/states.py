@@ -40,8 +40,9 @@ class MessageState(str, Enum):
 TRANSITIONS = {
     MessageState(before): frozenset(map(MessageState, after.split()))
     for before, after in {
-        "delayed": "visible expired purged",
-        "held": "visible delayed expired purged",
+        # from delayed and held to deleted by an erasure only
+        "delayed": "visible deleted expired purged",
+        "held": "visible delayed deleted expired purged",
         # to delayed by a longer delay of its FIFO queue, if it was never received
         "visible": "in_flight delayed deleted moving expired purged",
         "in_flight": "visible deleted expired purged",

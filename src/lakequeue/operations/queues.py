@@ -141,4 +141,5 @@ def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str,
         tags=tags,
         shards=attributes.shards,
         handle_key=secrets.token_bytes(32),
+        layout_version=root.catalog.layout_version,
     )

@@ -12,10 +12,11 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.states import MessageState
-from lakequeue.operations import browse
+from lakequeue.operations import browse, move
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.shard.commands import Discard, MakeVisible, Spans
+from lakequeue.shard.commands import Discard, Erase, MakeVisible, Spans
 from lakequeue.shard.spans import joined
 
 
@@ -54,6 +55,26 @@ def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool
         outcome = _apply(queue, message_ids, states, lambda spans: MakeVisible(spans, in_flight))
         call.messages = outcome.done
         return outcome
+
+
+def erase(queue: OpenQueue, message_id: str) -> bool:
+    """Deletes a message for good and clears what was sent; see ``Queue.erase``."""
+    with queue.service("erase") as call:
+        known = erased = False
+        for shard in queue.shards:
+            offsets = shard.offsets_of(message_id)
+            if not offsets:
+                continue
+            known = True
+            # deleted first, so that nobody receives an empty body
+            while queue.command(shard, Erase(joined((offset, offset) for offset in offsets))):
+                move.finish(queue, shard)
+            erased |= shard.erase(message_id, offsets, queue.now(), queue.fifo)
+        if not known:
+            reason = "The queue has no message with this id, or none any more."
+            raise InvalidParameterValue.of(message_id, "message_id", reason)
+        call.messages = int(erased)
+        return erased
 
 
 def _apply(

@@ -22,6 +22,7 @@ from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import check_head
+from lakequeue.storage.messages import erase
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import WINDOW, DedupWindow, Key, dedup_key
 from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
@@ -250,6 +251,17 @@ class ShardSender(ShardReader):
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist()
         return merge_all(table, floor, now, now - WINDOW if fifo else None)
+
+    def offsets_of(self, message_id: str) -> list[int]:
+        """Offsets of the messages with an id in the newest log."""
+        return erase.offsets_of(self._engine.open(self._messages), message_id)
+
+    def erase(self, message_id: str, offsets: Sequence[int], now: int, fifo: bool) -> bool:
+        """Clears a message in the log and removes the local files that held it; returns whether any was left."""
+        table = self._engine.open(self._messages)  # a handle of its own, as in `compact`
+        cleared = erase.erase(table, message_id, offsets, now - WINDOW if fifo else layout.CLOSED)
+        self._bodies.clear()
+        return bool(erase.remove_former(table, message_id).files) or cleared
 
     @contextmanager
     def _at_log(self) -> Iterator[None]:

@@ -107,6 +107,16 @@ class Discard:
 
 
 @attrs.frozen
+class Erase:
+    """Delete the messages of `spans` for good, in whatever state and without a receipt, from the history too.
+
+    The answer is whether one of them is on its way to another queue: that must be completed first.
+    """
+
+    spans: Spans
+
+
+@attrs.frozen
 class MakeVisible:
     """Make the delayed messages of `spans` visible now; the answer is the number of those made visible.
 
@@ -173,6 +183,7 @@ Command = (
     | Moved
     | MoveBack
     | Discard
+    | Erase
     | MakeVisible
     | Purge
     | Rewind

@@ -1,11 +1,11 @@
-"""What an operator does with chosen messages, without a receipt: delete them, or make them visible.
+"""What an operator does with chosen messages, without a receipt: delete them, make them visible, or erase them.
 
-Nobody's receipt ends by this unless the operator says so.
+Nobody's receipt ends by this unless the operator says so, or erases the message.
 """
 
 from __future__ import annotations
 
-from lakequeue.shard.commands import Discard, MakeVisible
+from lakequeue.shard.commands import Discard, Erase, MakeVisible
 from lakequeue.shard.runs import MOVING, VISIBLE
 from lakequeue.shard.state import ShardState
 
@@ -20,6 +20,32 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
         state.remove(run)
     state.serve_groups()
     return sum(last - first + 1 for first, last in found), bool(found)
+
+
+def erase(state: ShardState, command: Erase) -> tuple[bool, bool]:
+    """Delete the messages of the spans in any state, and from the history; those that are moving stay."""
+    if state.attributes.fifo:
+        assert state.groups is not None  # built while the messages are still there
+    state.scan_to(1 + max((last for _, last in command.spans), default=-1))
+    moving = changed = False
+    for first, last in sorted(command.spans):
+        last = min(last, state.log.end - 1)
+        for run in list(state.known(first, last)):
+            if run.state == MOVING:
+                moving = True
+                continue
+            held = run.last >= state.scanned  # the head passes those before it, which releases them (INF-9)
+            state.delayed.discard(run.first, run.last)
+            for part in state.take([(run.first, run.last)]):
+                state.remove(part)
+            if held:
+                state.change_cap()
+            changed = True
+        if any(state.history.pieces(first, last)):
+            state.history.cut(first, last)
+            changed = True
+    state.serve_groups()
+    return moving, changed
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import attrs
@@ -17,7 +17,7 @@ from lakequeue.model.names import name_hash
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
-from lakequeue.storage.engines.locks import committing
+from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.roots import local_path, obstacle
 from lakequeue.storage.store_failures import first_line
@@ -60,6 +60,8 @@ class Catalog:
         self._table: Table | None = None
         self._version = -1
         self._rows: list[QueueRow] = []
+        self.warned = False
+        """Whether it was said that the root has an older layout."""
 
     def rows(self) -> list[QueueRow]:
         """Every incarnation, deleted ones included, read anew.
@@ -74,7 +76,14 @@ class Catalog:
         if table.version != self._version:
             self._rows = rows_of(table, self.root)
             self._version = table.version
+            for version in {row.layout_version for row in self._rows} - {layout.LAYOUT_VERSION}:
+                self._warn(version)
         return self._rows
+
+    @property
+    def layout_version(self) -> int:
+        """The layout of new queues: the oldest in the root, so that who can read the root now can read it then."""
+        return min((row.layout_version for row in self.rows()), default=layout.LAYOUT_VERSION)
 
     def live(self, region: str, name: str) -> QueueRow | None:
         """The queue of this name that is not deleted."""
@@ -87,21 +96,22 @@ class Catalog:
 
     def put(self, row: QueueRow, changes: int) -> bool:
         """Writes a row if the name's fence is still at ``changes``; False: it is not, so read again."""
-        return self._merge(row, "put", changes)
+        return self._merge([(row, changes)], "put")
+
+    def put_all(self, rows: Sequence[tuple[QueueRow, int]]) -> bool:
+        """Writes rows in one commit, each under the same condition."""
+        return self._merge(rows, "put")
 
     def remove(self, row: QueueRow, changes: int) -> bool:
         """Removes a row under the same condition."""
-        return self._merge(row, "del", changes)
+        return self._merge([(row, changes)], "del")
 
-    def _merge(self, row: QueueRow, op: str, changes: int) -> bool:
+    def _merge(self, rows: Sequence[tuple[QueueRow, int]], op: str) -> bool:
         table = self._open()
-        source = table_of([row]).append_column("op", pa.array([op]))
-        fence = _fence(row.region, row.name)
-        return commit(
-            table,
-            {fence: changes},
-            lambda token: table.merge(source, ["key"], "true", {fence: changes + 1}, token),
-        )
+        source = table_of([row for row, _ in rows]).append_column("op", pa.repeat(op, len(rows)))
+        fence = {_fence(row.region, row.name): changes for row, changes in rows}
+        ids = {name: changes + 1 for name, changes in fence.items()}
+        return commit(table, fence, lambda token: table.merge(source, ["key"], "true", ids, token))
 
     def changes(self, region: str, name: str) -> int:
         """Fence of a name in the loaded snapshot: how often a queue of this name was written."""
@@ -113,15 +123,33 @@ class Catalog:
         return self._remove_orphans() + cleaning.trim(table, kept) + cleaning.vacuum(table, kept)
 
     @contextmanager
-    def creating(self) -> Iterator[Callable[[], bool]]:
-        """Protects the tables of a new queue from the sweep until its row names them.
+    def creating(self, longest: float = CREATION) -> Iterator[Callable[[], bool]]:
+        """Protects the tables of new queues from the sweep until their rows name them.
 
-        Yields a function that tells whether they are still protected: on object stores, without a lock, for an
-        hour.
+        Yields a function that tells whether they are still protected: on object stores, without a lock, for
+        ``longest`` seconds.
         """
         path, began = layout.queues_path(self.root), time.time()
         with committing(path, exclusive=self._engine.commits_alone):
-            yield lambda: local_path(path) is not None or time.time() - began < CREATION
+            yield lambda: local_path(path) is not None or time.time() - began < longest
+
+    @contextmanager
+    def copying(self) -> Iterator[Callable[[], bool]]:
+        """As ``creating``, for queues that are copied here, which takes a day at most; keeps other copies out.
+
+        Raises:
+            QueueClientError: another copy into this root is under way; told on local disks only.
+        """
+        queues = f"{self.root}/q"
+        local = local_path(queues)
+        if local is not None:
+            os.makedirs(local, exist_ok=True)
+        with ExitStack() as alone:
+            try:
+                alone.enter_context(committing(queues, exclusive=True, patience=1))
+            except LockHeld as error:
+                raise QueueClientError(f"another copy into {self.root} is under way") from error
+            yield alone.enter_context(self.creating(ORPHAN_SECONDS / 2))
 
     def _remove_orphans(self) -> Freed:
         """Removes the tables of queues that were deleted, or whose creation lost its race or was killed."""
@@ -210,6 +238,17 @@ class Catalog:
                 raise QueueClientError(f"{self.root} holds no queues; creating a queue makes it a root")
         return self._table
 
+    def _warn(self, version: int) -> None:
+        """Warns once."""
+        if not self.warned:
+            self.warned = True
+            _log.warning(
+                "%s has layout version %d, of an older lakequeue; `lakequeue upgrade` brings it to %d",
+                self.root,
+                version,
+                layout.LAYOUT_VERSION,
+            )
+
     def _check_place(self, local: str | None) -> None:
         reason = None if local is None else obstacle(local)
         if reason is not None:
@@ -221,7 +260,7 @@ def rows_of(table: Table, root: str) -> list[QueueRow]:
     parts = table.read(table.files())
     # before anything else is read: another layout may lack columns
     versions = {version for part in parts for version in part["layout_version"].to_pylist()}
-    for version in versions - {layout.LAYOUT_VERSION}:
+    for version in versions - {*range(layout.OLDEST_LAYOUT, layout.LAYOUT_VERSION + 1)}:
         advice = "install a newer one"
         if version < layout.LAYOUT_VERSION:
             advice = "empty its queues with the version that made it, and start a new root"
@@ -242,7 +281,12 @@ def table_of(rows: Sequence[QueueRow]) -> pa.Table:
 
 
 def took_messages(engine: Engine, queue: Folder) -> bool:
-    """Whether a queue took messages and was not deleted: without a row, the catalog has lost it (DUR-7)."""
+    """Whether a queue took messages and was not deleted: without a row, the catalog has lost it (DUR-7).
+
+    Those of a copy that was killed were never sent here.
+    """
+    if queue.exists(layout.COPYING):
+        return False
     for shard in filter(str.isdigit, queue.folders()):
         try:
             log = engine.open(f"{queue.uri}/{shard}/messages")

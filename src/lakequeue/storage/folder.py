@@ -129,6 +129,12 @@ class Folder:
                 return file.read()
         return _whole(lambda: bytes(obstore.get(self._store, self._at(name)).bytes()))
 
+    def open(self, name: str, size: int) -> IO[bytes]:
+        """Opens a file of a known size for reading; a remote one is read in parts."""
+        if self.local is not None:
+            return open(self.path(name), "rb")
+        return io.BufferedReader(_Remote(self._store, self._at(name), size), buffer_size=2**16)
+
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
         """The results of a call for each item, in order; calls to remote storage run concurrently."""
         if self.local is not None or len(items) < 2:
@@ -149,7 +155,7 @@ class Folder:
         elif size <= WHOLE:
             source = pa.BufferReader(self.read(name))
         else:
-            source = io.BufferedReader(_Remote(self._store, self._at(name), size), buffer_size=2**16)
+            source = self.open(name, size)
         try:
             with source, pq.ParquetFile(source, pre_buffer=False) as file:
                 yield file

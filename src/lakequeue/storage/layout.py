@@ -10,8 +10,10 @@ from __future__ import annotations
 import attrs
 import pyarrow as pa
 
-LAYOUT_VERSION = 4
-"""Stored in every row of ``queues``; readers refuse any other."""
+LAYOUT_VERSION = 5
+"""Stored in every row of ``queues``; readers refuse a higher one."""
+OLDEST_LAYOUT = 4
+"""Readers refuse a lower one. Layout 4 has the same tables as 5; its writers, lakequeue 0.2, did not sync them."""
 
 CLOSED = 2**62
 """A ``send`` version at or above this means that the shard is closed to sends."""
@@ -196,6 +198,9 @@ def receipts_path(root: str, key: str, shard: int) -> str:
     return f"{root}/q/{key}/{shard}/receipts"
 
 
+COPYING = "copying"
+"""File in the directory of a queue that is being copied here, until the catalog names the queue."""
+
 SEND_ID = "send"
 """On ``messages``: version, the end offset; ``CLOSED`` or more: closed."""
 CLOCK_ID = "clock"
@@ -220,9 +225,12 @@ STATS_FILES_ID = "stats-files"
 """On ``stats``: version, the number of merges of files."""
 
 
+MOVE = "move-"
+
+
 def move_id(source_key: str, shard: int) -> str:
     """On ``messages``: version, the number of the last move appended here from a shard of another queue."""
-    return f"move-{source_key}-{shard}"
+    return f"{MOVE}{source_key}-{shard}"
 
 
 def bulk_id(send_id: str) -> str:

@@ -39,21 +39,26 @@ def entry(
         [
             *({"add": _add(file, now)} for file in added),
             *({"remove": _remove(file)} for file in removed),
-            *({"txn": {"appId": app_id, "version": version}} for app_id, version in transactions.items()),
+            *_ids(transactions),
         ],
     )
 
 
 def first_entry(
-    schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str], files: Iterable[DataFile] = ()
+    schema: pa.Schema,
+    partitions: Sequence[str],
+    properties: Mapping[str, str],
+    files: Iterable[DataFile] = (),
+    transactions: Mapping[str, int] | None = None,
 ) -> bytes:
-    """The commit that creates a table, with its first files."""
+    """The commit that creates a table, with its first files and application ids."""
     now = _now()
     return _lines(
         _commit_info("CREATE TABLE", now, "created"),
         [
             *creation(schema, partitions, properties),
             *({"add": _add(file, now)} for file in files),
+            *_ids(transactions or {}),
         ],
     )
 
@@ -84,6 +89,10 @@ def _commit_info(operation: str, now: int, token: str) -> dict[str, Any]:
     return {"commitInfo": info}
 
 
+def _ids(transactions: Mapping[str, int]) -> list[dict[str, Any]]:
+    return [{"txn": {"appId": app_id, "version": version}} for app_id, version in transactions.items()]
+
+
 def _add(file: DataFile, now: int) -> dict[str, Any]:
     return {
         "path": quote(file.path, safe="/="),
@@ -102,12 +111,13 @@ def _remove(file: LiveFile) -> dict[str, Any]:
         "path": file.path,
         "dataChange": True,
         "extendedFileMetadata": True,
-        "partitionValues": {name: _text(value) for name, value in file.partition.items()},
+        "partitionValues": {name: text(value) for name, value in file.partition.items()},
         "size": file.size,
     }
 
 
-def _text(value: object) -> str | None:
+def text(value: object) -> str | None:
+    """A partition value as Delta writes it; None for NULL."""
     if isinstance(value, datetime):
         value = value.astimezone(timezone.utc)
     return None if value is None else partition_text(value)

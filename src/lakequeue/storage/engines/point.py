@@ -92,6 +92,11 @@ class PointTable:
     def transaction(self, app_id: str) -> int | None:
         return self._snapshot.transactions.get(app_id)
 
+    @property
+    def transactions(self) -> Mapping[str, int]:
+        """Versions by application id in the loaded snapshot."""
+        return self._snapshot.transactions
+
     def files(self) -> list[LiveFile]:
         return self._snapshot.files()
 
@@ -117,9 +122,13 @@ class PointTable:
                     raise DamagedTable(self.path, file.name, reason)
                 yield parquet
         except FileNotFoundError as error:
-            if any(file.path == live.path for live in self._newest().files()):
-                raise DamagedTable(self.path, file.name, "is missing") from error
-            raise StaleSnapshot(f"{file.name} of {self.path} was removed") from error
+            raise self.lost(file) from error
+
+    def lost(self, file: LiveFile) -> StaleSnapshot | DamagedTable:
+        """What it means that a file of the loaded snapshot is gone."""
+        if any(file.path == live.path for live in self._newest().files()):
+            return DamagedTable(self.path, file.name, "is missing")
+        return StaleSnapshot(f"{file.name} of {self.path} was removed")
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
         with self._opened_file(file) as parquet:

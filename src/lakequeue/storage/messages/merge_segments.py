@@ -86,6 +86,26 @@ def merge_all(table: Table, floor: int, now: int, drop_before: int | None = None
     return _run(table, step)
 
 
+def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> bool:
+    """Replaces the segment that holds an offset by its rows as ``change`` returns them, as many and in order.
+
+    Returns:
+        Whether it did; if not, another commit came first, and the newest snapshot is loaded.
+    """
+    seen = _snapshot(table)
+    segments = [*seen.segments, *([seen.open_one] if seen.open_one else [])]
+    segment = next((each for each in segments if each[0].first <= offset <= each[-1].last), None)
+    if segment is None:
+        return False
+
+    def rows(table: Table) -> Iterator[pa.Table]:
+        # a file of a bulk send may be too large for memory, so it becomes several segments
+        parts = _Rest(segment[0], segment[0].first)(table) if segment[0].bulk else [_merged(table, [segment])]
+        return map(change, parts)
+
+    return _replace(table, seen, _Step([segment], rows, MergeCounts(), with_send=segment is seen.open_one))
+
+
 @attrs.frozen
 class _Snapshot:
     """The segments of a snapshot, and the versions that fence a replacement."""

@@ -1,0 +1,215 @@
+"""Copies shards that are in use, each as of an instant after the call began.
+
+First comes a snapshot of the ledger, then one of the log, which so has all that the ledger refers to. And what a
+ledger of the copy has sent to another queue is in the logs of the copy: a log that took messages of other queues
+meanwhile is taken anew, with its ledger. Moves that a ledger of the copy does not know of are made again (DUR-41).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import attrs
+
+from lakequeue.errors import DamagedTable, QueueClientError, QueueDoesNotExist
+from lakequeue.runtime.root import Root
+from lakequeue.shard.commands import Counts
+from lakequeue.shard.decide import ShardMachine
+from lakequeue.storage import layout
+from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.copying import Copier, TableSnapshot
+from lakequeue.storage.engines.interface import StaleSnapshot
+from lakequeue.storage.engines.point import PointEngine, PointTable
+from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.messages.read import LogReader, ShardLog
+
+ROUNDS = 100
+"""Times that shards are taken anew, as files vanished or messages moved, before the copy gives up."""
+
+Progress = Callable[[int, int, str], None]
+Place = tuple[str, int]
+"""Key of a queue, and a shard."""
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@attrs.frozen(eq=False)
+class ShardCopy:
+    """The snapshots of a shard, and what they say."""
+
+    ledger: TableSnapshot
+    log: TableSnapshot
+    epoch: int
+    move_number: int
+    """Of the last move to another queue that the ledger knows of."""
+    counts: Counts
+
+    @property
+    def messages(self) -> int:
+        """Messages in any state, without the history."""
+        return self.counts.visible + self.counts.in_flight + self.counts.delayed + self.counts.held
+
+    def took_moved(self) -> bool:
+        """Whether messages of other queues have arrived since."""
+        self.log.table.refresh()
+        return _moves(self.log.table.transactions) != _moves(self.log.transactions)
+
+
+class ShardCopies:
+    """One run of a copy: snapshots, files, logs, and a check of what was written.
+
+    Args:
+        source, target: the roots.
+        rows: the queues to copy.
+        progress: called with the number of copied files, that of all files, and the name of the queue.
+    """
+
+    def __init__(self, source: Root, target: Root, rows: Sequence[QueueRow], progress: Progress) -> None:
+        self._source, self._progress = source, progress
+        self._rows = {row.key: row for row in rows}
+        self._now = source.now()
+        self._from, self._to = PointEngine(source.engine.store), PointEngine(target.engine.store)
+        self._copier = Copier(self._from.store, self._to.store, self._report)
+        self._shards: dict[Place, ShardCopy] = {}
+        self._total, self._name = 0, ""
+
+    def run(self, statistics: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
+        """Copies the shards, and the table of statistics if asked; returns the queues with their newest rows.
+
+        Queues that are deleted meanwhile are left out.
+
+        Raises:
+            QueueClientError: files kept vanishing, or messages kept moving between queues.
+            DamagedTable: a file is missing, or the copy is not what was copied.
+        """
+        places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
+        for _ in range(ROUNDS):
+            places = self._take(places) or self._changed() or self._copy_files() or self._added()
+            if not places:
+                break
+        else:
+            raise QueueClientError(f"{self._source.path} changes faster than it can be copied; try again")
+        if statistics:
+            self._copy_statistics()
+        known = {layout.move_id(*place): shard.move_number for place, shard in self._shards.items()}
+        _each(self._to, partial(self._finish, known), list(self._shards.items()))
+        return [
+            (row, [self._shards[row.key, number] for number in range(row.shards)]) for row in self._rows.values()
+        ]
+
+    def _take(self, places: Sequence[Place]) -> list[Place]:
+        """Takes snapshots of shards; returns those whose files vanished before they were read."""
+
+        stale, deleted = list[Place](), set[str]()
+
+        def take(place: Place) -> None:
+            try:
+                self._shards[place] = self._snapshot(*place)
+            except FileNotFoundError:
+                stale.append(place)
+            except QueueDoesNotExist:
+                deleted.add(place[0])
+
+        _each(self._from, take, places)
+        self._keep({key: row for key, row in self._rows.items() if key not in deleted})
+        return [place for place in stale if place[0] in self._rows]
+
+    def _snapshot(self, key: str, number: int) -> ShardCopy:
+        """Snapshots of a shard's tables.
+
+        Raises:
+            QueueDoesNotExist: the queue was deleted.
+            FileNotFoundError: files were removed meanwhile.
+        """
+        if self._source.living(key) is None:
+            raise QueueDoesNotExist()
+        machine, ledger, reader = _opened(self._from, self._source.path, key, number)
+        head, log = machine.head, reader.log
+        if head.closed or log.closed:
+            raise QueueDoesNotExist()
+        if log.begin > head.floor_offset:
+            raise StaleSnapshot(f"the log has moved on since the snapshot of {ledger.path}")
+        tables = TableSnapshot.of(ledger), TableSnapshot.of(reader.table)
+        return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
+
+    def _changed(self) -> list[Place]:
+        """Shards to which messages of other queues came after their snapshot."""
+        places = list(self._shards)
+        moved = _each(self._from, lambda place: self._shards[place].took_moved(), places)
+        return [place for place, changed in zip(places, moved, strict=True) if changed]
+
+    def _copy_files(self) -> list[Place]:
+        """Copies what is not there yet; returns the shards of which files vanished."""
+        tables = [(place, shard.ledger) for place, shard in self._shards.items()]  # their files go first
+        tables += [(place, shard.log) for place, shard in self._shards.items()]
+        self._total = self._copier.done + sum(map(self._copier.missing, (table for _, table in tables)))
+        stale: list[Place] = []
+        for place, table in tables:
+            self._name = self._rows[place[0]].name
+            try:
+                self._copier.copy(table)
+            except StaleSnapshot:
+                stale.append(place)
+        return list(dict.fromkeys(stale))
+
+    def _added(self) -> list[Place]:
+        """Shards that queues got meanwhile; the rows read here are no older than what the shards know of them."""
+        living = {row.key: row for row in self._source.rows() if row.deleted_at is None}
+        self._keep({key: living[key] for key in self._rows if key in living})
+        places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
+        return [place for place in places if place not in self._shards]
+
+    def _keep(self, rows: dict[str, QueueRow]) -> None:
+        """Leaves the other queues out."""
+        self._rows = rows
+        self._shards = {place: shard for place, shard in self._shards.items() if place[0] in rows}
+
+    def _copy_statistics(self) -> None:
+        paths = [layout.stats_path(engine.store.root) for engine in (self._from, self._to)]
+        if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
+            return
+        for _ in range(ROUNDS):
+            table = TableSnapshot.of(self._from.open(paths[0]))
+            try:
+                self._copier.copy(table)
+            except StaleSnapshot:
+                continue
+            return self._copier.finish(table, table.transactions)
+
+    def _finish(self, known: Mapping[str, int], item: tuple[Place, ShardCopy]) -> None:
+        """Writes the logs of a shard, and reads its copy as a new process would."""
+        (key, number), shard = item
+        moves = _moves(shard.log.transactions)
+        ids = {name: version for name, version in shard.log.transactions.items() if name not in moves}
+        # a move that the other ledger does not know of is made again; of queues that are not copied, none is known
+        ids |= {name: min(version, known[name]) for name, version in moves.items() if name in known}
+        self._copier.finish(shard.log, ids)
+        self._copier.finish(shard.ledger, shard.ledger.transactions)
+        machine, ledger, _ = _opened(self._to, self._to.store.root, key, number)
+        if (machine.head.epoch, machine.counts(self._now)) != (shard.epoch, shard.counts):
+            raise DamagedTable(ledger.path, None, "is not what was copied")
+
+    def _report(self) -> None:
+        self._progress(self._copier.done, self._total, self._name)
+
+
+def _opened(engine: PointEngine, root: str, key: str, shard: int) -> tuple[ShardMachine, PointTable, LogReader]:
+    """The newest state of a shard, and the handles on its ledger and its log from which it was read."""
+    ledger, readers = engine.open(layout.receipts_path(root, key, shard)), list[LogReader]()
+
+    def log() -> ShardLog:
+        readers.append(LogReader(engine.open(layout.messages_path(root, key, shard))))
+        return readers[0].log
+
+    return Ledger(ledger).machine(log), ledger, readers[0]
+
+
+def _moves(transactions: Mapping[str, int]) -> dict[str, int]:
+    return {name: version for name, version in transactions.items() if name.startswith(layout.MOVE)}
+
+
+def _each(engine: PointEngine, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Calls for items, concurrently on an object store."""
+    return engine.store.folder(engine.store.root).for_each(call, items)

@@ -1,0 +1,135 @@
+"""Copying tables: the files of one snapshot, and a new log whose only entry names them.
+
+History is not copied: the first version of a copy is the snapshot, so nothing can be asked as of an earlier time.
+Its application ids are copied, so every fence holds in the copy as it did in the original.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from lakequeue.errors import DamagedTable, QueueClientError
+from lakequeue.storage import layout
+from lakequeue.storage.delta_log import LiveFile, entry_name
+from lakequeue.storage.engines import entries
+from lakequeue.storage.engines.interface import DataFile, Table
+from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.stores import Store
+
+_CHUNK = 8 * 2**20
+_KINDS = {
+    "messages": (layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES),
+    "receipts": (layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES),
+    "stats": (layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES),
+}
+"""Schema, partitions and properties by the last part of a table's path."""
+
+
+@attrs.frozen(eq=False)
+class TableSnapshot:
+    """A snapshot to copy; ``table`` may move on meanwhile."""
+
+    table: PointTable
+    path: str
+    """Below the root."""
+    files: Sequence[LiveFile]
+    transactions: Mapping[str, int]
+
+    @classmethod
+    def of(cls, table: Table) -> TableSnapshot:
+        """The loaded snapshot of a table."""
+        assert isinstance(table, PointTable)
+        path = table.path.removeprefix(f"{table.store.root}/")
+        return cls(table, path, table.files(), dict(table.transactions))
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.size for file in self.files)
+
+
+class Copier:
+    """Copies snapshots of tables from one root to another, each file once.
+
+    Args:
+        source, target: the roots.
+        report: called after each file, in any thread, one call at a time.
+    """
+
+    def __init__(self, source: Store, target: Store, report: Callable[[], None]) -> None:
+        self._source, self._target = source, target
+        self._report = report
+        self._copied: set[tuple[str, str]] = set()  # files by table and path
+        self._lock = threading.Lock()
+
+    @property
+    def done(self) -> int:
+        """Number of files copied, those included that a later snapshot no longer has."""
+        return len(self._copied)
+
+    def missing(self, snapshot: TableSnapshot) -> int:
+        """Number of files of a snapshot that are not copied yet."""
+        return len(self._missing(snapshot))
+
+    def _missing(self, snapshot: TableSnapshot) -> list[LiveFile]:
+        return [file for file in snapshot.files if (snapshot.path, file.path) not in self._copied]
+
+    def copy(self, snapshot: TableSnapshot) -> None:
+        """Copies the files of a snapshot that were not copied before.
+
+        Raises:
+            StaleSnapshot: one was merged and removed since; take a new snapshot.
+            DamagedTable: one is missing or has another size.
+        """
+        source, target = snapshot.table.folder, self._folder(snapshot)
+
+        def copy(file: LiveFile) -> None:
+            try:
+                _copy_file(source, target, file)
+            except FileNotFoundError as error:
+                raise snapshot.table.lost(file) from error
+            with self._lock:
+                self._copied.add((snapshot.path, file.path))
+                self._report()
+
+        (source if source.local is None else target).for_each(copy, self._missing(snapshot))
+
+    def finish(self, snapshot: TableSnapshot, transactions: Mapping[str, int]) -> None:
+        """Checks the copied files, and writes the log that names them, with these application ids.
+
+        Raises:
+            DamagedTable: a file is missing in the copy or has another size.
+            QueueClientError: there is a log already.
+        """
+        folder = self._folder(snapshot)
+        found = {entry.name: entry.size for entry in folder.files() if not entry.name.startswith("_")}
+        for file in snapshot.files:
+            size = found.pop(file.name, None)
+            if size != file.size:
+                raise DamagedTable(folder.uri, file.name, f"has {size or 0} bytes instead of {file.size}")
+        folder.remove(found)  # of earlier snapshots
+        schema, partitions, properties = _KINDS[snapshot.path.rpartition("/")[2]]
+        data = entries.first_entry(schema, partitions, properties, map(_data_file, snapshot.files), transactions)
+        if not folder.create(entry_name(0), data):
+            raise QueueClientError(f"{folder.uri} was written by somebody else meanwhile")
+
+    def _folder(self, snapshot: TableSnapshot) -> Folder:
+        return self._target.folder(f"{self._target.root}/{snapshot.path}")
+
+
+def _copy_file(source: Folder, target: Folder, file: LiveFile) -> None:
+    size = source.size(file.name)
+    if size != file.size:
+        raise DamagedTable(source.uri, file.name, f"has {size} bytes instead of {file.size}")
+    with source.open(file.name, size) as data, target.writer(file.name) as copy:
+        shutil.copyfileobj(data, copy, _CHUNK)
+
+
+def _data_file(file: LiveFile) -> DataFile:
+    partition = {name: entries.text(value) or "" for name, value in file.partition.items()}
+    return DataFile(file.name, file.size, file.rows, partition, file.minimum, file.maximum, file.nulls)

@@ -1,0 +1,140 @@
+"""Erasing a message from the log of a shard: its row keeps its place, and nothing of what was sent.
+
+The segment is replaced under its fence. The files that held the message before, be it a merge ago, are removed at
+once on local disks, with the entries of the log that name them; on object stores, which have no lock, they go as
+all files do, after ``Retention.remote_file_hours``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.errors import DamagedTable, RequestThrottled
+from lakequeue.storage import layout
+from lakequeue.storage.cleaning import PATIENCE
+from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.locks import committing
+from lakequeue.storage.engines.log_trimming import trim_log
+from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.folder import Entry, Folder, Freed
+from lakequeue.storage.messages.merge_segments import rewrite
+from lakequeue.storage.messages.read import Integers, log_files
+
+ATTEMPTS = 60
+"""Lost races before the caller gets RequestThrottled."""
+_CLEARED = ("message_attributes", "group_id", "dedup_id", "sender_id", "trace_header")
+"""Columns set to NULL; ``body``, which every message has, becomes empty."""
+
+
+def offsets_of(table: Table, message_id: str) -> list[int]:
+    """Offsets of the messages with an id in the loaded snapshot; several if one was moved away and back."""
+    found: list[int] = []
+    for file in log_files(table):
+        [rows] = table.read([file.file], ["position", "message_id"])
+        file.check(rows["position"], file.first, table.path)
+        found += (file.first + _rows_of(rows, message_id)).tolist()
+    return found
+
+
+def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int) -> bool:
+    """Clears the rows of a message in the newest snapshot; returns whether there was anything to clear.
+
+    Args:
+        table: a handle on ``messages`` that nothing else uses meanwhile.
+        message_id: its id.
+        offsets: where it is, see ``offsets_of``.
+        keep_from: deduplication ids of messages sent after this instant stay: a sender that repeats itself would
+            bring the message back (DDP-1).
+
+    Raises:
+        RequestThrottled: too many lost races; nothing more was cleared.
+    """
+    blank, cleared, races = _Blank(message_id, keep_from), False, Races(ATTEMPTS)
+    for _ in races:
+        table.refresh()
+        full = next((offset for offset in offsets if blank.is_due(table, offset)), None)
+        if full is None:
+            return cleared
+        if rewrite(table, full, blank):
+            cleared = True
+        else:
+            races.lose()
+    raise RequestThrottled("the log of the queue is too busy; erase the message again")
+
+
+def remove_former(table: Table, message_id: str) -> Freed:
+    """Removes the files of a local table that held a message and that its newest snapshot does not name.
+
+    Raises:
+        LockHeld: another process holds the table's lock; erase the message again.
+    """
+    folder = table.folder
+    if folder.local is None:
+        return Freed()
+    table.refresh()
+    live = {file.name for file in table.files()}
+    former = [
+        entry.name
+        for entry in folder.files()
+        if entry.name.endswith(".parquet")
+        and not entry.name.startswith("_")
+        and entry.name not in live
+        and _holds(folder, entry, message_id)
+    ]
+    with committing(table.path, exclusive=True, patience=PATIENCE):
+        table.refresh()
+        live = {file.name for file in table.files()}
+        freed = folder.remove(name for name in former if name not in live)
+        if freed.files:
+            table.checkpoint()
+            trim_log(folder, attrs.evolve(layout.MESSAGES_RETENTION, log_minutes=0), PATIENCE)
+    return freed
+
+
+def _holds(folder: Folder, entry: Entry, message_id: str) -> bool:
+    """Whether a file holds a message; not one that somebody is writing, or has removed."""
+    try:
+        with folder.parquet(entry.name, entry.size) as file:
+            return len(_rows_of(file.read(["message_id"], use_threads=False), message_id)) > 0
+    except (OSError, DamagedTable):
+        return False
+
+
+@attrs.frozen
+class _Blank:
+    """Clears the rows of a message."""
+
+    message_id: str
+    keep_from: int
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        mine = pc.equal(rows["message_id"], self.message_id)
+        old = pc.less_equal(rows["sent_at"].cast(pa.int64()), self.keep_from)
+        for name in ("body", *_CLEARED):
+            field = rows.schema.field(name)
+            cleared = pc.and_(mine, old) if name == "dedup_id" else mine
+            empty = pa.scalar("" if name == "body" else None, field.type)
+            rows = rows.set_column(
+                rows.schema.get_field_index(name), field, pc.if_else(cleared, empty, rows[name])
+            )
+        return rows
+
+    def is_due(self, table: Table, offset: int) -> bool:
+        """Whether it would change the message at an offset."""
+        file = next((file for file in log_files(table) if file.first <= offset <= file.last), None)
+        if file is None:  # its segment was dropped
+            return False
+        row = table.read_rows(file.file, offset - file.first, offset - file.first, ["sent_at", "body", *_CLEARED])
+        full = {name for name in ("body", *_CLEARED) if row[name][0].as_py()}
+        if file.sent_at(row)[0].as_py() > self.keep_from:
+            full.discard("dedup_id")
+        return bool(full)
+
+
+def _rows_of(rows: pa.Table, message_id: str) -> Integers:
+    return np.flatnonzero(pc.equal(rows["message_id"], message_id).to_numpy())

@@ -1,0 +1,137 @@
+"""Copies of roots that busy processes write to: what was acknowledged before is delivered, whoever moved it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import pytest
+
+from concurrency.test_moving_processes import Movers, movers, unfinished
+from concurrency.test_processes import SOAK_SECONDS, Workers, _drain, _receipts, judge, workers
+from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
+
+__all__ = ["movers", "workers"]
+
+
+@attrs.frozen
+class Copied:
+    """A copy, and when it was made; instants in microseconds, and by the diaries' clock."""
+
+    queue: Queue
+    begun_at: int
+    ended_at: int
+    begun: float
+
+
+def copied(lq: LakeQueue, root: Path | str) -> Copied:
+    begun_at, begun = time.time_ns() // 1_000, time.monotonic()
+    to = LakeQueue(str(root))
+    lq.copy(to)
+    return Copied(to.queue("orders"), begun_at, time.time_ns() // 1_000, begun)
+
+
+def copy_beside(workers: Workers, lq: LakeQueue, roots: Sequence[Path | str], seconds: float) -> list[Copied]:
+    """Makes copies beside three processes that send, receive and delete, and one that removes whatever it may."""
+    for name in "abc":
+        workers.start(name)
+    workers.start_compactor("compactor")
+    for name in "abc":
+        workers.wait_until_ready(name)
+    workers.run(at_least=1, at_most=40, until=dict.fromkeys("abc", 5))
+    copies, until = [], time.monotonic() + seconds
+    for root in roots:
+        copies.append(copied(lq, root))
+        time.sleep(max(0.0, until - time.monotonic()) / len(roots))
+    workers.stop()
+    return copies
+
+
+def check_copy(workers: Workers, copy: Copied) -> int:
+    """Empties a copy, and compares what came with the diaries; returns how many messages had to come."""
+    events = workers.events()
+    bodies = {e["receipt"]: e["body"] for diary in events for e in diary if e["event"] == "got"}
+    sent = {
+        body
+        for diary in events
+        for e in diary
+        if e["event"] == "sent" and e["clock"] < copy.begun
+        for body in e["bodies"]
+    }
+    touched = {
+        bodies[e["receipt"]]
+        for diary in events
+        for e in diary
+        if e["event"] == "delete" and e["at"] <= copy.ended_at
+    }
+    final = {
+        receipt.body
+        for diary in events
+        for receipt in _receipts(diary)
+        if receipt.deleted_at is not None and receipt.deleted_at < copy.begun_at
+    }
+    came = [receipt.body for receipt in _drain(copy.queue)]
+    assert len(set(came)) == len(came)
+    assert sent - touched <= set(came), "an acknowledged message is not in the copy"
+    assert not final & set(came), "a message comes again that was deleted before"
+    return len(sent - touched)
+
+
+@pytest.mark.spec("DUR-40", "DUR-41")
+@pytest.mark.parametrize("workers", [2], indirect=True)
+def test_copies_beside_four_busy_processes(workers: Workers, tmp_path: Path) -> None:
+    copies = copy_beside(workers, LakeQueue(str(workers.root)), [tmp_path / name for name in "12"], seconds=5)
+    assert max([check_copy(workers, copy) for copy in copies]) > 0
+    judge(workers)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SOAK_SECONDS + 600)
+@pytest.mark.spec("DUR-40", "DUR-41")
+@pytest.mark.parametrize("workers", [1, 4], indirect=True)
+def test_copies_for_ten_minutes(workers: Workers, tmp_path: Path) -> None:
+    roots = [tmp_path / str(number) for number in range(int(SOAK_SECONDS / 15))]
+    copies = copy_beside(workers, LakeQueue(str(workers.root)), roots, SOAK_SECONDS)
+    assert max([check_copy(workers, copy) for copy in copies]) > 0
+    judge(workers)
+
+
+def copy_beside_movers(movers: Movers, copies: int) -> None:
+    lq = LakeQueue(str(movers.root))
+    lq.create_queue("dead", shards=2)
+    queue = lq.create_queue("orders", shards=2, redrive_policy=RedrivePolicy("dead", 2))
+    sent = {f"{number:03}" for number in range(40)}
+    for body in sorted(sent):
+        queue.send_batch([SendEntry(body)])
+    for _ in range(3):
+        movers.start()
+    time.sleep(2)
+    for number in range(copies):
+        copied(lq, movers.root.parent / str(number))
+    movers.stop_file.touch()
+    assert [worker.wait(120) for worker in movers.running] == [0] * len(movers.running), movers.errors()
+    movers.running.clear()
+    for number in range(copies):
+        copy = LakeQueue(str(movers.root.parent / str(number)))
+        assert not any(summary.failures for summary in copy.compact())
+        queues = copy.all_queues()
+        assert not any(map(unfinished, queues))
+        stored = [message.body for each in queues for message in each.peek(limit=10_000)]
+        assert set(stored) == sent, "a message that moved is not in the copy"
+        copy.queue("dead").redrive()
+        for _ in range(4):
+            copy.queue("orders").receive(10_000, visibility_timeout=0)
+        assert {message.body for each in queues for message in each.peek(limit=10_000)} == sent
+
+
+@pytest.mark.spec("DUR-41", "DLQ-2")
+def test_copies_beside_processes_that_move_messages(movers: Movers) -> None:
+    copy_beside_movers(movers, 3)
+
+
+@pytest.mark.long
+@pytest.mark.spec("DUR-41", "DLQ-2")
+def test_many_copies_beside_processes_that_move_messages(movers: Movers) -> None:
+    copy_beside_movers(movers, 40)

@@ -1,0 +1,399 @@
+"""Copies of roots and queues: what is in them, what they refuse, and what is left of one that was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from concurrency.harness import check_log, drain, small_segments
+from lakequeue import (
+    DamagedTable,
+    InvalidParameterValue,
+    LakeQueue,
+    Queue,
+    QueueClientError,
+    QueueDoesNotExist,
+    RedrivePolicy,
+    SendEntry,
+)
+from lakequeue.cli import app
+from lakequeue.operations import copy_shards
+from lakequeue.operations.copy_shards import ShardCopies
+from lakequeue.runtime import root as roots
+from lakequeue.storage import layout
+from lakequeue.storage.copying import Copier
+from lakequeue.storage.folder import Folder
+from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, Patch, each_case, replace
+
+
+@pytest.fixture
+def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
+    return LakeQueue(str(tmp_path / "root"), clock=clock)
+
+
+@pytest.fixture
+def to(tmp_path: Path, clock: ManualClock) -> LakeQueue:
+    """Another root, which does not exist yet."""
+    return LakeQueue(str(tmp_path / "copy"), clock=clock)
+
+
+def afresh(lq: LakeQueue) -> LakeQueue:
+    """The root as another process opens it."""
+    roots.opened.clear()
+    return LakeQueue(lq.root, clock=lq.clock)
+
+
+def with_dead_letters(lq: LakeQueue) -> tuple[Queue, Queue]:
+    dead = lq.create_queue("dead")
+    return lq.create_queue("orders", redrive_policy=RedrivePolicy("dead", 1)), dead
+
+
+def receive_twice(queue: Queue) -> None:
+    """Makes dead letters of all visible messages."""
+    for _ in range(2):
+        queue.receive(10, visibility_timeout=0)
+
+
+@pytest.mark.spec("DUR-40")
+def test_a_copy_has_the_messages_of_all_states_and_the_receipts(
+    lq: LakeQueue, to: LakeQueue, clock: ManualClock
+) -> None:
+    queue = lq.create_queue("orders", shards=2, rewind_range=3600, tags={"team": "a"}, visibility_timeout=60)
+    lq.create_queue("empty")
+    queue.send_batch([SendEntry(body, attributes={"n": 1}) for body in "abcdef"])
+    queue.send("later", delay=300)
+    first, second = queue.receive(2)
+    queue.delete(first)
+    lq.compact()
+    before, files = queue.counts(), {name: os.stat(name).st_mtime_ns for name in every_file(lq.root)}
+    copied = lq.copy(to)
+    assert {name: os.stat(name).st_mtime_ns for name in every_file(lq.root)} == files
+    assert [(each.queue, each.messages) for each in copied] == [("empty", 0), ("orders", 6)]
+    twin = afresh(to).queue("orders")
+    assert (twin.counts(), twin.tags(), twin.attributes()) == (before, queue.tags(), queue.attributes())
+    check_log(twin)
+    twin.change_visibility(second, 30)
+    twin.delete(second)
+    clock.advance(1)
+    assert twin.rewind(queue.created_at) == 2
+    clock.advance(301)
+    received = twin.receive(10)
+    assert sorted(message.body for message in received) == ["a", "b", "c", "d", "e", "f", "later"]
+    assert queue.counts().visible == 6 and queue.receive(1), "the original knows nothing of it"
+    assert to.queue("empty").send("x")
+
+
+def every_file(root: str) -> Iterator[str]:
+    return (os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names)
+
+
+@pytest.mark.spec("DUR-40", "DDP-1", "FIF-1")
+def test_a_duplicate_sent_to_the_copy_adds_nothing(lq: LakeQueue, to: LakeQueue, clock: ManualClock) -> None:
+    queue = lq.create_queue("orders.fifo", fifo=True)
+    sent = [queue.send(str(number), group_id="g", dedup_id=str(number)) for number in range(5)]
+    lq.copy(to)
+    twin = afresh(to).queue("orders.fifo")
+    clock.advance(299)
+    assert twin.send("again", group_id="g", dedup_id="3").message_id == sent[3].message_id
+    assert [message.body for message in twin.receive(10)] == ["0", "1", "2", "3", "4"]
+    clock.advance(2)
+    assert twin.send("again", group_id="g", dedup_id="3").message_id != sent[3].message_id
+
+
+@pytest.mark.spec("DUR-40")
+def test_a_bulk_send_is_not_repeated_in_the_copy(lq: LakeQueue, to: LakeQueue) -> None:
+    import pyarrow as pa
+
+    queue, rows = lq.create_queue("orders", shards=2), pa.table({"body": [str(n) for n in range(100)]})
+    queue.send_arrow(rows, send_id="s1")
+    lq.copy(to)
+    twin = afresh(to).queue("orders")
+    twin.send_arrow(rows, send_id="s1")
+    assert sorted(drain(twin), key=int) == [str(n) for n in range(100)]
+
+
+@pytest.mark.spec("DUR-40")
+def test_one_queue_comes_to_those_that_are_there(lq: LakeQueue, to: LakeQueue) -> None:
+    for name in "ab":
+        lq.create_queue(name).send(name)
+    to.create_queue("c").send("c")
+    assert [each.queue for each in lq.copy(to, "a")] == ["a"]
+    assert [queue.name for queue in afresh(to).all_queues()] == ["a", "c"]
+    assert [each.queue for each in lq.copy(to, queue="b")] == ["b"]
+    assert [drain(queue) for queue in afresh(to).all_queues()] == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.spec("DUR-40")
+def test_what_a_copy_refuses(lq: LakeQueue, to: LakeQueue, tmp_path: Path) -> None:
+    with pytest.raises(QueueClientError, match="does not exist"):
+        lq.copy(to)
+    lq.create_queue("a")
+    with pytest.raises(QueueDoesNotExist):
+        lq.copy(to, "b")
+    for root in (lq.root, f"{lq.root}/q/inside", str(tmp_path)):
+        with pytest.raises(InvalidParameterValue, match="another root"):
+            lq.copy(LakeQueue(root))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").touch()
+    with pytest.raises(QueueClientError, match="something else"):
+        lq.copy(LakeQueue(str(tmp_path / "full")))
+    to.create_queue("a").send("mine")
+    with pytest.raises(QueueClientError, match="has the queue a already"):
+        lq.copy(to)
+    assert drain(afresh(to).queue("a")) == ["mine"]
+    other = LakeQueue(str(tmp_path / "third"))
+    other.create_queue("z")
+    orphan = Path(other.root, "q", lq.queue("a").key, "0", "messages")
+    orphan.mkdir(parents=True)
+    (orphan / "lost.parquet").touch()
+    with pytest.raises(QueueClientError, match="holds something else"):
+        lq.copy(other)
+    assert (orphan / "lost.parquet").exists()
+
+
+@pytest.mark.spec("DUR-40", "DUR-2")
+@pytest.mark.parametrize("damage", [os.unlink, lambda path: os.truncate(path, 100)])
+def test_a_damaged_original_is_named(lq: LakeQueue, to: LakeQueue, damage: Callable[[str], None]) -> None:
+    lq.create_queue("a").send("x")
+    [path] = [name for name in every_file(lq.root) if "messages" in name and name.endswith(".parquet")]
+    damage(path)
+    with pytest.raises(DamagedTable, match=Path(path).name):
+        lq.copy(to)
+    assert afresh(to).all_queues() == []
+
+
+class Killed(BaseException):
+    """Ends a copy as SIGKILL does: nothing after it is written."""
+
+
+@pytest.mark.spec("DUR-40")
+def test_a_copy_that_is_killed_leaves_nothing_that_is_used_and_can_be_repeated(
+    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, dead = with_dead_letters(lq)
+    queue.send_batch([SendEntry(body) for body in "abc"])
+    receive_twice(queue)
+    queue.send("d")
+    lq.compact()
+    writes = dying = 0
+
+    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(folder: Folder, *args: Any, **more: Any) -> Any:
+            nonlocal writes
+            if folder.uri.startswith(to.root):
+                writes += 1
+                if writes == dying:
+                    raise Killed
+            return original(folder, *args, **more)
+
+        return method
+
+    with monkeypatch.context() as patch:
+        for name in ("create", "write", "writer"):
+            patch.setattr(Folder, name, deadly(getattr(Folder, name)))
+        while True:
+            dying, writes = dying + 1, 0
+            try:
+                lq.copy(afresh(to))
+                break
+            except Killed:
+                if Path(to.root, "queues", "_delta_log").exists():
+                    assert afresh(to).all_queues() == []
+    assert dying > 10
+    assert [drain(each) for each in afresh(to).all_queues()] == [["a", "b", "c"], ["d"]]
+
+
+@pytest.mark.spec("DUR-40", "DUR-7")
+def test_compaction_removes_what_a_killed_copy_left(
+    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lq.create_queue("a").send("x")
+    to.create_queue("b")
+    key = lq.queue("a").key
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("lakequeue.storage.catalog.Catalog.put_all", replace_by(Killed()))
+        lq.copy(to)
+    assert Path(to.root, "q", key, "0", "messages", "_delta_log").exists()
+    afresh(to).compact()
+    assert not Path(to.root, "q", key).exists()
+    lq.copy(to)
+    afresh(to).compact()
+    assert drain(afresh(to).queue("a")) == ["x"]
+    assert not Path(to.root, "q", key, layout.COPYING).exists()
+
+
+def replace_by(error: BaseException) -> Callable[..., Any]:
+    def method(*_: Any) -> Any:
+        raise error
+
+    return method
+
+
+@pytest.mark.spec("DUR-41", "DLT-7")
+def test_files_that_vanish_meanwhile_make_it_take_the_shard_anew(
+    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = lq.create_queue("a")
+    for number in range(6):
+        queue.send(str(number))
+    small_segments(monkeypatch)
+    copied, original = [], Copier.copy
+
+    def copy(copier: Copier, snapshot: Any) -> None:
+        copied.append(snapshot.path)
+        if len(copied) == 1:
+            for name in ("MESSAGES", "RECEIPTS"):
+                monkeypatch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
+            for number in range(6, 20):
+                queue.send(str(number))
+            queue.delete_batch(queue.receive(5))
+            queue.compact()
+        original(copier, snapshot)
+
+    monkeypatch.setattr(Copier, "copy", copy)
+    lq.copy(to)
+    assert len(copied) > 2
+    assert sorted(drain(afresh(to).queue("a")), key=int) == [str(number) for number in range(5, 20)]
+
+
+@pytest.mark.spec("DUR-41")
+def test_a_queue_that_is_deleted_meanwhile_stays_out(
+    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lq.create_queue("a").send("x")
+    lq.create_queue("b").send("y")
+    original = ShardCopies._copy_files
+
+    def deleting(copies: ShardCopies) -> Any:
+        lq.delete_queue("a")
+        return original(copies)
+
+    monkeypatch.setattr(ShardCopies, "_copy_files", deleting)
+    assert [each.queue for each in lq.copy(to)] == ["b"]
+    assert [queue.name for queue in afresh(to).all_queues()] == ["b"]
+
+
+@pytest.mark.spec("DUR-40")
+def test_the_command_copies_and_says_what(lq: LakeQueue, to: LakeQueue) -> None:
+    LakeQueue(lq.root).create_queue("a").send("x")
+    done = CliRunner().invoke(app, ["copy", lq.root, to.root, "--queue", "a", "--json"])
+    assert done.exit_code == 0, done.output
+    [told] = json.loads(done.stdout)
+    assert (told["queue"], told["messages"]) == ("a", 1)
+    again = CliRunner().invoke(app, ["copy", lq.root, to.root])
+    assert again.exit_code == 3 and "has the queue a already" in again.output
+
+
+# --- moves between queues, and what keeps them
+
+
+def between_snapshots(patch: Patch, lq: LakeQueue, first: str, meanwhile: Callable[[], Any]) -> None:
+    """Takes the snapshot of a queue first, then does something, then takes the others."""
+    original, done = copy_shards._each, []
+
+    def each(engine: Any, call: Any, items: Any) -> Any:
+        if not done and items and isinstance(items[0], tuple):
+            done.append(True)
+            mine = [item for item in items if item[0] == lq.queue(first).key]
+            results = dict(zip(mine, original(engine, call, mine), strict=True))
+            meanwhile()
+            others = [item for item in items if item not in mine]
+            results |= dict(zip(others, original(engine, call, others), strict=True))
+            return [results[item] for item in items]
+        return original(engine, call, items)
+
+    patch.setattr(copy_shards, "_each", each)
+
+
+def a_move_that_the_source_does_not_know_of_is_made_again(patch: Patch, lq: LakeQueue, to: LakeQueue) -> None:
+    queue, _ = with_dead_letters(lq)
+    queue.send("a")
+    between_snapshots(patch, lq, "orders", lambda: receive_twice(queue))
+    lq.copy(to)
+    twin, dead = afresh(to).queue("orders"), to.queue("dead")
+    twin.send("b")
+    receive_twice(twin)
+    assert {"a", "b"} == set(drain(dead)), "a move took the number of one that the copy has made"
+
+
+def a_move_that_the_source_knows_of_has_arrived(patch: Patch, lq: LakeQueue, to: LakeQueue) -> None:
+    queue, _ = with_dead_letters(lq)
+    queue.send("a")
+    between_snapshots(patch, lq, "dead", lambda: receive_twice(queue))
+    lq.copy(to)
+    lq = afresh(to)
+    assert [*drain(lq.queue("orders")), *drain(lq.queue("dead"))] == ["a"]
+
+
+def a_log_that_moved_on_is_not_taken_with_an_older_ledger(patch: Patch, lq: LakeQueue, to: LakeQueue) -> None:
+    small_segments(patch)
+    queue = lq.create_queue("a")
+    for body in "abc":
+        queue.send(body)
+    opened = []
+
+    def reader(table: Any) -> Any:
+        if not opened:
+            opened.append(True)
+            queue.delete_batch(queue.receive(3))
+            for body in "defgh":
+                queue.send(body)
+            queue.compact()
+            table.refresh()
+        return original(table)
+
+    original = copy_shards.LogReader
+    patch.setattr(copy_shards, "LogReader", reader)
+    lq.copy(to)
+    assert sorted(drain(afresh(to).queue("a"))) == list("defgh")
+
+
+MUTATIONS = [
+    Mutation(
+        "moves that the source does not know of stay",
+        replace(copy_shards, "min", lambda version, _: version, False),
+        {a_move_that_the_source_does_not_know_of_is_made_again: "DUR-41"},
+    ),
+    Mutation(
+        "logs are not looked at again",
+        replace(ShardCopies, "_changed", lambda copies: []),
+        {a_move_that_the_source_knows_of_has_arrived: "DUR-41"},
+    ),
+    Mutation(
+        "any log fits a ledger",
+        replace("lakequeue.storage.messages.read.ShardLog.begin", 0),
+        {a_log_that_moved_on_is_not_taken_with_an_older_ledger: "DUR-41"},
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_safeguards_of_a_copy(case: Case, lq: LakeQueue, to: LakeQueue) -> None:
+    case.run(lambda patch: (patch, lq, to), failures=(QueueClientError,))
+
+
+@pytest.mark.spec("DUR-41")
+def test_attributes_and_shards_that_change_meanwhile_are_those_of_the_copy(
+    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = lq.create_queue("a")
+    queue.send("x")
+    original = ShardCopies._snapshot
+
+    def changing(copies: ShardCopies, *place: Any) -> Any:
+        queue.set_attributes(visibility_timeout=77, shards=2)
+        return original(copies, *place)
+
+    monkeypatch.setattr(ShardCopies, "_snapshot", changing)
+    lq.copy(to)
+    twin = afresh(to).queue("a")
+    twin.send("y")
+    assert twin.attributes()["VisibilityTimeout"] == "77" and sorted(drain(twin)) == ["x", "y"]
+    assert len(twin.runtime.shards) == 2 and check_log(twin)
