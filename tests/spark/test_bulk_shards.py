@@ -124,8 +124,9 @@ def test_files_of_a_send_that_reached_no_shard_go_when_they_are_old(spark: Spark
     cut_off(spark, queue, lambda: queue.send_dataframe(rows_of(spark, queue), "load"), 0)
     folder = Path(layout.tables_path(queue.runtime.root.path, queue.key))
     assert [*folder.glob("*/messages/bulk/*/*/*.parquet")]
-    older(queue.runtime.root.path, 30 * 3600)
-    assert not queue.compact().failures
+    for _ in range(2):  # the second pass removes what the first found unneeded
+        older(queue.runtime.root.path, 30 * 3600)
+        assert not queue.compact().failures
     assert not [*folder.glob("*/messages/bulk/*/*/*.parquet")] and not [*folder.glob("manifests/*")]
     assert bodies(queue) == []
 
