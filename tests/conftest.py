@@ -27,16 +27,29 @@ def pytest_configure() -> None:
     """
     os.environ.pop("COLUMNS", None)  # tests say how wide the terminal is
     os.environ["LAKEQUEUE_DURABILITY"] = "process"  # a power cut may take these queues; DUR tests say otherwise
+    # hardly a query runs often enough to repay the second compiler: it took a third of the time of short sessions
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keeps what needs Spark in one process, so that there is one session; what is not its core is slow."""
-    if item.get_closest_marker("spark") is not None:
+    """Says what stays in one process of the run; what needs Spark and is not its core is slow.
+
+    Each process of the run has a session of Spark of its own, but the core shares one, as a second one would take
+    longer than it saves. Two processes that download the same at once would get in each other's way: jars for
+    object stores, or the servers of these.
+    """
+    marked = {mark.name for mark in item.iter_markers()}
+    server = getattr(item, "callspec", None) and item.callspec.params.get("bucket")
+    if "spark" in marked and marked & {"core", "objectstore"}:
         item.add_marker(pytest.mark.xdist_group("spark"))
-        if item.get_closest_marker("core") is None and item.get_closest_marker("objectstore") is None:
-            item.add_marker(pytest.mark.slow)
+    elif marked & {"spark", "clients"}:
+        item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    elif server:
+        item.add_marker(pytest.mark.xdist_group(server))
+    if "spark" in marked and not marked & {"core", "objectstore"}:
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
@@ -69,7 +82,7 @@ def s3_root(s3_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one session of a test run, warm; tests keep apart by their ``tmp_path``."""
+    """The one session of a process of the run, warm; tests keep apart by their ``tmp_path``."""
     from lakequeue.spark.session import build_session
 
     session = build_session(

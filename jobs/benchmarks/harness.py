@@ -59,6 +59,11 @@ class Sizes:
     process_rounds: int = 3
     process_seconds: int = 20
     requests_rounds: int = 500
+    soaked_first: int = 10_000
+    soaked: int = 1_000_000
+    consumed: int = 20_000
+    slowly_consumed: int = 1_000
+    consumer_rounds: int = 3
 
     def scaled(self, factor: float) -> Sizes:
         """Scales all sizes, for tests of the output."""
@@ -90,6 +95,10 @@ QUICK = Sizes(
     process_rounds=1,
     process_seconds=5,
     requests_rounds=20,
+    soaked=40_000,
+    consumed=4_000,
+    slowly_consumed=200,
+    consumer_rounds=1,
 )
 
 

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections import Counter
 from datetime import datetime
 from email.utils import format_datetime
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
 import attrs
@@ -74,6 +74,12 @@ class MemoryStore:
         self._requests["LIST" if method == "GET" and "list-type" in query else method] += 1
         if method == "PUT" and name and not query and "x-amz-copy-source" not in request.headers:
             return self._put(name, request, body)
+        if method == "PUT" and name and not query:
+            source = unquote(request.headers["x-amz-copy-source"]).strip("/").partition("/")[2]
+            if source not in self._objects:
+                return _error(404, "NoSuchKey")
+            etag = self._put(name, request, self._objects[source].data).headers["ETag"]
+            return Response(f"<CopyObjectResult><ETag>{escape(etag)}</ETag></CopyObjectResult>")
         if method in ("GET", "HEAD") and name:
             return self._get(name, request)
         if method == "DELETE" and name:

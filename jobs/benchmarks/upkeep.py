@@ -149,11 +149,11 @@ def steady(bench: Bench) -> Iterator[Figure]:
 @contextmanager
 def _grown() -> Iterator[list[float]]:
     """Maximum growth of this process in MiB while the context is open, sampled every 20 ms."""
-    grown, ended, before = [0.0], threading.Event(), _resident()
+    grown, ended, before = [0.0], threading.Event(), resident()
 
     def sample() -> None:
         while not ended.wait(0.02):
-            grown[0] = max(grown[0], (_resident() - before) / _MIB)
+            grown[0] = max(grown[0], (resident() - before) / _MIB)
 
     sampler = threading.Thread(target=sample, daemon=True)
     sampler.start()
@@ -164,7 +164,8 @@ def _grown() -> Iterator[list[float]]:
         sampler.join()
 
 
-def _resident() -> int:
+def resident() -> int:
+    """Bytes of memory of this process."""
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 

@@ -89,7 +89,8 @@ def _server(scratch: str) -> Iterator[int]:
     """Runs a server with its access log on, and discards the log."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
-    command = [sys.executable, "-c", _MAIN, "--root", f"{scratch}/queues", "serve", "--port", str(port)]
+    options = ["--root", f"{scratch}/queues", "serve", "--create-root", "--port", str(port)]
+    command = [sys.executable, "-c", _MAIN, *options]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         deadline = perf_counter() + STARTING

@@ -327,6 +327,7 @@ class LakeQueue(_Face):
         root_mode: int = 0o700,
         storage_options: Mapping[str, str] | None = None,
         network_file_system: bool = False,
+        durability: Literal["power", "process"] | None = None,
         poll_interval: Duration | None = None,
         threads: int = THREADS,
     ) -> None:
@@ -340,6 +341,7 @@ class LakeQueue(_Face):
             root_mode=root_mode,
             storage_options=storage_options,
             network_file_system=network_file_system,
+            durability=durability,
             poll_interval=poll_interval,
         )
         super().__init__(lake, OwnThreads(threads))

@@ -21,7 +21,7 @@ from lakequeue.operations import queues
 from lakequeue.queue import Queue
 from lakequeue.runtime.root import Root
 from lakequeue.storage.roots import root_of
-from lakequeue.storage.stores import Store
+from lakequeue.storage.stores import DURABILITY, Store
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -105,6 +105,9 @@ class LakeQueue:
             check_string(f"storage_options[{name!r}]", option)
         check_type("network_file_system", network_file_system, bool, "True or False")
         used = None if engine == "point" else spark
+        for level in durability, os.environ.get(DURABILITY) or None:
+            if level not in (None, "power", "process"):
+                raise InvalidParameterValue.of(repr(level), "durability", 'Must be "power" or "process".')
         store = Store(root_of(root), storage_options, durability)
         store.check()
         if not (network_file_system or os.environ.get(NETWORK_FILE_SYSTEM) == "1"):

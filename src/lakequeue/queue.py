@@ -402,7 +402,7 @@ class Queue:
                 memory.
         """
         _check_interrupt(interrupt)
-        return browse.peek(self._runtime, where, limit, interrupt)
+        return browse.peek(self._runtime, where, limit, interrupt, list)
 
     def redrive(
         self,
@@ -476,7 +476,8 @@ class Queue:
         """Adds or overwrites tags; keys are case-sensitive (QUE-28).
 
         Raises:
-            InvalidParameterValue: a key is no text of 1 to 128 characters, or a value no text of at most 256.
+            InvalidParameterValue: a key is no text of 1 to 128 characters, or a value no text of at most 256,
+                or the queue would have more than 50 tags.
         """
         attributes.add_tags(self._runtime, check_tags({**check_tags({} if tags is None else tags), **more}))
 

@@ -27,7 +27,13 @@ class Daemon:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment() | {"SPARK_HOME": home, "SPARK_DAEMON_MEMORY": "512m"},
+            # Java reads its options in executors, too, which are processes of a worker
+            env=environment()
+            | {
+                "SPARK_HOME": home,
+                "SPARK_DAEMON_MEMORY": "512m",
+                "JDK_JAVA_OPTIONS": os.environ["SPARK_SUBMIT_OPTS"],
+            },
         )
         self._lines: list[str] = []
         self._more = threading.Condition()

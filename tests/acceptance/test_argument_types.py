@@ -67,6 +67,7 @@ TABLE: dict[str, dict[str, str]] = {
         "root_mode": "object",
         "storage_options": "mapping",
         "network_file_system": "flag",
+        "durability": "or none",
         "poll_interval": "seconds or none",
     },
     "LakeQueue.create_queue": {"name": "text", "fifo": "flag", "tags": "mapping", "attributes": "**"},

@@ -153,6 +153,30 @@ def test_a_large_send_reaches_every_shard(lq: LakeQueue, monkeypatch: Patch) -> 
     assert {row["shard"] for row in messages(queue)} == {0, 1, 2, 3}
 
 
+@pytest.mark.spec("SND-18")
+@pytest.mark.parametrize("size", [1 << 20, 4_000, 700])
+def test_rows_fill_all_shards_evenly_in_contiguous_ranges(lq: LakeQueue, monkeypatch: Patch, size: int) -> None:
+    monkeypatch.setattr("lakequeue.storage.bulk.arrow_rows.ROW_GROUP", 1_000)
+    monkeypatch.setattr(arrow_files, "FILE", 4 * size)
+    queue = lq.create_queue("orders", shards=4)
+    assert queue.send_arrow(reader(table(*(f"{number}" for number in range(1_003))))) == 1_003
+    found = messages(queue, 2_000)
+    ranges: dict[int, list[int]] = {}
+    for row in sorted(found, key=lambda row: (row["shard"], row["offset"])):
+        ranges.setdefault(row["shard"], []).append(int(row["body"]))
+    assert sorted(number for numbers in ranges.values() for number in numbers) == [*range(1_003)]
+    for numbers in ranges.values():
+        assert numbers == [*range(numbers[0], numbers[-1] + 1)]
+        assert 0.79 < len(numbers) / (1_003 / 4) < 1.21
+    assert len(ranges) == 4
+
+
+def test_few_rows_are_one_commit(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders", shards=4)
+    queue.send_arrow(table("a", "b", "c"))
+    assert len({row["shard"] for row in messages(queue)}) == 1
+
+
 def test_no_rows_are_no_send(lq: LakeQueue) -> None:
     queue = lq.create_queue("orders")
     assert queue.send_arrow(table()) == 0

@@ -480,7 +480,7 @@ def test_a_receive_may_be_repeated_with_its_attempt_id(ask, fifo):
         (["rewind", "orders", "--ago", "60"], "UnsupportedOperation"),
         (["create", "orders", "--delay", "5"], "QueueNameExists"),
         (["set", "orders", "--visibility-timeout", "43201"], "InvalidAttributeValue"),
-        (["set", "orders", "-a", "shards=2"], "InvalidAttributeName"),
+        (["set", "orders", "-a", "profile=sqs"], "InvalidAttributeName"),
         (["send", "orders", ""], "MissingParameter"),
         (["send", "orders", "x", "-a", "n:Number=x"], "InvalidParameterValue"),
         (["send", "orders", "x", "--dedup-id", "d"], "InvalidParameterValue"),

@@ -192,9 +192,23 @@ def test_an_export_is_in_the_order_of_sending_and_may_be_filtered(run: Run, orde
     assert bodies("--state", "in_flight", "--state", "delayed") == ["a", "d"]
     assert bodies("--where", "body > 'b'", "--state", "visible") == ["c"]
     assert bodies("--state", "visible", "--where", "body = 'a' OR body = 'b'") == ["b"]
+    assert bodies("--state", "visible", "--where", "false) OR (true") == ["b", "c"]
+    assert bodies("--state", "visible", "--where", "body > 'b' -- a comment") == ["c"]
     assert run("export", "orders", "--state", "gone").exit_code == 2
     assert run("export", "orders", "--where", "nope = 1").exit_code == 1
     assert "nope" in run("export", "orders", "--state", "visible", "--where", "nope = 1").stderr
+
+
+def test_an_export_is_for_its_owner_and_follows_no_link(run: Run, orders: Queue, tmp_path: Path) -> None:
+    orders.send("a")
+    for name in ("out.part", "out"):
+        aimed = tmp_path / f"aimed at by {name}"
+        aimed.write_text("kept")
+        (tmp_path / name).symlink_to(aimed)
+        assert run("export", "orders", "--out", tmp_path / "out").exit_code == 0
+        assert aimed.read_text() == "kept"
+        assert not (tmp_path / "out").is_symlink() and (tmp_path / "out").stat().st_mode & 0o777 == 0o600
+        (tmp_path / "out").unlink()
 
 
 def test_an_export_that_fails_leaves_no_file_and_the_old_one(

@@ -47,7 +47,7 @@ def consumed(root: str) -> None:
 @pytest.mark.spec("DLT-7")
 def test_the_command_frees_and_tells(root, monkeypatch):
     consumed(root)
-    monkeypatch.setattr(layout, "RECEIPTS_RETENTION", layout.Retention(0, 10))
+    monkeypatch.setattr(layout, "RECEIPTS_RETENTION", layout.Retention(0, 0))
     done = run(root, json=True)
     assert (done.exit_code, done.stderr) == (0, "")
     orders, own = json.loads(done.stdout)

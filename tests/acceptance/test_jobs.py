@@ -230,6 +230,6 @@ def test_a_stream_of_dropped_files_arrives_in_a_table(
 @pytest.mark.spark
 @pytest.mark.timeout(1100)  # two starts of Spark beside that of the tests
 @pytest.mark.spec("EXM-4")
-def test_spark_submit_streams_real_files_through_a_queue(root: str, tmp_path: Path, spark: SparkSession) -> None:
+def test_spark_submit_streams_real_files_through_a_queue(root: str, tmp_path: Path) -> None:
     table = play("local", None, root, str(tmp_path), "stream", "stream")
-    assert measured(spark, table) == sources()[1]
+    assert measured(table) == sources()[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,11 +11,7 @@ from acceptance.spark_cluster import cluster
 from acceptance.submitting import measured, play, sources, submit
 from lakequeue import LakeQueue, SendEntry
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(1100)]
-
 
 SOURCE = str(Path(__file__).with_name("source_on_cluster.py"))
 
@@ -29,9 +24,9 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.spec("EXM-4")
 @pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_the_jobs_run_on_a_cluster(master: str, kind: str, tmp_path: Path, spark: SparkSession) -> None:
+def test_the_jobs_run_on_a_cluster(master: str, kind: str, tmp_path: Path) -> None:
     table = play("standalone", master, str(tmp_path / "root"), str(tmp_path), kind, kind)
-    assert measured(spark, table) == sources()[1]
+    assert measured(table) == sources()[1]
 
 
 def test_a_job_on_a_cluster_says_in_one_line_why_it_failed(master: str, tmp_path: Path) -> None:
@@ -53,6 +48,6 @@ def test_the_data_source_runs_on_a_cluster(master: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("EXM-4")
-def test_the_batch_jobs_run_in_local_mode(tmp_path: Path, spark: SparkSession) -> None:
+def test_the_batch_jobs_run_in_local_mode(tmp_path: Path) -> None:
     table = play("local", None, str(tmp_path / "root"), str(tmp_path), "batch", "batch")
-    assert measured(spark, table) == sources()[1]
+    assert measured(table) == sources()[1]

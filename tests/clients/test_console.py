@@ -39,6 +39,7 @@ MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='
 def serving(lake: LakeQueue, **more: Any) -> Iterator[str]:
     """A server in a thread; its address."""
     server = Server(Application(lake, **more), "127.0.0.1", 0)
+    address = server.bind()
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
@@ -46,7 +47,7 @@ def serving(lake: LakeQueue, **more: Any) -> Iterator[str]:
         while not server.started:
             assert thread.is_alive() and time.monotonic() < deadline, "the server does not start"
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield address
     finally:
         server.should_exit = True
         thread.join(PATIENCE)

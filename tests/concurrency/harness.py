@@ -36,8 +36,9 @@ def shard_of(queue: Queue, number: int = 0) -> ShardService:
 
 
 def keep_to(queue: Queue, shard: int) -> None:
-    """Makes a shard the home shard of this process."""
-    queue.runtime.shards[0].shared.home.current = shard
+    """Makes a shard the home shard of this process, for sends as well."""
+    shared = queue.runtime.shards[0].shared
+    shared.home.current = shared.sends.current = shard
 
 
 def spread(queue: Queue, bodies: Iterable[str]) -> None:

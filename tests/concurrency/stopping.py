@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,6 +20,11 @@ from lakequeue import Queue
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointTable
+
+
+def without_turns(patch: pytest.MonkeyPatch) -> None:
+    """Lets processes decide on what they know, as those do that went on without a turn."""
+    patch.setattr("lakequeue.storage.engines.turns._DiskTurns.taken", lambda *_: nullcontext(False))
 
 
 def older(root: str | Path, seconds: float) -> None:
@@ -85,3 +94,18 @@ def busy_hours(queue: Queue) -> None:
             [message] = queue.receive(visibility_timeout=600)
             queue.change_visibility(message.receipt_handle, 500)
         older(queue.runtime.root.path, 2 * 3600)
+
+
+@contextmanager
+def stopped(script: str, *arguments: str) -> Iterator[None]:
+    """A process, stopped once it has written a line."""
+    command = [sys.executable, "-c", script, *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"in\n"
+        process.send_signal(signal.SIGSTOP)
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.communicate()
+        assert process.returncode == 0

@@ -6,9 +6,11 @@ import gc
 import multiprocessing
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,29 @@ def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(tmp_path: 
     monkeypatch.setattr(queues, "make_tables", slow)
     queue = lq.create_queue("orders")
     assert len(made) == 2 and queue.key == made[1]
+
+
+def test_others_go_on_while_the_tables_of_a_queue_are_made(tmp_path: Path, monkeypatch: Patch) -> None:
+    lq = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
+    kept = lq.create_queue("kept")
+    make, began, go_on = queues.make_tables, threading.Event(), threading.Event()
+
+    def slow(*args: object) -> None:
+        began.set()
+        assert go_on.wait(60)
+        make(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(queues, "make_tables", slow)
+    with ThreadPoolExecutor() as pool:
+        created = pool.submit(lq.create_queue, "orders")
+        try:
+            assert began.wait(60)
+            others = pool.submit(lambda: (kept.attributes(), kept.set_tags(a="b"), lq.list_queues()))
+            assert [queue.name for queue in others.result(20)[2]] == ["kept"]
+        finally:
+            go_on.set()
+        assert created.result(60).name == "orders"
+    assert [queue.name for queue in lq.list_queues()] == ["kept", "orders"]
 
 
 @pytest.mark.spec("QUE-13")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from concurrency.harness import apart, keep_to
+from concurrency.harness import apart, keep_to, small_segments
 from lakequeue import LakeQueue, SendEntry, SystemClock
 from lakequeue.runtime.home_shard import ELSEWHERE_EVERY
 from lakequeue.runtime.shard_ledger import LOOK_CLOSELY_EVERY
@@ -89,3 +90,21 @@ def test_a_long_poll_sees_what_comes_to_any_shard(tmp_path: Path) -> None:
         producer.send(f"to {shard}")
         waiting.join(30)
         assert got == [f"to {shard}"]
+
+
+@pytest.mark.spec("SND-18")
+def test_one_producer_fills_all_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch, commits=4)
+    queue = LakeQueue(str(tmp_path / "root")).create_queue("orders", shards=SHARDS)
+    for number in range(10 * SHARDS):
+        queue.send(f"{number}")
+    sent = [shard.depth(queue.runtime.now()).sent for shard in queue.runtime.shards]
+    assert min(sent) >= 4 and max(sent) <= 16, sent
+
+
+@pytest.mark.spec("SND-18")
+def test_bulk_sends_with_few_rows_go_to_one_shard_after_the_other(tmp_path: Path) -> None:
+    queue = LakeQueue(str(tmp_path / "root")).create_queue("orders", shards=SHARDS)
+    for _ in range(SHARDS):
+        queue.send_arrow(pa.table({"body": ["few", "rows"]}))
+    assert [shard.depth(queue.runtime.now()).sent for shard in queue.runtime.shards] == [2] * SHARDS

@@ -10,19 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import pytest
 
 from concurrency.harness import apart, at_once, check_log, drain, small_segments
+from concurrency.striking import Place, Strike
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, SendEntry
 from lakequeue.operations import move
 from lakequeue.runtime import group_commit, shard_ledger, shard_reader, shard_sender
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.storage import ledger
-from lakequeue.storage.messages import append, body_cache, deliver_moved, read
+from lakequeue.storage.messages import append, body_cache, budget, deliver_moved, read
 from lakequeue.testing import ManualClock
 
 TARGETS = {
@@ -30,6 +30,7 @@ TARGETS = {
     for module in (
         append,
         body_cache,
+        budget,
         deliver_moved,
         group_commit,
         ledger,
@@ -41,44 +42,6 @@ TARGETS = {
     )
 }
 ERRORS = [OSError("injected"), KeyboardInterrupt()]
-
-
-class Place(NamedTuple):
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
-
-
-class Strike:
-    """Traces this thread in the target modules: records lines, and raises an error at the first visit of one.
-
-    First visits only: the line of a `with` is visited again when its block ends, before the lock is given back. A
-    tracer can raise there, an interrupt cannot.
-    """
-
-    def __init__(self, place: Place | None = None, error: BaseException | None = None) -> None:
-        self.place, self.error = place, error
-        self.seen: dict[Place, None] = {}
-
-    def __enter__(self) -> Strike:
-        sys.settrace(self._call)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _call(self, frame: FrameType, event: str, _: Any) -> Any:
-        return self._line if frame.f_code.co_filename in TARGETS else None
-
-    def _line(self, frame: FrameType, event: str, _: Any) -> Any:
-        place = Place(frame.f_code.co_filename, frame.f_lineno)
-        if event == "line" and place not in self.seen:
-            self.seen[place] = None
-            if place == self.place and self.error is not None:
-                raise self.error
-        return self._line
 
 
 @attrs.define
@@ -162,7 +125,7 @@ def story(template: Path, root: Path) -> Iterator[Story]:
 def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Place]:
     with pytest.MonkeyPatch.context() as patch, story(template, tmp_path_factory.mktemp("x") / "root") as told:
         small_segments(patch)
-        with Strike() as strike:
+        with Strike(targets=TARGETS) as strike:
             told.run()
         told.judge()
         assert not told.failures

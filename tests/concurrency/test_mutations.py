@@ -12,7 +12,7 @@ import pytest
 
 from concurrency import test_stops as stops
 from concurrency.harness import apart, check_log, drain, shard_of, small_segments, without_merging
-from concurrency.stopping import short_logs
+from concurrency.stopping import short_logs, without_turns
 from lakequeue import (
     LakeQueue,
     LakeQueueError,
@@ -469,6 +469,7 @@ MUTATIONS = [
 
 def _two_processes(patch: Patch, root: Path) -> TwoProcesses:
     short_logs(patch)
+    without_turns(patch)
     clock = ManualClock()
     here, there = apart(root, clock)
     return TwoProcesses(patch, clock, here, there, here.create_queue("orders"), there.create_queue("orders"))

@@ -219,8 +219,11 @@ def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
         for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
             setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
         compact.DELETED_KEPT = -1
-        methods = ("append", "add", "merge", "replace", "unused", "checkpoint")
-        removals = [(Folder, "remove"), *((cleaning, name) for name in ("trim_log", "remove_tables"))]
+        methods = ("append", "add", "merge", "replace", "checkpoint")
+        removals = [
+            (Folder, "remove"),
+            *((cleaning, name) for name in ("trim_log", "remove_tables", "_needed_now")),
+        ]
         _die(int(number), moment, [*((PointTable, name) for name in methods), *removals])
     elif verb == "merge":
         append.SEGMENT_COMMITS = 2

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueD
 from lakequeue.operations.compact import compact_root
 from lakequeue.runtime import root as roots
 from lakequeue.shard.commands import Rewrite
-from lakequeue.storage import layout, ledger
+from lakequeue.storage import cleaning, layout, ledger
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import PointEngine, PointTable
@@ -163,7 +164,7 @@ def test_a_lease_that_is_being_read_keeps_its_messages(tmp_path, spark, clock, m
 # --- what a pass does
 
 
-def test_what_is_gone_is_dropped_and_its_files_go_a_day_later(harness: Harness, clock):
+def test_what_is_gone_is_dropped_and_its_files_stay_for_a_while(harness: Harness, clock):
     queue = harness.create()
     for _ in range(3):
         queue.send_batch([SendEntry(body=f"{number}") for number in range(10)])
@@ -174,21 +175,34 @@ def test_what_is_gone_is_dropped_and_its_files_go_a_day_later(harness: Harness, 
     assert queue.send("later").message_id and drain(harness.queue()) == ["later"]
 
 
-@point_only
-def test_removed_files_stay_as_long_as_a_lease_may_read_them(harness: Harness, clock, monkeypatch):
-    small_segments(monkeypatch)
+@local_only
+@pytest.mark.spec("DUR-61")
+def test_a_list_of_needed_files_that_is_cut_short_costs_none(harness: Harness, clock, monkeypatch):
+    keep_nothing(monkeypatch)
     queue = harness.create()
-    for number in range(7):
-        queue.send(str(number))
-    before = files_of(queue, "messages")
-    assert live_files(queue) < len(before)
+    queue.send("a")
     succeeded(queue.compact())
-    assert files_of(queue, "messages") == before  # by the machine's time they were removed a moment ago
-    monkeypatch.setattr(layout, "MESSAGES_RETENTION", layout.Retention(0, 60, remote_file_hours=0))
-    freed = succeeded(queue.compact())
-    assert len(files_of(queue, "messages")) == live_files(queue)
-    assert freed.files_freed >= len(before) - live_files(queue) and freed.bytes_freed > 1_000
-    assert [message.body for message in queue.receive(10)] == list("0123456")
+    for torn in Path(layout.messages_path(queue.runtime.root.path, queue.key, 0), "_needed").iterdir():
+        torn.write_bytes(b"[")
+    older(queue.runtime.root.path, 60)
+    for _ in range(2):
+        succeeded(queue.compact())
+    assert drain(harness.queue()) == ["a"]
+
+
+@point_only
+@pytest.mark.spec("DUR-63")
+def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
+    queue = harness.create()
+    for number in range(40):
+        queue.send(str(number))
+        queue.delete(queue.receive()[0].receipt_handle)
+    path = layout.receipts_path(queue.runtime.root.path, queue.key, 0)
+    queue.runtime.root.engine.open(path).checkpoint()
+    [name] = [name for name in log_files_of(queue, "receipts") if name.endswith(".checkpoint.parquet")]
+    folder = Store(queue.runtime.root.path).folder(layout.tables_path(queue.runtime.root.path, queue.key))
+    rows = pq.read_table(pa.BufferReader(folder.read(name)))
+    assert rows["remove"].null_count == len(rows) < 20
 
 
 @pytest.mark.spec("RET-9")
@@ -713,6 +727,57 @@ def _an_open_segment_loses_no_send(harness: Harness, patch: Patch) -> None:
     assert drain(harness.queue()) == ["1"]
 
 
+def _removed_files_go_a_minute_after_the_log_has_forgotten_them(harness: Harness, patch: Patch) -> None:
+    for name in ("MESSAGES", "RECEIPTS"):
+        patch.setattr(layout, f"{name}_RETENTION", layout.Retention(1))
+    queue = harness.create()
+    for number in range(7):
+        queue.send(str(number))
+        queue.receive(visibility_timeout=600)
+    before = {name: files_of(queue, name) for name in ("messages", "receipts")}
+    assert all(live_files(queue, name) < len(files) for name, files in before.items())
+    # the log is trimmed once its checkpoint is ten minutes old, and who had read it by then has another minute
+    for seconds in (0, 590, 20, 50):
+        older(harness.root, seconds)
+        succeeded(queue.compact())
+        for name, files in before.items():
+            assert set(files) <= set(files_of(queue, name))
+    older(harness.root, 20)
+    freed = succeeded(queue.compact())
+    for name in before:
+        assert len(files_of(queue, name)) == live_files(queue, name)
+    assert freed.files_freed > 7 and freed.bytes_freed > 1_000
+
+
+def _a_lease_is_read_for_a_day(harness: Harness, patch: Patch) -> None:
+    _is_read_for_a_day(harness, lambda queue: queue.lease(7, 3600).batches())
+
+
+def _a_view_is_read_for_a_day(harness: Harness, patch: Patch) -> None:
+    def view(queue: Queue) -> Iterator[pa.RecordBatch]:
+        batches = harness.open().arrow_views()["messages"].to_batches(columns=["body"])
+        return chain([next(batches)], batches)
+
+    _is_read_for_a_day(harness, view)
+
+
+def _is_read_for_a_day(harness: Harness, reading: Callable[[Queue], Iterator[pa.RecordBatch]]) -> None:
+    queue = harness.create()
+    for number in range(7):
+        queue.send(str(number))
+    batches, before = reading(queue), files_of(queue, "messages")
+    queue.send_batch([SendEntry("more")] * 2)
+    for hours in (0, 11, 12):
+        older(harness.root, hours * 3600)
+        succeeded(queue.compact())
+        assert set(before) <= set(files_of(queue, "messages"))
+    assert sorted(row["body"] for batch in batches for row in batch.to_pylist()) == list("0123456")
+    older(harness.root, 2 * 3600)
+    for _ in range(2):
+        succeeded(queue.compact())
+    assert len(files_of(queue, "messages")) == live_files(queue)
+
+
 def no_history_in_the_floor(patch: Patch) -> None:
     def floor(state: Any) -> Any:
         import attrs
@@ -735,6 +800,15 @@ def no_fence(patch: Patch) -> None:
     )
 
 
+def pin_nothing(patch: Patch) -> None:
+    for reader in ("lease", "relations"):
+        patch.setattr(f"lakequeue.operations.{reader}.pin_files", lambda _: None)
+
+
+def need_only_what_is_live(patch: Patch) -> None:
+    patch.setattr(cleaning, "_needed_now", lambda table: {file.name for file in table.files()})
+
+
 MUTATIONS = [
     Mutation("no history in the floor", no_history_in_the_floor, {_history_is_kept: "RWD-4"}),
     Mutation(
@@ -743,6 +817,17 @@ MUTATIONS = [
         {_history_is_kept: "RWD-4", _what_waits_is_kept: "DLT-6"},
     ),
     Mutation("no fence", no_fence, {_two_at_once_join_once: "DLT-1"}),
+    Mutation("no pins", pin_nothing, {_a_lease_is_read_for_a_day: "DUR-62", _a_view_is_read_for_a_day: "DUR-62"}),
+    Mutation(
+        "no versions",
+        need_only_what_is_live,
+        {_removed_files_go_a_minute_after_the_log_has_forgotten_them: "DUR-61"},
+    ),
+    Mutation(
+        "no minute",
+        replace("lakequeue.storage.cleaning._kept_seconds", lambda *_: 0.0),
+        {_removed_files_go_a_minute_after_the_log_has_forgotten_them: "DUR-61"},
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.harness import Harness, long_on_s3
+from conformance.harness import Harness, long_on_s3, point_only
 from hostile import SLOW, SLOW_BODY
 from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
 from lakequeue.conditions import sandbox
@@ -85,6 +85,7 @@ def test_the_receive_that_would_exceed_the_maximum_moves_the_message(harness: Ha
     assert (again.receive_count, stored(harness, "orders")) == (4, [])
 
 
+@point_only
 @pytest.mark.spec("DLQ-10", "DDP-16")
 def test_a_fifo_queue_serves_the_group_on_and_asks_no_deduplication_window(harness: Harness, clock: ManualClock):
     create(harness, "dead.fifo", "orders.fifo")
@@ -100,6 +101,7 @@ def test_a_fifo_queue_serves_the_group_on_and_asks_no_deduplication_window(harne
     assert stored(harness, "dead.fifo") == ["own", "A1", "A2", "not as what was moved"]
 
 
+@point_only
 @pytest.mark.spec("DLQ-8")
 def test_letters_of_several_queues_go_home_all_or_those_that_are_chosen(harness: Harness):
     create(harness, "dead", "orders", "bills", shards=2)
@@ -141,6 +143,7 @@ def test_a_redrive_whose_condition_fails_on_the_way_says_how_far_it_came(harness
     assert stored(harness, "dead") == ["4", "five", SLOW_BODY]
 
 
+@point_only
 @pytest.mark.spec("DLQ-8")
 def test_a_redrive_takes_all_to_a_queue_that_is_named(harness: Harness):
     create(harness, "dead", "orders")
@@ -221,6 +224,7 @@ def test_the_compactor_passes_between_all_the_steps(
     assert harness.open(engine="point").queue("orders").rewind(begun) == 0
 
 
+@point_only
 @pytest.mark.spec("DLQ-2", "QUE-13")
 def test_letters_come_back_from_a_queue_that_was_deleted(harness: Harness, monkeypatch: pytest.MonkeyPatch):
     create(harness, "dead", "orders")

@@ -95,6 +95,7 @@ def test_a_window_is_measured_on_the_clock_of_the_queue(fifo: FifoHarness, clock
     assert bodies(fifo.queue().peek()) == ["A1", "A2", "A3", "A1", "A2"]
 
 
+@point_only
 @pytest.mark.spec("DDP-4", "DDP-5", "DDP-6", "DDP-7", "DDP-12", "MSA-6", "QUE-9", "SND-5")
 def test_the_hash_of_the_body_is_the_id_where_none_is_given(fifo: FifoHarness):
     queue = fifo.create(content_based_deduplication=True)
@@ -126,6 +127,7 @@ def test_content_based_deduplication_can_be_switched(fifo: FifoHarness):
     assert bodies(fifo.queue().receive(10)) == ["a"]
 
 
+@point_only
 @pytest.mark.spec("DDP-13", "PUR-5", "PUR-1", "PUR-3", "DLT-3")
 def test_a_purge_clears_groups_and_deduplication_ids(fifo: FifoHarness, clock):
     queue = fifo.create()

@@ -120,6 +120,7 @@ def test_what_belongs_together_is_worked_on_in_order(fifo: FifoHarness, story):
     assert failed and done == story
 
 
+@point_only
 @pytest.mark.spec("BAT-6", "BAT-8", "SEQ-1", "SEQ-2", "SEQ-3", "SEQ-4", "SEQ-6", "DDP-12", "SND-3", "DDP-8")
 def test_a_batch_keeps_its_order_and_its_numbers_reach_the_consumer(fifo: FifoHarness):
     first = send(fifo.create(), "A1", "B1", "A2", "A1", "B2")
@@ -226,6 +227,7 @@ def test_groups_of_two_shards_keep_order_ids_and_numbers(fifo: FifoHarness):
     assert numbers == {s.message_id: s.sequence_number for s in [*sent, result.successful[2]]}
 
 
+@point_only
 @pytest.mark.spec("FIF-4", "FIF-5", "FIF-8", "DEL-5", "DLT-3")
 def test_a_lease_blocks_its_groups_until_it_is_settled(fifo: FifoHarness, clock):
     send(fifo.create(), *numbered("A", 4), "B1")

@@ -27,6 +27,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browse, "ROWS", 3)
 
 
+@point_only
 @pytest.mark.spec("QUE-23", "STA-6", "DLT-3")
 def test_a_condition_sees_what_a_peek_shows(harness: Harness, clock: ManualClock):
     queue = harness.create(delay=5)

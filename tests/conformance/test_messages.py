@@ -69,6 +69,7 @@ def test_attributes_of_messages_arrive_with_their_types(harness: Harness, clock)
     assert set(part.message_attributes) == {"foo.a", "foo.b"}
 
 
+@point_only
 @pytest.mark.spec("BAT-1", "RCV-2", "INF-1", "STA-12", "DEL-3")
 def test_a_batch_of_hundreds_comes_out_once_and_its_gaps_stay_gaps(harness: Harness, clock):
     queue = harness.create()

@@ -76,6 +76,7 @@ def test_a_widened_range_holds_at_once_for_receives_and_changes_elsewhere(harnes
     assert bodies(there.receive(visibility_timeout=0)) == ["a"]
 
 
+@point_only
 @pytest.mark.spec("QUE-13", "QUE-14", "RCP-9", "DLT-4")
 def test_a_queue_created_again_shares_nothing_with_the_old_one(harness: Harness):
     old = harness.create()
@@ -126,6 +127,7 @@ def test_a_purge_removes_what_was_sent_before_it(harness: Harness, clock):
     assert queue.receive(10) == []
 
 
+@point_only
 @pytest.mark.spec("RET-1", "RET-2", "RET-3", "RET-9", "STA-5", "DEL-9")
 def test_retention_ends_messages_in_every_state_without_anybody_sweeping(harness: Harness, clock):
     queue = harness.create(message_retention_period=60)
@@ -179,6 +181,7 @@ def test_a_full_queue_takes_messages_as_others_are_deleted(harness: Harness):
     assert bodies(harness.queue().receive(10)) == ["b", "c", "f"]
 
 
+@point_only
 @pytest.mark.spec("QUE-23", "STA-6", "STA-8", "PRF-4")
 def test_counts_and_a_peek_tell_states_and_change_nothing(harness: Harness, clock):
     queue = harness.create()
@@ -247,6 +250,7 @@ def test_region_and_exact_name_together_make_a_queue(harness: Harness):
     assert bodies(harness.open(region="r2").queue("orders").receive(10)) == ["there"]
 
 
+@point_only
 @pytest.mark.spec("INF-3", "INF-11", "BAT-2", "DLT-3")
 def test_a_queue_of_three_shards_behaves_as_one(harness: Harness, clock):
     queue = harness.create(shards=3, max_inflight_messages=9)

@@ -204,8 +204,8 @@ def check(harness: Harness, refused: Refused, refusals) -> None:
     assert wrong == {}
 
 
+@point_only
 @pytest.mark.spec("ERR-8", "ERR-1", "ERR-3", "SND-16", "BAT-7", "RCP-9", "RCP-15")
-@pytest.mark.timeout(600)
 def test_what_is_refused_changes_no_table(harness: Harness, clock):
     check(harness, Refused(harness, clock), REFUSALS)
 

@@ -122,6 +122,7 @@ def test_a_rewind_reaches_as_far_as_range_and_retention(harness: Harness, clock:
     assert harness.queue("other").counts().rewindable == 0
 
 
+@point_only
 @pytest.mark.spec("RWD-16", "EXM-5", "RWD-12")
 def test_reconciliation_a_day_is_consumed_again_in_the_same_order(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(rewind_range=DAY)

@@ -45,6 +45,7 @@ def test_visible_messages_are_deleted_and_the_others_stay(harness: Harness, cloc
     assert bodies(queue) == ["held", "a", "b", "c", "delayed"]
 
 
+@point_only
 @pytest.mark.spec("VIS-4", "DLY-1", "RCP-6")
 def test_delayed_messages_become_visible_and_those_in_flight_only_if_asked(harness: Harness, clock: ManualClock):
     queue = harness.create()
@@ -65,6 +66,7 @@ def test_delayed_messages_become_visible_and_those_in_flight_only_if_asked(harne
     assert queue.counts().delayed == 1
 
 
+@point_only
 @pytest.mark.spec("FIF-1", "DEL-5")
 def test_a_group_goes_on_behind_a_deleted_message(harness: Harness, clock: ManualClock):
     lake = harness.open(engine="point")

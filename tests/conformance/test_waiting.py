@@ -11,6 +11,7 @@ from conformance.harness import Call, Harness, batch, bodies, point_only
 from lakequeue import errors
 
 
+@point_only
 @pytest.mark.spec("LPL-1", "LPL-5", "LPL-6", "RCV-4")
 def test_a_long_poll_returns_with_the_first_message_that_comes(harness: Harness, clock):
     queue = harness.create()
@@ -25,6 +26,7 @@ def test_a_long_poll_returns_with_the_first_message_that_comes(harness: Harness,
     assert bodies(queue.receive(10, wait_time=20)) == ["A"]
 
 
+@point_only
 @pytest.mark.spec("LPL-1", "RCV-14")
 def test_a_long_poll_for_nothing_ends_with_its_wait(harness: Harness, clock):
     queue = harness.create(receive_wait_time=2)

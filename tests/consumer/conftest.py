@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from consumer.harness import Harness, Recorder
+from consumer.harness import Harness, Recorder, recorded
 from lakequeue import LakeQueue
 from lakequeue.testing import ManualClock
+
+
+@pytest.fixture(autouse=True)
+def record_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakequeue.consumer.workers.exchange", recorded)
 
 
 @pytest.fixture

@@ -568,7 +568,7 @@ def test_a_fault_of_the_framework_ends_the_consumer_instead_of_hanging_it(
     def fail(self: object, job: object, hold: object = None) -> bool:
         raise fault
 
-    monkeypatch.setattr("lakequeue.consumer.workers.WorkerPool._delete", fail)
+    monkeypatch.setattr("lakequeue.consumer.workers.WorkerPool._handled", fail)
     with harness.running(harness.consumer(sleeper(0)), until_empty=True) as running:
         assert running.join() is fault
     monkeypatch.setattr("lakequeue.renewal.heartbeat.HeartbeatScheduler.beat", lambda self: fail(self, None))

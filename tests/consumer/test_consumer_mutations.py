@@ -7,10 +7,11 @@ from typing import Any
 
 from consumer import test_consumer as consuming
 from consumer import test_outages as failing
+from consumer import test_rounds as rounds
 from consumer.harness import Harness, sleeper
 from lakequeue import Consumer, Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.handler import Lost
-from lakequeue.consumer.workers import WorkerPool
+from lakequeue.consumer.workers import WorkerPool, _Job, _Turn
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from mutations import Case, Mutation, Patch, each_case, replace, shown_by
@@ -181,26 +182,31 @@ def never_stops(patch: Patch) -> None:
     patch.setattr(HeartbeatScheduler, "stop", _beating.append)
 
 
-def returns_only_the_failure(patch: Patch) -> None:
-    run = WorkerPool._run_in_turn
-
-    def each_alone(self: WorkerPool, jobs: Sequence[Any]) -> None:
-        for job in jobs:
-            run(self, [job])
-
-    patch.setattr(WorkerPool, "_run_in_turn", each_alone)
-    patch.setattr(WorkerPool, "_handle", _succeeds_after_the_first(WorkerPool._handle))
+def _alone(self: WorkerPool, messages: Sequence[Message], now: int) -> list[_Turn]:
+    turns = []
+    for message in messages:
+        turns.append(_Turn(None))
+        turns[-1].jobs.append(_Job(self._context(message), turns[-1], now))
+    return turns
 
 
-def _succeeds_after_the_first(handle: Callable[..., Outcome]) -> Callable[..., Outcome]:
-    seen: list[object] = []
+def goes_on_before_the_delete(patch: Patch) -> None:
+    later = WorkerPool._settle_later
 
-    def handled(self: WorkerPool, job: Any) -> Outcome:
-        seen.append(job)
-        outcome = handle(self, job)
-        return outcome if len(seen) == 1 else Outcome.SUCCESS
+    def at_once(self: WorkerPool, done: Any) -> None:
+        later(self, done)
+        before, ahead = done.jobs[0].turn, _Turn(None)
+        for job in list(before.jobs):
+            job.turn = ahead
+        ahead.jobs, before.jobs = before.jobs, ahead.jobs
+        self._ready.append(ahead)
+        self._hands.wake(1)
 
-    return handled
+    patch.setattr(WorkerPool, "_settle_later", at_once)
+
+
+def gives_back_the_oldest(patch: Patch) -> None:
+    patch.setattr("lakequeue.consumer.workers.newest", lambda waiting, number: waiting[:number])
 
 
 MUTATIONS = [
@@ -225,7 +231,7 @@ MUTATIONS = [
     ),
     Mutation(
         "knows no groups",
-        replace(WorkerPool, "_by_lane", lambda self, jobs: {job.handle: [job] for job in jobs}),
+        replace(WorkerPool, "_turns", _alone),
         {
             shown_by(
                 consuming.test_groups_go_in_parallel_and_their_messages_in_turn, lambda make: (make(fifo=True),)
@@ -234,7 +240,7 @@ MUTATIONS = [
     ),
     Mutation(
         "returns only the failure",
-        returns_only_the_failure,
+        replace(WorkerPool, "_rest", lambda self, job: []),
         {
             shown_by(
                 consuming.test_after_a_failure_the_rest_of_the_group_is_skipped,
@@ -277,6 +283,35 @@ MUTATIONS = [
         "knows no twelve hours",
         replace(policies, "_within_twelve_hours", lambda hold, now, timeout: timeout),
         {the_last_extension_is_not_refused: "HBN-22"},
+    ),
+    Mutation(
+        "keeps what it has not begun",
+        replace("lakequeue.consumer.workers.BEHIND", 10**12),
+        {
+            shown_by(
+                rounds.test_a_consumer_that_falls_behind_gives_back_what_it_has_not_begun,
+                lambda make: (make(visibility_timeout=120),),
+            ): "HBN-23"
+        },
+    ),
+    Mutation(
+        "gives back the oldest first",
+        gives_back_the_oldest,
+        {
+            shown_by(
+                rounds.test_a_group_keeps_its_order_whatever_is_given_back, lambda make: (make(fifo=True),)
+            ): "FIF-1 HBN-23"
+        },
+    ),
+    Mutation(
+        "goes on before the delete",
+        goes_on_before_the_delete,
+        {
+            shown_by(
+                rounds.test_the_next_message_of_a_group_begins_when_the_last_one_is_deleted,
+                lambda make: (make(fifo=True),),
+            ): "HBN-19 HBN-24"
+        },
     ),
 ]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from consumer.harness import Harness, sleeper
+from consumer.harness import LONG_ENOUGH, Harness, sleeper
 from lakequeue import (
     ComputedRenewal,
     Consumer,
@@ -204,16 +205,19 @@ def test_async_handlers_of_a_group_go_in_turn(fifo: Harness) -> None:
 def test_a_lost_receipt_wakes_an_async_handler(harness: Harness) -> None:
     harness.send("A")
     told = []
+    ended = threading.Event()
 
     async def handle(message: Message, context: Context) -> None:
         harness.other.change_visibility(message.receipt_handle, 0)
         harness.other.receive(visibility_timeout=500)
         told.append(await context.sleep_async(10_000))
         told.append(await context.sleep_async(10_000))  # at once now
+        ended.set()
         context.raise_if_lost()
 
     with harness.running(harness.consumer(handle, concurrency=1)) as running:
         harness.clock.advance(26)
+        assert ended.wait(LONG_ENOUGH)  # the clock does not see that another thread has woken the loop
     assert told == [False, False]
     assert running.error is None and harness.other.counts().in_flight == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -313,3 +314,16 @@ except Exception as error:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.endswith(f"{advice}\n") and done.stdout.count("\n") == 1, done.stderr
+
+
+def test_silent_clients_of_the_metrics_do_not_stay(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    """Each took a thread for ever."""
+    monkeypatch.setattr("lakequeue.consumer.prometheus.REQUEST_SECONDS", 0.05)
+    port = free_port()
+    with harness.running(harness.consumer(sleeper(0), metrics_port=port)):
+        with socket.create_connection(("127.0.0.1", port), 30) as silent:
+            assert silent.recv(1) == b""
+        assert scrape(port)
+    assert "Traceback" not in capfd.readouterr().err

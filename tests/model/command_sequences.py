@@ -91,6 +91,7 @@ OPERATIONS = (
     "purge",
     "set_attributes",
     "expire",
+    *("exchange",) * 2,
 )  # fmt: skip
 FIFO_OPERATIONS = (*OPERATIONS, "send", *("claim",) * 3, *("delete", "lease_delete") * 2)
 ENDINGS = ("batch", "batch", "batch", "commit", "commit", "commit", "rebuild", "fail")
@@ -272,6 +273,14 @@ class Comparison:
         self.add(LeaseDelete(lease, spans, kept), "lease_delete", lease, spans, kept)
         if b % 2:
             self.rewind(a, b, c)
+
+    def exchange(self, a: int, b: int, c: int) -> None:
+        """What a consumer does in a round: settle some messages, then claim the next, in one decision."""
+        for step in range(a % 3):
+            (self.change if c >> step & 1 else self.delete)(a + step, b, c)
+        lease, spans = self.lease(a, b)
+        self.add(LeaseDelete(lease, spans, []), "lease_delete", lease, spans, [])
+        self.claim(b, a, c)
 
     def lease_extend(self, a: int, b: int, c: int) -> None:
         lease, spans = self.lease(a, b)

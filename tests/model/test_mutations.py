@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import attrs
@@ -12,7 +13,7 @@ from lakequeue.model.redrive_policies import RedrivePolicy
 from lakequeue.shard import admin, decide, expire, move, selected, settle
 from lakequeue.shard.claim import standard as claim
 from lakequeue.shard.claim.fifo import Groups, _Deliverable, _GroupOffsets
-from lakequeue.shard.commands import ClaimResult, Discard, MakeVisible, Rewind, Spans
+from lakequeue.shard.commands import Claim, ClaimResult, Command, Decision, Discard, MakeVisible, Rewind, Spans
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.runs import DELETED, VISIBLE, Head, Run
@@ -311,7 +312,21 @@ def operators_end_receipts_unasked(patch: Patch) -> None:
     )
 
 
+def claims_come_first(patch: Patch) -> None:
+    """What a round settles is not there to be claimed, and what it claims is there to be settled."""
+    decide_in_order = ShardMachine.decide
+
+    def decided(self: ShardMachine, commands: Sequence[Command], now: int) -> Decision:
+        order = sorted(range(len(commands)), key=lambda index: not isinstance(commands[index], Claim))
+        decision = decide_in_order(self, [commands[index] for index in order], now)
+        results = [result for _, result in sorted(zip(order, decision.results, strict=True), key=itemgetter(0))]
+        return attrs.evolve(decision, results=results)
+
+    patch.setattr(ShardMachine, "decide", decided)
+
+
 MUTATIONS = [
+    Mutation("claims come first", claims_come_first, STANDARD | FIFO),
     Mutation("operators delete what is in flight", operators_delete_what_is_in_flight, STANDARD | FIFO),
     Mutation("operators end receipts unasked", operators_end_receipts_unasked, STANDARD | FIFO),
     Mutation("any lease settles", replace(settle, "holds", lambda state, run, lease_id: True), STANDARD),

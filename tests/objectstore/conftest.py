@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def azure_server(request: pytest.FixtureRequest) -> Iterator[Bucket]:
     """Azurite for the whole run."""
-    with servers.azure(Path(request.config.cache.mkdir(f"azurite-{servers.AZURITE}"))) as bucket:
+    with servers.azure(servers.azurite(request.config.cache.mkdir(servers.AZURITE_CACHE))) as bucket:
         yield bucket
 
 
 @pytest.fixture(scope="session")
 def gcs_server(request: pytest.FixtureRequest) -> Iterator[Bucket]:
     """fake-gcs-server for the whole run."""
-    with servers.gcs(Path(request.config.cache.mkdir(f"fake-gcs-server-{servers.FAKE_GCS}"))) as bucket:
+    with servers.gcs(servers.fake_gcs(request.config.cache.mkdir(servers.FAKE_GCS_CACHE))) as bucket:
         yield bucket
 
 
@@ -64,8 +63,6 @@ def spark(event_log: str) -> Iterator[SparkSession]:
         root="s3://lake",
         **{
             "spark.driver.memory": "2g",
-            # a session of a minute: what the second compiler saves it costs
-            "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1",
             # queries run once or twice here: compiling each of them took a fifth of the time
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",

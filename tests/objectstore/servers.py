@@ -1,4 +1,7 @@
-"""Object stores on this machine, each a process of its own: S3 by moto, Azure by Azurite, GCS by its fake."""
+"""Object stores on this machine, each a process of its own: S3 by moto, Azure by Azurite, GCS by its fake.
+
+``python -m objectstore.servers CACHE`` installs the programs of the last two below pytest's directory for caches.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ BUCKET = object_store.BUCKET
 AZURITE = "3.35.0"
 """Runs on Node 20; 3.37 does not."""
 FAKE_GCS = "v1.56.1"
+AZURITE_CACHE, FAKE_GCS_CACHE = f"azurite-{AZURITE}", f"fake-gcs-server-{FAKE_GCS}"
 _ACCOUNT = "devstoreaccount1"
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Account and key that Azurite publishes for everybody."""
@@ -60,12 +64,26 @@ def s3() -> Iterator[Bucket]:
         yield Bucket(f"s3://{BUCKET}", options, options)
 
 
-@contextmanager
-def azure(cache: Path) -> Iterator[Bucket]:
-    """Azurite, installed from npm into a directory that outlives the run."""
+def azurite(cache: Path) -> Path:
+    """The program of Azurite, installed from npm into a directory that outlives the run."""
     program = cache / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
     if not program.exists():
         output(["npm", "install", "--no-audit", "--no-fund", "--prefix", cache, f"azurite@{AZURITE}"], cache)
+    return program
+
+
+def fake_gcs(cache: Path) -> Path:
+    """The program of fake-gcs-server, built by Go into a directory that outlives the run."""
+    program = cache / "fake-gcs-server"
+    if not program.exists():
+        module = f"github.com/fsouza/fake-gcs-server@{FAKE_GCS}"
+        output(["go", "install", module], cache, **os.environ | {"GOBIN": str(cache)})
+    return program
+
+
+@contextmanager
+def azure(program: Path) -> Iterator[Bucket]:
+    """Azurite."""
     command = ["node", program, "--blobPort", "0", "--inMemoryPersistence", "--disableTelemetry", "--silent"]
     with _started(command) as process:
         url = ""
@@ -80,12 +98,8 @@ def azure(cache: Path) -> Iterator[Bucket]:
 
 
 @contextmanager
-def gcs(cache: Path) -> Iterator[Bucket]:
-    """fake-gcs-server, built by Go into a directory that outlives the run."""
-    program = cache / "fake-gcs-server"
-    if not program.exists():
-        module = f"github.com/fsouza/fake-gcs-server@{FAKE_GCS}"
-        output(["go", "install", module], cache, **os.environ | {"GOBIN": str(cache)})
+def gcs(program: Path) -> Iterator[Bucket]:
+    """fake-gcs-server."""
     port = free_port()
     address = f"127.0.0.1:{port}"
     command = [program, "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-public-host", "127.0.0.1"]
@@ -128,3 +142,10 @@ def _line(process: subprocess.Popen[str]) -> str:
     line = process.stdout.readline()
     assert line, "the server does not start"
     return line.strip()
+
+
+if __name__ == "__main__":
+    for install, directory in ((azurite, AZURITE_CACHE), (fake_gcs, FAKE_GCS_CACHE)):
+        place = Path(sys.argv[1]) / directory
+        place.mkdir(parents=True, exist_ok=True)
+        install(place)

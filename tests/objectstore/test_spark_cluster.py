@@ -37,9 +37,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    # processes of seconds: what the second compiler saves it costs
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+def workers(tmp_path: Path) -> Iterator[Cluster]:
     with cluster(tmp_path / "cluster") as running:
         yield running
 

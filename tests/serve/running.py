@@ -99,7 +99,8 @@ class ServerProcess:
     def start(self) -> None:
         """Returns once it answers."""
         root = self.uri or str(self.root)
-        command = [sys.executable, "-c", self.program, "--root", root, "serve", "--port", str(self.port)]
+        options = ["--root", root, "serve", "--create-root", "--port", str(self.port)]
+        command = [sys.executable, "-c", self.program, *options]
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(command, stdout=errors, stderr=errors, start_new_session=True)
         wait_until(lambda: self._ended() or answers(self.url), "the server to answer")

@@ -137,7 +137,7 @@ class Process:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._errors = root.with_name(f"{root.name}-{self.port}.log")
-        command = ["--root", str(root), *before, "serve", "--port", str(self.port), *options]
+        command = ["--root", str(root), *before, "serve", "--port", str(self.port), "--create-root", *options]
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _MAIN, *command], stderr=errors, env=dict(os.environ, COLUMNS="200")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -124,3 +126,27 @@ def slow_request(running: ThreadedServer) -> socket.socket:
         f"Host: localhost\r\nAuthorization: Basic {authorization}\r\n\r\n".encode()
     )
     return connection
+
+
+SEARCH = """
+import sys
+from lakequeue import LakeQueue
+LakeQueue(sys.argv[1]).queue("orders").peek(sys.argv[2])
+"""
+
+
+def test_a_slow_condition_ends_with_a_process_that_was_killed(tmp_path: Path):
+    LakeQueue(str(tmp_path / "root")).create_queue("orders").send(SLOW_BODY)
+    command = [sys.executable, "-c", SEARCH, str(tmp_path / "root"), SLOW]
+    with subprocess.Popen(command) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_until(lambda: children.read_text().split())
+        worker = Path(f"/proc/{children.read_text().split()[0]}/stat")
+
+        def spent() -> int:
+            """Ticks of the processor."""
+            return int(worker.read_text().rpartition(")")[2].split()[11])
+
+        wait_until(lambda: spent() > 100)  # it has started, and is busy
+        process.kill()
+    wait_until(lambda: not worker.exists() or worker.read_text().rpartition(")")[2].split()[0] == "Z")

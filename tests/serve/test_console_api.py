@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import shutil
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -411,6 +412,36 @@ def test_long_bodies_are_cut_until_they_are_asked_for(console: Console):
     for id in ("gone", "' OR true --"):
         gone = console.http.get(f"/console/api/queues/orders/messages/{id}")
         assert (gone.status_code, gone.json()["code"]) == (404, "ResourceNotFoundException")
+
+
+def test_a_list_holds_few_whole_bodies_at_a_time(console: Console):
+    """A page of large messages took four bytes of memory for each of their characters."""
+    queue = console.lake.create_queue("orders", profile="sqs", shards=2)
+    body = "\U0001f600" * 250_000
+    for _ in range(40):
+        queue.send(body)
+    for filters in ({}, {"state": "visible"}):
+        console.get("queues/orders/messages", **filters)  # what is loaded once is no matter
+        tracemalloc.start()
+        try:
+            found = console.get("queues/orders/messages", limit=40, **filters)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert [len(found["messages"]), found["more"], found["messages"][0]["length"]] == [40, False, 250_000]
+        assert most < 16 * len(body) * 4, "not all 40"
+
+
+def test_a_list_ends_by_bytes(console: Console, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lakequeue.serve.console.documents.MAX_PAGE_BYTES", 1_500)
+    queue = console.lake.create_queue("orders", profile="sqs")
+    for _ in range(10):
+        queue.send("x" * 400)
+    found = console.get("queues/orders/messages", limit=10)
+    assert found["more"] and len(found["messages"]) == 3
+    monkeypatch.undo()
+    found = console.get("queues/orders/messages", limit=10)
+    assert not found["more"] and len(found["messages"]) == 10
 
 
 @pytest.mark.parametrize(

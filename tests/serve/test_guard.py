@@ -121,21 +121,44 @@ def test_two_hosts_are_refused():
 )
 @pytest.mark.parametrize("any_host", [True, False])
 def test_requests_of_foreign_pages_are_refused(origin, any_host):
-    assert answer({"origin": origin}, any_host=any_host) == "AccessDeniedException"
+    assert answer({"origin": origin}, any_host=any_host) == "AccessDenied"
     assert ask({"origin": origin}, method="GET", path="/console").status_code == 403
 
 
 def test_requests_of_own_pages_are_served():
     assert answer({"origin": "http://localhost:9324", "sec-fetch-site": "same-origin"}) == "done"
-    assert answer({"origin": "http://LOCALHOST:9324", "sec-fetch-site": "none"}) == "done"
+    assert answer({"origin": "http://LOCALHOST:9324"}) == "done"
+
+
+PAGES = ["/", "/console", "/console/", "/console/?queue=x", "/console/app.js", "/health", "/metrics"]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_what_is_opened_from_the_address_bar_is_a_page(path):
+    assert ask({"sec-fetch-site": "none"}, method="GET", path=path).status_code in (200, 307, 404)
+    assert ask({"sec-fetch-site": "none"}, method="POST", path=path).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/?Action=ListQueues", "/orders", "/000000000000/orders", "/console/api/queues"])
+@pytest.mark.parametrize("any_host", [True, False])
+def test_a_link_opens_nothing_else(path, any_host):
+    found = ask({"sec-fetch-site": "none"}, method="GET", path=path, any_host=any_host)
+    assert found.status_code == 403
+
+
+@pytest.mark.parametrize("name", ["sec-purpose", "purpose"])
+@pytest.mark.parametrize("path", PAGES)
+def test_nothing_is_fetched_in_advance(name, path):
+    for more in ({}, {"sec-fetch-site": "none"}, {"sec-fetch-site": "same-origin"}):
+        assert ask({name: "prefetch"} | more, method="GET", path=path).status_code == 403
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "", "Same-Origin", "none, same-site"])
 @pytest.mark.parametrize("any_host", [True, False])
 def test_requests_across_sites_and_of_neighbours_are_refused(site, any_host):
-    assert answer({"sec-fetch-site": site}, any_host=any_host) == "AccessDeniedException"
+    assert answer({"sec-fetch-site": site}, any_host=any_host) == "AccessDenied"
     own = {"sec-fetch-site": site, "origin": "http://localhost:9324"}
-    assert answer(own, any_host=any_host) == "AccessDeniedException"
+    assert answer(own, any_host=any_host) == "AccessDenied"
 
 
 def test_a_refusal_is_in_the_protocol_of_the_request():

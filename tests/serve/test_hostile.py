@@ -31,9 +31,9 @@ from serve.threaded_server import PATIENCE
 
 LONG_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
 KEYS = {
-    "AKIDADMIN": {"secret": "admin-secret"},
+    "AKIDADMIN": {"secret": "admin-secret-of-tests"},
     "AKIDREADER": {
-        "secret": "reader-secret",
+        "secret": "reader-secret-of-tests",
         "rules": [{"queues": ["orders"], "actions": ["ReceiveMessage"]}],
     },
 }
@@ -103,7 +103,7 @@ class Attack:
     def read(self, number: int) -> None:
         """Hostile conditions, one after the other."""
         choice = random.Random(number + READERS * self.answers.total())
-        auth = ("AKIDREADER", "reader-secret")
+        auth = ("AKIDREADER", "reader-secret-of-tests")
         with httpx.Client(auth=auth, timeout=PATIENCE, trust_env=False) as http:
             for _ in range(20):
                 if self.over.is_set():
@@ -115,7 +115,7 @@ class Attack:
 
     def hang_up(self, number: int) -> None:
         """Begins with conditions and goes away."""
-        basic = base64.b64encode(b"AKIDREADER:reader-secret").decode()
+        basic = base64.b64encode(b"AKIDREADER:reader-secret-of-tests").decode()
         with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as connection:
             path = f"/console/api/queues/orders/messages?where={quote(WASTEFUL[0])}"
             connection.sendall(
@@ -170,7 +170,7 @@ def client(url: str):
         region_name="local",
         endpoint_url=url,
         aws_access_key_id="AKIDADMIN",
-        aws_secret_access_key="admin-secret",
+        aws_secret_access_key="admin-secret-of-tests",
         config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE),
     )
 

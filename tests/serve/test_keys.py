@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,18 +20,27 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from lakequeue.errors import InvalidOptions
+from lakequeue.serve.auth import BasicAuthentication
+from lakequeue.serve.errors import RequestError
 from lakequeue.serve.keys import _UNKNOWN_KEY_SECRET, Key, Keys, Rule
 from serve.threaded_server import FORM, JSON, ThreadedServer, threaded_server, told
 
-ADMIN, ORDERS, SENDER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER"
+ADMIN, ORDERS, SENDER, MOVER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER", "AKIDMOVER"
 FILE = {
-    ADMIN: {"secret": "admin-secret"},
-    ORDERS: {"secret": "orders-secret", "rules": [{"queues": ["orders*"], "actions": ["*"]}]},
+    ADMIN: {"secret": "admin-secret-of-tests"},
+    ORDERS: {"secret": "orders-secret-of-tests", "rules": [{"queues": ["orders*"], "actions": ["*"]}]},
     SENDER: {
-        "secret": "sender-secret",
+        "secret": "sender-secret-of-tests",
         "rules": [
             {"queues": ["orders", "letters"], "actions": ["SendMessage", "GetQueueUrl"]},
             {"queues": ["*"], "actions": ["ListQueues"]},
+        ],
+    },
+    MOVER: {
+        "secret": "mover-secret-of-tests",
+        "rules": [
+            {"queues": ["*"], "actions": ["SetQueueAttributes", "StartMessageMoveTask", "CreateQueue"]},
+            {"queues": ["mover-*"], "actions": ["SendMessage", "ReceiveMessage"]},
         ],
     },
 }
@@ -44,7 +55,7 @@ def written(path: Path, content: object) -> Path:
 def problems(path: Path, content: object) -> list[str]:
     with pytest.raises(InvalidOptions) as caught:
         Keys.read(written(path / "keys.json", content))
-    assert "secret-text" not in str(caught.value)
+    assert "secret-text-of-tests" not in str(caught.value)
     return [problem.removeprefix(f"{path}/keys.json: ") for problem in caught.value.problems]
 
 
@@ -53,18 +64,23 @@ def test_every_problem_is_named_at_once(tmp_path):
         tmp_path,
         {
             "a b": {"secret": ""},
-            "one": {"secret": "secret-text", "rules": [{"queues": ["q"], "actions": ["Send", "*"]}], "role": 1},
+            "one": {
+                "secret": "secret-text-of-tests",
+                "rules": [{"queues": ["q"], "actions": ["Send", "*"]}],
+                "role": 1,
+            },
             "two": {"rules": []},
-            "three": {"secret": "secret-text", "rules": [{"queues": "q*", "actions": [1]}, 7]},
-            "four": "secret-text",
+            "three": {"secret": "secret-text-of-tests", "rules": [{"queues": "q*", "actions": [1]}, 7]},
+            "four": "secret-text-of-tests",
             "five": {"secret": "\u00e9\ud800"},
+            "six": {"secret": "fifteen letters", "rules": [{"queues": ["[a-z]*", "a b"], "actions": ["*"]}]},
         },
     ) == [
         "key 'a b': an id has 1 to 128 letters, digits, _, . and -",
-        "key 'a b': secret must be 1 to 256 visible characters of ASCII",
+        "key 'a b': secret must be 16 to 256 visible characters of ASCII",
         "key 'one': 'role' is not known",
         "key 'one', rule 1: 'Send' is no action of SQS",
-        "key 'two': secret must be 1 to 256 visible characters of ASCII",
+        "key 'two': secret must be 16 to 256 visible characters of ASCII",
         "key 'two', rules: must be a list that is not empty",
         "key 'three', rule 1, queues: must be a list that is not empty",
         "key 'three', rule 1, actions: must be texts that are not empty",
@@ -72,8 +88,11 @@ def test_every_problem_is_named_at_once(tmp_path):
         "key 'three', rule 2, queues: must be a list that is not empty",
         "key 'three', rule 2, actions: must be a list that is not empty",
         "key 'four': must be an object",
-        "key 'four': secret must be 1 to 256 visible characters of ASCII",
-        "key 'five': secret must be 1 to 256 visible characters of ASCII",
+        "key 'four': secret must be 16 to 256 visible characters of ASCII",
+        "key 'five': secret must be 16 to 256 visible characters of ASCII",
+        "key 'six': secret must be 16 to 256 visible characters of ASCII",
+        "key 'six', rule 1: '[a-z]*' can match no name of a queue",
+        "key 'six', rule 1: 'a b' can match no name of a queue",
     ]
 
 
@@ -98,6 +117,31 @@ def test_a_file_that_others_can_read_is_refused(tmp_path, mode):
     path.chmod(mode)
     with pytest.raises(InvalidOptions, match="others may read"):
         Keys.read(path)
+
+
+def test_the_group_may_read_the_file_on_request(tmp_path):
+    """As of a Secret in a pod."""
+    path = written(tmp_path / "keys.json", FILE)
+    for mode, taken in ((0o440, True), (0o640, True), (0o660, False), (0o444, False)):
+        path.chmod(mode)
+        if taken:
+            assert Keys.read(path, group_reads=True)
+        else:
+            with pytest.raises(InvalidOptions, match="others may read"):
+                Keys.read(path, group_reads=True)
+
+
+def test_a_file_of_another_user_is_refused(tmp_path, monkeypatch):
+    path = written(tmp_path / "keys.json", FILE)
+    monkeypatch.setattr("os.geteuid", lambda: 1_000_000)
+    if path.stat().st_uid:
+        with pytest.raises(InvalidOptions, match="another user"):
+            Keys.read(path)
+    else:  # root may change it anyway
+        Keys.read(path)
+        os.chown(path, 1_000_001, -1)
+        with pytest.raises(InvalidOptions, match="another user"):
+            Keys.read(path)
 
 
 def test_rules_allow_actions_on_queues():
@@ -126,8 +170,8 @@ def test_a_key_and_its_secret_will_do_for_the_console():
 
 def test_what_the_console_does_beside_sqs_may_be_allowed(tmp_path):
     rules = [{"queues": ["*"], "actions": ["Rewind"]}]
-    keys = Keys.read(written(tmp_path / "keys.json", {"a": {"secret": "s", "rules": rules}}))
-    caller = keys.check_password("a", "s")
+    keys = Keys.read(written(tmp_path / "keys.json", {"a": {"secret": "s" * 16, "rules": rules}}))
+    caller = keys.check_password("a", "s" * 16)
     assert caller is not None and caller.may("Rewind", "orders") and not caller.may("PurgeQueue", "orders")
 
 
@@ -174,7 +218,7 @@ def test_rules_hold_on_the_wire(guarded):
     assert sender.send_message(QueueUrl=url, MessageBody="A")["MessageId"]
     assert [message["Body"] for message in orders.receive_message(QueueUrl=url)["Messages"]] == ["A"]
     assert len(sender.list_queues()["QueueUrls"]) == 2
-    denied = ("AccessDeniedException", 403)
+    denied = ("AccessDenied", 403)
     assert code(orders.list_queues) == denied
     assert code(orders.send_message, QueueUrl=other, MessageBody="A") == denied
     assert code(orders.create_queue, QueueName="new") == denied
@@ -183,6 +227,30 @@ def test_rules_hold_on_the_wire(guarded):
     arn = "arn:aws:sqs:local:000000000000:"
     assert code(orders.start_message_move_task, SourceArn=arn + "other") == denied
     assert code(orders.start_message_move_task, SourceArn=arn + "orders", DestinationArn=arn + "other") == denied
+
+
+def test_bodies_leave_a_queue_only_for_who_may_receive_them(guarded):
+    """By a redrive policy, or a message move task, to a queue of one's own."""
+    mover, admin = client(guarded, MOVER), client(guarded, ADMIN)
+    for name in ("theirs", "mover-own"):
+        admin.create_queue(QueueName=name)
+    arn = "arn:aws:sqs:local:000000000000:"
+    policy = {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn + "mover-own", "maxReceiveCount": 1})}
+    url = admin.get_queue_url(QueueName="theirs")["QueueUrl"]
+    with pytest.raises(ClientError, match="AKIDMOVER may not do ReceiveMessage on theirs"):
+        mover.set_queue_attributes(QueueUrl=url, Attributes=policy)
+    with pytest.raises(ClientError, match="AKIDMOVER may not do ReceiveMessage on theirs"):
+        mover.start_message_move_task(SourceArn=arn + "theirs", DestinationArn=arn + "mover-own")
+    with pytest.raises(ClientError, match="AKIDMOVER may not do ReceiveMessage on theirs"):
+        mover.start_message_move_task(SourceArn=arn + "theirs")
+    with pytest.raises(ClientError, match="AKIDMOVER may not do SendMessage on theirs"):
+        mover.start_message_move_task(SourceArn=arn + "mover-own", DestinationArn=arn + "theirs")
+    with pytest.raises(ClientError, match="AKIDMOVER may not do ReceiveMessage on their-new"):
+        mover.create_queue(QueueName="their-new", Attributes=policy)
+    own = admin.get_queue_url(QueueName="mover-own")["QueueUrl"]
+    mover.set_queue_attributes(QueueUrl=own, Attributes=policy)
+    for name in ("theirs", "mover-own"):
+        admin.delete_queue(QueueUrl=admin.get_queue_url(QueueName=name)["QueueUrl"])
 
 
 @pytest.mark.spec("DLQ-6")
@@ -194,7 +262,7 @@ def test_a_redrive_policy_needs_the_right_to_send_to_the_queue_that_it_names(gua
         arn = f"arn:aws:sqs:local:000000000000:{name}"
         return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})}
 
-    denied = ("AccessDeniedException", 403)
+    denied = ("AccessDenied", 403)
     assert code(orders.set_queue_attributes, QueueUrl=url, Attributes=policy("other")) == denied
     assert code(orders.create_queue, QueueName="orders-new", Attributes=policy("other")) == denied
     with pytest.raises(ClientError, match="AKIDORDERS may not do SendMessage on other"):
@@ -213,7 +281,7 @@ def test_a_queue_may_not_be_reached_under_another_spelling(guarded):
     orders = client(guarded, ORDERS)
     for url in ("http://orders/000000000000/other", "orders/%6Fther", "/other#orders", "/other?orders", "/other/"):
         found = code(orders.send_message, QueueUrl=url, MessageBody="A")
-        assert found[0] in ("AccessDeniedException", "AWS.SimpleQueueService.NonExistentQueue"), url
+        assert found[0] in ("AccessDenied", "AWS.SimpleQueueService.NonExistentQueue"), url
     assert "Messages" not in client(guarded, ADMIN).receive_message(QueueUrl=f"{guarded.url}/000000000000/other")
 
 
@@ -252,6 +320,82 @@ def test_a_server_with_keys_may_be_asked_under_any_name(guarded):
     assert told(answer.status_code, answer.headers, answer.content).code == "MissingAuthenticationToken"
 
 
+def test_an_address_guesses_ten_secrets_a_minute():
+    now = 100.0
+    basic = BasicAuthentication(Keys({"a": Key("a", "right")}), lambda: now)
+
+    def asked(address: str, secret: str, id: str = "a") -> int:
+        given = base64.b64encode(f"{id}:{secret}".encode()).decode() if id else ""
+        try:
+            return 200 if basic.caller(address, f"Basic {given}").name == "a" else 0
+        except RequestError as error:
+            return error.status
+
+    assert [asked("10.0.0.1", "") for _ in range(3)] == [401] * 3
+    assert [asked("10.0.0.1", "", "") for _ in range(50)] == [401] * 50, "without a key id nothing was guessed"
+    assert [asked("10.0.0.1", "wrong", str(n)) for n in range(9)] == [401] * 7 + [429] * 2
+    assert asked("10.0.0.1", "right") == 429, "else a guess would tell"
+    assert asked("10.0.0.2", "right") == 200
+    now += 60
+    assert asked("10.0.0.1", "right") == 200
+
+
+def test_guesses_at_the_console_and_the_metrics_count_together(tmp_path):
+    access = Keys({ADMIN: Key(ADMIN, "right")})
+    with threaded_server(tmp_path / "root", access=access) as running, httpx.Client(trust_env=False) as http:
+
+        def asked(path: str, secret: str) -> int:
+            return http.get(f"{running.url}{path}", auth=(ADMIN, secret)).status_code
+
+        for path in ("/metrics", "/console/api/queues") * 5:
+            assert asked(path, "wrong") == 401
+        for path in ("/metrics", "/console/api/queues", "/console/"):
+            assert asked(path, "right") == 429
+
+
+def test_the_root_is_shown_to_keys_that_may_do_everything(guarded):
+    for id, shown in ((ADMIN, True), (SENDER, False)):
+        auth = (id, FILE[id]["secret"])
+        answer = httpx.get(f"{guarded.url}/console/api/queues", auth=auth, trust_env=False).json()
+        assert (answer["root"] is not None) == shown
+
+
+def test_sends_from_the_console_name_their_key(guarded):
+    auth, headers = (ADMIN, FILE[ADMIN]["secret"]), {"X-Lakequeue-Console": "1"}
+    guarded.application.actions.lake.create_queue("console", profile="sqs")
+    sent = httpx.post(
+        f"{guarded.url}/console/api/queues/console/send", json={"MessageBody": "A"}, headers=headers, auth=auth
+    )
+    assert sent.status_code == 200
+    url = f"{guarded.url}/000000000000/console"
+    received = client(guarded, ADMIN).receive_message(QueueUrl=url, MessageSystemAttributeNames=["SenderId"])
+    assert received["Messages"][0]["Attributes"]["SenderId"] == ADMIN
+    guarded.application.actions.lake.delete_queue("console")
+
+
+def test_a_trace_header_counts_only_if_it_was_signed(guarded):
+    url, trace = f"{guarded.url}/000000000000/traced", "Root=1-3152b799-8954dae64eda91bc9a23a7e8"
+    queue = guarded.application.actions.lake.create_queue("traced", profile="sqs")
+    body = json.dumps({"QueueUrl": url, "MessageBody": "A"}).encode()
+    for signer in (SigV4Auth, TraceSigner):
+        headers = {"Content-Type": JSON, "X-Amz-Target": "AmazonSQS.SendMessage", "X-Amzn-Trace-Id": trace}
+        asked = AWSRequest("POST", guarded.url, headers, body)
+        signer(Credentials(ADMIN, FILE[ADMIN]["secret"]), "sqs", "local").add_auth(asked)
+        answer = httpx.post(guarded.url, content=body, headers=dict(asked.headers))
+        assert answer.status_code == 200, answer.text
+    assert [message.trace_header for message in queue.peek()] == [None, trace]
+    guarded.application.actions.lake.delete_queue("traced")
+
+
+class TraceSigner(SigV4Auth):
+    """Signs the trace header, which botocore leaves out because proxies change it."""
+
+    def headers_to_sign(self, request):
+        found = super().headers_to_sign(request)
+        found["x-amzn-trace-id"] = request.headers["X-Amzn-Trace-Id"]
+        return found
+
+
 def test_metrics_are_for_keys_that_may_know_all_queues(guarded):
     def asked(path: str, id: str = "", secret: str = "") -> httpx.Response:
         return httpx.get(guarded.url + path, auth=(id, secret) if id else None, trust_env=False)
@@ -275,4 +419,4 @@ def test_older_clients_sign_the_query_protocol(guarded):
 
     assert "<MessageId>" in ask("/000000000000/orders", "Action=SendMessage&MessageBody=A").text
     answer = ask("/000000000000/other", "Action=SendMessage&MessageBody=A")
-    assert told(answer.status_code, answer.headers, answer.content).code == "AccessDeniedException"
+    assert told(answer.status_code, answer.headers, answer.content).code == "AccessDenied"

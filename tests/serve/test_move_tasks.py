@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Process, client_of, wait_until
+from serving import ACCOUNT, Process, client_of, wait_until
 
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.errors import InvalidParameterValue, QueueClientError, ResourceNotFoundException
@@ -38,7 +38,7 @@ class Harness:
         assert self.orders.receive(letters) == []
 
     def server(self) -> MoveTasks:
-        self.servers.append(MoveTasks(self.lake))
+        self.servers.append(MoveTasks(self.lake, ACCOUNT))
         return self.servers[-1]
 
     def task(self, number: int = 0) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_a_task_moves_all_back_and_tells_how_many(harness: Harness, clock: Manua
     assert handle
     assert harness.ends() == {
         "Status": "COMPLETED",
-        "SourceArn": harness.dead.arn,
+        "SourceArn": harness.dead.arn.replace("lakequeue", "aws", 1),
         "ApproximateNumberOfMessagesMoved": 5,
         "ApproximateNumberOfMessagesToMove": 5,
         "StartedTimestamp": int(clock.now().timestamp() * 1_000),
@@ -106,6 +106,20 @@ def test_a_task_moves_all_back_and_tells_how_many(harness: Harness, clock: Manua
 
 
 @pytest.mark.spec("DLQ-8")
+@pytest.mark.parametrize("source", [None, "gone"])
+def test_messages_that_have_no_way_back_fail_the_task(harness: Harness, source: str | None) -> None:
+    if source is None:
+        harness.dead.send("sent here")
+    else:
+        harness.lake.create_queue("kept", redrive_policy=RedrivePolicy(harness.dead.arn, 1))
+        harness.lake.delete_queue("orders")
+    harness.server().start(harness.dead.arn, None, None)
+    ended = harness.ends()
+    reason = "CouldNotDetermineMessageSource" if source is None else "AWS.SimpleQueueService.NonExistentQueue"
+    assert (ended["Status"], ended["FailureReason"]) == ("FAILED", reason)
+    assert ended["ApproximateNumberOfMessagesMoved"] == (5 if source is None else 0)
+
+
 def test_a_task_moves_all_to_its_destination(harness: Harness) -> None:
     other = harness.lake.create_queue("other")
     harness.server().start(harness.dead.arn, other.arn, 500)
@@ -300,7 +314,7 @@ def test_a_task_survives_its_server(tmp_path: Path) -> None:
     assert real.task()["Status"] == "RUNNING" and real.dead.counts().visible > 0
 
     clock = ManualClock(datetime.now(timezone.utc) + timedelta(milliseconds=STALE_MILLIS + 1_000))
-    later = MoveTasks(LakeQueue(str(root), clock=clock))
+    later = MoveTasks(LakeQueue(str(root), clock=clock), ACCOUNT)
     later.adopt()
 
     def ended() -> bool:

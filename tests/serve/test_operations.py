@@ -416,6 +416,19 @@ def test_each_request_is_a_line_of_json(root: Path) -> None:
         assert (look["request"], look["action"], look["request_id"]) == ("GET /health", "-", None)
 
 
+def test_refused_requests_are_logged_and_counted_as_refused(root: Path) -> None:
+    with Process(root) as server, client_of(server.url) as client:
+        assert client.http.post(server.url, headers={"Origin": "http://evil.example"}).status_code == 403
+        assert client.http.post(server.url, headers={"Host": "evil.example"}).status_code == 403
+        assert client.http.post(f"{server.url}/health").status_code == 415
+        wait_until(lambda: len(server.lines()) == 3, "three lines")
+        codes = ["AccessDeniedException", "InvalidHost", "UnsupportedMediaType"]
+        assert [line["code"] for line in server.lines()] == codes
+        counted = client.http.get(f"{server.url}/metrics").text
+        for code in codes:
+            assert f'lakequeue_requests_total{{action="-",code="{code}"}} 1.0' in counted
+
+
 def test_nothing_of_a_request_breaks_a_line_of_the_log(root: Path) -> None:
     name = 'x\n{"status": 200}\r\x1b[31m\u2028é' + "y" * 100_000
     with Process(root) as server, client_of(server.url) as client:

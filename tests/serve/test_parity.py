@@ -10,9 +10,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from botocore.exceptions import ClientError
+from botocore.model import OperationModel
 
+from lakequeue.serve.sqs.model import operations
 from lakequeue.testing import ManualClock
 from serve.running import Running, sqs
 
@@ -115,7 +118,90 @@ def test_tags_come_by_one_to_fifty(unchecked: Any, create: Create) -> None:
     )
     unchecked.tag_queue(QueueUrl=url, Tags={str(n): "" for n in range(50)})
     assert len(unchecked.list_queue_tags(QueueUrl=url)["Tags"]) == 50
-    unchecked.untag_queue(QueueUrl=url, TagKeys=["absent"])
+    assert refusal(unchecked.tag_queue, QueueUrl=url, Tags={"one": "more"})[0] == "InvalidParameterValue"
+    unchecked.tag_queue(QueueUrl=url, Tags={"0": "changed"})
+    unchecked.untag_queue(QueueUrl=url, TagKeys=["absent", "0"])
+    unchecked.tag_queue(QueueUrl=url, Tags={"one": "more"})
+    many = {str(n): "" for n in range(51)}
+    assert refusal(unchecked.create_queue, QueueName="tagged", tags=many)[0] == "InvalidParameterValue"
+
+
+def test_policies_have_twenty_statements_and_eight_kilobytes(client: Any, create: Create) -> None:
+    url = create()
+
+    def refused(**attributes: Any) -> str:
+        given = {name: json.dumps(value) for name, value in attributes.items()}
+        return refusal(client.set_queue_attributes, QueueUrl=url, Attributes=given)[0]
+
+    statement = {"Effect": "Allow", "Action": "sqs:*"}
+    assert refused(Policy={"Statement": [statement] * 21}) == "InvalidAttributeValue"
+    assert refused(Policy={"Statement": [], "Id": "x" * 8_192}) == "InvalidAttributeValue"
+    sources = {"redrivePermission": "byQueue", "sourceQueueArns": ["x" * 8_192]}
+    assert refused(RedriveAllowPolicy=sources) == "InvalidAttributeValue"
+    for number in range(20):
+        client.add_permission(
+            QueueUrl=url, Label=str(number), AWSAccountIds=["111122223333"], Actions=["SendMessage"]
+        )
+    more = {"QueueUrl": url, "Label": "more", "AWSAccountIds": ["111122223333"], "Actions": ["SendMessage"]}
+    assert refusal(client.add_permission, **more)[0] == "InvalidAttributeValue"
+    client.remove_permission(QueueUrl=url, Label="0")
+    client.add_permission(**more)
+
+
+def test_a_queue_of_another_account_is_not_there(client: Any, create: Create) -> None:
+    name = create().rpartition("/")[2]
+    refused = refusal(client.get_queue_url, QueueName=name, QueueOwnerAWSAccountId="111122223333")
+    assert refused[0] == "AWS.SimpleQueueService.NonExistentQueue"
+
+
+def test_an_action_that_only_a_newer_botocore_knows(
+    client: Any, create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = operations()["PurgeQueue"]
+    named = OperationModel(known._operation_model, known._service_model, "PurgeQueues")
+    newer = {**operations(), "PurgeQueues": named}
+    monkeypatch.setattr("lakequeue.serve.sqs.model.operations", lambda: newer)
+    url = create()
+    target = {"X-Amz-Target": "AmazonSQS.PurgeQueues", "Content-Type": "application/x-amz-json-1.0"}
+    answer = httpx.post(client.meta.endpoint_url, json={"QueueUrl": url}, headers=target, trust_env=False)
+    assert answer.status_code == 400 and answer.json()["__type"].endswith("#UnsupportedOperation")
+
+
+def test_an_entry_that_is_too_large_cannot_be_validated(client: Any, create: Create) -> None:
+    url = create(MaximumMessageSize="1024")
+    reason = "Reason: Message must be shorter than 1024 bytes."
+    failed = client.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "x" * 1_025}])["Failed"]
+    assert failed[0]["Message"] == f"One or more parameters cannot be validated. {reason}"
+    refused = refusal(client.send_message, QueueUrl=url, MessageBody="x" * 1_025)
+    assert refused[1] == f"One or more parameters are invalid. {reason}"
+
+
+@pytest.mark.parametrize("number", ["1_000", "\u0663", "0x1", "1e", "--1", ""])
+def test_a_number_is_written_as_in_json_or_nearly(client: Any, create: Create, number: str) -> None:
+    attribute = {"n": {"DataType": "Number", "StringValue": number}}
+    refused = refusal(client.send_message, QueueUrl=create(), MessageBody="x", MessageAttributes=attribute)
+    assert refused[0] == "InvalidParameterValue"
+
+
+@pytest.mark.spec("SND-15")
+def test_a_trace_header_has_a_limit(client: Any, create: Create) -> None:
+    given = {"AWSTraceHeader": {"DataType": "String", "StringValue": "x" * 1_025}}
+    sent = {"QueueUrl": create(), "MessageBody": "x", "MessageSystemAttributes": given}
+    assert refusal(client.send_message, **sent)[0] == "InvalidParameterValue"
+    given["AWSTraceHeader"]["StringValue"] = "x" * 1_024
+    client.send_message(**sent)
+
+
+def test_a_client_creates_queues_of_sixteen_shards_at_most(client: Any, server: Running) -> None:
+    refused = refusal(client.create_queue, QueueName="wide", Attributes={"Shards": "17"})
+    assert refused == (
+        "InvalidAttributeValue",
+        "Invalid value for the parameter Shards. Reason: Must be at most 16 here.",
+    )
+    refused = refusal(client.create_queue, QueueName="wide", Attributes={"Shards": "many"})
+    assert refused[0] == "InvalidAttributeValue"
+    server.lake.create_queue("wide", shards=17, profile="sqs")
+    assert client.create_queue(QueueName="wide", Attributes={"Shards": "17"})["QueueUrl"].endswith("/wide")
 
 
 # --- dead-letter queues

@@ -33,6 +33,29 @@ def refused(root: Path, *options: object) -> tuple[int, str]:
     return result.exit_code, result.stderr
 
 
+def test_a_root_that_does_not_exist_is_refused(root):
+    """As a volume that was not mounted, whose directory is there and empty."""
+    assert "does not exist; is it mounted? --create-root" in refused(root)[1]
+    root.mkdir()
+    result = CliRunner().invoke(app, ["--root", str(root), "serve"])
+    assert result.exit_code == 3 and "holds no queues; is it mounted? --create-root" in result.stderr
+    assert not list(root.iterdir())
+
+
+@pytest.mark.parametrize(
+    "url", ["queues.example", "https://queues.example/", "ftp://x", "https://a b", "https://"]
+)
+def test_a_public_url_is_a_scheme_and_a_host(root, url):
+    code, line = refused(root, "--public-url", url)
+    assert code == 2 and "--public-url must be a scheme and a host" in line
+
+
+def test_a_trusted_proxy_is_an_address_or_a_network(root):
+    for text in ("proxy.example", "10.0.0.1/8", "*"):
+        code, line = refused(root, "--trusted-proxy", text)
+        assert code == 2 and "a trusted proxy is an address or a network" in line
+
+
 @pytest.fixture
 def root(tmp_path):
     return tmp_path / "root"
@@ -41,7 +64,7 @@ def root(tmp_path):
 @pytest.fixture
 def keys(tmp_path):
     path = tmp_path / "keys.json"
-    path.write_text('{"AKID": {"secret": "s"}}', encoding="utf-8")
+    path.write_text('{"AKID": {"secret": "0123456789abcdef"}}', encoding="utf-8")
     path.chmod(0o600)
     return path
 
@@ -60,6 +83,7 @@ def issued(authority: trustme.CA, folder: Path) -> Certificate:
     made = authority.issue_cert("localhost", "127.0.0.1")
     made.cert_chain_pems[0].write_to_path(folder / "cert.pem")
     made.private_key_pem.write_to_path(folder / "key.pem")
+    (folder / "key.pem").chmod(0o600)
     return Certificate(folder / "cert.pem", folder / "key.pem")
 
 
@@ -95,13 +119,23 @@ def test_certificate_and_key_belong_together(root, certificate, authority, tmp_p
     assert refused(root, "--tls-cert", other.cert, "--tls-key", other.key)[0] == 2
 
 
+def test_a_key_that_every_user_may_read_is_refused(authority, tmp_path):
+    found = issued(authority, tmp_path)
+    found.key.chmod(0o640)
+    found.context()
+    found.key.chmod(0o644)
+    with pytest.raises(InvalidOptions, match="every user may read"):
+        found.context()
+
+
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked(certificate, tmp_path):
     key = serialization.load_pem_private_key(certificate.key.read_bytes(), None)
     locked = tmp_path / "locked.pem"
+    locked.touch(0o600)
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
     locked.write_bytes(key.private_bytes(*form, serialization.BestAvailableEncryption(b"password")))
     with pytest.raises(InvalidOptions, match="without a password"):
-        Certificate(certificate.cert, locked).check()
+        Certificate(certificate.cert, locked).context()
 
 
 def test_without_the_extra_it_says_what_to_install(root, monkeypatch):
@@ -144,6 +178,7 @@ def test_an_address_of_another_machine(root, keys):
 def test_the_port_that_was_taken_is_printed(root, keys):
     command = [sys.executable, "-c", PROGRAM, "--root", str(root), "serve", "--port", "0", "--keys", str(keys)]
     options = [
+        "--create-root",
         "--no-access-log",
         "--max-body",
         "1000",
@@ -165,7 +200,7 @@ def test_the_port_that_was_taken_is_printed(root, keys):
 
         def sent(content: bytes) -> str:
             headers = {"X-Lakequeue-Console": "1", "Content-Type": "application/json"}
-            address, auth = f"{url}/console/api/queues/orders/send", ("AKID", "s")
+            address, auth = f"{url}/console/api/queues/orders/send", ("AKID", "0123456789abcdef")
             answer = httpx.post(
                 address, auth=auth, headers=headers, content=content, trust_env=False, timeout=PATIENCE
             )

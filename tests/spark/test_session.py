@@ -46,8 +46,8 @@ def test_a_session_that_cannot_reach_a_store_is_refused_in_one_line(
 
 
 @pytest.mark.spark
-def test_commits_through_spark_on_s3_without_an_arbiter_are_refused(spark: SparkSession) -> None:
-    with pytest.raises(QueueClientError, match=r"arbiter.*engine=\"auto\" needs none"):
+def test_commits_through_spark_on_s3_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(QueueClientError, match=r"two commits could overwrite.*engine=\"auto\" can"):
         LakeQueue("s3://bucket/queues", spark=spark, engine="spark")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakequeue.model import attributes
 from lakequeue.model.attribute_types import ChangeableAttributes, NewQueueAttributes
 
-FIXED = {"profile", "Profile", "shards", "Shards", "FifoQueue"}
+FIXED = {"profile", "Profile", "FifoQueue"}
 
 
 def test_every_attribute_that_can_be_set_is_typed() -> None:

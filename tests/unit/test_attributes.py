@@ -243,10 +243,19 @@ def test_an_unknown_profile_is_refused():
     assert create(Profile="cmq").profile == create(profile="cmq").profile == "cmq"
 
 
-@pytest.mark.spec("NAM-8", "PRF-1")
-def test_shards_are_fixed_at_creation():
-    with pytest.raises(InvalidAttributeName):
-        create(shards=2).with_changes(shards=3)
+@pytest.mark.spec("QUE-34")
+def test_shards_of_a_standard_queue_can_be_raised():
+    assert create(shards=2).with_changes(shards=3).shards == 3
+    assert create(shards=2).with_changes(Shards="2").shards == 2
+    for fewer in (1, 0, 1_025, "many"):
+        with pytest.raises(InvalidAttributeValue, match="Shards"):
+            create(shards=2).with_changes(shards=fewer)
+    with pytest.raises(InvalidAttributeValue, match="MaxStoredMessages|Shards"):
+        create(max_stored_messages=4).with_changes(shards=5)
+    grouped = create(fifo=True, shards=2, deduplication_scope="message_group")
+    with pytest.raises(InvalidAttributeValue, match="Shards") as refused:
+        grouped.with_changes(shards=3)
+    assert refused.value.hint == "must stay 2, as many as there are"
 
 
 @pytest.mark.spec("QUE-1")

@@ -104,7 +104,8 @@ def test_more_requests_than_workers_take_turns_or_are_refused(workers, monkeypat
         workers.ask(judging("true"), rows("a"))
 
 
-def test_a_worker_that_needed_much_memory_is_not_asked_again(workers: Sandbox):
+def test_a_worker_that_needed_much_memory_is_not_asked_again(workers, monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", PATIENCE)
     grown = "replace(" * 12 + "body" + ", 'x', 'xxxxxxxxxx')" * 12
     assert "emory" in workers.ask(judging(f"length({grown}) > 5"), rows("x" * 100)).document["refused"]
     assert workers._idle == []

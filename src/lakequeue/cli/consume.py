@@ -35,6 +35,12 @@ def consume(
         str, typer.Argument(metavar="MODULE:FUNCTION", help="Handler of a message and its context; may be async.")
     ],
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Messages handled at a time.")] = 10,
+    prefetch: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=10_000, metavar="N", help="Messages to claim ahead; else by how fast handlers are."
+        ),
+    ] = None,
     renewal: Annotated[
         RenewalName, typer.Option(help="How messages are kept hidden while their handlers run.")
     ] = RenewalName.HEARTBEAT,
@@ -107,6 +113,7 @@ def consume(
         concurrency,
         policy,
         wait_time=wait,
+        prefetch=prefetch,
         outage=Outage(give_up_after),
         retry_delay=None if retry_delay is None else RetryBackoff(retry_delay, longest=max(900, retry_delay)),
         metrics_port=metrics_port,

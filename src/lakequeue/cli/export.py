@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -48,7 +49,10 @@ def export(
     source = session.queue(queue)
     condition = where
     if state:
-        condition = f"state IN ({', '.join(repr(each) for each in state)})" + (f" AND ({where})" if where else "")
+        # double: inside single brackets, "false) OR (true" would undo the states
+        condition = f"state IN ({', '.join(repr(each) for each in state)})" + (
+            f" AND (({where}\n))" if where else ""
+        )
     clock, count = source.runtime.root.clock, 0
     # beside lines on a terminal, a bar would be in the way
     bar = nullcontext(lambda *_: None) if out is None else render.progress("exporting", None)
@@ -72,9 +76,14 @@ def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], No
         return
     part = out.with_name(f"{out.name}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        part.unlink(missing_ok=True)
+        with open(part, "x", encoding="utf-8", opener=_private) as file:  # for its owner; follows no link
             yield lambda document: file.writelines([json_line(document), "\n"])
         part.replace(out)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

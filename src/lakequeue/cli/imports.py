@@ -25,7 +25,7 @@ def imported(spec: str, told: str) -> Callable[..., Any]:
     if not module or not path:
         usage(f"{told}: must be MODULE:FUNCTION, such as package.module:handle")
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())  # last, so that no file there takes the place of a package
     try:
         found: Any = importlib.import_module(module)
         for name in path.split("."):

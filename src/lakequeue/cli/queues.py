@@ -128,6 +128,9 @@ def set_(
     max_size: MaxSize = None,
     dead_letter_queue: DeadLetterQueue = None,
     max_receive_count: MaxReceiveCount = None,
+    shards: Annotated[
+        int | None, typer.Option(metavar="N", help="More independent parts than before, of a standard queue.")
+    ] = None,
     attribute: Attributes = None,
 ) -> None:
     """Change attributes of a queue."""
@@ -141,6 +144,7 @@ def set_(
         delay=delay,
         receive_wait_time=wait,
         maximum_message_size=max_size,
+        shards=shards,
     )
     if not changes:
         usage("nothing to set: name at least one attribute")

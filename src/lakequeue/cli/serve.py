@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakequeue.cli.session import Session, usage
 from lakequeue.errors import QueueClientError
+
+if TYPE_CHECKING:
+    from lakequeue.client import LakeQueue
 
 
 def serve(
@@ -24,6 +27,9 @@ def serve(
             metavar="FILE", help="JSON file of access keys; every request must be signed with one of them."
         ),
     ] = None,
+    keys_group: Annotated[
+        bool, typer.Option("--keys-group", help="The group of the file of keys may read it, too.")
+    ] = False,
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TLS certificate, in PEM; needs --tls-key.")
     ] = None,
@@ -33,6 +39,14 @@ def serve(
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Host name to allow in addition to those of this machine; repeatable."),
+    ] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Scheme and host under which clients reach the server through a proxy."),
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="Address or network whose X-Forwarded headers count; repeatable."),
     ] = None,
     max_body: Annotated[
         int, typer.Option(min=1, max=67_108_864, metavar="BYTES", help="Maximum size of a request body.")
@@ -49,6 +63,12 @@ def serve(
             min=0, metavar="N", help="Queues with metrics of their own, the oldest first; the rest is summed."
         ),
     ] = 100,
+    max_shards: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Maximum number of shards of queues that clients create.")
+    ] = 16,
+    create_root: Annotated[
+        bool, typer.Option("--create-root", help="Make the root if there is none; else it is refused.")
+    ] = False,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Log each request as a line of JSON.")
     ] = True,
@@ -75,15 +95,34 @@ def serve(
         usage("--tls-cert and --tls-key belong together")
     certificate = Certificate(tls_cert, tls_key) if tls_cert and tls_key else None
     if certificate:
-        certificate.check()
-    access = None if keys is None else Keys.read(keys)
+        certificate.context()
+    if public_url is not None:
+        public = re.fullmatch("https?://([A-Za-z0-9.-]+|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{1,5})?", public_url)
+        if public is None:
+            usage(f"--public-url must be a scheme and a host, such as https://queues.example, unlike {public_url}")
+        allowed_host = [*(allowed_host or ()), public[1]] if allowed_host or keys is None else None
+    access = None if keys is None else Keys.read(keys, keys_group)
     lake = session.lake()
-    application = Application(lake, access, max_body, allowed_host or (), account, metrics_queues)
-    server = Server(application, host, port, certificate, max_connections)
+    application = Application(
+        lake, access, max_body, allowed_host or (), account, metrics_queues, max_shards, public_url
+    )
+    server = Server(application, host, port, certificate, max_connections, trusted_proxy or ())
     url = server.bind()
+    if not create_root:  # a volume that is not mounted looks like a new root
+        _check_root(lake)
     lake.runtime.prepare()
     sandbox.shared.nice = 10  # requests without a condition have priority
     logs.configure(lake.clock, access_log, session.verbose)
     session.note(f"serving {session.root} at {url}")
     session.note(f"console: {url}/console/")
     server.run()
+
+
+def _check_root(lake: LakeQueue) -> None:
+    try:
+        lake.runtime.check()
+    except QueueClientError as error:
+        if "creating a queue makes it" not in error.message:
+            raise
+        found = error.message.partition(";")[0]
+        raise QueueClientError(f"{found}; is it mounted? --create-root makes a new one") from None

@@ -11,6 +11,8 @@ import json
 import math
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
@@ -299,5 +301,13 @@ def own_output() -> BinaryIO:
     return replies
 
 
+def end_with(parent: int) -> None:
+    """Ends this process once its parent has ended, however: a condition that runs would not notice."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     serve(sys.stdin.buffer, own_output())

@@ -79,7 +79,8 @@ class Worker:
     """A process that runs the program `evaluator`."""
 
     def __init__(self) -> None:
-        paths = [path for path in sys.path if os.path.isabs(path)]
+        # the working directory last, so that no file there takes the place of a package
+        paths = sorted(filter(os.path.isabs, sys.path), key=lambda path: path == os.getcwd())
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         command = [sys.executable or "python3", "-I", "-S", "-c", _START, str(_PROGRAM), *paths]
         pipe = subprocess.PIPE

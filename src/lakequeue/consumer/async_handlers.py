@@ -1,91 +1,112 @@
-"""`async def` handlers: one event loop, in a thread of its own, runs those of a consumer."""
+"""Hands for `async def` handlers: tasks in one event loop, which has a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime, timezone
-from typing import Any
+from typing import Generic
 
-from lakequeue.consumer.handler import Context
-from lakequeue.errors import LeaseLost
+from lakequeue.consumer.hands import Job
 from lakequeue.model.clock import Clock
-from lakequeue.model.messages import Message
 
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
 _LAST_WORDS = 1.0
 """Seconds that cancelled handlers get to end before `run` returns without them."""
 
 
-class AsyncHandlers:
-    """Runs an `async def` handler; to the worker pool it is a plain one, whose threads wait for the tasks.
+class Tasks(Generic[Job]):
+    """Hands that are tasks. One more thread starts them, which the clock waits for until they have begun.
 
     Args:
-        handler: the `async def` handler.
+        number: maximum number of tasks.
         clock: the queue's clock.
+        take: returns the next job; None if there is none.
+        run: runs a job.
         broken: called with an error that ended the event loop.
     """
 
-    def __init__(self, handler: Any, clock: Clock, broken: Callable[[BaseException], None]) -> None:
-        self._handler = handler
+    def __init__(
+        self,
+        number: int,
+        clock: Clock,
+        take: Callable[[], Job | None],
+        run: Callable[[Job], Awaitable[None]],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        self._number = number
         self._clock = clock
+        self._take = take
+        self._run = run
         self._broken = broken
-        self._begun = threading.Event()
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Runs the event loop during the block; handlers that are left at its end are cancelled."""
-        thread = threading.Thread(target=self._run, name="lakequeue event loop", daemon=True)
-        thread.start()
-        self._begun.wait()
-        try:
-            yield
-        finally:
-            with suppress(RuntimeError):  # it has ended by itself
-                self._loop.call_soon_threadsafe(self._stopped.set)
-            thread.join(_LAST_WORDS)
-
-    def __call__(self, message: Message, context: Context) -> object:
-        """Runs the handler as a task; returns what it returns, and raises what it raises."""
-        results: list[object] = []
-        errors: list[BaseException] = []
-        begun, ended = threading.Event(), threading.Event()
-
-        async def handle() -> None:
-            with self._clock.participant():
-                begun.set()
-                try:
-                    results.append(await self._handler(message, context))
-                except asyncio.CancelledError as error:
-                    errors.append(error)
-                except BaseException as error:  # SystemExit would end the loop under the other handlers
-                    errors.append(error)
-                finally:
-                    ended.set()  # as a participant: else a manual clock could advance before this thread does
-
-        future = asyncio.run_coroutine_threadsafe(handle(), self._loop)
-        for event in (begun, ended):  # also if it is cancelled before it begins
-            future.add_done_callback(lambda _, event=event: event.set())  # type: ignore[misc]
+        self._count = 0
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._ended = threading.Event()
+        begun, starting = threading.Event(), threading.Event()
+        self._looping = threading.Thread(
+            target=self._loop_until_stopped, args=(begun,), name="lakequeue event loop", daemon=True
+        )
+        self._looping.start()
+        threading.Thread(target=self._start, args=(starting,), name="lakequeue tasks", daemon=True).start()
         begun.wait()
-        self._clock.wait(_NEVER, ended)
-        if results:
-            return results[0]
-        [error] = errors or [asyncio.CancelledError()]
-        if isinstance(error, asyncio.CancelledError):
-            if context.lost:
-                raise LeaseLost(0, 1) from error
-            raise RuntimeError("the handler was cancelled") from error
-        raise error
+        starting.wait()
 
-    def _run(self) -> None:
+    def wake(self, jobs: int) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Also cancels the handlers that are left."""
+        self._ended.set()
+        self._wake.set()
+        with suppress(RuntimeError):  # it has ended by itself
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        self._looping.join(_LAST_WORDS)
+
+    def _start(self, starting: threading.Event) -> None:
+        with self._clock.participant():
+            starting.set()
+            while not self._ended.is_set():
+                self._wake.clear()
+                jobs: list[Job] = []
+                while self._count < self._number and (job := self._take()) is not None:
+                    with self._lock:
+                        self._count += 1
+                    jobs.append(job)
+                if not jobs:
+                    self._clock.wait(_NEVER, self._wake)
+                    continue
+                begun = threading.Event()
+                with suppress(RuntimeError):  # the loop has ended
+                    asyncio.run_coroutine_threadsafe(self._begin(jobs), self._loop).add_done_callback(
+                        lambda _, begun=begun: begun.set()  # type: ignore[misc]
+                    )
+                    begun.wait()
+
+    async def _begin(self, jobs: list[Job]) -> None:
+        self._tasks |= {asyncio.ensure_future(self._work(job)) for job in jobs}
+        await asyncio.sleep(0)  # they take part in the clock now
+        self._tasks = {task for task in self._tasks if not task.done()}
+
+    async def _work(self, job: Job | None) -> None:
+        with self._clock.participant():
+            while job is not None:
+                await self._run(job)
+                job = self._take()
+            with self._lock:
+                self._count -= 1
+            self._wake.set()  # for what came before that
+
+    def _loop_until_stopped(self, begun: threading.Event) -> None:
         try:
-            asyncio.run(self._serve())
+            asyncio.run(self._serve(begun))
         except BaseException as error:  # a task of the handler's own raised SystemExit
             self._broken(error)
 
-    async def _serve(self) -> None:
+    async def _serve(self, begun: threading.Event) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        self._begun.set()
+        begun.set()
         await self._stopped.wait()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from lakequeue.consumer.async_handlers import AsyncHandlers
-from lakequeue.consumer.handler import Handler, handler_problem, is_async
+from lakequeue.consumer.handler import Handler, handler_problem
 from lakequeue.consumer.observers import Observer, Observers, installed
 from lakequeue.consumer.outages import Health, Outage, OutageMonitor
 from lakequeue.consumer.retries import RetryDelay, retry_delay_problem
@@ -38,6 +39,9 @@ STOP_TIMEOUT = 30
 
 _REFUSED_PAUSE = timedelta(seconds=0.5)
 """Time between receives while the queue refuses them for now."""
+MOST_PREFETCH = 10_000
+_LONGEST_GATHER = 0.25
+"""Seconds for which what was handled waits for the next commit at most; as long as the last one took otherwise."""
 _BETWEEN_RECEIVES = timedelta(seconds=0.2)
 """Minimum time from one empty receive to the next, where receives do not wait."""
 _DEFAULT_RENEWAL = HeartbeatRenewal()
@@ -54,12 +58,14 @@ class Consumer:
         queue: the queue to receive from.
         handler: called with the message and its `Context`: a function in threads of the consumer, or an
             `async def` in one event loop of the consumer, in a thread of its own.
-        concurrency: maximum number of active messages (HBN-11, HBN-18).
+        concurrency: maximum number of handlers at a time (HBN-18).
         renewal: how receipts are extended while handlers run: `HeartbeatRenewal`, `ComputedRenewal`, `NoRenewal`,
             or a `Renewal` of your own.
         make_failed_messages_visible_immediately: whether failed messages become visible at once rather than at
             their timeout; None: at once with `ComputedRenewal`, else at the timeout (HBN-15).
         wait_time: seconds that a receive waits for messages; None: the queue's (HBN-17).
+        prefetch: maximum number of messages to claim ahead, 0 to 10,000; None: as many as the handlers work off in
+            a quarter of a second, and what nobody began within a second is given back to others (HBN-23).
         outage: what to do while storage fails; by default it waits until storage works again.
         metrics_port: port at which `run` answers Prometheus; None: none. Needs ``lakequeue[metrics]``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
@@ -80,17 +86,21 @@ class Consumer:
         make_failed_messages_visible_immediately: bool | None = None,
         wait_time: Duration | None = 20,
         *,
+        prefetch: int | None = None,
         outage: Outage = _DEFAULT_OUTAGE,
         retry_delay: RetryDelay | None = None,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
     ) -> None:
         at_once = make_failed_messages_visible_immediately
-        _check(queue, handler, concurrency, renewal, at_once, wait_time, outage, retry_delay, metrics_port)
+        _check(
+            queue, handler, concurrency, renewal, at_once, wait_time, prefetch, outage, retry_delay, metrics_port
+        )
         self._queue = queue
         self._clock = queue.runtime.root.clock
         self._handler = handler
         self._concurrency = concurrency
+        self._prefetch = prefetch
         self._renewal = renewal
         self._hand_back = renewal.failed_visible_at_once if at_once is None else at_once
         self._retry_delay = retry_delay
@@ -128,13 +138,11 @@ class Consumer:
             with self._clock.participant(), ExitStack() as running:
                 if self._endpoint is not None:
                     running.enter_context(self._endpoint.serving())
-                handler: Any = self._handler
-                if is_async(handler):
-                    handler = AsyncHandlers(handler, self._clock, self._fail)
-                    running.enter_context(handler.running())
                 pool = self._pool = WorkerPool(
                     self._queue,
-                    handler,
+                    self._handler,
+                    self._concurrency,
+                    self._prefetch,
                     self._renewal,
                     self._hand_back,
                     self._retry_delay,
@@ -210,7 +218,7 @@ class Consumer:
         self._interrupt.set()
 
     def _consume(self, pool: WorkerPool, until_empty: bool) -> None:
-        failures, not_before = 0, self._clock.now()
+        failures, not_before, took = 0, self._clock.now(), 0.0
         while True:
             self._interrupt.clear()
             if self._stopping:
@@ -218,17 +226,29 @@ class Consumer:
             now, gives_up_at = self._clock.now(), self._outages.gives_up_at
             if gives_up_at is not None and now >= gives_up_at and self._outages.error is not None:
                 raise self._outages.error
-            active = pool.active
-            if self._paused or active >= self._concurrency:
-                not_before = max(not_before, now)
-                self._clock.wait(gives_up_at or _NEVER, self._interrupt)
-                continue
-            if now < not_before:  # also when a handler has ended meanwhile
-                self._clock.wait(min(not_before, gives_up_at or _NEVER), self._interrupt)
-                continue
-            last = until_empty and not active
+            if self._paused:
+                pool.give_back()
+            pool.give_back_if_behind()
+            if pool.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
+                pool.hungry.wait(min(took, _LONGEST_GATHER))
+            began = monotonic()
+            last = until_empty and not pool.active
             try:
-                messages = self._receive(self._concurrency - active, wait=not last)
+                found = pool.round(may_claim=not self._paused and now >= not_before)
+                if found is None:
+                    room = 0 if self._paused else pool.room()
+                    if not room or now < not_before:
+                        known = [gives_up_at, pool.next_event(), not_before if room else None]
+                        until = min((instant for instant in known if instant is not None), default=_NEVER)
+                        self._clock.wait(until, self._interrupt)
+                        continue
+                    event = pool.next_event()
+                    messages = self._receive(room, wait=not last and event is None)
+                else:
+                    took = monotonic() - began
+                    messages = found.messages
+                    if found.refused is not None:
+                        raise found.refused
             except QueueDoesNotExist:
                 pool.lose_all()
                 raise
@@ -243,23 +263,24 @@ class Consumer:
                 self._outages.failed("receiving", error)
                 not_before = self._clock.now() + self._outages.policy.pause(failures)
                 continue
-            failures = 0
-            self._outages.worked("receiving", committed=bool(messages))
+            if found is None or messages:
+                failures = 0
+            if found is None:
+                self._outages.worked("receiving", committed=bool(messages))
             if messages and (self._stopping or self._paused):
                 pool.refuse(messages)
             elif messages:
                 pool.begin(messages)
-            elif last:
+            elif found is None and last:
                 return
-            else:
-                self._clock.wait(now + _BETWEEN_RECEIVES, self._interrupt)
+            elif found is None:
+                self._clock.wait(event or now + _BETWEEN_RECEIVES, self._interrupt)
 
-    def _receive(self, room: int, wait: bool) -> list[Message]:
-        rules = self._queue.runtime.attributes
+    def _receive(self, room: int, wait: bool) -> Sequence[Message]:
         return self._queue.receive(
-            max_messages=min(room, rules.profile_rules.max_batch or room),
+            max_messages=room,
             visibility_timeout=self._renewal.receive_timeout,
-            wait_time=self._wait_time if wait else rules.limits("receive_wait_time").low,
+            wait_time=self._wait_time if wait else self._queue.runtime.attributes.limits("receive_wait_time").low,
             interrupt=self._interrupt,
         )
 
@@ -271,10 +292,11 @@ class Consumer:
             pool.hand_back_waiting()
             while True:
                 self._interrupt.clear()
+                pool.round(may_claim=False)
                 until = from_micros(began + duration_micros(self._grace))
                 if not pool.active or self._clock.now() >= until:
                     break
-                self._clock.wait(until, self._interrupt)
+                self._clock.wait(min(until, pool.next_event() or until), self._interrupt)
         finally:
             pool.stop()
 
@@ -286,6 +308,7 @@ def _check(
     renewal: Any,
     hand_back: object,
     wait_time: Any,
+    prefetch: object,
     outage: object,
     retry_delay: object,
     metrics_port: object,
@@ -313,6 +336,8 @@ def _check(
         check_wait(queue.runtime.attributes, wait_time)
     except QueueServiceError as error:
         problems.append(f"wait_time: {error.message}")
+    if prefetch is not None and not (type(prefetch) is int and 0 <= prefetch <= MOST_PREFETCH):
+        problems.append(f"prefetch: must be a whole number of 0 to {MOST_PREFETCH}, or None, not {prefetch!r}")
     if not isinstance(outage, Outage):
         problems.append(f"outage: must be an Outage, not {outage!r}")
     if (problem := retry_delay_problem(retry_delay)) is not None:

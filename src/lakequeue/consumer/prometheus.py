@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
 
@@ -12,6 +13,8 @@ from lakequeue.consumer.handler import Outcome
 from lakequeue.consumer.outages import Health
 from lakequeue.model.messages import Message
 
+REQUEST_SECONDS = 5.0
+"""Seconds that a client of the metrics endpoint has to send its request."""
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600)
 """Bounds of the histograms: handlers may take an hour, and messages may wait for longer."""
 
@@ -62,6 +65,7 @@ class Endpoint:
         """
         port, host = self._address
         server, thread = start_http_server(port, host, self._registry)
+        server.RequestHandlerClass = _impatient(server.RequestHandlerClass)
         try:
             yield
         finally:
@@ -87,3 +91,16 @@ class Endpoint:
 
     def lost(self, count: int) -> None:
         self._lost.inc(count)
+
+
+def _impatient(handler: Any) -> Any:
+    """A handler of requests that gives up on silent clients, each of which takes a thread."""
+
+    class Handler(handler):
+        timeout = REQUEST_SECONDS
+
+        def handle(self) -> None:
+            with suppress(TimeoutError):
+                super().handle()
+
+    return Handler

@@ -1,20 +1,27 @@
-"""The worker pool of a consumer: runs handlers in threads, extends receipts, settles messages by their outcome.
+"""The messages that a consumer holds: who handles them, what becomes of them, and how they are kept.
 
 A message is *active* from its receive until it is deleted, handed back, left to its timeout, or lost. Messages of
-one group run one after another in one thread; all others run in a thread each (HBN-19).
+one group are handled one after another, all others as soon as a hand is free (HBN-19). What handlers finished is
+settled by the next round of the consumer, which claims new messages in the same commit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from enum import Enum
+from typing import Any
 
 import attrs
 
-from lakequeue.consumer.handler import Context, Handler, Outcome, checked_outcome
+from lakequeue.consumer.ahead import BEHIND, Ahead
+from lakequeue.consumer.async_handlers import Tasks
+from lakequeue.consumer.handler import Context, Handler, Outcome, checked_outcome, is_async
+from lakequeue.consumer.hands import Hands, Threads
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.outages import OutageMonitor
 from lakequeue.consumer.retries import RetryDelay, retry_micros
@@ -26,9 +33,10 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.clock import MICROS, Duration, seconds, to_micros
+from lakequeue.model.clock import MICROS, Duration, from_micros, seconds, to_micros
 from lakequeue.model.messages import UNAVAILABLE, BatchFailure, Message
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
+from lakequeue.operations.exchange import Exchanged, exchange
 from lakequeue.queue import Queue
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
@@ -48,6 +56,9 @@ class _Job:
     """An active message."""
 
     context: Context
+    turn: _Turn
+    since: int
+    """When it was received, in microseconds by the queue's clock."""
     state: _State = _State.WAITING
 
     @property
@@ -58,25 +69,60 @@ class _Job:
         return f"message {self.context.message.message_id}"
 
 
+@attrs.define(eq=False)
+class _Turn:
+    """Messages of one receive that are handled one after another: those of a group, or a single one."""
+
+    group: str | None
+    jobs: deque[_Job] = attrs.field(factory=deque)
+
+
+@attrs.define(eq=False)
+class _Done:
+    """What the next round settles: a message to delete, or messages to make visible, in the order of their group.
+
+    Attributes:
+        again_in: microseconds until they are visible; None: delete.
+        hold: how the receipt stood when its handler ended.
+        failures: attempts that failed.
+        due: when to try again; None: at once.
+        errors: why each of ``jobs`` was not settled by the last attempt.
+    """
+
+    jobs: Sequence[_Job]
+    again_in: int | None = None
+    hold: Hold | None = None
+    failures: int = 0
+    due: datetime | None = None
+    errors: Sequence[Exception | None] = ()
+
+
 class WorkerPool:
     """The active messages of one run of a consumer. Thread-safe.
 
     Args:
         queue: the queue of the messages.
         handler: called for each message.
+        concurrency: maximum number of handlers at a time.
+        prefetch: messages to hold beyond those; None: by how long handlers take.
         renewal: how receipts are extended.
         hand_back: whether failed messages become visible at once.
         retry_delay: when failed messages become visible instead; None: as ``hand_back`` says.
         outages: is told whether storage works, and says when to try again.
         observers: are told what becomes of messages.
-        ended: called when messages stop being active.
+        ended: called when there is something to settle, or messages stop being active.
         broken: called with errors that must end the consumer.
+
+    Attributes:
+        hungry: set when a hand finds nothing to do.
     """
 
     def __init__(
         self,
         queue: Queue,
         handler: Handler,
+        concurrency: int,
+        prefetch: int | None,
         renewal: Renewal,
         hand_back: bool,
         retry_delay: RetryDelay | None,
@@ -87,7 +133,10 @@ class WorkerPool:
     ) -> None:
         self._queue = queue
         self._clock = queue.runtime.root.clock
-        self._handler = handler
+        self._handler: Any = handler
+        self._concurrency = concurrency
+        self._prefetch = prefetch
+        self._renewal = renewal
         self._hand_back = hand_back
         self._retry_delay = retry_delay
         self._outages = outages
@@ -99,11 +148,22 @@ class WorkerPool:
             self._clock, renewal, self._extend, self._lose, broken, self._largest_batch
         )
         self._lock = threading.Lock()
+        self._ahead = Ahead(concurrency, prefetch)
         self._active: dict[str, _Job] = {}
-        self._lanes: dict[str, deque[Sequence[_Job]]] = {}
+        self._ready: deque[_Turn] = deque()
+        self._groups: dict[str, deque[_Turn]] = {}
+        self._done: list[_Done] = []
+        self._hands: Hands
+        self.hungry = threading.Event()
+        self.hungry.set()
 
     def start(self) -> None:
-        """Starts the heartbeat."""
+        """Starts the heartbeat, and the event loop of an `async def` handler."""
+        number, clock = self._concurrency, self._clock
+        if is_async(self._handler):
+            self._hands = Tasks(number, clock, self._take, self._work_async, self._broken)
+        else:
+            self._hands = Threads(number, clock, self._take, self._work)
         self._heartbeat.start()
 
     @property
@@ -112,95 +172,156 @@ class WorkerPool:
         return len(self._active)
 
     def begin(self, messages: Sequence[Message]) -> None:
-        """Starts handlers for received messages, one at a time in each group."""
+        """Has received messages handled, one at a time in each group."""
         self._observers.received(messages, self._clock.now())
-        jobs = [_Job(self._context(message)) for message in messages]
-        with self._lock:
-            self._active |= {job.handle: job for job in jobs}
         now = to_micros(self._clock.now())
+        turns = self._turns(messages, now)
+        jobs = [job for turn in turns for job in turn.jobs]
         self._heartbeat.keep({job.handle: _hold(job.context.message, now) for job in jobs})
-        for lane, batch in self._by_lane(jobs).items():
-            with self._lock:
-                waits = lane in self._lanes
-                self._lanes.setdefault(lane, deque()).append(batch)
-            if not waits:
-                begun = threading.Event()
-                worker = threading.Thread(
-                    target=self._work, args=(lane, begun), name="lakequeue handler", daemon=True
-                )
-                worker.start()
-                begun.wait()  # else a manual clock could advance before the thread takes part in it
+        with self._lock:
+            self._ahead.received(messages)
+            self._active |= {job.handle: job for job in jobs}
+            for turn in turns:
+                if turn.group is not None:
+                    before = self._groups.setdefault(turn.group, deque())
+                    before.append(turn)
+                    if len(before) > 1:
+                        continue
+                self._ready.append(turn)
+            self.hungry.clear()
+        self._hands.wake(len(turns))
 
     def refuse(self, messages: Sequence[Message]) -> None:
         """Makes received messages visible again, as none of them is to be begun."""
-        self._release([_Job(self._context(message)) for message in messages])
+        self._release([job for turn in self._turns(messages, 0) for job in turn.jobs])
+
+    def _turns(self, messages: Sequence[Message], now: int) -> list[_Turn]:
+        turns: list[_Turn] = []
+        groups: dict[str, _Turn] = {}
+        for message in messages:
+            group = message.group_id if self._queue.fifo else None
+            turn = None if group is None else groups.get(group)
+            if turn is None:
+                turn = _Turn(group)
+                turns.append(turn)
+                if group is not None:
+                    groups[group] = turn
+            turn.jobs.append(_Job(self._context(message), turn, now))
+        return turns
 
     def _context(self, message: Message) -> Context:
         heartbeat, handle = self._heartbeat, message.receipt_handle
         return Context(message, self._queue, lambda: heartbeat.get(handle))
 
-    def _by_lane(self, jobs: Sequence[_Job]) -> dict[str, list[_Job]]:
-        lanes: dict[str, list[_Job]] = {}
-        for job in jobs:
-            group = job.context.message.group_id if self._queue.fifo else None
-            lanes.setdefault(job.handle if group is None else group, []).append(job)
-        return lanes
-
     # --- handling
 
-    def _work(self, lane: str, begun: threading.Event) -> None:
-        with self._clock.participant():
-            begun.set()
-            while True:
-                with self._lock:
-                    waiting = self._lanes[lane]
-                    if not waiting:
-                        del self._lanes[lane]
-                        return
-                    batch = waiting.popleft()
-                try:
-                    self._run_in_turn(batch)
-                except BaseException as error:  # not from a handler: `_handle` catches those
-                    _log.exception("the consumer of %s failed", self._queue.name)
-                    self._broken(error)
-                    self._forget(batch)
+    def _take(self) -> _Job | None:
+        """The next message to handle; None if there is none."""
+        with self._lock:
+            while self._ready:
+                turn = self._ready.popleft()
+                while turn.jobs:
+                    job = turn.jobs.popleft()
+                    if job.state is _State.WAITING:  # else it was handed back
+                        job.state = _State.RUNNING
+                        return job
+                self._leave(turn)
+            self.hungry.set()
+        return None
 
-    def _run_in_turn(self, jobs: Sequence[_Job]) -> None:
-        for index, job in enumerate(jobs):
-            if not self._move(job, _State.WAITING, _State.RUNNING):
-                continue  # handed back by a stop
-            if job.context.lost:
-                return self._return(jobs[index:], None)
-            with self._observers.handling(job.context.message):
-                outcome = self._handle(job)
-            if not self._move(job, _State.RUNNING, _State.ENDED):
-                continue  # a stop took it back
-            hold = self._heartbeat.drop(job.handle)
-            if job.context.lost:
-                _log.warning("%s: the receipt was lost while the handler ran", job)
-                return self._return(jobs[index:], None)
-            if outcome is Outcome.SUCCESS and self._delete(job, hold):
-                self._forget([job])
-                continue
-            # if its renewal failed, another consumer may have it by now (HNS-14)
-            in_doubt = outcome is Outcome.SUCCESS or (hold is not None and hold.failed)
-            return self._return(jobs[index:], self._again_in(job, outcome, in_doubt))
+    def _leave(self, turn: _Turn) -> None:
+        """Lets the next messages of a group begin, if there are any."""
+        if turn.group is None:
+            return
+        turns = self._groups[turn.group]
+        turns.popleft()
+        if turns:
+            self._ready.append(turns[0])
+        else:
+            del self._groups[turn.group]
 
-    def _handle(self, job: _Job) -> Outcome:
-        began = to_micros(self._clock.now())
-        raised: BaseException | None = None
+    def _go_on(self, turn: _Turn) -> None:
+        """Lets the group of a message that has ended go on."""
+        if turn.group is not None:
+            with self._lock:
+                self._ready.append(turn)
+                self.hungry.clear()
+            self._hands.wake(1)
+
+    def _work(self, job: _Job) -> None:
         try:
-            outcome = checked_outcome(self._handler(job.context.message, job.context))
-        except Exception as error:
-            if not (isinstance(error, LeaseLost) and job.context.lost):  # it ended as intended
-                _log.exception("%s: the handler failed", job)
-            outcome, raised = Outcome.FAILED, error
-        except BaseException as error:  # meant for the process: stop in an orderly way
-            self._broken(error)
-            outcome, raised = Outcome.FAILED_RETRY_NOW, error
+            if job.context.lost:
+                return self._finish([job, *self._rest(job)])
+            with self._observers.handling(job.context.message):
+                began, result, raised = to_micros(self._clock.now()), None, None
+                try:
+                    result = self._handler(job.context.message, job.context)
+                except BaseException as error:
+                    raised = error
+                outcome = self._outcome(job, began, result, raised)
+            self._handled(job, outcome)
+        except BaseException as error:  # not from a handler
+            self._fail(job, error)
+
+    async def _work_async(self, job: _Job) -> None:
+        try:
+            if job.context.lost:
+                return self._finish([job, *self._rest(job)])
+            with self._observers.handling(job.context.message):
+                began, result = to_micros(self._clock.now()), None
+                raised: BaseException | None = None
+                try:
+                    result = await self._handler(job.context.message, job.context)
+                except asyncio.CancelledError as error:
+                    raised = LeaseLost(0, 1) if job.context.lost else RuntimeError("the handler was cancelled")
+                    raised.__cause__ = error
+                except BaseException as error:  # SystemExit would end the loop under the other handlers
+                    raised = error
+                outcome = self._outcome(job, began, result, raised)
+            self._handled(job, outcome)
+        except BaseException as error:
+            self._fail(job, error)
+
+    def _fail(self, job: _Job, error: BaseException) -> None:
+        _log.error("the consumer of %s failed", self._queue.name, exc_info=error)
+        self._broken(error)
+        self._forget([job, *self._rest(job)])
+
+    def _outcome(self, job: _Job, began: int, result: object, raised: BaseException | None) -> Outcome:
+        outcome = Outcome.FAILED
+        if raised is None:
+            try:
+                outcome = checked_outcome(result)
+            except TypeError as error:
+                raised = error
+        if isinstance(raised, Exception):
+            if not (isinstance(raised, LeaseLost) and job.context.lost):  # it ended as intended
+                _log.error("%s: the handler failed", job, exc_info=raised)
+        elif raised is not None:  # meant for the process: stop in an orderly way
+            self._broken(raised)
+            outcome = Outcome.FAILED_RETRY_NOW
         took = to_micros(self._clock.now()) - began
+        with self._lock:
+            self._ahead.took(took)
         self._observers.handled(job.context.message, took / MICROS, outcome, raised)
         return outcome
+
+    def _handled(self, job: _Job, outcome: Outcome) -> None:
+        """Decides what becomes of a message whose handler has ended."""
+        if not self._move(job, _State.RUNNING, _State.ENDED):
+            return self._go_on(job.turn)  # a stop took it back
+        hold = self._heartbeat.drop(job.handle)
+        if job.context.lost:
+            _log.warning("%s: the receipt was lost while the handler ran", job)
+            return self._finish([job, *self._rest(job)])
+        if outcome is Outcome.SUCCESS:
+            return self._settle_later(_Done([job], hold=hold))
+        jobs = [job, *self._rest(job)]
+        # if its renewal failed, another consumer may have it by now (HNS-14)
+        again_in = self._again_in(job, outcome, in_doubt=hold is not None and hold.failed)
+        if again_in is None:
+            return self._finish(jobs)
+        self._settle_later(_Done(jobs, again_in))
 
     def _again_in(self, job: _Job, outcome: Outcome, in_doubt: bool) -> int | None:
         """Microseconds until a message that failed comes again; None: at its timeout."""
@@ -225,51 +346,131 @@ class WorkerPool:
             job.state = after
             return True
 
+    def _rest(self, job: _Job) -> list[_Job]:
+        """Ends what waits behind a message in its group."""
+        with self._lock:
+            rest = [other for other in job.turn.jobs if other.state is _State.WAITING]
+            job.turn.jobs.clear()
+            for other in rest:
+                other.state = _State.ENDED
+        for other in rest:
+            self._heartbeat.drop(other.handle)
+        return rest
+
+    def _finish(self, jobs: Sequence[_Job]) -> None:
+        """Ends messages for which nothing is left to do; their groups go on."""
+        for job in jobs:
+            self._heartbeat.drop(job.handle)
+        self._forget(jobs)
+        for turn in dict.fromkeys(job.turn for job in jobs if job.turn.group is not None):
+            self._go_on(turn)
+
     # --- settling
 
-    def _delete(self, job: _Job, hold: Hold | None) -> bool:
-        """Deletes a message; while storage fails, its receipt is kept and the delete tried again."""
-        failures = 0
-        while True:
-            try:
-                self._queue.delete(job.handle)
-            except (RequestThrottled, QueueClientError) as error:
-                failures += 1
-                if isinstance(error, RequestThrottled):
-                    _log.warning("%s: deleting failed: %s", job, error)
-                elif not self._storage_failed("deleting", error):
-                    break
-                if hold is not None and failures == 1:
-                    self._heartbeat.keep({job.handle: hold})
-                self._clock.wait(self._clock.now() + self._outages.policy.pause(failures), job.context.lost)
-                if not job.context.lost:
-                    continue
-                _log.warning("%s: handled, but its receipt was lost before it could be deleted", job)
-            except QueueDoesNotExist as error:
-                self._broken(error)
-            except QueueServiceError as error:
-                _log.warning("%s: handled, but not deleted: %s", job, error)
+    def _settle_later(self, done: _Done) -> None:
+        with self._lock:
+            first = not self.unsettled
+            self._done.append(done)
+        if first:
+            self._ended()
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the next round has something to settle that was not tried yet."""
+        return any(done.due is None for done in self._done)
+
+    def next_event(self) -> datetime | None:
+        """When a settlement is tried again, or work that was not begun is given back."""
+        with self._lock:
+            instants = [done.due for done in self._done if done.due is not None]
+            oldest = self._oldest_ahead()
+        return min([*instants, *([] if oldest is None else [from_micros(oldest + BEHIND)])], default=None)
+
+    def round(self, may_claim: bool) -> Exchanged | None:
+        """Settles what was handled, and claims messages for free places; None if there is nothing to do.
+
+        Args:
+            may_claim: whether messages are wanted.
+        """
+        now, later = self._clock.now(), list[_Done]()
+        with self._lock:
+            known, self._done = self._done, []
+        due: list[_Done] = []
+        for done in known:
+            if done.jobs[0].context.lost:
+                _log.warning("%s: handled, but its receipt was lost before that was settled", done.jobs[0])
+                self._finish([*done.jobs, *self._rest(done.jobs[0])])
             else:
-                self._outages.worked("deleting")
-                self._heartbeat.drop(job.handle)
-                return True
-            break
-        self._heartbeat.drop(job.handle)
-        return False
+                (due if done.due is None or done.due <= now else later).append(done)
+        if later:
+            with self._lock:
+                self._done += later
+        if not due:
+            return None
+        # what failed is tried alone: the claim may be what fails
+        room = self.room(due) if may_claim and not any(done.failures for done in due) else 0
+        wanted = [(job.handle, self._timeout(done.again_in)) for done in due for job in reversed(done.jobs)]
+        try:
+            found = exchange(self._queue.runtime, wanted, room, self._concurrency, self._renewal.receive_timeout)
+        except BaseException:
+            with self._lock:
+                self._done = due + self._done
+            raise
+        errors = iter(found.errors)
+        for done in due:
+            done.errors = [next(errors) for _ in done.jobs][::-1]
+        good = [done for done in due if not any(done.errors)]
+        if good:
+            self._outages.worked("deleting")
+            self._finish([job for done in good for job in done.jobs])
+        for done in due:
+            if any(done.errors):
+                self._unsettled(done)
+        return found if room else attrs.evolve(found, refused=None)
 
-    def _return(self, jobs: Sequence[_Job], again_in: int | None) -> None:
-        """Ends messages unhandled: makes them visible then, in one commit, or leaves them to their timeout."""
-        mine = [job for job in jobs if self._move(job, _State.WAITING, _State.ENDED) or job is jobs[0]]
-        for job in mine:
-            self._heartbeat.drop(job.handle)
-        if again_in is not None:
-            self._release([job for job in mine if not job.context.lost], again_in)
-        self._forget(mine)
+    def room(self, done: Sequence[_Done] = ()) -> int:
+        """Number of messages to ask for."""
+        with self._lock:
+            room = self._ahead.capacity() - len(self._active) + sum(len(each.jobs) for each in done)
+        return max(0, min(room, self._largest_batch or room))
 
-    def _release(self, jobs: Sequence[_Job], again_in: int = 0) -> None:
-        rules = self._queue.runtime.attributes
-        timeout = seconds(max(again_in, 0 if rules.allow_zero_visibility else MICROS))
+    def _unsettled(self, done: _Done) -> None:
+        """Decides what becomes of messages that the last round could not settle."""
+        job, error = done.jobs[0], done.errors[0]
+        if done.again_in is not None:
+            for each, failure in zip(done.jobs, done.errors, strict=True):
+                if failure is not None:
+                    _log.warning("%s: handing it back failed: %s", each, failure)
+            return self._finish(done.jobs)
+        if isinstance(error, RequestThrottled):
+            _log.warning("%s: deleting failed: %s", job, error)
+            return self._try_again(done)
+        if isinstance(error, QueueClientError):
+            if self._storage_failed("deleting", error):
+                return self._try_again(done)
+        elif isinstance(error, QueueDoesNotExist):
+            self._broken(error)
+        else:
+            _log.warning("%s: handled, but not deleted: %s", job, error)
+        self._finish([job, *self._rest(job)])
+
+    def _try_again(self, done: _Done) -> None:
+        """Keeps the receipt of a message whose delete failed, and has that tried again."""
+        done.failures += 1
+        if done.hold is not None and done.failures == 1:
+            self._heartbeat.keep({done.jobs[0].handle: done.hold})
+        done.due = self._clock.now() + self._outages.policy.pause(done.failures)
+        with self._lock:
+            self._done.append(done)
+
+    def _timeout(self, again_in: int | None) -> Duration | None:
+        if again_in is None:
+            return None
+        return seconds(max(again_in, 0 if self._queue.runtime.attributes.allow_zero_visibility else MICROS))
+
+    def _release(self, jobs: Sequence[_Job]) -> None:
         size = self._largest_batch or len(jobs) or 1
+        timeout = self._timeout(0) or 0
         # last ones first: a group stays blocked until its first message is visible, which keeps its order
         for end in range(len(jobs), 0, -size):
             part = jobs[max(0, end - size) : end]
@@ -287,6 +488,37 @@ class WorkerPool:
                 job.state = _State.ENDED
                 self._active.pop(job.handle, None)
         self._ended()
+
+    # --- giving back
+
+    def give_back_if_behind(self) -> None:
+        """Makes visible what is held ahead, if hands did not come to it in time."""
+        now = to_micros(self._clock.now())
+        with self._lock:
+            oldest = self._oldest_ahead()
+            if oldest is None or now < oldest + BEHIND:
+                return
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Makes visible what is held ahead, the newest first, so that the rest of each group keeps its order."""
+        with self._lock:
+            waiting = [job for job in self._active.values() if job.state is _State.WAITING]
+            back = newest(waiting, len(self._active) - self._concurrency)
+            for job in back:
+                job.state = _State.ENDED
+            self._ahead.fell_behind()
+        if back:
+            for job in back:
+                self._heartbeat.drop(job.handle)
+            self._release(back)
+            self._forget(back)
+
+    def _oldest_ahead(self) -> int | None:
+        """When the oldest message was received that nobody has begun, if some are held ahead unasked."""
+        if self._prefetch is not None or len(self._active) <= self._concurrency:
+            return None
+        return next((job.since for job in self._active.values() if job.state is _State.WAITING), None)
 
     # --- renewal
 
@@ -327,6 +559,7 @@ class WorkerPool:
         if job is not None:
             self._observers.lost(1)
             job.context.lost.set()
+            self._ended()  # if its delete is being tried again, that ends
 
     # --- the end
 
@@ -336,9 +569,14 @@ class WorkerPool:
 
     def stop(self) -> None:
         """Ends the heartbeat. Messages still being handled are lost to their handlers and become visible."""
-        self._take_back(_State.RUNNING)
-        self.lose_all()  # those whose delete is still being tried again
-        self._heartbeat.stop()
+        try:
+            self._take_back(_State.RUNNING)
+            self.round(may_claim=False)
+            self.lose_all()  # those whose delete would be tried again
+            self.round(may_claim=False)
+        finally:
+            self._heartbeat.stop()
+            self._hands.stop()
 
     def lose_all(self) -> None:
         """Tells every handler that its receipt is lost."""
@@ -358,6 +596,11 @@ class WorkerPool:
             job.context.lost.set()
         self._release(held)
         self._forget(jobs)
+
+
+def newest(jobs: Sequence[_Job], number: int) -> Sequence[_Job]:
+    """The last ones, of jobs in the order of their receive."""
+    return jobs[max(0, len(jobs) - number) :] if number > 0 else []
 
 
 def _hold(message: Message, now: int) -> Hold:

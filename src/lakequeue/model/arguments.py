@@ -169,6 +169,16 @@ def check_identifier(parameter: str, value: Any) -> str | None:
     raise _refused(value, parameter, reason)
 
 
+MAX_TAGS = 50
+"""Tags of a queue; as in SQS."""
+
+
+def check_tag_count(name: str, tags: Mapping[str, str]) -> None:
+    """Checks that a queue does not get too many tags (QUE-28)."""
+    if len(tags) > MAX_TAGS:
+        raise InvalidParameterValue(f"Too many tags added for queue {name}.")
+
+
 def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Tags to store: strings, keys of 1 to 128 characters, values of at most 256 (QUE-28)."""
     check_type("tags", tags, Mapping, "a mapping")

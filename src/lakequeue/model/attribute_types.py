@@ -33,6 +33,7 @@ class ChangeableAttributes(TypedDict, total=False):
     sqs_managed_sse_enabled: bool
     allow_zero_visibility: bool
     profile_strict: bool
+    shards: int
     VisibilityTimeout: Any
     MessageRetentionPeriod: Any
     DelaySeconds: Any
@@ -51,6 +52,7 @@ class ChangeableAttributes(TypedDict, total=False):
     SqsManagedSseEnabled: Any
     AllowZeroVisibility: Any
     ProfileStrict: Any
+    Shards: Any
     PollingWaitSeconds: Any
     MaxMsgSize: Any
     msgRetentionSeconds: Any
@@ -60,7 +62,5 @@ class NewQueueAttributes(ChangeableAttributes, total=False):
     """Keyword arguments of ``LakeQueue.create_queue``; those added here are fixed at creation."""
 
     profile: Literal["lake", "sqs", "sqs-2018", "cmq"]
-    shards: int
     Profile: Any
-    Shards: Any
     FifoQueue: Any

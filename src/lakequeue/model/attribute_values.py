@@ -13,6 +13,11 @@ from lakequeue.model.clock import duration_micros, seconds
 
 Seconds = int | float
 
+MAX_TEXT_BYTES = 8_192
+"""Bytes of an attribute that is a text, such as a policy; as in SQS."""
+MAX_STATEMENTS = 20
+"""Statements of a policy; as in SQS."""
+
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
@@ -49,8 +54,11 @@ def parse_policy(value: Any) -> str | None:
     if not isinstance(policy, dict):
         raise ValueError("not an object")
     statements = policy.get("Statement", [])
-    if not all(isinstance(one, dict) for one in (statements if isinstance(statements, list) else [statements])):
+    statements = statements if isinstance(statements, list) else [statements]
+    if not all(isinstance(one, dict) for one in statements):
         raise ValueError("statements are objects")
+    if len(statements) > MAX_STATEMENTS:
+        raise ValueError(f"more than {MAX_STATEMENTS} statements")
     str(value).encode()  # UnicodeEncodeError, a ValueError: half a surrogate pair cannot be stored
     return str(value)
 

@@ -14,6 +14,7 @@ import attrs
 
 from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue, coded_for
 from lakequeue.model.attribute_values import (
+    MAX_TEXT_BYTES,
     Seconds,
     as_text,
     parse_choice,
@@ -84,7 +85,7 @@ _BY_CMQ_NAME = _BY_NAME | {a.cmq: a for a in _SETTABLE if a.cmq}
 ATTRIBUTE_NAMES = frozenset(a.wire for a in _SETTABLE)
 """Wire names of all settable attributes."""
 _PER_SHARD = ("max_inflight_messages", "max_delayed_messages", "max_stored_messages")
-_FIXED = ("profile", "shards")
+_FIXED = ("profile",)
 
 
 @attrs.frozen(kw_only=True)
@@ -147,7 +148,7 @@ class QueueAttributes:
     def with_changes(self, **given: Any) -> QueueAttributes:
         """These attributes after an update; errors as in `create`.
 
-        Profile, shards and the kind of queue cannot change (PRF-1, QUE-2).
+        Profile and kind of queue cannot change (PRF-1, QUE-2), the shards of a standard queue only grow (QUE-34).
         """
         with coded_for(self.profile):
             fields = _fields(given, self.profile_rules)
@@ -163,6 +164,9 @@ class QueueAttributes:
                 raise InvalidAttributeValue("Modifying queue type is not supported.")
             changed = type(self)(**_with_whole_range(attrs.asdict(self) | values))
             changed._check(values)
+            if changed.shards < self.shards or (self.fifo and changed.shards > self.shards):
+                hint = "must stay" if self.fifo else "must be at least"
+                raise _invalid(_BY_FIELD["shards"], hint=f"{hint} {self.shards}, as many as there are")
         return changed
 
     def differences(self, given: Mapping[str, Any]) -> list[str]:
@@ -337,7 +341,9 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
     values = {}
     for field, value in fields.items():
         try:
-            values[field] = _parse(_BY_FIELD[field], value)
+            values[field] = parsed = _parse(_BY_FIELD[field], value)
+            if isinstance(parsed, str) and len(parsed.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
+                raise ValueError(f"longer than {MAX_TEXT_BYTES:,} bytes")
         except (TypeError, ValueError) as error:
             raise _invalid(_BY_FIELD[field], hint=str(error)) from None
     return values

@@ -12,7 +12,7 @@ import string
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import attrs
@@ -40,12 +40,16 @@ from lakequeue.model.clock import Duration, to_micros
 MAX_ATTRIBUTES = 10
 MAX_ATTRIBUTE_NAME = 256
 TRACE_HEADER = "AWSTraceHeader"
+MAX_TRACE_HEADER = 1_024
+"""Characters of a trace header, which does not count towards the size of its message."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _WIRE_ATTRIBUTE_NAME = re.compile(r"[\w.-]+")
 _ATTRIBUTE_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
+"""A number; Decimal takes digits of other scripts and ``1_000``, too."""
 _NUMBERS = (Decimal("-1e128"), Decimal("1e126"))
 _BASE62 = string.digits + string.ascii_letters
 
@@ -444,8 +448,9 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
     if attributes.profile_rules.attributes_count_in_size:
         size += sum(len(n.encode()) + len(t) + len(_bytes(v)) for n, (t, v) in message_attributes.items())
     if size > attributes.maximum_message_size:
+        fault = "are invalid" if entry.id is None else "cannot be validated"  # in the words of AWS
         raise InvalidParameterValue(
-            "One or more parameters are invalid. "
+            f"One or more parameters {fault}. "
             f"Reason: Message must be shorter than {attributes.maximum_message_size} bytes."
         )
     return ValidEntry(
@@ -537,6 +542,10 @@ def _check_system_attributes(given: Mapping[str, Any] | None) -> dict[str, str]:
             value = value[1]
         if not isinstance(value, str) or not value or _FORBIDDEN.search(value):
             raise InvalidParameterValue(f"Message system attribute '{name}' must be a non-empty String.")
+        if len(value) > MAX_TRACE_HEADER:
+            raise InvalidParameterValue(
+                f"Message system attribute '{name}' must be at most {MAX_TRACE_HEADER:,} characters in length."
+            )
         checked[name] = value
     return checked
 
@@ -604,11 +613,8 @@ def _check_attribute_value(name: str, attribute: AttributeValue) -> AttributeVal
             f"{InvalidMessageContents.default_message}"
         )
     if type_.startswith("Number"):
-        try:
-            fits = _NUMBERS[0] <= Decimal(str(value)) <= _NUMBERS[1]
-        except InvalidOperation:
-            fits = False
-        if not fits:
+        number = str(value).strip()
+        if not (_NUMBER.fullmatch(number) and _NUMBERS[0] <= Decimal(number) <= _NUMBERS[1]):
             raise InvalidParameterValue(f"Can't cast the value of message (user) attribute '{name}' to a number.")
     return attribute
 

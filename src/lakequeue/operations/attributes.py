@@ -10,9 +10,11 @@ import attrs
 
 from lakequeue.errors import QueueDoesNotExist
 from lakequeue.model import redrive_policies
+from lakequeue.model.arguments import check_tag_count
 from lakequeue.model.attributes import HIDDEN, QueueAttributes, selected
 from lakequeue.model.clock import from_micros
 from lakequeue.operations.depth import depth
+from lakequeue.operations.shard_tables import make_tables
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.steps import Steps
@@ -54,6 +56,9 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
             # every shard must have applied the last change: what that removed stays removed (RWD-8, RET-6)
             queue.adopt(row)
             queue.announce_attributes()
+            before, row = row.shards, attrs.evolve(row, shards=changed.shards)
+            if before < row.shards:
+                make_tables(queue.root, row, before)
             return attrs.evolve(
                 row,
                 attributes=changed.to_wire(),
@@ -86,9 +91,15 @@ def tags(queue: OpenQueue) -> dict[str, str]:
 
 
 def add_tags(queue: OpenQueue, added: Mapping[str, str]) -> None:
-    """Adds or overwrites tags (QUE-28)."""
+    """Adds or overwrites tags; InvalidParameterValue if there would be too many (QUE-28)."""
+
+    def add(row: QueueRow) -> QueueRow:
+        tags = dict(row.tags) | dict(added)
+        check_tag_count(row.name, tags)
+        return attrs.evolve(row, tags=tags)
+
     with queue.service("set_tags"):
-        queue.update(lambda row: attrs.evolve(row, tags=dict(row.tags) | dict(added)))
+        queue.update(add)
 
 
 def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:

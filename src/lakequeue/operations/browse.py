@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, partial
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import count, islice
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 import numpy as np
@@ -40,9 +40,10 @@ PAGE = 256
 GROWTH = 4
 """Factor by which the batches of a long search may grow."""
 BYTES = 8 * 2**20
-"""Size in memory at which a batch takes no more rows."""
+"""Size in memory at which the batches of a queue take no more rows; those of a shard take an eighth at least."""
 
 Integers = npt.NDArray[np.int64]
+_Page = TypeVar("_Page")
 
 
 @attrs.frozen(eq=False)
@@ -99,22 +100,34 @@ def batches(
         runs = shard.query(lambda machine: parts(machine, instant, rows, start))  # noqa: B023
         if not runs:
             return
-        for offsets, table in _read(shard, [run for run, _ in runs], rows):
+        most_bytes = BYTES // min(len(queue.shards), 8)
+        for offsets, table in _read(shard, [run for run, _ in runs], rows, most_bytes):
             yield Batch(queue, shard, instant, runs, offsets, table)
             browsed += len(offsets)
         start = runs[-1][0].last + 1
         rows = min(max(rows, browsed // 2), most)
 
 
-def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
-    """The oldest messages of a queue, or the oldest that meet a condition over ``SCHEMA``."""
+def peek(
+    queue: OpenQueue,
+    where: str | None,
+    limit: int,
+    interrupt: Interrupt | None,
+    collect: Callable[[Iterator[PeekedMessage]], _Page],
+) -> _Page:
+    """The oldest messages of a queue, or the oldest that meet a condition over ``SCHEMA``.
+
+    `collect` makes the result of them, while not all of them need be in memory.
+    """
     with queue.service("peek") as call:
         check_whole("limit", limit)
         condition = predicate(where, interrupt)
         search = _search(queue, condition, limit)
         found = _oldest((_found(search(shard), condition) for shard in queue.shards), limit)
-        call.messages = len(found)
-        return found
+        taken = count()
+        page = collect(message for message, _ in zip(found, taken))  # noqa: B905
+        call.messages = next(taken)
+        return page
 
 
 def export(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
@@ -135,8 +148,12 @@ def export(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> 
 
 
 def peek_history(
-    queue: OpenQueue, since: datetime, condition: Predicate | None, limit: int
-) -> list[PeekedMessage]:
+    queue: OpenQueue,
+    since: datetime,
+    condition: Predicate | None,
+    limit: int,
+    collect: Callable[[Iterator[PeekedMessage]], _Page],
+) -> _Page:
     """The same for deleted messages that can be rewound and were sent at ``since`` or later (RWD-4)."""
     with queue.service("peek_history"):
         search, instant = _search(queue, condition, limit), to_micros(since)
@@ -144,7 +161,7 @@ def peek_history(
         for shard in queue.shards:
             start = shard.log().first_sent_at_or_after(instant)
             found.append(_found(search(shard, parts=ShardMachine.peek_history, start=start), condition))
-        return _oldest(found, limit)
+        return collect(_oldest(found, limit))
 
 
 def predicate(where: str | None, interrupt: Interrupt | None = None) -> Predicate | None:
@@ -163,8 +180,8 @@ def _search(queue: OpenQueue, predicate: Predicate | None, limit: int) -> Callab
     return partial(batches, queue, rows=ROWS, growth=GROWTH)
 
 
-def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> list[PeekedMessage]:
-    return list(islice(heapq.merge(*by_shard, key=lambda message: message.sent_at), min(limit, sys.maxsize)))
+def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> Iterator[PeekedMessage]:
+    return islice(heapq.merge(*by_shard, key=lambda message: message.sent_at), min(limit, sys.maxsize))
 
 
 def _found(browsed: Iterable[Batch], predicate: Predicate | None) -> Iterator[PeekedMessage]:
@@ -175,7 +192,9 @@ def _found(browsed: Iterable[Batch], predicate: Predicate | None) -> Iterator[Pe
             yield from map(batch.message, predicate.select(batch.table(predicate.columns)).tolist())
 
 
-def _read(shard: ShardService, runs: Sequence[Run], most: int) -> Iterator[tuple[Integers, pa.Table]]:
+def _read(
+    shard: ShardService, runs: Sequence[Run], most: int, most_bytes: int
+) -> Iterator[tuple[Integers, pa.Table]]:
     offsets: list[Integers] = []
     tables: list[pa.Table] = []
     rows = size = 0
@@ -185,7 +204,7 @@ def _read(shard: ShardService, runs: Sequence[Run], most: int) -> Iterator[tuple
             offsets.append(np.arange(first, first + len(table)))
             tables.append(table.select(LOG_SCHEMA.names).cast(LOG_SCHEMA))
             first, rows, size = first + len(table), rows + len(table), size + table.nbytes
-            if rows >= most or size >= BYTES:
+            if rows >= most or size >= most_bytes:
                 yield np.concatenate(offsets), pa.concat_tables(tables)
                 offsets, tables, rows, size = [], [], 0, 0
     if rows:

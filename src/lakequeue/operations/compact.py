@@ -148,15 +148,15 @@ def _sweep(queue: OpenQueue, summary: CompactionSummary) -> None:
             queue.root.engine.open(path(queue.root.path, queue.key, shard.shard))
             for path in (layout.messages_path, layout.receipts_path)
         )
-        with summary.step(f"removing files of shard {shard.shard}"):
-            if waiting is not None:  # else it is unknown which files a bulk send still needs
-                summary.freed(cleaning.vacuum(messages, layout.MESSAGES_RETENTION, waiting.get(shard.shard, ())))
-            summary.freed(cleaning.vacuum(receipts, layout.RECEIPTS_RETENTION))
         with summary.step(f"trimming the logs of shard {shard.shard}"):
             summary.freed(
                 cleaning.trim(messages, layout.MESSAGES_RETENTION)
                 + cleaning.trim(receipts, layout.RECEIPTS_RETENTION)
             )
+        with summary.step(f"removing files of shard {shard.shard}"):
+            if waiting is not None:  # else it is unknown which files a bulk send still needs
+                summary.freed(cleaning.vacuum(messages, layout.MESSAGES_RETENTION, waiting.get(shard.shard, ())))
+            summary.freed(cleaning.vacuum(receipts, layout.RECEIPTS_RETENTION))
         with summary.step("removing empty directories"):
             cleaning.remove_empty_folders(messages.path, FOLDERS_KEPT)
 

@@ -62,10 +62,11 @@ def depth(queue: OpenQueue) -> Depth:
     """The current depth of a queue, exact at one snapshot per shard."""
     with queue.service("counts"):
         now = queue.now()
+        first = queue.shards[0].depth(now)  # it knows of shards that were added
         if len(queue.shards) == 1:
-            return Depth.of([queue.shards[0].depth(now)], now)
+            return Depth.of([first], now)
         with ThreadPoolExecutor(min(len(queue.shards), CONCURRENT)) as pool:
-            return Depth.of(pool.map(lambda shard: shard.depth(now), queue.shards), now)
+            return Depth.of([first, *pool.map(lambda shard: shard.depth(now), queue.shards[1:])], now)
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:

@@ -20,6 +20,7 @@ from lakequeue.runtime.steps import Steps
 from lakequeue.shard.commands import ClaimResult, Command, LeaseCounts, LeaseDelete, LeaseExtend, LeaseRelease
 from lakequeue.storage.bulk import lease_batches
 from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace, lease_frame
+from lakequeue.storage.cleaning import pin_files
 from lakequeue.storage.layout import messages_path
 
 if TYPE_CHECKING:
@@ -158,7 +159,9 @@ def settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseC
 
 def _places(queue: OpenQueue, part: Part) -> Iterator[LeasePlace]:
     """The places of the messages of a shard in the newest snapshot of its log."""
-    path, log = messages_path(queue.root.path, queue.key, part.shard.shard), part.shard.log()
+    path = messages_path(queue.root.path, queue.key, part.shard.shard)
+    pin_files(queue.root.engine.store.folder(path))
+    log = part.shard.log()
     for span in part.claimed.spans:
         for file in log.overlapping(span.first, span.last):
             first, last = max(span.first, file.first), min(span.last, file.last)

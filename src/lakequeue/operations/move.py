@@ -21,6 +21,7 @@ from lakequeue.model.arguments import check_whole
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse
 from lakequeue.operations.send import shard_of_group
+from lakequeue.operations.settle import Settling
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
@@ -45,12 +46,18 @@ Progress = Callable[[int], None]
 _log = logging.getLogger("lakequeue")
 
 
-def claim(queue: OpenQueue, shard: ShardService, command: Claim) -> Result:
-    """Claims messages of a shard; moves those received too often to the dead-letter queue (DLQ-2)."""
+def claim(queue: OpenQueue, shard: ShardService, command: Claim, settling: Settling | None = None) -> Result:
+    """Claims messages of a shard; moves those received too often to the dead-letter queue (DLQ-2).
+
+    What waits in ``settling`` for this shard is in the same commit, before the claim.
+    """
     missing: dict[str, str | None] = {}
     while True:
         asked = attrs.evolve(command, dead_letter_keys=queue.dead_letter_keys | missing)
-        [result] = shard.command([asked], queue.now)
+        first = [] if settling is None else settling.commands(shard.shard)
+        *settled, result = shard.command([*first, asked], queue.now)
+        if settling is not None:
+            settling.settled(shard.shard, settled)
         if result.error is not None:
             return result
         target = result.value.unresolved

@@ -10,12 +10,11 @@ from lakequeue.shard.commands import Purge
 def purge(queue: OpenQueue) -> None:
     """Removes every message sent before the call, in one commit per shard (PUR-1, PUR-2)."""
     with queue.service("purge"):
-        first, *others = queue.shards
-        command = Purge(queue.name)
+        first, command = queue.shards[0], Purge(queue.name)
         first.query(lambda machine: machine.check_purge(command, queue.now()))
         steps = Steps("purge")
         # the first shard records the time of the purge, so it comes last: an interrupted purge can be repeated
-        for shard in others:
+        for shard in queue.shards[1:]:
             with steps.step():
                 queue.command(shard, Purge(queue.name, at_any_time=True))
         with steps.step():

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 from lakequeue.errors import QueueDeletedRecently, QueueDoesNotExist, QueueNameExists, RequestThrottled, coded_for
 from lakequeue.model import redrive_policies
-from lakequeue.model.arguments import check_tags
+from lakequeue.model.arguments import check_tag_count, check_tags
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.redrive_policies import Place
 from lakequeue.operations.attributes import check_redrive
+from lakequeue.operations.shard_tables import make_tables
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import ATTEMPTS, Root
-from lakequeue.shard.runs import Head
-from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.retry import Races
-from lakequeue.storage.ledger import create_ledger
 
 
 def create(
@@ -38,23 +36,27 @@ def create(
     if profile_name:
         given["profile"] = profile_name
     checked_tags = check_tags({} if tags is None else tags)
-    with coded_for(rules.name), logged("create_queue", name), root.storage_errors(), root.lock:
+    check_tag_count(name, checked_tags)
+    with coded_for(rules.name), logged("create_queue", name), root.storage_errors():
         root.prepare()
         races = Races(ATTEMPTS)
         for _ in races:
-            row = root.catalog.live(root.region, name)
-            # from the snapshot in which the queue does not exist; later reads load newer snapshots
-            changes = root.catalog.changes(root.region, name)
-            if row is not None:
-                _compare(row, given, rules.existing_name == "error")
-                return OpenQueue(root, row)
-            check_redrive(root, root.region, name, wanted)
-            check_cooldown(root, name, rules.recreate_cooldown)
-            row = _new_row(root, name, wanted, checked_tags)
-            with root.catalog.creating() as in_time:
-                make_tables(root, row)
-                if in_time() and root.catalog.put(row, changes):
+            with root.lock:
+                row = root.catalog.live(root.region, name)
+                # from the snapshot in which the queue does not exist; later reads load newer snapshots
+                changes = root.catalog.changes(root.region, name)
+                if row is not None:
+                    _compare(row, given, rules.existing_name == "error")
                     return OpenQueue(root, row)
+                check_redrive(root, root.region, name, wanted)
+                check_cooldown(root, name, rules.recreate_cooldown)
+            row = _new_row(root, name, wanted, checked_tags)
+            # others go on while tables are made, unless they could not commit: they would wait with root.lock
+            with root.lock if root.engine.commits_alone else nullcontext(), root.catalog.creating() as in_time:
+                make_tables(root, row)
+                with root.lock:
+                    if in_time() and root.catalog.put(row, changes):
+                        return OpenQueue(root, row)
             races.lose()
     raise RequestThrottled("too many queues of this name are being created")
 
@@ -140,16 +142,3 @@ def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str,
         shards=attributes.shards,
         handle_key=secrets.token_bytes(32),
     )
-
-
-def make_tables(root: Root, row: QueueRow) -> None:
-    """Creates the tables of a new queue, several shards at a time."""
-    head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
-
-    def make(shard: int) -> None:
-        path = layout.messages_path(root.path, row.key, shard)
-        root.engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
-        create_ledger(root.engine, layout.receipts_path(root.path, row.key, shard), head)
-
-    with ThreadPoolExecutor(min(row.shards, 8)) as pool:
-        list(pool.map(make, range(row.shards)))

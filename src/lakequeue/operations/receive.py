@@ -25,7 +25,7 @@ from lakequeue.model.messages import Message
 from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.operations import move
 from lakequeue.operations.results import received_message
-from lakequeue.operations.settle import Settler, visibility
+from lakequeue.operations.settle import Settler, Settling, visibility
 from lakequeue.runtime.off_loop import OffLoop, in_loop_threads
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, settle
@@ -152,8 +152,7 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
         if request.interrupt is not None and request.interrupt.is_set():
             return started
         # a shard may know newer attributes than this queue; they may have another wait time (QUE-25)
-        if any(shard.attributes_version > queue.row.attributes_version for shard in queue.shards):
-            queue.reload()
+        queue.follow()
         return started + check_wait(queue.attributes, request.wait_time)
 
     return _Poll(
@@ -178,18 +177,21 @@ def claim(
     visibility_timeout: int | None,
     lease_id: str,
     attempt_id: str | None = None,
+    enough: int | None = None,
+    settling: Settling | None = None,
 ) -> tuple[Parts, OverLimit | None]:
     """Claims messages under one lease; returns them by shard, and the refusal of a shard that is full.
 
     The claim begins at the home shard. With an attempt id all messages come from one shard: that of the live
-    attempt, if there is one.
+    attempt, if there is one. With ``enough`` no further shard is asked once there are so many.
     """
     parts: Parts = []
     left, refusal = max_messages, None
+    most_left = 0 if enough is None else max(0, max_messages - enough)
     for place, shard in enumerate(_in_turn(queue, attempt_id)):
         try:
             command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
-            result = move.claim(queue, shard, command)
+            result = move.claim(queue, shard, command, settling)
         except Exception as error:
             # messages are claimed: an error would hide them from every consumer
             if parts and (isinstance(error, LakeQueueError) or is_storage_failure(error)):
@@ -208,7 +210,7 @@ def claim(
                     home.found(shard.shard)
             parts.append((shard, result.value))
             left -= result.value.message_count
-            if left <= 0 or attempt_id is not None:
+            if left <= most_left or attempt_id is not None:
                 break
     return parts, refusal
 
@@ -216,7 +218,8 @@ def claim(
 def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]:
     shards = queue.shards
     if attempt_id is None or len(shards) == 1:
-        order, other = settle(shards), shards[0].shared.home.elsewhere()
+        home = shards[0].shared.home
+        order, other = settle(shards, home), home.elsewhere()
         if other is not None and shards[other].forgotten():
             order = [other, *(shard for shard in order if shard != other)]
         yield from (shards[shard] for shard in order)
@@ -246,9 +249,7 @@ def _polls(
             waiter.begin_poll()
         lease_id = receipt_handles.new_lease_id()
         parts, refusal = claim(queue, poll.max_messages, poll.visibility_timeout, lease_id, poll.attempt_id)
-        messages = _by_send_time(
-            queue, [_messages(queue, shard, claimed, poll.attribute_names) for shard, claimed in parts]
-        )
+        messages = read(queue, parts, poll.attribute_names)
         now, deadline = queue.now(), poll.deadline()
         if waiter is not None:
             waiter.announce(max(shard.attributes_version for shard in queue.shards))
@@ -256,7 +257,7 @@ def _polls(
         if messages or now >= deadline:
             if refusal and not messages and (poll.refuse_late or deadline <= started):
                 raise refusal
-            _count(queue, messages)
+            count(queue, messages)
             yield _Found(messages, queue, [part for part in parts if part[1].lease_id == lease_id])
             return
         if waiter is not None and not waiter.first and poll.attempt_id is None:
@@ -268,7 +269,13 @@ def _polls(
         pause = min(2 * pause, longest)
 
 
-def _count(queue: OpenQueue, messages: Sequence[Message]) -> None:
+def read(queue: OpenQueue, parts: Parts, names: Sequence[str] = ("All",)) -> list[Message]:
+    """The messages of a claim, by send time."""
+    return _by_send_time(queue, [_messages(queue, shard, claimed, names) for shard, claimed in parts])
+
+
+def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
+    """Counts what a receive found."""
     if messages:
         size = sum(len(message.body.encode()) for message in messages)
         queue.tally(received=len(messages), received_bytes=size)

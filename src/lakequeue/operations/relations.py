@@ -25,6 +25,7 @@ from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.catalog import QueueRow, rows_of
+from lakequeue.storage.cleaning import pin_files
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader
@@ -237,6 +238,8 @@ class _Tables:
         now = self._instant()
 
         def judged(place: tuple[QueueRow, int]) -> JudgedShard:
+            messages = layout.messages_path(self.root.path, place[0].key, place[1])
+            pin_files(self.root.engine.store.folder(messages))  # they are read later, or in another process
             return JudgedShard.load(place[0], self.root.path, place[1], self._open, now)
 
         yield from each(judged, self._places(condition, JUDGED))

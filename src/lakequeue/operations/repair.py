@@ -28,6 +28,7 @@ from lakequeue.storage.repair.ledger import MendedLedger, ledger_steps, mended, 
 from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
 from lakequeue.storage.repair.messages import log_step
 from lakequeue.storage.repair.steps import Step, files_step
+from lakequeue.storage.roots import is_local_folder
 from lakequeue.storage.stores import Store
 
 
@@ -48,9 +49,9 @@ def repair(root: Root, name: str | None = None, *, apply: bool = False) -> list[
 
 @contextmanager
 def _locked(tables: Sequence[str], apply: bool) -> Iterator[None]:
-    """Keeps all other processes out of local tables."""
+    """Keeps all other processes out of local tables that are there."""
     with ExitStack() as locks:
-        for table in tables if apply else ():
+        for table in filter(is_local_folder, tables) if apply else ():
             locks.enter_context(committing(table, exclusive=True))
         yield
 

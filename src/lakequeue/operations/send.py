@@ -79,8 +79,8 @@ def shard_of_group(group_id: str, shards: int) -> int:
 
 
 def in_turn(queue: OpenQueue) -> list[ShardService]:
-    """All shards of a queue, the home shard first."""
-    return [queue.shards[shard] for shard in settle(queue.shards)]
+    """All shards of a queue, the one first where this process sends now."""
+    return [queue.shards[shard] for shard in settle(queue.shards, queue.shards[0].shared.sends)]
 
 
 def _deliver(

@@ -60,12 +60,16 @@ def send_staged(
         while True:
             check_rows(queue.attributes, columns, order_by)
             try:
-                rows = send_rows(bulk_target(queue), name, queue.now, stage, order_by)
+                target = bulk_target(queue)
+                first = target.shards[0]
+                rows = send_rows(target, name, queue.now, stage, order_by)
             except StaleAttributes:
                 queue.renew()
                 continue
             for shard in queue.shards:
                 shard.wake()
+            if rows and not queue.fifo:
+                queue.shards[0].shared.sends.leave(first)
             call.messages = rows
             return rows
 

@@ -14,7 +14,8 @@ from lakequeue.model.clock import Duration
 from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess, check_batch_ids
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.shard.commands import ChangeVisibility, Command, Delete
+from lakequeue.shard.commands import ChangeVisibility, Command, Delete, LeaseDelete, Result
+from lakequeue.shard.spans import joined
 
 _Maker = Callable[[int, str, str], Command]
 """Makes a command from offset, lease id and receipt handle."""
@@ -33,6 +34,68 @@ class Settler:
         change_visibility(self.queue, receipt_handle, visibility_timeout)
 
 
+class Settling:
+    """Receipts to settle, in one commit for each shard, and what became of them.
+
+    Attributes:
+        waiting: indexes and commands by shard, until they were committed or failed.
+        errors: why each receipt was not settled; None: it was, or it still waits.
+    """
+
+    def __init__(self, queue: OpenQueue, wanted: Sequence[tuple[str, Duration | None]]) -> None:
+        """``wanted``: handles with seconds until the message becomes visible; None: delete it."""
+        self.waiting: dict[int, list[tuple[list[int], Command]]] = {}
+        self.errors: list[QueueServiceError | QueueClientError | None] = [None] * len(wanted)
+        self._queue = queue
+        # elsewhere a handle that is not the newest is an answer, not an error (RCP-6): one command for many
+        together = not queue.attributes.strict_receipts
+        leases: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        for index, (text, timeout) in enumerate(wanted):
+            try:
+                handle = _decoded(queue, text)
+                make = Delete if timeout is None else _change_to(visibility(queue, timeout))
+            except QueueServiceError as error:
+                self.errors[index] = error
+                continue
+            if timeout is None and together:
+                leases.setdefault((handle.shard, handle.lease_id), []).append((handle.offset, index))
+            else:
+                command = make(handle.offset, handle.lease_id, text)
+                self.waiting.setdefault(handle.shard, []).append(([index], command))
+        for (shard, lease_id), receipts in leases.items():
+            spans = joined((offset, offset) for offset, _ in sorted(receipts))
+            deletes = LeaseDelete(lease_id, spans)
+            self.waiting.setdefault(shard, []).append(([index for _, index in receipts], deletes))
+
+    def commands(self, shard: int) -> list[Command]:
+        """What waits for a commit to a shard."""
+        return [command for _, command in self.waiting.get(shard, ())]
+
+    def commit(self, shard: int) -> QueueServiceError | QueueClientError | None:
+        """Commits what waits for a shard; returns why it failed."""
+        try:
+            with self._queue.root.storage_errors():
+                self.settled(shard, self._queue.shards[shard].command(self.commands(shard), self._queue.now))
+        except (QueueServiceError, QueueClientError) as error:
+            self.fail(shard, error)
+            return error
+        return None
+
+    def settled(self, shard: int, results: Sequence[Result]) -> None:
+        """Takes the answers to the commands of a shard, in their order."""
+        done = list(zip(self.waiting.pop(shard, ()), results, strict=True))
+        for (indexes, _), result in done:
+            for index in indexes:
+                self.errors[index] = result.error
+        _count(self._queue, [(command, result.value) for (_, command), result in done if result.error is None])
+
+    def fail(self, shard: int, error: QueueServiceError | QueueClientError) -> None:
+        """Gives up what waits for a shard."""
+        for indexes, _ in self.waiting.pop(shard, ()):
+            for index in indexes:
+                self.errors[index] = error
+
+
 def delete(queue: OpenQueue, receipt_handle: str) -> None:
     """Deletes a received message (RCP-6, RCP-10)."""
     with queue.service("delete") as call:
@@ -43,7 +106,7 @@ def delete(queue: OpenQueue, receipt_handle: str) -> None:
 def delete_batch(queue: OpenQueue, handles: Sequence[str]) -> BatchResult:
     """Deletes several messages, with a result for each (DEL-10)."""
     with queue.service("delete_batch") as call:
-        result = _settle(call, queue, list(handles), [Delete] * len(handles))
+        result = _settle(call, queue, [(handle, None) for handle in handles])
         if queue.attributes.profile != "cmq":
             return result
         failed = CMQ_SOME_FAILED if result.successful else CMQ_ALL_FAILED
@@ -61,15 +124,7 @@ def change_visibility(queue: OpenQueue, receipt_handle: str, visibility_timeout:
 def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
     """Changes when several messages become visible again, with a result for each (BAT-3)."""
     with queue.service("change_visibility_batch") as call:
-        makers: list[_Maker | QueueServiceError] = []
-        for _, visibility_timeout in changes:
-            try:
-                timeout = visibility(queue, visibility_timeout)
-            except QueueServiceError as error:
-                makers.append(error)
-            else:
-                makers.append(_change_to(timeout))
-        return _settle(call, queue, [handle for handle, _ in changes], makers)
+        return _settle(call, queue, changes)
 
 
 def visibility(queue: OpenQueue, given: Duration) -> int:
@@ -88,37 +143,17 @@ def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
     _count(queue, [(command, queue.command(queue.shards[shard], command))])
 
 
-def _settle(
-    call: Call, queue: OpenQueue, texts: list[str], makers: Sequence[_Maker | QueueServiceError]
-) -> BatchResult:
-    """Settles many receipts; entry ids are indexes. A maker that is an error refuses its entry (BAT-4)."""
-    check_batch_ids([str(index) for index in range(len(texts))], queue.attributes)
-    refusals: dict[int, QueueServiceError | QueueClientError | None] = {}
-    by_shard: dict[int, list[tuple[int, Command]]] = {}
-    for index, (text, make) in enumerate(zip(texts, makers, strict=True)):
-        try:
-            if isinstance(make, QueueServiceError):
-                raise make
-            shard, command = _command(queue, text, make)
-        except QueueServiceError as error:
-            refusals[index] = error
-        else:
-            by_shard.setdefault(shard, []).append((index, command))
-    for shard, commands in by_shard.items():
-        try:
-            with queue.root.storage_errors():
-                results = queue.shards[shard].command([command for _, command in commands], queue.now)
-        except (QueueServiceError, QueueClientError) as error:  # other shards have committed
-            if len(by_shard) == 1 and isinstance(error, QueueClientError):
-                raise
-            refusals.update((index, error) for index, _ in commands)
-            continue
-        done = [(command, result) for (_, command), result in zip(commands, results, strict=True)]
-        _count(queue, [(command, result.value) for command, result in done if result.error is None])
-        refusals.update((index, result.error) for (index, _), result in zip(commands, results, strict=True))
+def _settle(call: Call, queue: OpenQueue, wanted: Sequence[tuple[str, Duration | None]]) -> BatchResult:
+    """Settles many receipts; entry ids are indexes (BAT-4)."""
+    check_batch_ids([str(index) for index in range(len(wanted))], queue.attributes)
+    settling = Settling(queue, wanted)
+    shards = list(settling.waiting)
+    for shard in shards:
+        error = settling.commit(shard)
+        if len(shards) == 1 and isinstance(error, QueueClientError):
+            raise error
     batch = BatchResult()
-    for index, text in enumerate(texts):
-        refusal = refusals[index]
+    for index, ((text, _), refusal) in enumerate(zip(wanted, settling.errors, strict=True)):
         if refusal is None:
             batch.successful.append(BatchSuccess(str(index), receipt_handle=text))
         else:
@@ -130,11 +165,19 @@ def _settle(
 def _count(queue: OpenQueue, done: Sequence[tuple[Command, Any]]) -> None:
     """Counts what commands did: a delete by an older handle removes nothing, a timeout of 0 extends nothing."""
     queue.tally(
-        deleted=sum(isinstance(command, Delete) and bool(removed) for command, removed in done),
+        deleted=sum(isinstance(command, Delete) and bool(removed) for command, removed in done)
+        + sum(counts.done for command, counts in done if isinstance(command, LeaseDelete)),
         extended=sum(isinstance(command, ChangeVisibility) and command.timeout > 0 for command, _ in done),
     )
 
 
-def _command(queue: OpenQueue, text: str, make: _Maker) -> tuple[int, Command]:
+def _decoded(queue: OpenQueue, text: str) -> receipt_handles.ReceiptHandle:
     handle = receipt_handles.decode(text, queue.key, queue.row.handle_key)
+    if handle.shard >= len(queue.shards):  # another process has added shards
+        queue.reload()
+    return handle
+
+
+def _command(queue: OpenQueue, text: str, make: _Maker) -> tuple[int, Command]:
+    handle = _decoded(queue, text)
     return handle.shard, make(handle.offset, handle.lease_id, text)

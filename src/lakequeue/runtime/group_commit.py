@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 from lakequeue.errors import QueueClientError
@@ -44,14 +45,14 @@ class GroupCommit(Generic[Request, Answer]):
     def __init__(
         self,
         run: Callable[[Sequence[Request]], Sequence[Answer | BaseException]],
-        wait: Callable[[], None] = lambda: None,
+        turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """``run`` returns an answer per request, in order; if it raises, every request gets that error.
 
-        ``wait`` may take a while before each batch; requests that arrive meanwhile are in it.
+        ``turn`` may take a while to enter before each batch; requests that arrive meanwhile are in it.
         """
         self._run = run
-        self._wait = wait
+        self._turn = turn
         self._mutex = threading.Lock()
         self._leading = threading.Lock()
         self._pending: list[_Item[Request, Answer]] = []
@@ -86,20 +87,20 @@ class GroupCommit(Generic[Request, Answer]):
         return item.answer  # type: ignore[return-value]
 
     def _lead(self, leader: _Item[Request, Answer]) -> None:
-        self._wait()
-        with self._mutex:
-            if leader not in self._pending:  # another leader took it and was interrupted before it answered
-                raise _interrupted()
-            batch, self._pending = self._pending, []
-        # an interrupt is meant for this caller only; for the others the outcome is unknown
-        answers: Sequence[Answer | BaseException] = [_interrupted()] * len(batch)
-        try:
-            answers = self._run([item.request for item in batch])
-        except Exception as error:
-            answers = [error] * len(batch)
-        finally:
-            for item, answer in zip(batch, answers, strict=True):
-                item.settle(answer)
+        with self._turn():
+            with self._mutex:
+                if leader not in self._pending:  # another leader took it and was interrupted before it answered
+                    raise _interrupted()
+                batch, self._pending = self._pending, []
+            # an interrupt is meant for this caller only; for the others the outcome is unknown
+            answers: Sequence[Answer | BaseException] = [_interrupted()] * len(batch)
+            try:
+                answers = self._run([item.request for item in batch])
+            except Exception as error:
+                answers = [error] * len(batch)
+            finally:
+                for item, answer in zip(batch, answers, strict=True):
+                    item.settle(answer)
 
     def _wake_next(self) -> None:
         with self._mutex:

@@ -1,9 +1,10 @@
 """The home shard of a process, so that processes on one queue rarely compete for a commit.
 
 Commits of two processes to the same shard wait for each other; commits to different shards do not. So a process
-starts its sends and receives at its home shard. If it keeps losing races there, it moves to a shard that no other
-process seems to use; with at least as many shards as processes, each soon has its own. If it keeps finding its
-messages elsewhere, it moves there.
+starts its receives at its home shard, and its sends at one of their own. If it keeps losing races there, it moves
+to a shard that no other process seems to use; with at least as many shards as processes, each soon has its own. If
+it keeps finding its messages elsewhere, it moves there. Sends also move on with each segment, so that one producer
+fills all shards.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MISSES = 8
 class HomeShard:
     """Chooses the home shard of a process for one queue. Thread-safe."""
 
-    def __init__(self, shards: int) -> None:
+    def __init__(self, shards: int, first: int | None = None) -> None:
         self._shards = shards
         self._chance = random.Random()
         self._lock = threading.Lock()
@@ -37,7 +38,11 @@ class HomeShard:
         self._strain = 0.0
         self._quiet = self._misses = self._receives = self._elsewhere = 0
         self._seen: dict[int, object] = {}
-        self.current = self._chance.randrange(shards)
+        self.current = self._chance.randrange(shards) if first is None else first
+
+    def grow(self, shards: int) -> None:
+        """Takes note of shards that were added."""
+        self._shards = shards
 
     def order(self) -> list[int]:
         """All shards in turn, starting at the home."""
@@ -68,6 +73,12 @@ class HomeShard:
             self._quiet = 0 if self._strain else self._quiet + 1
             if self._quiet >= _QUIET:
                 self._patience = _LEAST
+
+    def leave(self, shard: int) -> None:
+        """Moves on to the next shard, if this one is the home."""
+        with self._lock:
+            if shard == self.current:
+                self._move((shard + 1) % self._shards)
 
     def settle(self, activity: Callable[[int], object]) -> None:
         """Moves the home if the strain is high enough.

@@ -131,6 +131,11 @@ class OpenQueue:
         self.adopt(row)
         return changed
 
+    def follow(self) -> None:
+        """Adopts newer attributes that a shard is known to have."""
+        if any(shard.attributes_version > self.row.attributes_version for shard in self.shards):
+            self.reload()
+
     def renew(self) -> None:
         """Brings process and log to the same attributes after the log refused older or newer ones."""
         if not self.reload():
@@ -141,6 +146,7 @@ class OpenQueue:
         # in this order: a thread that reads the version, then the attributes, never gets older attributes
         self.attributes = QueueAttributes.from_wire(row.attributes)
         self.row = row
+        self.root.shards(row)  # adds those that are new
 
     def update(self, change: Callable[[QueueRow], QueueRow]) -> None:
         """Changes the catalog's row; ``change`` is applied to the newest row."""
@@ -173,9 +179,11 @@ class OpenQueue:
 
     def delete(self) -> None:
         """Deletes the queue or completes its deletion: shards first, the catalog's row last (QUE-13)."""
-        if self.root.living(self.key) is None:
+        row = self.root.living(self.key)
+        if row is None:
             self.root.forget_shards(self.key)
             return
+        self.adopt(row)
         steps = Steps("the deletion")
         with steps.step():
             self.close_shards()

@@ -7,6 +7,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, RequestThrottled
@@ -37,7 +38,35 @@ CACHED_QUEUES = 1_000
 
 
 class _Shards(list[ShardService]):
-    """The shards of one queue; kept while the queue is open or was used recently."""
+    """The shards of one queue; kept while the queue is open or was used recently. More may be added (QUE-34)."""
+
+    def __init__(self, engine: Engine, root: str, key: str, shards: int) -> None:
+        super().__init__()
+        self._make = partial(ShardService, engine, root, key)
+        self._growing = threading.Lock()
+        self._shared = Shared.of(shards, _weakly(self))
+        self.grow(shards)
+
+    def grow(self, shards: int) -> None:
+        """Adds those up to a number, if they are not there yet."""
+        if shards <= len(self):
+            return
+        with self._growing:
+            self.extend([self._make(shard, self._shared) for shard in range(len(self), shards)])
+            self._shared.home.grow(len(self))
+            self._shared.sends.grow(len(self))
+
+
+def _weakly(shards: _Shards) -> Callable[[int], None]:
+    """``grow`` of shards that their own members call, without keeping the list."""
+    found = weakref.ref(shards)
+
+    def grow(number: int) -> None:
+        there = found()
+        if there is not None:
+            there.grow(number)
+
+    return grow
 
 
 class _Tables:
@@ -55,11 +84,8 @@ class _Tables:
         with self.lock:
             shards = self._shards.get(row.key)
             if shards is None:
-                shared = Shared.of(row.shards)
-                shards = _Shards(
-                    ShardService(self.engine, self.path, row.key, shard, shared) for shard in range(row.shards)
-                )
-                self._shards[row.key] = shards
+                shards = self._shards[row.key] = _Shards(self.engine, self.path, row.key, row.shards)
+            shards.grow(row.shards)
             self._recent[row.key] = shards
             self._recent.move_to_end(row.key)
             if len(self._recent) > CACHED_QUEUES:
@@ -242,7 +268,7 @@ class Root:
 
 
 def _tables(store: Store, spark: SparkSession | None) -> _Tables:
-    """The tables of a root, through Spark if there is a session, else through delta-rs."""
+    """The tables of a root, through Spark if there is a session."""
     # other options, other handles: they may have other rights
     key = (store.root, frozenset(store.options.items()), store.syncs, 0 if spark is None else id(spark))
     with _opened_lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 import attrs
@@ -20,7 +20,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.retry import Races
-from lakequeue.storage.engines.turns import Turns
+from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
@@ -62,10 +62,16 @@ class Shared:
 
     waiters: Waiters
     home: HomeShard
+    """Where receives begin."""
+    sends: HomeShard
+    """Where sends begin; at first the same shard."""
+    grow: Callable[[int], None] = lambda shards: None
+    """Called with the number of shards that a ledger knows of."""
 
     @classmethod
-    def of(cls, shards: int) -> Shared:
-        return cls(Waiters(), HomeShard(shards))
+    def of(cls, shards: int, grow: Callable[[int], None] = lambda shards: None) -> Shared:
+        home = HomeShard(shards)
+        return cls(Waiters(), home, HomeShard(shards, home.current), grow)
 
 
 class ShardLedger:
@@ -77,8 +83,8 @@ class ShardLedger:
         self._engine = engine
         self._messages = layout.messages_path(root, key, shard)
         self._receipts = layout.receipts_path(root, key, shard)
-        self._settling = GroupCommit(self._run_commands, self._give_turn)
-        self._settle_turns = Turns()
+        self._settling = GroupCommit(self._run_commands, self._settle_in_turn)
+        self._settle_turns = turns_at(self._receipts, engine.commits_alone)
         self._ledger_lock = threading.RLock()
         self._ledger: Ledger | None = None
         self._reader: LogReader | None = None
@@ -141,17 +147,19 @@ class ShardLedger:
                 raise QueueDoesNotExist()
             return query(machine)
 
-    def _give_turn(self) -> None:
+    @contextmanager
+    def _settle_in_turn(self) -> Iterator[None]:
         ledger = self._ledger  # read once: another thread may let go of it
-        if ledger is None or not self._settle_turns.give(ledger.table):
-            return
-        with self._at_ledger():
-            self._fresh_machine()
+        with self._settle_turns.taken(None if ledger is None else ledger.table) as stale:
+            if stale:
+                with self._at_ledger():
+                    self._fresh_machine()
+            yield
 
     def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
         commands = [command for group in groups for command in group.commands]
-        with self._at_ledger(), ExitStack() as alone:
-            results = self._decide_in_turn(commands, lambda: max(group.now() for group in groups), alone)
+        with self._at_ledger():
+            results = self._decide(commands, lambda: max(group.now() for group in groups))
         if results is None:
             error = RequestThrottled("too many lost races; nothing was changed")
             return [error for _ in groups]
@@ -163,7 +171,7 @@ class ShardLedger:
             results = results[len(group.commands) :]
         return answers
 
-    def _decide_in_turn(self, commands: Sequence[Command], now: Now, alone: ExitStack) -> list[Result] | None:
+    def _decide(self, commands: Sequence[Command], now: Now) -> list[Result] | None:
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         # these apply to every message sent before the call
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
@@ -210,16 +218,15 @@ class ShardLedger:
             with self._settle_turns.commit():
                 done = ledger.commit(decision, machine, rewrite)
             if done:
+                self._settle_turns.end()
                 calls.committed(self.shard, races.lost)
                 machine.committed()
                 if wanted:
-                    self.shared.home.committed(self.shard, races.lost)
+                    self.shared.home.committed(self.shard, races.lost + self._settle_turns.moved)
                 return decision.results
-            self._machine, newest = None, True  # a lost race loads it
             races.lose()
-            self._settle_turns.lose(ledger.table, races.lost)
-            if races.lost == shard_races.PATIENCE:
-                shard_races.keep_others_out(alone, ledger.table.path)
+            # a lost race loads it
+            self._machine, newest = None, not self._settle_turns.lose(ledger.table, races.lost)
         calls.gave_up(races.lost)
         return None
 
@@ -245,6 +252,9 @@ class ShardLedger:
             except OSError:  # its files were rewritten and removed since they were listed
                 if attempt == LOADS:
                     raise
+        machine = self._machine
+        assert machine is not None
+        self.shared.grow(int(machine.head.attributes.get("Shards", 1)))
 
     def _newest_log(self) -> ShardLog:
         """The newest log, read within the call."""

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 
 from lakequeue.errors import QueueServiceError
 from lakequeue.storage.engines.commit import StaleAttributes
-from lakequeue.storage.engines.locks import LockHeld, committing
 
-PATIENCE = 1
-"""Lost races after which a batch keeps other committers out: a Spark commit takes a second to decide and would
-never win against a busy point engine."""
-ALONE_PATIENCE = 2.0
-"""Seconds to wait until others are kept out: a process may be stopped in a commit, and must not stop the rest."""
 ATTEMPTS = 60
 """Lost races of one batch before its callers get RequestThrottled (ERR-9)."""
 
@@ -28,9 +22,3 @@ def dropping(drop: Callable[[], None]) -> Iterator[None]:
     except BaseException:
         drop()
         raise
-
-
-def keep_others_out(stack: ExitStack, table_path: str) -> None:
-    """Keeps other committers out until the stack ends, unless a stopped process holds the lock."""
-    with suppress(LockHeld):
-        stack.enter_context(committing(table_path, exclusive=True, patience=ALONE_PATIENCE))

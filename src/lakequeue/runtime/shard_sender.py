@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import attrs
@@ -20,7 +20,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.engines.retry import Races
-from lakequeue.storage.engines.turns import Turns
+from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import check_head
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import WINDOW, DedupWindow, Key, dedup_key
@@ -55,8 +55,8 @@ class ShardSender(ShardReader):
 
     def __init__(self, engine: Engine, root: str, key: str, shard: int, shared: Shared) -> None:
         super().__init__(engine, root, key, shard, shared)
-        self._sending = GroupCommit(self._run_sends, self._give_turn_to_send)
-        self._send_turns = Turns()
+        self._sending = GroupCommit(self._run_sends, self._send_in_turn)
+        self._send_turns = turns_at(self._messages, engine.commits_alone)
         self._send_lock = threading.RLock()
         self._appender: Appender | None = None
 
@@ -105,25 +105,26 @@ class ShardSender(ShardReader):
             appender.refresh()
             return appender.closed
 
-    def _give_turn_to_send(self) -> None:
+    @contextmanager
+    def _send_in_turn(self) -> Iterator[None]:
         appender = self._appender  # read once: another thread may let go of it
-        if appender is None or not self._send_turns.give(appender.table):
-            return
-        with self._at_log():
-            appender.refresh()
+        with self._send_turns.taken(None if appender is None else appender.table) as stale:
+            if stale and appender is not None:
+                with self._at_log():
+                    appender.refresh()
+            yield
 
     def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
-        with self._at_log(), ExitStack() as alone:
-            answers, appended = self._append_in_turn(sends, alone)
+        with self._at_log():
+            answers, appended = self._append(sends)
             if appended is not None:
                 self.wake()
                 if appended.closed_segment:
+                    self.shared.sends.leave(self.shard)
                     self._merge_segments(sends[0].now(), sends[0].attributes.fifo)
             return answers
 
-    def _append_in_turn(
-        self, sends: Sequence[_Send], alone: ExitStack
-    ) -> tuple[list[Sent | BaseException], Appended | None]:
+    def _append(self, sends: Sequence[_Send]) -> tuple[list[Sent | BaseException], Appended | None]:
         appender = self._open_appender()
         fresh, races = False, Races(shard_races.ATTEMPTS)
         for _ in races:
@@ -155,16 +156,15 @@ class ShardSender(ShardReader):
             with self._send_turns.commit():
                 done = appender.append(places.new, now, version)
             if done is not None:
+                self._send_turns.end()
                 calls.committed(self.shard, races.lost)
                 if not sends[0].attributes.fifo:  # on FIFO queues the group determines the shard
-                    self.shared.home.committed(self.shard, races.lost)
+                    self.shared.sends.committed(self.shard, races.lost + self._send_turns.moved)
                 self._bodies.remember(done.first, done.rows)
                 self.announce_append(appender.table)
                 return answers, done
             races.lose()
-            self._send_turns.lose(appender.table, races.lost)
-            if races.lost == shard_races.PATIENCE:
-                shard_races.keep_others_out(alone, appender.table.path)
+            if self._send_turns.lose(appender.table, races.lost):
                 appender.refresh()
         calls.gave_up(races.lost)
         return [RequestThrottled("too many lost races; nothing was sent") for _ in sends], None

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_sender import ShardSender
-from lakequeue.storage.messages.body_cache import BodyCache
 
 
-def settle(shards: Sequence[ShardService]) -> Sequence[int]:
-    """The order in which this process uses the shards of a queue; first moves the home shard if needed."""
-    home = shards[0].shared.home
+def settle(shards: Sequence[ShardService], home: HomeShard) -> Sequence[int]:
+    """The order in which this process uses the shards of a queue; first moves its home shard if needed."""
     with suppress(Exception):  # only for speed; a call that needs the other shards reports the failure
         home.settle(lambda shard: shards[shard].activity())
     return home.order()
@@ -32,4 +31,4 @@ class ShardService(ShardSender, ShardReader, ShardLedger):
             self._drop_appender()
         with self._ledger_lock:
             self._drop_ledger()
-        self._bodies = BodyCache()
+        self._bodies.clear()

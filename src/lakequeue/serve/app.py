@@ -17,8 +17,9 @@ from starlette.types import Receive, Scope, Send
 
 from lakequeue.client import LakeQueue
 from lakequeue.model.redrive_policies import ACCOUNT
-from lakequeue.serve.auth import BASIC_CHALLENGE, Authenticator, NoAuthentication, authenticate_basic
+from lakequeue.serve.auth import BASIC_CHALLENGE, Authenticator, BasicAuthentication, NoAuthentication
 from lakequeue.serve.console.routes import Console
+from lakequeue.serve.errors import RequestError
 from lakequeue.serve.health import Health
 from lakequeue.serve.instrumentation import Instrumentation
 from lakequeue.serve.limits import MAX_BODY_BYTES, Bodies
@@ -26,7 +27,7 @@ from lakequeue.serve.logs import AccessLog
 from lakequeue.serve.metrics import Metrics
 from lakequeue.serve.middleware import RequestChecks
 from lakequeue.serve.queue_metrics import QUEUES
-from lakequeue.serve.sqs.actions import Actions
+from lakequeue.serve.sqs.actions import MAX_SHARDS, Actions
 from lakequeue.serve.sqs.endpoint import Endpoint
 
 THREADS = 256
@@ -48,10 +49,13 @@ class Application:
             given allows all.
         account: 12 digits, in the URLs and ARNs of queues; without `access`, also the sender of messages.
         metrics_queues: number of queues with metrics of their own.
+        max_shards: maximum number of shards of queues that clients create.
+        public_url: scheme and host of the URLs of queues; None: those of each request.
 
     Attributes:
         asgi: what the HTTP server runs.
         endpoint: answers SQS clients.
+        has_keys: whether requests are authenticated.
     """
 
     def __init__(
@@ -62,19 +66,23 @@ class Application:
         allowed_hosts: Collection[str] = (),
         account: str = ACCOUNT,
         metrics_queues: int = QUEUES,
+        max_shards: int = MAX_SHARDS,
+        public_url: str | None = None,
     ) -> None:
+        self.has_keys = access is not None
         authenticator = access or NoAuthentication()
         bodies = Bodies(max_body_bytes)
-        self.actions = Actions(lake, account, account if access is None else None)
-        self.endpoint = Endpoint(self.actions, authenticator, bodies)
-        self.console = Console(self.actions, authenticator, bodies)
+        self.actions = Actions(lake, account, account if access is None else None, max_shards)
+        self.endpoint = Endpoint(self.actions, authenticator, bodies, public_url)
+        basic = BasicAuthentication(authenticator)
+        self.console = Console(self.actions, basic, bodies)
         any_host = access is not None and not allowed_hosts  # the host name is part of the signature
         metrics = Metrics(lake, lambda: self.endpoint.waiting, metrics_queues)
         health = Health(lake, lambda: self.endpoint.stopping)
         self.asgi = Starlette(
             routes=[
                 Route("/health", health.answer),
-                Route("/metrics", _requires_list_queues(authenticator, metrics.answer)),
+                Route("/metrics", _requires_list_queues(basic, metrics.answer)),
                 *self.console.routes,
                 _AnyPath(self.endpoint),
             ],
@@ -113,13 +121,15 @@ class Application:
             await asyncio.sleep(ADOPT_INTERVAL)
 
 
-def _requires_list_queues(authenticator: Authenticator, answer: _Handler) -> _Handler:
+def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Handler:
     """Protects an answer that contains names of queues: the key must allow ListQueues."""
 
     async def checked(http: Request) -> Response:
-        caller = authenticate_basic(authenticator, http.headers.get("authorization", ""))
-        if caller is None:
-            return PlainTextResponse("An access key id and its secret are needed.", 401, BASIC_CHALLENGE)
+        try:
+            address = http.client.host if http.client else ""
+            caller = basic.caller(address, http.headers.get("authorization", ""))
+        except RequestError as error:
+            return PlainTextResponse(error.message, error.status, BASIC_CHALLENGE if error.status == 401 else None)
         if not caller.may("ListQueues", None):
             return PlainTextResponse("The key does not allow ListQueues.", 403)
         return await answer(http)

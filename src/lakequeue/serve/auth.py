@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Protocol
@@ -13,6 +14,11 @@ import attrs
 
 from lakequeue.serve.errors import RequestError
 
+GUESS_SECONDS = 60.0
+MAX_GUESSES = 10
+"""Wrong secrets that an address may give in `GUESS_SECONDS`."""
+MAX_GUESSERS = 10_000
+"""Addresses whose wrong secrets are remembered."""
 BASIC_CHALLENGE = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"'}
 """Header of an answer 401."""
 
@@ -57,6 +63,10 @@ class PendingAuthentication(Protocol):
         """Name of the access key that the head names; None if requests need no signature."""
         ...
 
+    def covers(self, header: str) -> bool:
+        """Whether the request vouches for a header, given in lower case."""
+        ...
+
     def verify(self, body: bytes) -> Caller:
         """The caller, once the signature matches the body.
 
@@ -98,6 +108,9 @@ class AnonymousCaller:
     def may_on_any_queue(self, action: str) -> bool:
         return True
 
+    def covers(self, header: str) -> bool:
+        return True
+
     def verify(self, body: bytes) -> Caller:
         return self
 
@@ -118,11 +131,38 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
     return RequestError("AccessDeniedException", f"{caller.name} may not do {action} on {where}.", 403)
 
 
-def authenticate_basic(authenticator: Authenticator, authorization: str) -> Caller | None:
-    """The caller that an HTTP Basic ``Authorization`` header names by key id and secret, or None."""
-    key_id = secret = ""
-    scheme, _, credentials = authorization.partition(" ")
-    if scheme.lower() == "basic":
-        with suppress(ValueError, binascii.Error):
-            key_id, _, secret = base64.b64decode(credentials.strip()).decode().partition(":")
-    return authenticator.check_password(key_id, secret)
+class BasicAuthentication:
+    """Authenticates by HTTP Basic with a key id and its secret; an address that guesses must wait.
+
+    Args:
+        now: source of time, in seconds.
+    """
+
+    def __init__(self, authenticator: Authenticator, now: Callable[[], float] = time.monotonic) -> None:
+        self._authenticator = authenticator
+        self._now = now
+        self._failures: dict[str, list[float]] = {}  # by address, the latest last
+
+    def caller(self, address: str, authorization: str) -> Caller:
+        """The caller that a header ``Authorization`` names.
+
+        Raises:
+            RequestError: there is none (401), or the address has given too many wrong secrets (429).
+        """
+        key_id = secret = ""
+        scheme, _, credentials = authorization.partition(" ")
+        if scheme.lower() == "basic":
+            with suppress(ValueError, binascii.Error):
+                key_id, _, secret = base64.b64decode(credentials.strip()).decode().partition(":")
+        recent = [at for at in self._failures.get(address, ()) if at > self._now() - GUESS_SECONDS]
+        if key_id and len(recent) >= MAX_GUESSES:
+            raise RequestError("TooManyRequests", "Too many wrong secrets; wait a minute.", 429)
+        caller = self._authenticator.check_password(key_id, secret)
+        if caller is not None:
+            return caller
+        if key_id:
+            self._failures.pop(address, None)
+            self._failures[address] = [*recent, self._now()]
+            if len(self._failures) > MAX_GUESSERS:
+                del self._failures[next(iter(self._failures))]
+        raise RequestError("AccessDeniedException", "An access key id and its secret are needed.", 401)

@@ -14,6 +14,8 @@ _RENAMED = {
     "MissingParameter": "MissingRequiredParameterException",
 }
 """Codes that have another name in the JSON protocol and are missing from the service model (ERR-6)."""
+_LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
+"""Codes of the framework that have another name in the Query protocol; clients look for that one."""
 MAX_MESSAGE_LENGTH = 1_000
 
 
@@ -60,9 +62,8 @@ class ErrorResponse:
         """The response for an exception; reveals nothing about the inside of the server."""
         match error:
             case RequestError():
-                return cls(
-                    _FRAMEWORK + error.code, error.code, error.message, error.status, error.sender, _new_id()
-                )
+                code = _LEGACY_CODES.get(error.code, error.code)
+                return cls(_FRAMEWORK + error.code, code, error.message, error.status, error.sender, _new_id())
             case QueueServiceError():
                 renamed = _RENAMED.get(error.code)
                 return cls(
@@ -82,7 +83,7 @@ class ErrorResponse:
 
 def error_code(error: Exception) -> str:
     """The name of an error in logs and metrics; whatever the protocol, the same error has the same name."""
-    return error.code if isinstance(error, QueueServiceError) else ErrorResponse.of(error).code
+    return error.code if isinstance(error, (QueueServiceError, RequestError)) else ErrorResponse.of(error).code
 
 
 def _new_id() -> str:

@@ -18,13 +18,14 @@ class ApiCall:
 
     Attributes:
         action: of SQS; of the console, the one that the caller must be allowed.
+        caller: name of the authenticated client; None: not authenticated.
         by_console: whether the console was asked, not the endpoint for SQS clients.
         code: ``OK``, or the name of the error, which is the same in every protocol.
     """
 
     action: str = "-"
     queue: str = "-"
-    caller: str = "-"
+    caller: str | None = None
     code: str = "OK"
     request_id: str = ""
     by_console: bool = False

@@ -7,8 +7,8 @@
       "AKIDADMIN": {"secret": "..."}
     }
 
-A key without rules may do everything. Patterns of queues are those of `fnmatch` and are case-sensitive. An action
-on no single queue, such as ListQueues, needs the pattern ``*``, because a list shows all queues of the root.
+A key without rules may do everything. Patterns of queues are case-sensitive, with ``*`` and ``?`` as in `fnmatch`.
+An action on no single queue, such as ListQueues, needs the pattern ``*``, because a list shows all queues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ ANY = "*"
 ACTIONS = frozenset({*operations(), "Rewind"})
 """Actions that rules can allow: those of SQS, and Rewind, which only the console has."""
 _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
-_SECRET = re.compile("[!-~]{1,256}")
+_SECRET = re.compile("[!-~]{16,256}")
+_PATTERN = re.compile("[A-Za-z0-9_.*?-]+")
 _UNKNOWN_KEY_SECRET = "nobody's secret, as long as those of SDKs"
 """Compared for unknown key ids, so that they take the same time."""
 
@@ -87,6 +88,9 @@ class _PendingSignature:
     def key(self) -> str:
         return self._key.name
 
+    def covers(self, header: str) -> bool:
+        return self._signature.covers(header)
+
     def verify(self, body: bytes) -> Caller:
         if not self._signature.matches(self._key.secret, body):
             raise mismatch()
@@ -100,16 +104,18 @@ class Keys:
         self._keys = keys
 
     @classmethod
-    def read(cls, path: Path) -> Keys:
-        """Reads a key file.
+    def read(cls, path: Path, group_reads: bool = False) -> Keys:
+        """Reads a key file, which its group may read as well if `group_reads`.
 
         Raises:
-            InvalidOptions: other users can read the file, or its content is invalid; names every problem.
+            InvalidOptions: other users can read or write the file, or its content is invalid; names every problem.
             OSError: the file cannot be read.
         """
         with path.open("rb") as file:
-            others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
-            if others and os.name == "posix":
+            found = os.fstat(file.fileno())
+            if found.st_uid not in (os.geteuid(), 0):
+                raise InvalidOptions([f"{path}: it belongs to another user, who may change it"])
+            if found.st_mode & (stat.S_IRWXO | stat.S_IRWXG) & ~(stat.S_IRGRP if group_reads else 0):
                 raise InvalidOptions([f"{path}: others may read or write it; only its owner should (chmod 600)"])
             content = file.read()
         return cls({key.name: key for key in _KeyFileParser(str(path)).keys(content)})
@@ -163,7 +169,7 @@ class _KeyFileParser:
         members = self._members(given, where, {"secret", "rules"})
         secret = members.get("secret")
         if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
-            self._problem(where, "secret must be 1 to 256 visible characters of ASCII")
+            self._problem(where, "secret must be 16 to 256 visible characters of ASCII")
         if "rules" not in members:
             return Key(id, str(secret))
         return Key(id, str(secret), tuple(self._rules(members["rules"], where)))
@@ -174,6 +180,9 @@ class _KeyFileParser:
             members = self._members(rule, here, {"queues", "actions"})
             queues = self._texts(members.get("queues"), f"{here}, queues")
             actions = self._texts(members.get("actions"), f"{here}, actions")
+            for pattern in queues:
+                if not _PATTERN.fullmatch(pattern):
+                    self._problem(here, f"{pattern!a} can match no name of a queue")
             for action in actions:
                 if action != ANY and action not in ACTIONS:
                     self._problem(here, f"{action!a} is no action of SQS")

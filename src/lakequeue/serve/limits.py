@@ -29,22 +29,25 @@ UNCOUNTED_BYTES = 64 * 2**10
 """Bytes of each body that do not count, so that small requests pass beside any number of large ones."""
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Body:
     """The body of a current request.
 
     Attributes:
         key: key that the request names, until its signature is verified.
         counted: bytes that count towards the limits.
+        dropped: whether it makes room for another one.
     """
 
     key: str | None
     content: bytes = b""
     counted: int = 0
+    dropped: bool = False
+    scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
 
 
 class Bodies:
-    """Reads bodies, and counts them until their requests end.
+    """Reads bodies, and counts them until their requests end; the oldest unverified ones make room for others.
 
     Args:
         max_bytes: maximum size of one body.
@@ -53,6 +56,7 @@ class Bodies:
     def __init__(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
         self._counted: Counter[str | None] = Counter()
+        self._unverified: dict[Body, None] = {}  # those that are being read, the oldest first
 
     @asynccontextmanager
     async def read(
@@ -89,24 +93,43 @@ class Bodies:
             raise too_large
         parts, size = [], 0
         try:
-            with anyio.fail_after(BODY_TIMEOUT):
+            if body.key is not None:
+                self._unverified[body] = None
+            body.scope.deadline = anyio.current_time() + BODY_TIMEOUT
+            with body.scope:
                 async for part in http.stream():
                     size += len(part)
                     if size > max_bytes:
                         raise too_large
                     self._count(body, max(0, size - UNCOUNTED_BYTES) - body.counted)
                     parts.append(part)
-        except TimeoutError:
-            raise RequestError("RequestTimeout", "The body of the request did not arrive in time.", 408) from None
+        finally:
+            self._unverified.pop(body, None)
+        if body.dropped:
+            raise _too_many()
+        if body.scope.cancelled_caught:
+            raise RequestError("RequestTimeout", "The body of the request did not arrive in time.", 408)
         return b"".join(parts)
 
     def _count(self, body: Body, size: int) -> None:
         body.counted += size
         self._counted[body.key] += size
-        total = sum(self._counted.values())
-        unverified = total - self._counted[None]
-        if total > MAX_TOTAL_BODY_BYTES or (
-            body.key is not None
-            and (unverified > MAX_UNVERIFIED_BYTES or self._counted[body.key] > MAX_UNVERIFIED_KEY_BYTES)
+        while body.key is not None and self._counted[body.key] > MAX_UNVERIFIED_KEY_BYTES:
+            self._drop(body.key)
+        while (total := sum(self._counted.values())) > MAX_TOTAL_BODY_BYTES or (
+            total - self._counted[None] > MAX_UNVERIFIED_BYTES
         ):
-            raise RequestError("ServiceUnavailable", "Too many large requests at a time; repeat it.", 503, False)
+            self._drop()
+
+    def _drop(self, key: str | None = None) -> None:
+        """Ends the oldest request whose body is being read and not verified, of a key or of all."""
+        oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
+        if oldest is None:
+            raise _too_many()
+        self._counted[oldest.key] -= oldest.counted
+        oldest.counted, oldest.dropped = 0, True
+        oldest.scope.cancel()
+
+
+def _too_many() -> RequestError:
+    return RequestError("ServiceUnavailable", "Too many large requests at a time; repeat it.", 503, False)

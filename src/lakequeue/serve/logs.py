@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from http import HTTPStatus
 from typing import Any
 
 from lakequeue.model.clock import Clock
@@ -31,13 +32,13 @@ class AccessLog:
 
 
 def _line(record: RequestRecord) -> dict[str, Any]:
-    call = record.call or ApiCall()
+    call = record.call or ApiCall(code=_code(record.status))
     return {
         "at": record.at.isoformat(timespec="milliseconds"),
         "request_id": call.request_id or None,
         "client": record.client,
         "request": _cut(f"{record.method} {record.path}"),
-        "caller": _cut(call.caller),
+        "caller": _cut(call.caller or "-"),
         "action": call.action,
         "queue": _cut(call.queue),
         "status": record.status,
@@ -46,6 +47,11 @@ def _line(record: RequestRecord) -> dict[str, Any]:
         "bytes_in": record.bytes_in,
         "bytes_out": record.bytes_out,
     }
+
+
+def _code(status: int | None) -> str:
+    """The code of a request that names no action, such as of ``/health``: as in the table of HTTP."""
+    return "OK" if status is None or status < 400 else HTTPStatus(status).phrase.replace(" ", "")
 
 
 def _cut(text: str) -> str:

@@ -1,12 +1,14 @@
 """Middleware for every path: host, origin and size checks.
 
-They protect against web pages that are open in a browser on the same machine: a request that another site caused
-is refused. Without a key file, a host name that is not one of this machine is refused, too, because a page can
-point a name of its own here (DNS rebinding). An unexpected error sends no stack trace to the client.
+They protect against web pages that are open in a browser on the same machine: a request that another site caused,
+or may have caused, is refused. Without a key file, a host name that is not one of this machine is refused, too,
+because a page can point a name of its own here (DNS rebinding). An unexpected error sends no stack trace to the
+client.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Collection
@@ -16,14 +18,20 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lakequeue.serve.errors import ErrorResponse, RequestError
+from lakequeue.serve.connection import UNREAD
+from lakequeue.serve.errors import ErrorResponse, RequestError, error_code
+from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.sqs.endpoint import error_response
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of a request head."""
+PART_BYTES = 64 * 1024
+"""Bytes of an answer that are given to the connection at a time."""
 
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
+"""What a browser may open from its address bar: none of it is an action; ``?`` stands for any query."""
 _log = logging.getLogger("lakequeue.serve")
 
 
@@ -48,13 +56,16 @@ class RequestChecks:
         try:
             _check_head(scope, headers)
             self._check_host(headers)
-            _check_origin(headers)
+            _check_origin(scope, headers)
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
             if not isinstance(error, RequestError):
                 _log.error("a request failed", exc_info=True)
+            response = ErrorResponse.of(error)
+            call = scope["state"].setdefault("call", ApiCall())
+            call.code, call.request_id = error_code(error), response.request_id
             if not exchange.answered:  # else the server closes the connection, as the answer is incomplete
-                answer = error_response(ErrorResponse.of(error), headers)
+                answer = error_response(response, headers)
                 await answer(scope, exchange.receive, exchange.send)
 
     def _check_host(self, headers: Headers) -> None:
@@ -79,6 +90,7 @@ class _TrackedExchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         self._receive, self._send = receive, send
+        self._state = scope.setdefault("state", {})
         self._unread = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         self.answered = False
 
@@ -93,6 +105,16 @@ class _TrackedExchange:
             self.answered = True
             if self._unread:  # else the server must read the rest, however long it is
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        body = message.get("body", b"")
+        last = max(0, len(body) - 1) // PART_BYTES * PART_BYTES
+        for start in range(0, last, PART_BYTES):  # in parts, so that the server waits for the client in between
+            self._state[UNREAD] = len(body) - start
+            part = {"type": "http.response.body", "body": body[start : start + PART_BYTES], "more_body": True}
+            await self._send(part)
+            await asyncio.sleep(0)  # uvloop tells at the end of a round whether the client keeps up
+        if last:
+            message["body"] = body[last:]
+        self._state[UNREAD] = 0
         await self._send(message)
 
 
@@ -110,9 +132,15 @@ def _check_head(scope: Scope, headers: Headers) -> None:
         )
 
 
-def _check_origin(headers: Headers) -> None:
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-    foreign = site not in ("same-origin", "none")  # another site, or another origin of the same site
+def _check_origin(scope: Scope, headers: Headers) -> None:
+    if "sec-purpose" in headers or "purpose" in headers:
+        raise RequestError("AccessDeniedException", "Requests that a browser makes in advance are refused.", 403)
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+    if site == "none":  # no page caused it, but a link in a mail or chat may have
+        query = "?" if scope["query_string"] else ""
+        foreign = scope["method"] != "GET" or not _PAGE.fullmatch(scope["path"] + query)
+    else:
+        foreign = site != "same-origin"  # another site, or another origin of the same site
     if foreign or (origin is not None and _authority(origin) != headers.get("host", "").lower()):
         raise RequestError("AccessDeniedException", "Requests from other web sites are refused.", 403)
 

@@ -1,4 +1,4 @@
-"""The HTTP server: socket, TLS, limits on connections, graceful shutdown."""
+"""The HTTP server: socket, TLS, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import signal
 import socket
 import ssl
-from ipaddress import ip_address
+import stat
+from collections.abc import Sequence
+from functools import partial
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import FrameType
 
@@ -16,9 +19,12 @@ import uvicorn
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
+from lakequeue.serve.listener import Listener, descriptors_for
 from lakequeue.serve.middleware import MAX_HEAD_BYTES
 
 MAX_CONNECTIONS = 1_000
+ADDRESS_SHARE = 4
+"""Where there are keys, one in this many connections may be of one address without a verified request."""
 SHUTDOWN_SECONDS = 30
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection stays open: longer than in SDKs, so that the client closes it first."""
@@ -36,22 +42,26 @@ class Certificate:
     cert: Path
     key: Path
 
-    def check(self) -> None:
-        """Checks that the files can be used.
+    def context(self) -> ssl.SSLContext:
+        """What TLS needs: this certificate, and the versions and ciphers that Python takes for safe.
 
         Raises:
-            InvalidOptions: they are no certificate and key, or do not belong together.
+            InvalidOptions: they are no certificate and its key, or every user may read the key.
             OSError: a file cannot be read.
         """
         for path in (self.cert, self.key):
             path.open("rb").close()
+        if self.key.stat().st_mode & stat.S_IRWXO:
+            raise InvalidOptions([f"{self.key}: every user may read or write it (chmod 600)"])
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.cert, self.key, password="")
+            context.load_cert_chain(self.cert, self.key, password="")
         except ssl.SSLError as error:
             reason = (error.reason or "NOT_PEM").replace("_", " ").lower()
             raise InvalidOptions(
                 [f"{self.cert} and {self.key} are no certificate and its private key without a password: {reason}"]
             ) from None
+        return context
 
 
 class Server(uvicorn.Server):
@@ -59,7 +69,8 @@ class Server(uvicorn.Server):
 
     Args:
         certificate: None: HTTP without TLS.
-        connections: maximum number of open connections; a further one is closed at once.
+        connections: maximum number of open connections, if the limits of the system allow them.
+        proxies: addresses and networks whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed.
     """
 
     def __init__(
@@ -69,9 +80,13 @@ class Server(uvicorn.Server):
         port: int,
         certificate: Certificate | None = None,
         connections: int = MAX_CONNECTIONS,
+        proxies: Sequence[str] = (),
     ) -> None:
         self._application = application
-        self._sockets: list[socket.socket] | None = None
+        self._tls = certificate.context() if certificate else None
+        self._connections = connections
+        self._proxies = Networks(proxies)
+        self._socket: socket.socket | None = None
         super().__init__(
             uvicorn.Config(
                 application.asgi,
@@ -80,17 +95,15 @@ class Server(uvicorn.Server):
                 http=Connection,
                 ws="none",
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-                limit_concurrency=connections + 1,  # uvicorn refuses at this number, not above it
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-                ssl_certfile=certificate.cert if certificate else None,
-                ssl_keyfile=certificate.key if certificate else None,
                 lifespan="on",
                 access_log=False,  # the application writes its own
                 log_config=None,
                 log_level="warning",
                 server_header=False,
-                proxy_headers=False,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=[*proxies],
             )
         )
 
@@ -100,13 +113,20 @@ class Server(uvicorn.Server):
         Raises:
             OSError: the port is in use, or the address is not one of this machine.
         """
-        config = self.config
-        self._sockets = [listen(config.host, config.port)]
-        address, port = self._sockets[0].getsockname()[:2]
-        return f"{'https' if config.is_ssl else 'http'}://{f'[{address}]' if ':' in address else address}:{port}"
+        self._socket = listen(self.config.host, self.config.port)
+        address, port = self._socket.getsockname()[:2]
+        return f"{'https' if self._tls else 'http'}://{f'[{address}]' if ':' in address else address}:{port}"
 
-    def run(self, sockets: list[socket.socket] | None = None) -> None:
-        super().run(sockets or self._sockets)
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])  # it listens itself to none
+        if self._socket is None:
+            self.bind()
+        assert self._socket is not None
+        connect = partial(Connection, self.config, self.server_state, self.lifespan.state)
+        limit = descriptors_for(self._connections)
+        # without keys, the first request on a connection verifies it
+        strangers = max(1, limit // ADDRESS_SHARE) if self._application.has_keys else limit
+        self._listener = Listener(self._socket, connect, limit, strangers, self._tls, self._proxies)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -116,9 +136,27 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._listener.stop()
         self._application.stop()
         await super().shutdown(sockets)
         self._captured_signals.clear()  # else uvicorn raises the signals again
+
+
+class Networks:
+    """A set of addresses.
+
+    Raises:
+        InvalidOptions: a text is no address or network.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        try:
+            self._networks = [ip_network(text) for text in texts]
+        except ValueError as error:
+            raise InvalidOptions([f"a trusted proxy is an address or a network: {error}"]) from None
+
+    def __contains__(self, address: object) -> bool:
+        return any(ip_address(str(address)) in network for network in self._networks)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -88,6 +88,10 @@ class Signature:
         _check_window(timestamp, made, now, lifetime)
         return cls(key_id, timestamp, region, request, headers, parts["Signature"])
 
+    def covers(self, header: str) -> bool:
+        """Whether a header was signed."""
+        return header in self._headers
+
     def matches(self, secret: str, body: bytes) -> bool:
         """Whether this secret signed this body; compares in constant time.
 

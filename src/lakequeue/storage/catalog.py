@@ -110,7 +110,7 @@ class Catalog:
     def sweep(self) -> Freed:
         """Removes unneeded files and log entries of ``queues``, and tables that it does not name."""
         table, kept = self._engine.open(layout.queues_path(self.root)), layout.QUEUES_RETENTION
-        return self._remove_orphans() + cleaning.vacuum(table, kept) + cleaning.trim(table, kept)
+        return self._remove_orphans() + cleaning.trim(table, kept) + cleaning.vacuum(table, kept)
 
     @contextmanager
     def creating(self) -> Iterator[Callable[[], bool]]:

@@ -8,43 +8,130 @@ two processes at once, or in part, without harm.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Collection
 from contextlib import ExitStack
+from operator import attrgetter
+from pathlib import Path
 
 from lakequeue.storage import layout
+from lakequeue.storage.delta_log import Snapshot
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.engines.log_trimming import trim_log, wants_checkpoint
-from lakequeue.storage.folder import Folder, Freed
+from lakequeue.storage.engines.log_trimming import readable_from, trim_log, wants_checkpoint
+from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.roots import local_path
 
 PATIENCE = 5.0
 """Seconds that the compactor waits for the exclusive lock of a table."""
 _BATCH = 500
 """Files removed under one lock."""
+_NEEDED = "_needed"
+"""Directory of lists of the files that a table needed at the time of a pass."""
+_LISTS = 8
+"""About as many are kept."""
+_PINS = "_pinned"
+"""File whose age is that of the last call of ``pin_files``."""
+_WAITING = "bulk/"
+"""Directory of files that wait for their commit; see `staged_files`."""
+
+
+def pin_files(messages: Folder) -> None:
+    """Makes the files stay for ``PINNED_HOURS`` that the table of messages names from now on: somebody will read
+    some of them by name, whatever is merged or dropped meanwhile.
+
+    Call it before the snapshot is loaded. Who may only read a root can pin nothing.
+    """
+    if messages.local is None:
+        return  # there all files stay longer
+    with contextlib.suppress(OSError):
+        Path(messages.path(_PINS)).touch()
 
 
 def vacuum(table: Table, retention: layout.Retention, waiting: Collection[str] = ()) -> Freed:
-    """Removes data files that no version within the retention names.
+    """Removes data files that no version needed within the retention.
 
-    Files that were never committed are removed at the same age, unless they are in ``waiting``.
+    Delta's log does not say when a file was removed, so passes list what is needed. A file goes if it is older
+    than the newest list that is as old as the retention, and neither that list names it nor a later one.
+
+    Args:
+        table: any table of the root.
+        retention: how long files stay.
+        waiting: uncommitted files that stay.
 
     Raises:
         LockHeld: another process holds the lock; what is left is removed the next time.
     """
-    folder = table.folder
-    hours = retention.file_hours if folder.local is not None else retention.remote_file_hours
-    unused, freed = sorted(set(table.unused(hours)) - set(waiting)), Freed()
-    for start in range(0, len(unused), _BATCH):
+    folder, needed = table.folder, _needed_now(table).union(waiting)
+    keep = _kept_seconds(folder, retention)
+    lists = _lists(folder)
+    if not lists or lists[-1].modified <= time.time() - keep / _LISTS:
+        folder.create(f"{_NEEDED}/{uuid.uuid4().hex}", json.dumps(sorted(needed)).encode())
+        lists = _lists(folder)
+    old = [each for each in lists if each.modified <= time.time() - keep]
+    if not old:
+        return Freed()
+    unused, freed = _written_before(folder, old[-1].modified) - needed, Freed()
+    for each in lists[len(old) - 1 :] if unused else []:
+        try:
+            unused.difference_update(json.loads(folder.read(each.name)))
+        except (FileNotFoundError, ValueError):  # another pass removed it, or a power cut emptied it
+            folder.remove([each.name])
+            return freed
+    names = sorted(unused)
+    for start in range(0, len(names), _BATCH):
         # a process that wrote one of these files holds the lock until it has committed it
         with committing(table.path, exclusive=True, patience=PATIENCE):
             table.refresh()
             named = {file.name for file in table.files()}
-            freed += folder.remove(name for name in unused[start : start + _BATCH] if name not in named)
+            freed += folder.remove(name for name in names[start : start + _BATCH] if name not in named)
+    folder.remove(each.name for each in old[:-1])
     return freed
+
+
+def _written_before(folder: Folder, instant: float) -> set[str]:
+    """Data files of a table; those of bulk sends only if they have waited for too long to be committed."""
+    late = min(instant, time.time() - 3600 * layout.PINNED_HOURS)
+    return {
+        file.name
+        for file in folder.files()
+        if not file.name.startswith(("_", "."))
+        and file.modified <= (late if file.name.startswith(_WAITING) else instant)
+    }
+
+
+def _needed_now(table: Table) -> set[str]:
+    """The files of every version that the log still reaches on local disks, elsewhere of the newest one."""
+    if table.folder.local is None:
+        table.refresh()
+        return {file.name for file in table.files()}
+    # meanwhile nothing is trimmed
+    with committing(table.path, exclusive=False, patience=PATIENCE):
+        snapshot = Snapshot(table.folder, readable_from(table.folder))
+        names = {file.name for file in snapshot.files()}
+        with contextlib.suppress(FileNotFoundError):
+            while entry := snapshot.next():
+                names.update(file.name for file in entry.added)
+                snapshot.apply(entry)
+    return names
+
+
+def _lists(folder: Folder) -> list[Entry]:
+    return sorted(folder.files(_NEEDED), key=attrgetter("modified"))
+
+
+def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
+    if folder.local is None:
+        return 3600.0 * retention.remote_file_hours
+    pinned = 3600.0 * layout.PINNED_HOURS
+    with contextlib.suppress(FileNotFoundError):
+        if folder.modified(_PINS) > time.time() - pinned:
+            return max(pinned, 60.0 * retention.file_minutes)
+    return 60.0 * retention.file_minutes
 
 
 def trim(table: Table, retention: layout.Retention) -> Freed:
@@ -86,7 +173,8 @@ def remove_tables(folder: Folder, kept_seconds: float = 0) -> Freed:
             for shard in filter(str.isdigit, folder.folders()):
                 for table in folder.folders(shard):
                     path = f"{folder.uri}/{shard}/{table}"
-                    alone.enter_context(committing(path, exclusive=True, patience=PATIENCE))
+                    with contextlib.suppress(FileNotFoundError):  # another compactor removes it
+                        alone.enter_context(committing(path, exclusive=True, patience=PATIENCE))
         files = list(folder.files())
         if time.time() - max((file.modified for file in files), default=0.0) < kept_seconds:
             return Freed()

@@ -24,6 +24,8 @@ from lakequeue.storage.folder import Entry as File
 from lakequeue.storage.folder import Folder
 
 LOG = "_delta_log"
+LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
+"""Names the newest checkpoint, for other readers; lists find it here."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 _log = logging.getLogger("lakequeue")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -252,6 +253,9 @@ class Folder:
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 _flush(descriptor)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # a file system that does not sync directories
+                    raise
             finally:
                 os.close(descriptor)
 

@@ -131,46 +131,45 @@ HEAD_OFFSET = -1
 
 @attrs.frozen
 class Retention:
-    """How long a table keeps files and log entries that its newest snapshot does not need."""
+    """How long a table keeps files and log entries that its newest snapshot does not need.
 
-    file_hours: int
+    Files also stay as long as they are named by a version that a local log still reaches.
+    """
+
+    file_minutes: int
     log_minutes: int = 10
     # on object stores, where there is no lock, only age protects what a stopped process still needs
     remote_file_hours: int = 48
     remote_log_minutes: int = 7 * 24 * 60
 
-    @property
-    def properties(self) -> dict[str, str]:
-        """The table properties that go with it."""
-        return {
-            # a checkpoint every 100 commits keeps opening a table at ~20 ms
-            "delta.checkpointInterval": "100",
-            # the log is a part of the fence, so only `log_trimming` removes entries; also, this lists it at each
-            # commit
-            "delta.enableExpiredLogCleanup": "false",
-            "delta.deletedFileRetentionDuration": f"interval {self.file_hours} hours",
-            # the point engine cannot read deletion vectors
-            "delta.enableDeletionVectors": "false",
-        }
 
+PINNED_HOURS = 24
+"""Hours for which files stay that a lease may read by name, for 12, or a bulk send commit, within 12."""
 
 # readers read at once what their snapshot names
-QUEUES_RETENTION = Retention(file_hours=24)
-# a lease may read for 12 h, and files of a bulk send wait uncommitted
-MESSAGES_RETENTION = Retention(file_hours=24)
-# every operation leaves a file
-RECEIPTS_RETENTION = Retention(file_hours=1)
-STATS_RETENTION = Retention(file_hours=24)
+QUEUES_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
+# every operation leaves files; readers that take longer say so, see `cleaning.pin_files`
+MESSAGES_RETENTION = RECEIPTS_RETENTION = Retention(file_minutes=1)
+STATS_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
 
-QUEUES_PROPERTIES = QUEUES_RETENTION.properties
-MESSAGES_PROPERTIES = MESSAGES_RETENTION.properties | {
+_PROPERTIES = {
+    # a checkpoint every 100 commits keeps opening a table at ~20 ms
+    "delta.checkpointInterval": "100",
+    # the log is a part of the fence, so only `log_trimming` removes entries; also, this lists it at each
+    # commit
+    "delta.enableExpiredLogCleanup": "false",
+    # only `cleaning` removes files; this moderates a VACUUM by others
+    "delta.deletedFileRetentionDuration": f"interval {PINNED_HOURS} hours",
+    # the point engine cannot read deletion vectors
+    "delta.enableDeletionVectors": "false",
+}
+QUEUES_PROPERTIES = _PROPERTIES
+MESSAGES_PROPERTIES = _PROPERTIES | {
     # readers skip files by these four; statistics on bodies would fill the log
     "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds,source_receive_count",
 }
-RECEIPTS_PROPERTIES = RECEIPTS_RETENTION.properties | {
-    "delta.dataSkippingStatsColumns": "first_offset,last_offset"
-}
-STATS_PROPERTIES = STATS_RETENTION.properties | {"delta.dataSkippingStatsColumns": "minute"}
+RECEIPTS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "first_offset,last_offset"}
+STATS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "minute"}
 
 
 ROOT_FOLDERS = {"queues", "stats", "q"}

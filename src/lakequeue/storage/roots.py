@@ -45,6 +45,11 @@ def root_of(given: str | os.PathLike[str]) -> str:
 def _remote(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     scheme = _SAME.get(scheme.lower(), scheme.lower())
+    place = re.split("[?#]", rest)[0].partition("/")[0]
+    # what is before an @, or behind a ?, may be a secret and is not shown
+    uri = f"{scheme}://{re.split('[?#]', rest)[0].rpartition('@')[2]}"
+    if "@" in place and scheme != "abfss":
+        raise _refused(uri, "keys are no part of a URI; give them as storage_options")
     if scheme not in _SCHEMES:
         raise _refused(uri, f"{scheme}:// is no storage that lakequeue knows; it knows {', '.join(_SCHEMES)}")
     if not rest.strip("/"):
@@ -79,6 +84,12 @@ def local_path(uri: str) -> str | None:
     if parsed.scheme == "file":
         return unquote(parsed.path)
     return uri if parsed.scheme == "" or len(parsed.scheme) == 1 else None
+
+
+def is_local_folder(uri: str) -> bool:
+    """Whether a URI or path names a local directory that exists."""
+    local = local_path(uri)
+    return local is not None and os.path.isdir(local)
 
 
 def spark_uri(path: str) -> str:

@@ -100,7 +100,7 @@ def sweep(engine: Engine, root: str) -> Freed:
     for day in sorted({file.partition["day"] for file in table.files()}):
         if len(_files(table, day)) > MAX_FILES:
             _merge(table, day)
-    return vacuum(table, layout.STATS_RETENTION) + trim(table, layout.STATS_RETENTION)
+    return trim(table, layout.STATS_RETENTION) + vacuum(table, layout.STATS_RETENTION)
 
 
 def _files(table: Table, day: str) -> list[LiveFile]:

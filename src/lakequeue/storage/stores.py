@@ -78,15 +78,11 @@ class Store:
     ) -> None:
         self.root = root
         self.options = dict(options or {})
-        self._durability = durability or os.environ.get(DURABILITY) or "power"
+        self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
+        """Whether what is written to a local disk must be on it before a call returns."""
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
-
-    @property
-    def syncs(self) -> bool:
-        """Whether what is written to a local disk must be on it before a call returns."""
-        return self._durability == "power"
 
     @cached_property
     def delta_options(self) -> dict[str, str]:
@@ -106,10 +102,8 @@ class Store:
         """Checks the options without a request.
 
         Raises:
-            InvalidParameterValue: names an option that no library knows, or one whose value is not allowed.
+            InvalidParameterValue: names an option that no library knows, or one whose value is not text.
         """
-        if self._durability not in ("power", "process"):
-            raise InvalidParameterValue.of(repr(self._durability), "durability", 'Must be "power" or "process".')
         for name, value in self.options.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidParameterValue.of(repr(name), "storage_options", "Names and values must be text.")

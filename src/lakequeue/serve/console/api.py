@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -20,8 +21,10 @@ from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory
 from lakequeue.serve.console.parameters import Parameters, about, about_one_of, literal, refusal
 from lakequeue.serve.errors import ErrorResponse
+from lakequeue.serve.keys import ANY
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.authorization import required_permissions
+from lakequeue.serve.sqs.messages import SENDER
 from lakequeue.serve.sqs.model import operation, validated
 
 Answer = dict[str, Any]
@@ -68,7 +71,7 @@ class ConsoleApi:
             "next": page[-1].name if len(rest) > limit else None,
             "hours": SPAN / timedelta(hours=1),
             "region": self._lake.region,
-            "root": documents.shown_root(self._lake.root),
+            "root": self._root(caller),
             "caller": caller.name,
             "may": {"CreateQueue": caller.may_on_any_queue("CreateQueue")},
         }
@@ -100,7 +103,7 @@ class ConsoleApi:
             return {
                 "name": queue.name,
                 "region": queue.region,
-                "root": documents.shown_root(self._lake.root),
+                "root": self._root(caller),
                 "fifo": queue.fifo,
                 "created_at": format_instant(queue.created_at),
                 "counts": attrs.asdict(now.counts),
@@ -146,8 +149,10 @@ class ConsoleApi:
         where, limit = given.condition(), given.integer("limit", 50, MAX_MESSAGES)
         given.end()
         with about("where"):
-            found = self._on_queue(name, lambda queue: queue.peek(where, limit + 1, given.interrupt))
-        return documents.message_list(found, limit)
+            page = partial(documents.message_list, limit=limit)
+            return self._on_queue(
+                name, lambda queue: browse.peek(queue.runtime, where, limit + 1, given.interrupt, page)
+            )
 
     def message(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """One message, with its whole body."""
@@ -160,21 +165,27 @@ class ConsoleApi:
         since, where, limit = given.instant("since"), given.condition(), given.integer("limit", 50, MAX_MESSAGES)
         given.end()
         with about("where"):
-            found = self._peek_history(name, since, where, limit + 1, given)
-        return documents.message_list(found, limit)
+            page = partial(documents.message_list, limit=limit)
+            return self._peek_history(name, since, where, limit + 1, given, page)
 
     def past_message(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """One deleted message, with its whole body."""
         where = given.message_id()
         given.end()
-        return documents.whole_message(self._peek_history(name, None, where, 1, given))
+        return documents.whole_message(self._peek_history(name, None, where, 1, given, list))
 
     def _peek_history(
-        self, name: str, since: datetime | None, where: str | None, limit: int, given: Parameters
-    ) -> list[PeekedMessage]:
-        def read(queue: Queue) -> list[PeekedMessage]:
+        self,
+        name: str,
+        since: datetime | None,
+        where: str | None,
+        limit: int,
+        given: Parameters,
+        collect: Callable[[Iterator[PeekedMessage]], _Result],
+    ) -> _Result:
+        def read(queue: Queue) -> _Result:
             predicate = None if where is None else Predicate(where, browse.SCHEMA, interrupt=given.interrupt)
-            return browse.peek_history(queue.runtime, since or from_micros(0), predicate, limit)
+            return browse.peek_history(queue.runtime, since or from_micros(0), predicate, limit, collect)
 
         return self._on_queue(name, read)
 
@@ -202,7 +213,10 @@ class ConsoleApi:
     def send(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Sends a message; takes and returns the members of SendMessage."""
         members = given.rest() | {"QueueUrl": _url(name)}
-        return self._actions.run("SendMessage", validated(operation("SendMessage").input_shape, members, ""), "")
+        members = validated(operation("SendMessage").input_shape, members, "")
+        if self._actions.sender is None:
+            members[SENDER] = caller.name
+        return self._actions.run("SendMessage", members, "")
 
     def purge(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Purges a queue; the user must have typed its name."""
@@ -276,6 +290,10 @@ class ConsoleApi:
         if typed != name:
             raise refusal(typed, "name", "It is not the name of the queue; nothing was deleted.")
         return self._actions.run("DeleteQueue", {"QueueUrl": _url(name)}, "")
+
+    def _root(self, caller: Caller) -> str | None:
+        """Where the queues are, for those who may do everything."""
+        return documents.shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -13,16 +15,24 @@ from lakequeue.operations.selected import Outcome
 
 MAX_LISTED_LENGTH = 400
 """Characters of a body, or of a message attribute, in a list."""
+MAX_PAGE_BYTES = 2**20
+"""Bytes at which a list takes no more messages."""
 
 
 def name_of(arn: str | None) -> str | None:
     return None if arn is None else arn.rpartition(":")[2]
 
 
-def message_list(found: list[PeekedMessage], limit: int) -> dict[str, Any]:
-    """A list of at most `limit` messages with bodies cut; `more` if there are further ones."""
-    listed = [_message(message, MAX_LISTED_LENGTH) for message in found[:limit]]
-    return {"messages": listed, "more": len(found) > limit}
+def message_list(found: Iterator[PeekedMessage], limit: int) -> dict[str, Any]:
+    """At most `limit` messages and `MAX_PAGE_BYTES`, with bodies cut; `more` if there are further ones."""
+    listed: list[dict[str, Any]] = []
+    size = 0
+    for message in found:
+        if len(listed) == limit or size >= MAX_PAGE_BYTES:
+            return {"messages": listed, "more": True}
+        listed.append(_message(message, MAX_LISTED_LENGTH))
+        size += len(json.dumps(listed[-1]))
+    return {"messages": listed, "more": False}
 
 
 def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:

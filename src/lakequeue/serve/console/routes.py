@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.model.interrupts import Interrupt
-from lakequeue.serve.auth import BASIC_CHALLENGE, Authenticator, Caller, access_denied, authenticate_basic
+from lakequeue.serve.auth import BASIC_CHALLENGE, BasicAuthentication, Caller, access_denied
 from lakequeue.serve.cancellation import ConditionRunner
 from lakequeue.serve.console.api import Answer, ConsoleApi
 from lakequeue.serve.console.parameters import Parameters, field_of
@@ -70,7 +70,7 @@ class Console:
         conditions: runs requests with a condition.
     """
 
-    def __init__(self, actions: Actions, authenticator: Authenticator, bodies: Bodies) -> None:
+    def __init__(self, actions: Actions, basic: BasicAuthentication, bodies: Bodies) -> None:
         api = ConsoleApi(actions)
         self.depths = api.depths
         self.conditions = ConditionRunner()
@@ -104,7 +104,7 @@ class Console:
         self.routes: list[BaseRoute] = [
             _BrowserAtRoot(),
             Route(PATH, lambda http: RedirectResponse(f"{PATH}/", headers=HEADERS)),
-            Mount(PATH, _Authentication(app, authenticator)),
+            Mount(PATH, _Authentication(app, basic)),
         ]
 
     async def record_depths(self) -> None:
@@ -203,9 +203,9 @@ class _BrowserAtRoot(BaseRoute):
 class _Authentication:
     """Middleware: authenticates a request, and adds security headers to every response."""
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
+    def __init__(self, app: ASGIApp, basic: BasicAuthentication) -> None:
         self._app = app
-        self._authenticator = authenticator
+        self._basic = basic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # API responses are not cached; static files are, but the browser asks by their ETag each time
@@ -221,19 +221,13 @@ class _Authentication:
         call = http.state.call = ApiCall(request_id=str(uuid.uuid4()), by_console=True)
         answer: ASGIApp = self._app
         try:
-            caller = http.state.caller = self._caller(http)
+            address = http.client.host if http.client else ""
+            caller = self._basic.caller(address, http.headers.get("authorization", ""))
+            http.state.caller = caller
             call.caller = caller.name
         except RequestError as error:
             answer = _error(error, call)
         await answer(scope, receive, send_with_headers)
-
-    def _caller(self, http: Request) -> Caller:
-        caller = authenticate_basic(self._authenticator, http.headers.get("authorization", ""))
-        if caller is None:
-            raise RequestError(
-                "AccessDeniedException", "The console asks for an access key id and its secret.", 401
-            )
-        return caller
 
 
 def _error(error: Exception, call: ApiCall) -> Response:

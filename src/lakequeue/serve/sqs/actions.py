@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from lakequeue import Queue
@@ -17,8 +18,10 @@ from lakequeue.errors import (
     MissingParameter,
     QueueDoesNotExist,
     QueueServiceError,
+    UnsupportedOperation,
 )
 from lakequeue.model import redrive_policies
+from lakequeue.model.attribute_values import parse_whole
 from lakequeue.model.messages import BatchResult, Message, check_batch_ids
 from lakequeue.operations import send
 from lakequeue.serve.sqs import permissions, queue_attributes
@@ -38,8 +41,8 @@ _Result = TypeVar("_Result")
 
 PROFILE = "sqs"
 """Profile of the queues that SQS clients create without naming one."""
-MAX_TAGS = 50
-"""Tags that one TagQueue can add."""
+MAX_SHARDS = 16
+"""Shards of a queue that an SQS client creates: each is a pair of tables."""
 _TASK_ARNS = ("SourceArn", "DestinationArn")
 _AFTER = "after "
 """Start of a page token; the name of the last queue of the page follows."""
@@ -50,16 +53,22 @@ class Actions:
 
     Args:
         account: in the URLs and ARNs of queues.
-        sender: SenderId of messages; None if they have none.
+        sender: SenderId of all messages; None: it is the name of the caller, which sends give as `SENDER`.
+        max_shards: maximum number of shards of queues that clients create.
     """
 
     def __init__(
-        self, lake: LakeQueue, account: str = redrive_policies.ACCOUNT, sender: str | None = None
+        self,
+        lake: LakeQueue,
+        account: str = redrive_policies.ACCOUNT,
+        sender: str | None = None,
+        max_shards: int = MAX_SHARDS,
     ) -> None:
         self.lake = lake
         self.account = account
-        self._sender = sender
-        self.tasks = MoveTasks(lake)
+        self.sender = sender
+        self._max_shards = max_shards
+        self.tasks = MoveTasks(lake, account)
         self._queues: dict[str, Queue] = {}
         self._by_name: dict[str, Callable[[Structure, str], Structure]] = {
             "AddPermission": self._add_permission,
@@ -96,6 +105,8 @@ class Actions:
         Raises:
             QueueServiceError, QueueClientError: as the Python API raises them.
         """
+        if action not in self._by_name:
+            raise UnsupportedOperation(f"The action {action} is not supported.")
         try:
             return self._by_name[action](given, base_url)
         except EmptyBatchRequest:
@@ -148,13 +159,21 @@ class Actions:
         wanted = queue_attributes.to_set(given.get("Attributes", {}))
         if wanted.get("FifoQueue") == "false" and not name.endswith(".fifo"):
             raise InvalidAttributeName("Unknown Attribute FifoQueue.")
-        if "Profile" not in wanted:
-            try:  # an existing queue keeps its profile
-                wanted["Profile"] = self.lake.queue(name).runtime.attributes.profile
-            except QueueDoesNotExist:
-                wanted["Profile"] = PROFILE
+        try:  # an existing queue keeps its profile
+            profile = self.lake.queue(name).runtime.attributes.profile
+        except QueueDoesNotExist:
+            profile = PROFILE
+            self._check_shards(wanted.get("Shards", 1))
+        wanted.setdefault("Profile", profile)
         queue = self.lake.create_queue(name, tags=given.get("tags"), **wanted)
         return {"QueueUrl": queue_url(base_url, self.account, queue.name)}
+
+    def _check_shards(self, shards: Any) -> None:
+        with suppress(ValueError):  # no number: the queue refuses it
+            if parse_whole(shards) > self._max_shards:
+                raise InvalidAttributeValue(
+                    f"Invalid value for the parameter Shards. Reason: Must be at most {self._max_shards} here."
+                )
 
     def _delete_queue(self, given: Structure, base_url: str) -> Structure:
         name = queue_name(given["QueueUrl"])
@@ -163,6 +182,8 @@ class Actions:
         return {}
 
     def _get_queue_url(self, given: Structure, base_url: str) -> Structure:
+        if given.get("QueueOwnerAWSAccountId", self.account) != self.account:
+            raise QueueDoesNotExist()
         return {"QueueUrl": queue_url(base_url, self.account, self.lake.queue(given["QueueName"]).name)}
 
     def _list_queues(self, given: Structure, base_url: str) -> Structure:
@@ -215,8 +236,6 @@ class Actions:
         def tag(queue: Queue) -> None:
             if not given["Tags"]:
                 raise MissingParameter("The request must contain the parameter Tags.")
-            if len(given["Tags"]) > MAX_TAGS:
-                raise InvalidParameterValue(f"Too many tags added for queue {queue.name}.")
             queue.set_tags(given["Tags"])
 
         return self._do(given, tag)
@@ -279,7 +298,7 @@ class Actions:
         )
         names = {*given.get("AttributeNames", ()), *given.get("MessageSystemAttributeNames", ())}
         received = [
-            received_message(message, names, attribute_names, self.account, self._sender) for message in messages
+            received_message(message, names, attribute_names, self.account, self.sender) for message in messages
         ]
         return messages, {"Messages": received} if messages else {}
 

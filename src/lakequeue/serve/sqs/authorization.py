@@ -25,12 +25,17 @@ def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
 def required_permissions(action: str, parameters: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     """Pairs of action and queue that the caller must be allowed.
 
-    A redrive policy sends messages to its dead-letter queue, so setting one needs SendMessage there, too.
+    A redrive policy and a message move task take bodies from one queue to another: both need ReceiveMessage at the
+    first and SendMessage at the second.
     """
     required: list[tuple[str, str | None]] = [(action, queue) for queue in named_queues(parameters)]
+    if action == "StartMessageMoveTask":
+        source, *destination = required
+        required += [("ReceiveMessage", source[1]), *(("SendMessage", queue) for _, queue in destination)]
     if action in ("CreateQueue", "SetQueueAttributes"):
         with suppress(InvalidParameterValue):  # the action itself refuses it
             policy = redrive_policies.redrive_policy(parameters.get("Attributes", {}).get("RedrivePolicy"))
             if policy is not None:
                 required.append(("SendMessage", policy.dead_letter_queue.rpartition(":")[2]))
+                required.append(("ReceiveMessage", required[0][1]))
     return required

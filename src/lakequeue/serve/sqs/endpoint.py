@@ -32,6 +32,11 @@ LARGE = 64 * 1024
 """Bytes from which a body is parsed in a thread."""
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
+READING = (
+    *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "ListMessageMoveTasks"),
+    *("ListQueues", "ListQueueTags"),
+)
+"""Actions that an unsigned GET may name: they change nothing, and hand out no message."""
 
 _TRACE_ID = "x-amzn-trace-id"
 
@@ -56,8 +61,11 @@ class Endpoint:
         bodies: reads the bodies of requests.
     """
 
-    def __init__(self, actions: Actions, authenticator: Authenticator, bodies: Bodies) -> None:
+    def __init__(
+        self, actions: Actions, authenticator: Authenticator, bodies: Bodies, public_url: str | None = None
+    ) -> None:
         self._actions = actions
+        self._public_url = public_url
         self._authenticator = authenticator
         self.bodies = bodies
         self._receiving: dict[Interrupt, bool] = {}
@@ -106,12 +114,9 @@ class Endpoint:
                 return Response("<UnknownOperationException/>", 404, media_type=query_protocol.RESPONSE_TYPE)
         head = RequestHead(http.method, path, query, headers)
         pending = self._authenticator.check_head(head, self._actions.lake.clock.now())
-        if by_get:
-            if pending.key is None:
-                _check_browser(headers)
-        elif is_json(headers):
+        if not by_get and is_json(headers):
             named = operation(_target(headers))
-        else:
+        elif not by_get:
             _check_form(headers)
         large = not by_get and (named is None or named.name in SENDING)
         max_bytes = None if large else MAX_OTHER_BODY_BYTES
@@ -126,18 +131,20 @@ class Endpoint:
                 model = operation(query_protocol.action(fields, http.scope["path"]))
                 parse = partial(query_protocol.parameters, model, fields, http.scope["path"])
             call.action = model.name
+            if by_get and pending.key is None and model.name not in READING:  # any page can cause a GET
+                raise RequestError("AccessDeniedException", "Unsigned requests by GET only read; use POST.", 403)
             if not caller.may_on_any_queue(model.name):  # refused without parsing the parameters
                 raise access_denied(caller, model.name, None)
             given = await _parse(body.content, parse)
-            if model.name == "SendMessage" and headers.get(_TRACE_ID):
+            if model.name == "SendMessage" and headers.get(_TRACE_ID) and pending.covers(_TRACE_ID):
                 add_trace_header(given, headers[_TRACE_ID])
-            if model.name in SENDING and pending.key is not None:
+            if model.name in SENDING and self._actions.sender is None:
                 given[SENDER] = caller.name
             call.queue = named_queues(given)[0] or "-"
             for action, queue in required_permissions(model.name, given):
                 if not caller.may(action, queue):
                     raise access_denied(caller, action, queue)
-            base_url = f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
+            base_url = self._public_url or f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
             if model.name == "ReceiveMessage":
                 result = await self._receive(http, given)
             else:
@@ -221,12 +228,6 @@ def _check_form(headers: Mapping[str, str]) -> None:
             f"Requests are {json_protocol.RESPONSE_TYPE} or {query_protocol.CONTENT_TYPE}.",
             415,
         )
-
-
-def _check_browser(headers: Mapping[str, str]) -> None:
-    """Refuses an unsigned GET of a browser that does not tell which site caused it; any site can cause a GET."""
-    if "mozilla/" in headers.get("user-agent", "").lower() and "sec-fetch-site" not in headers:
-        raise RequestError("AccessDeniedException", "Unsigned requests of browsers must tell Sec-Fetch-Site.", 403)
 
 
 def is_json(headers: Mapping[str, str]) -> bool:

@@ -23,7 +23,9 @@ MAX_ITEMS = 1_000
 @cache
 def operations() -> Mapping[str, OperationModel]:
     """Every action of SQS by its name."""
-    service = ServiceModel(Loader().load_service_model("sqs", "service-2", VERSION), "sqs")
+    # not from ~/.aws/models, where anything may be
+    loader = Loader([Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
+    service = ServiceModel(loader.load_service_model("sqs", "service-2", VERSION), "sqs")
     return {name: service.operation_model(name) for name in service.operation_names}
 
 

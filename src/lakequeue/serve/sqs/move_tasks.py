@@ -30,6 +30,7 @@ from lakequeue.model.clock import to_micros
 from lakequeue.operations import attributes
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.serve.sqs.move_task import MoveTask, dump_tasks, load_tasks, parse_task_handle
+from lakequeue.serve.sqs.queue_urls import queue_arn
 
 MAX_RATE = 500
 """Maximum of MaxNumberOfMessagesPerSecond."""
@@ -46,8 +47,9 @@ _log = logging.getLogger("lakequeue.serve")
 class MoveTasks:
     """The tasks of a root; runs those of this server, each in a thread. Thread-safe."""
 
-    def __init__(self, lake: LakeQueue) -> None:
+    def __init__(self, lake: LakeQueue, account: str) -> None:
         self._lake = lake
+        self._account = account
         self._server = str(uuid.uuid4())
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -68,20 +70,19 @@ class MoveTasks:
         source = self._queue(source_arn, "SourceArn")
         if not source.dead_letter_sources():
             raise InvalidParameterValue("Source queue must be configured as a Dead Letter Queue.")
-        if destination_arn is not None:
-            destination = self._queue(destination_arn, "DestinationArn")
-            if destination.fifo != source.fifo or destination.key == source.key:
-                raise InvalidParameterValue.of(
-                    destination_arn, "DestinationArn", "Must be another queue of the same kind."
-                )
+        destination = None if destination_arn is None else self._queue(destination_arn, "DestinationArn")
+        if destination is not None and (destination.fifo != source.fifo or destination.key == source.key):
+            raise InvalidParameterValue.of(
+                destination_arn, "DestinationArn", "Must be another queue of the same kind."
+            )
         now = self._now()
         task = MoveTask(
             id=str(uuid.uuid4()),
             server=self._server,
             started=now,
             written=now,
-            source=source.arn,
-            destination=destination_arn,
+            source=queue_arn(source.arn, self._account),
+            destination=None if destination is None else destination.arn,  # what was given may be long
             rate=rate,
             to_move=source.counts().visible,
         )
@@ -183,11 +184,12 @@ class MoveTasks:
                 return
             moved = source.redrive(step, destination=self._destination(task))
             more = moved == step
+            left = None
             if not more:
                 self._destination(task)  # raises if it was deleted meanwhile: then the task is not complete
-            if not self._is_mine(
-                self._update_mine(source, task, partial(MoveTask.after_step, moved=moved, more=more))
-            ):
+                left = None if task.destination else self._why_left(source)
+            step_taken = partial(MoveTask.after_step, moved=moved, more=more, failure=left)
+            if not self._is_mine(self._update_mine(source, task, step_taken)):
                 return
             if task.rate is not None and more:
                 self._lake.clock.wait(due, self._stopped)
@@ -197,6 +199,18 @@ class MoveTasks:
 
     def _destination(self, task: MoveTask) -> Queue | None:
         return None if task.destination is None else self._queue(task.destination, "DestinationArn")
+
+    def _why_left(self, source: Queue) -> str | None:
+        """Why messages could not go back to their sources, in the words of AWS; None if all did."""
+        for message in source.peek(limit=10):
+            if message.state == "visible":
+                if message.source_queue is None:
+                    return "CouldNotDetermineMessageSource"
+                try:
+                    self._lake.queue(message.source_queue)
+                except QueueDoesNotExist as error:
+                    return error.legacy_code
+        return None
 
     def _continues(self, source: Queue, task: MoveTask) -> bool:
         """Whether a task is still active on this server; ends it if it was cancelled."""

@@ -28,6 +28,13 @@ MAX_NAME_PARTS = 16
 """Parts of a field name; the value of an attribute in a batch has six."""
 
 _ELEMENTS = {"Actions": "ActionName"}
+_COMMON = frozenset(
+    {
+        *("Action", "Version", "Timestamp", "Expires", "AWSAccessKeyId", "SignatureVersion", "SignatureMethod"),
+        *("Signature", "SecurityToken", "X-Amz-Security-Token"),
+    }
+)
+"""Fields that every action may have; what they say of a signature is not asked for."""
 _SIGNING = "X-Amz-"
 """Prefix of the fields that sign a URL."""
 _OF_ALL_QUEUES = ("CreateQueue", "ListQueues")
@@ -87,7 +94,7 @@ def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> 
     """
     tree: Tree = {}
     for name, value in fields.items():
-        if name not in ("Action", "Version"):
+        if name not in _COMMON:
             _put(tree, name, value)
     shape = operation.input_shape
     if "QueueUrl" in shape.members and "QueueUrl" not in tree and path.strip("/"):
@@ -102,10 +109,9 @@ def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> 
 
 def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:
     """The body of a response."""
-    shape = operation.output_shape
-    content = (
-        "" if shape is None else f"<{operation.name}Result>{_members(shape, result)}</{operation.name}Result>"
-    )
+    shape, tag = operation.output_shape, f"{operation.name}Result"
+    members = "" if shape is None else _members(shape, result)
+    content = "" if shape is None else f"<{tag}>{members}</{tag}>" if members else f"<{tag}/>"
     return _document(
         f"{operation.name}Response", f"{content}<ResponseMetadata>{_request_id(request_id)}</ResponseMetadata>"
     )

@@ -88,7 +88,7 @@ def sweep_manifests(target: Target) -> dict[int, list[str]]:
         if reached and len(reached) < len(manifest.shards):
             for shard in manifest.shards:
                 waiting_files.setdefault(shard, []).extend(file.path for file in manifest.of(shard))
-        elif age >= layout.MESSAGES_RETENTION.file_hours * 3600:
+        elif age >= layout.PINNED_HOURS * 3600:
             manifests.forget(target.tables, manifest.send_id)
     return waiting_files
 

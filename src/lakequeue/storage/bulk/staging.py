@@ -15,6 +15,7 @@ from lakequeue.storage.bulk import manifests, staged_files
 from lakequeue.storage.bulk.dedup import without_repeats
 from lakequeue.storage.bulk.manifests import Manifest, SendKey, WaitingFile
 from lakequeue.storage.bulk.message_rules import RowRules
+from lakequeue.storage.bulk.spread import spread
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
 
@@ -25,7 +26,7 @@ class Staging:
 
     Attributes:
         key: the key of the send; message ids are derived from it and the row's place.
-        shards: get the files of a standard queue in turn. All files are written below the first.
+        shards: get the rows of a standard queue in this order. All files are written below the first.
         rules: what the rows must obey.
         folder: directory of this attempt, below the ``messages`` of each shard.
     """
@@ -58,17 +59,17 @@ class Staging:
             files = list(write())
             if fifo is not None:
                 files = without_repeats(messages, files, fifo.dedup_by_group)
-                places = [staged_files.shard_of(messages, file, fifo.shards) for file in files]
+                waiting = [WaitingFile(staged_files.shard_of(messages, file, fifo.shards), file) for file in files]
             else:
-                places = [self.shards[number % len(self.shards)] for number in range(len(files))]
-            for file, shard in zip(files, places, strict=True):
-                staged_files.move_file(tables, file, first, shard)
+                waiting = spread(messages, files, self.shards)
+            for each in waiting:
+                staged_files.move_file(tables, each.file, first, each.shard)
         except BaseException:
             self.discard(tables)
             raise
         key = self.key
-        app_id = None if key.anonymous and len(set(places)) == 1 else key.app_id
-        manifest = Manifest(key.files, app_id, key.version, list(map(WaitingFile, places, files)))
+        alone = len({each.shard for each in waiting}) == 1
+        manifest = Manifest(key.files, None if key.anonymous and alone else key.app_id, key.version, waiting)
         there = manifests.write_manifest(tables, manifest)
         if there != manifest:
             self.discard(tables)

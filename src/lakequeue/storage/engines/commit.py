@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 
-from lakequeue.errors import QueueClientError
+from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, Table
@@ -126,6 +126,8 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
             return bool(landed)
         reason = "its log was trimmed meanwhile"
     except Exception as second:
+        if isinstance(second, DamagedTable) and isinstance(error, LostRace) and local_path(table.path) is not None:
+            raise  # the disk refused the entry
         reason = first_line(second)
     raise _unknown(table, error, reason) from error
 

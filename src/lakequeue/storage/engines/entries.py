@@ -38,7 +38,7 @@ def entry(
         _commit_info(operation, now, token),
         [
             *({"add": _add(file, now)} for file in added),
-            *({"remove": _remove(file, now)} for file in removed),
+            *({"remove": _remove(file)} for file in removed),
             *({"txn": {"appId": app_id, "version": version}} for app_id, version in transactions.items()),
         ],
     )
@@ -95,10 +95,11 @@ def _add(file: DataFile, now: int) -> dict[str, Any]:
     }
 
 
-def _remove(file: LiveFile, now: int) -> dict[str, Any]:
+def _remove(file: LiveFile) -> dict[str, Any]:
+    # without the time of removal: with it, a checkpoint lists all that was removed within a day, and 100,000 files
+    # cost 130 ms each time
     return {
         "path": file.path,
-        "deletionTimestamp": now,
         "dataChange": True,
         "extendedFileMetadata": True,
         "partitionValues": {name: _text(value) for name, value in file.partition.items()},

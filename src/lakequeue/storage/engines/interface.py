@@ -144,12 +144,6 @@ class Table(Protocol):
         None: the entries that can be read do not tell, as some are missing or there is none.
         """
 
-    def unused(self, hours: float) -> list[str]:
-        """Paths of data files that no snapshot of the last ``hours`` needs, and of uncommitted ones of that age.
-
-        They are relative to the table and not URL-encoded.
-        """
-
     def checkpoint(self) -> None:
         """Writes a checkpoint of the newest snapshot."""
 

@@ -1,7 +1,7 @@
 """The point engine: commits to one Delta table in milliseconds, without a JVM.
 
 It writes files through Arrow and its own entries of the log, see ``entries``; ``delta_log`` reads the log.
-delta-rs makes checkpoints and lists what VACUUM may remove.
+delta-rs makes checkpoints.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import (
+    LAST_CHECKPOINT,
     LOG,
     Entry,
     LiveFile,
@@ -29,7 +30,9 @@ from lakequeue.storage.delta_log import (
     checkpoint_name,
     entry_name,
     is_table,
+    listed,
     parse,
+    read_checkpoint,
 )
 from lakequeue.storage.engines import entries, process
 from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, Table, partition_text
@@ -40,6 +43,8 @@ from lakequeue.storage.stores import Store
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
+_ROW_GROUP = 4 * 2**20
+"""Bytes of a row group in memory, about."""
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
 FOLLOWED = 12 * 3600.0
@@ -165,7 +170,7 @@ class PointTable:
         partitions = self._snapshot.partitions
         [key] = [name for name in on if name not in partitions]
         live = self.files()
-        self._contents = {file.path: rows for file in live if (rows := self._contents.get(file.path)) is not None}
+        self._forget_all_but(live)
         added, removed, contents = [], [], {}
         for rewrite in rewrites(source, key, partitions, live, self._content):
             removed += rewrite.removed
@@ -184,18 +189,28 @@ class PointTable:
         read = list(self._snapshot.tokens(since))
         return token in read or (False if 0 < len(read) == self.version - since else None)
 
-    def unused(self, hours: float) -> list[str]:
-        # a VACUUM of delta-rs makes two commits; a dry run only lists the files
-        return self._repeated(
-            lambda: self._opened().vacuum(
-                retention_hours=int(hours), dry_run=True, enforce_retention_duration=False, full=True
-            )
-        )
-
     def checkpoint(self) -> None:
-        table = self._repeated(self._opened)
-        table.create_checkpoint()
-        self.folder.sync([checkpoint_name(table.version()), f"{LOG}/_last_checkpoint"])
+        try:
+            table = self._repeated(self._opened)
+            table.create_checkpoint()
+        except DeltaError:
+            if not self._drop_damaged_checkpoints():
+                raise
+            table = self._repeated(self._opened)
+            table.create_checkpoint()
+        self.folder.sync([checkpoint_name(table.version()), LAST_CHECKPOINT])
+
+    def _drop_damaged_checkpoints(self) -> bool:
+        """Removes checkpoints that cannot be read, which stop delta-rs; returns whether there were any."""
+        self._newest()  # else it needs one of them: `DamagedTable`
+        damaged = []
+        for number, is_checkpoint, file in listed(self.folder):
+            try:
+                if is_checkpoint:
+                    read_checkpoint(self.folder, number)
+            except DamagedTable:
+                damaged.append(file.name)
+        return self.folder.remove([*damaged, LAST_CHECKPOINT]).files > 0
 
     def _newest(self) -> Snapshot:
         return self._repeated(lambda: Snapshot(self.folder))
@@ -220,7 +235,16 @@ class PointTable:
         if known is not None:
             return known if columns is None else known.select(columns)
         with self._opened_file(file) as parquet:
-            return parquet.read(columns, use_threads=False)
+            if not self._contents or columns is None:
+                return parquet.read(columns, use_threads=False)
+            # what is read of a table that merges is merged next
+            if len(self._contents) > self.file_count:
+                self._forget_all_but(self.files())
+            rows = self._contents[file.path] = parquet.read(use_threads=False)
+            return rows.select(columns)
+
+    def _forget_all_but(self, live: Iterable[LiveFile]) -> None:
+        self._contents = {file.path: rows for file in live if (rows := self._contents.get(file.path)) is not None}
 
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet committed."""
@@ -310,7 +334,7 @@ class PointEngine:
     ) -> None:
         process.claim()
         folder = self.store.folder(path)
-        files = [write_file(folder, rows, partitions)] if rows is not None else []
+        files = [write_file(folder, rows, partitions, new_folder=True)] if rows is not None else []
         folder.create(entry_name(0), entries.first_entry(schema, partitions, properties, files))
 
 
@@ -322,17 +346,17 @@ def _within(file: LiveFile, partition: Mapping[str, Sequence[int | bool | str]])
     return all(file.partition[name] in values for name, values in partition.items())
 
 
-def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str]) -> DataFile:
+def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str], *, new_folder: bool = False) -> DataFile:
     """Writes rows of one partition as a file below a table, not yet committed."""
     partition = {name: partition_text(rows[name][0].as_py()) for name in partitions}
     data = rows.drop_columns(list(partitions))
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
     path = f"{uuid.uuid4()}.parquet"
     target = pa.BufferOutputStream()
-    # row groups of a few thousand rows let a receive of ten messages read little
-    pq.write_table(data, target, row_group_size=4096)
+    # a receive of ten messages reads a row group
+    pq.write_table(data, target, row_group_size=max(1, min(4096, _ROW_GROUP * len(data) // max(1, data.nbytes))))
     content = target.getvalue()
-    table.write(path, content)
+    table.write(path, content, new_folder=new_folder)
     minimum, maximum, nulls = {}, {}, {}
     for name in _STATISTICS & set(data.column_names):
         column = data[name]

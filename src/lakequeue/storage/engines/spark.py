@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,7 @@ from lakequeue.storage.engines import delta_internals, entries, process, spark_a
 from lakequeue.storage.engines.delta_internals import Log, active
 from lakequeue.storage.engines.interface import DataFile, LostRace, Table, partition_text
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.engines.spark_session import add_action, lost_races, new_session, quoted
+from lakequeue.storage.engines.spark_session import add_action, lost_races, new_session
 from lakequeue.storage.roots import local_path, spark_uri
 from lakequeue.storage.stores import Store
 
@@ -176,20 +176,6 @@ class SparkTable:
         history = DeltaTable.forPath(self._session, self._uri).history(behind)
         read = [row.userMetadata for row in history.select("userMetadata").collect()]
         return token in read or (False if len(read) == behind else None)
-
-    def unused(self, hours: float) -> list[str]:
-        self.refresh()
-        # a dry run lists the files; VACUUM itself commits twice, for minutes under the lock of a local root
-        session = new_session(self._spark)
-        session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        # tasks of the listing; the default of 10,000 took two cores 100 s for ten files
-        session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
-        with active(session):
-            dead = session.sql(f"VACUUM delta.{quoted(self._uri)} RETAIN {float(hours)} HOURS DRY RUN").collect()
-        # some paths in the answer are URL-encoded and some are not; file names are unique, so no variant is wrong
-        prefix = f"{unquote(urlparse(self._uri).path).rstrip('/')}/"
-        variants = [variant for row in dead for variant in (row.path, unquote(row.path))]
-        return sorted({variant.partition(prefix)[2] for variant in variants} - {""})
 
     def checkpoint(self) -> None:
         self.refresh()

@@ -36,8 +36,6 @@ _SETTINGS = {
     "default_region": "endpoint.region",
 }
 """Settings of s3a by options of delta-rs, without their prefix."""
-_CHECKS_FIRST = "io.delta.storage.S3SingleDriverLogStore"
-"""Delta's log store for S3 unless another is set: two drivers that commit at once lose a commit."""
 _RIGHTS = ("aws.credentials.provider", "access.key", "secret.key", "session.token")
 
 

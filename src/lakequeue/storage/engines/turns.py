@@ -1,82 +1,95 @@
-"""Fairness among processes that commit to one table of an object store, where no lock makes a busy one wait.
-
-The process that made the last commit can start the next at once; one that has to read it first is late each time
-(it lost 26 races in 16 s). So a process that lost a race pauses after its next commits. One that never loses is
-told by a commit that conflicts with no other and makes it lose: the one that it keeps out asks for a turn.
-
-Four processes on one shard, the least served against their mean: 0.1 to 0.5 without pauses, 0.94 with them. They
-do as much as before with half of the requests, as each commit has more in it.
-"""
+"""Turns of processes that commit to one table: of those that decide on one version, all but one lose the race."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from time import monotonic, sleep
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from typing import Protocol
 
-from lakequeue.storage import layout
+from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.engines.disk_turn import turn
 from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.locks import LockHeld, committing
+from lakequeue.storage.engines.store_turns import StoreTurns
 from lakequeue.storage.roots import local_path
 
-ASK_AFTER = 3
-"""Lost races after which a process asks for a turn (again)."""
-COMMITS = 4
-"""Length of a pause, in times that the last commit took: another process learns that it lost, reads the log and
-the ledger, decides and commits."""
-LONGEST = 2.0
-"""Maximum pause in seconds."""
-MOST = 8
-"""Maximum number of commits after which a process pauses, since it last lost a race: one that loses often pauses
-after every commit, one that lost once does so once."""
+ALONE_PATIENCE = 2.0
+"""Seconds to wait until others are kept out: a process may be stopped in a commit, and must not stop the rest."""
 
 
-class Turns:
+class Turns(Protocol):
     """Turns of this process at one table; not thread-safe, its owner locks."""
 
-    def __init__(self) -> None:
-        self._asked: int | None = None
-        self._took = 0.0
-        """Seconds of the last commit; 0 after a pause or a lost race."""
-        self._pauses = 0
-        """Commits after which this process still pauses."""
+    moved: bool
+    """Whether others committed since this process did, so that it would have lost a race without its turn."""
 
-    def give(self, table: Table | None) -> bool:
-        """Pauses if the last commit was this process's and others commit, too; returns whether it did.
+    def taken(self, table: Table | None) -> AbstractContextManager[bool]:
+        """Waits for a turn, and has it during the block; yields whether what is known of the table is old.
 
-        Call it before the callers are chosen whose requests go into the next commit; what is known of the table is
-        old after a pause.
+        Enter it before the callers are chosen whose requests go into the next commit.
         """
-        if table is None or local_path(table.path) is not None:
-            return False
-        asked, known = table.transaction(layout.TURN_ID) or 0, self._asked
-        self._asked = asked
-        if known is not None and asked != known:
-            self._meet()
-        if not (self._pauses and self._took):
-            return False
-        self._pauses -= 1
-        pause, self._took = min(LONGEST, COMMITS * self._took), 0.0
-        sleep(pause)
-        return True
 
-    def lose(self, table: Table, lost: int) -> None:
-        """Notes that this process lost its last races, this many of them; asks for a turn after every few."""
-        self._meet()
-        self._took = 0.0
-        if local_path(table.path) is not None or lost % ASK_AFTER:
-            return
-        with suppress(Exception):  # it is only for speed, and a request that came first serves both
-            asked = (table.transaction(layout.TURN_ID) or 0) + 1
-            table.add([], {layout.TURN_ID: asked}, uuid.uuid4().hex)
-            self._asked = asked
+    def commit(self) -> AbstractContextManager[None]:
+        """A commit within the turn."""
+
+    def lose(self, table: Table, lost: int) -> bool:
+        """Notes that this process lost its last races, this many of them; returns whether the table is old."""
+
+    def end(self) -> None:
+        """Ends the turn before its block: there is a commit, and what follows keeps nobody waiting."""
+
+
+def turns_at(path: str, commits_alone: bool) -> Turns:
+    """Turns at a table. A store has no locks that go with their holder, so there pauses take their place."""
+    if local_path(path) is None:
+        return StoreTurns()
+    return _AloneTurns() if commits_alone else _DiskTurns(path)
+
+
+class _LocalTurns:
+    moved = False
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+
+    def end(self) -> None:
+        self._held.close()
+
+
+class _DiskTurns(_LocalTurns):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+        self._still_here: Callable[[], None] = lambda: None
 
     @contextmanager
-    def commit(self) -> Iterator[None]:
-        """Measures a commit."""
-        began = monotonic()
-        yield
-        self._took = monotonic() - began
+    def taken(self, table: Table | None) -> Iterator[bool]:
+        with self._held:
+            self._still_here = self._held.enter_context(turn(self._path))
+            self.moved = table is not None and table.folder.exists(entry_name(table.version + 1))
+            yield self.moved
 
-    def _meet(self) -> None:
-        self._pauses = min(MOST, 2 * self._pauses + 1)
+    def commit(self) -> AbstractContextManager[None]:
+        self._still_here()
+        return nullcontext()
+
+    def lose(self, _: Table, __: int) -> bool:
+        self._still_here()
+        return False
+
+
+class _AloneTurns(_LocalTurns):
+    """Turns of an engine that commits through Spark, which takes a second to decide: longer than others wait."""
+
+    @contextmanager
+    def taken(self, _: Table | None) -> Iterator[bool]:
+        with self._held:
+            yield False
+
+    def commit(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def lose(self, table: Table, _: int) -> bool:
+        with suppress(LockHeld):
+            self._held.enter_context(committing(table.path, exclusive=True, patience=ALONE_PATIENCE))
+        return True

@@ -7,17 +7,19 @@ cached at once.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from sortedcontainers import SortedDict
 
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.messages.budget import BUDGET, Budget
 from lakequeue.storage.messages.read import ShardLog
 
-CACHE_BYTES = 64 * 1024 * 1024
+TABLE_BYTES = 32 * 1024
+"""What a table takes beside its buffers, with the allocator's waste: even a send of 300 bytes keeps 12 columns."""
 READ_AHEAD_BYTES = 2 * 1024 * 1024
 READ_AHEAD_ROWS = 4096
 
@@ -29,38 +31,31 @@ _COLUMNS = [
 
 
 class BodyCache:
-    """Cache of the messages of one shard. Thread-safe."""
+    """Cache of the messages of one shard, within the budget of the process. Thread-safe."""
 
-    def __init__(self, limit: int = CACHE_BYTES) -> None:
-        self._limit = limit
-        # two, as the sender of a message must not wait for a read: its receiver would find the message not cached
-        self._lock, self._fetching = threading.Lock(), threading.Lock()
+    def __init__(self, budget: Budget = BUDGET) -> None:
+        self._budget = budget
+        # beside the budget's lock, as the sender of a message must not wait for a read: its receiver would find
+        # the message not cached
+        self._fetching = threading.Lock()
         self._chunks: SortedDict[int, pa.Table] = SortedDict()
-        self._order: OrderedDict[int, int] = OrderedDict()  # first offset -> bytes
-        self._bytes = 0
 
     def remember(self, first: int, rows: pa.Table) -> None:
         """Caches rows of ``messages`` from offset ``first`` on, unless that offset is cached."""
-        if not len(rows) or rows.nbytes > self._limit // 4:
+        if not len(rows) or rows.nbytes > self._budget.limit // 4:
             return
-        with self._lock:
+        chunk = rows.select(_COLUMNS)
+        size = chunk.get_total_buffer_size()
+        if size > max(2 * chunk.nbytes, TABLE_BYTES):  # a slice keeps all of the row group that it is a part of
+            chunk = chunk.take(np.arange(len(chunk)))
+            size = chunk.get_total_buffer_size()
+        with self._budget.lock:
             if self._chunk_of(first) is None:
-                self._insert(first, rows.select(_COLUMNS))
+                self._budget.put(self._chunks, first, chunk, TABLE_BYTES + size)
 
-    def _insert(self, first: int, chunk: pa.Table) -> None:
-        try:
-            self._chunks[first] = chunk
-            self._order[first] = chunk.nbytes
-            self._bytes += chunk.nbytes
-            while self._bytes > self._limit:
-                oldest, size = self._order.popitem(last=False)
-                del self._chunks[oldest]
-                self._bytes -= size
-        except BaseException:  # an interrupt in between would leave inconsistent records
-            self._chunks.clear()
-            self._order.clear()
-            self._bytes = 0
-            raise
+    def clear(self) -> None:
+        """Drops everything."""
+        self._budget.drop(self._chunks)
 
     def read(self, table: Table, log: ShardLog, first: int, last: int) -> list[dict[str, Any] | None]:
         """Messages ``first`` to ``last`` as column -> value; None where the log no longer has one."""
@@ -82,7 +77,7 @@ class BodyCache:
         return chunk.slice(first - start, last - first + 1)
 
     def _known(self, offset: int) -> tuple[int, pa.Table] | None:
-        with self._lock:
+        with self._budget.lock:
             return self._chunk_of(offset)
 
     def _chunk_of(self, offset: int) -> tuple[int, pa.Table] | None:
@@ -99,7 +94,7 @@ class BodyCache:
         row_bytes = max(1, file.size // (file.last - file.first + 1))
         ahead = offset + min(READ_AHEAD_ROWS, max(1, READ_AHEAD_BYTES // row_bytes))
         stop = min(file.last, max(last, ahead))
-        with self._lock:
+        with self._budget.lock:
             following = self._chunks.bisect_right(offset)
             if following < len(self._chunks):
                 stop = min(stop, self._chunks.keys()[following] - 1)

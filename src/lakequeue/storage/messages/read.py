@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from sys import getsizeof
 from typing import NamedTuple, cast
 
 import attrs
@@ -20,10 +21,13 @@ from lakequeue.shard.runs import DeadLetters
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.messages.budget import BUDGET
 
 Integers = npt.NDArray[np.int64]
 _KEPT = ["position", "sent_at", "delay_seconds", "group_id", "source_receive_count", "first_sent_at"]
 _SECOND = 1_000_000
+_ARRAYS_BYTES = 6 * 1024
+"""What the columns of a file take beside their values."""
 
 
 class Columns(NamedTuple):
@@ -36,6 +40,12 @@ class Columns(NamedTuple):
     names: list[str]
     source_receive_count: Integers
     first_sent_at: Integers
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        arrays = sum(each.nbytes for each in self if isinstance(each, np.ndarray))
+        return _ARRAYS_BYTES + arrays + sum(map(getsizeof, self.names))
 
 
 @attrs.frozen
@@ -217,7 +227,6 @@ class LogReader:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._known: dict[str, Columns] = {}
         self.log = self._load()
         self._version = table.version
 
@@ -240,19 +249,18 @@ class LogReader:
     def _load(self) -> ShardLog:
         version = self.table.transaction(layout.SEND_ID) or 0
         files = log_files(self.table)
-        live = {file.file.path for file in files}
-        self._known = {path: known for path, known in self._known.items() if path in live}
         return ShardLog(files, layout.end_of(version), version >= layout.CLOSED, self.table.version, self._columns)
 
     def _columns(self, file: LogFile) -> Columns:
-        known = self._known.get(file.file.path)
+        name = f"{self.table.path}/{file.file.path}"
+        known = _known.get(name)
         if known is None:
             rows = self.table.read([file.file], _KEPT)[0]
             file.check(rows["position"], file.first, self.table.path)
             sent = file.sent_at(rows).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
             group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()
-            known = self._known[file.file.path] = Columns(
+            known = Columns(
                 sent,
                 np.rint(delay * _SECOND).astype(np.int64),
                 group.indices.to_numpy(),
@@ -260,7 +268,13 @@ class LogReader:
                 pc.fill_null(rows["source_receive_count"].cast(pa.int64()), 0).to_numpy(),
                 pc.fill_null(rows["first_sent_at"].cast(pa.int64()), 0).to_numpy(),
             )
+            with BUDGET.lock:
+                BUDGET.put(_known, name, known, known.size)
         return known
+
+
+_known: dict[str, Columns] = {}
+"""Columns of files, which never change, by path."""
 
 
 def log_files(table: Table) -> list[LogFile]:

@@ -54,7 +54,8 @@ async function refresh(shown) {
     if (shown !== current) return;
     show(fault, false);
     const parts = answer === null ? [] : [answer.root, answer.region, answer.caller === "-" ? null : answer.caller];
-    about.replaceChildren(...parts.filter(Boolean).map((part, index) => el("span", index ? {} : { class: "code", title: `Root: ${part}` }, part)));
+    const spans = parts.map((part, index) => part && el("span", index ? {} : { class: "code", title: `Root: ${part}` }, part));
+    about.replaceChildren(...spans.filter(Boolean));
   } catch (error) {
     if (shown !== current || shown.leaving.signal.aborted) return;
     setText(fault, error.message);

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakequeue.storage.engines import turns
-from lakequeue.storage.engines.turns import ASK_AFTER, COMMITS, MOST, Turns
-from lakequeue.storage.layout import TURN_ID
+from lakequeue.storage.engines import store_turns
+from lakequeue.storage.engines.store_turns import ASK_AFTER, COMMITS, MOST, StoreTurns
 
 TOOK = 0.25
 """Seconds of each commit."""
@@ -21,14 +20,14 @@ class Timed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.pauses: list[float] = []
-        monkeypatch.setattr(turns, "monotonic", lambda: self.now)
-        monkeypatch.setattr(turns, "sleep", self._sleep)
+        monkeypatch.setattr(store_turns, "monotonic", lambda: self.now)
+        monkeypatch.setattr(store_turns, "sleep", self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
         self.now += seconds
 
-    def commit(self, process: Turns) -> None:
+    def commit(self, process: StoreTurns) -> None:
         with process.commit():
             self.now += TOOK
 
@@ -36,8 +35,7 @@ class Timed:
 class Handle:
     """What turns need of a handle on a table; the application ids are those of the last refresh."""
 
-    def __init__(self, committed: dict[str, int], path: str = "s3://lake/table") -> None:
-        self.path = path
+    def __init__(self, committed: dict[str, int]) -> None:
         self._committed = committed
         self.refresh()
 
@@ -61,57 +59,53 @@ def table() -> Any:
     return Handle({})
 
 
+def pauses(process: StoreTurns, table: Any) -> bool:
+    with process.taken(table) as paused:
+        return paused
+
+
 def test_a_process_alone_never_pauses(timed: Timed, table: Any) -> None:
-    process = Turns()
+    process = StoreTurns()
     for _ in range(3):
         timed.commit(process)
-        assert not process.give(table)
+        assert not pauses(process, table)
 
 
 def test_a_process_that_lost_once_pauses_once(timed: Timed, table: Any) -> None:
-    process = Turns()
+    process = StoreTurns()
     process.lose(table, 1)
-    assert not process.give(table), "its last try was no commit"
+    assert not pauses(process, table), "its last try was no commit"
     timed.commit(process)
-    assert process.give(table) and timed.pauses == [COMMITS * TOOK]
-    assert not process.give(table)
+    assert pauses(process, table) and timed.pauses == [COMMITS * TOOK]
+    assert not pauses(process, table)
     timed.commit(process)
-    assert not process.give(table)
+    assert not pauses(process, table)
 
 
 def test_a_process_that_loses_often_pauses_after_every_commit(timed: Timed, table: Any) -> None:
-    process = Turns()
+    process = StoreTurns()
     for lost in range(1, 10):
         process.lose(table, lost)
     for _ in range(MOST):
         timed.commit(process)
-        assert process.give(table) and not process.give(table)
+        assert pauses(process, table) and not pauses(process, table)
     timed.commit(process)
-    assert not process.give(table)
+    assert not pauses(process, table)
 
 
 def test_a_busy_process_lets_one_that_keeps_losing_go_first(timed: Timed) -> None:
     committed: dict[str, int] = {}
     tables: list[Any] = [Handle(committed), Handle(committed)]
-    busy, slow = Turns(), Turns()
+    busy, slow = StoreTurns(), StoreTurns()
 
-    def pauses() -> bool:
+    def busy_pauses() -> bool:
         tables[0].refresh()
         timed.commit(busy)
-        return busy.give(tables[0])
+        return pauses(busy, tables[0])
 
-    assert not pauses()
+    assert not busy_pauses()
     for lost in range(1, ASK_AFTER):
         slow.lose(tables[1], lost)
-        assert not pauses()
+        assert not busy_pauses()
     slow.lose(tables[1], ASK_AFTER)
-    assert pauses() and not pauses()
-
-
-def test_a_disk_has_locks_and_needs_no_pauses(timed: Timed) -> None:
-    committed: dict[str, int] = {}
-    table: Any = Handle(committed, "/lake/table")
-    process = Turns()
-    process.lose(table, ASK_AFTER)
-    timed.commit(process)
-    assert not process.give(table) and TURN_ID not in committed
+    assert busy_pauses() and not busy_pauses()

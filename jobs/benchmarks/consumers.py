@@ -1,0 +1,172 @@
+"""Rows of consumers: messages per second of one process and of several that empty a queue.
+
+``python consumers.py ROOT QUEUE SECONDS LOOPS`` is one of the processes: it prints when it is ready, waits for a
+line of its input, and consumes until the queue is empty, by a ``Consumer`` or by plain loops.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from uuid import uuid4
+
+import pyarrow as pa
+
+from benchmarks.harness import BODY, Bench, Figure
+from benchmarks.shards import DELAY, PROCESSES, _ask, _environment, _line, _object_store
+from lakequeue import Consumer, Context, LakeQueue, Message, Queue
+
+CONCURRENCY = 8
+BATCH = 10
+"""Messages that a plain loop receives and deletes at a time."""
+QUICK, SLOW = 0.02, 0.2
+"""Seconds of handlers that do something."""
+
+Handled = tuple[int, float, float]
+"""Number of messages, and when the first and the last one were handled."""
+
+
+def consumers(bench: Bench) -> Iterator[Figure]:
+    """Messages per second, from the first to the last one handled; ratios beside one process on one shard."""
+    many, few = bench.sizes.consumed, bench.sizes.slowly_consumed
+    with bench.scratch() as scratch:
+        plain = {"loops": (1, 1, 0, True)}
+        several = {f"{count} processes on 1 shard": (count, 1, 0, False) for count in (1, 2, 4, 8)}
+        sharded = {f"{PROCESSES} processes on {PROCESSES} shards": (PROCESSES, PROCESSES, 0, False)}
+        rate = _rates(bench, f"{scratch}/queues", {}, plain | several | sharded, many)
+        one, loops = "1 processes on 1 shard", f"loops of receive({BATCH}) in {CONCURRENCY} threads"
+        yield Figure(f"consumer, 1 process / {loops}", rate[one], rate["loops"], 1, unit="/s")
+        for name in [*several, *sharded]:
+            if name != one:
+                bound = 1.3 if name in sharded else 1
+                yield Figure(f"consumers: {name} / 1 on 1", rate[name], rate[one], bound, unit="/s")
+        busy = {str(count): (count, 1, QUICK, False) for count in (1, PROCESSES)}
+        rate = _rates(bench, f"{scratch}/busy", {}, busy, few * PROCESSES)
+        name = f"consumers, handlers of 20 ms: {PROCESSES} processes on 1 shard / 1"
+        yield Figure(name, rate[str(PROCESSES)], rate["1"], 3.5, unit="/s")
+        yield _idle(bench, f"{scratch}/idle", few)
+    with _object_store() as (url, environment):
+        _ask(url, {"delay": DELAY})
+        sets = {"1": (1, 1, 0, False), "one": (PROCESSES, 1, 0, False), "own": (PROCESSES, PROCESSES, 0, False)}
+        rate = _rates(bench, f"s3://lake/{uuid4().hex}", environment, sets, many)
+        where = f"consumers, object store, 20 ms: {PROCESSES} processes on"
+        yield Figure(f"{where} 1 shard / 1", rate["one"], rate["1"], 1.5, unit="/s")
+        yield Figure(f"{where} {PROCESSES} shards / 1 on 1", rate["own"], rate["1"], 3, unit="/s")
+
+
+def _rates(
+    bench: Bench,
+    root: str,
+    environment: Mapping[str, str],
+    sets: Mapping[str, tuple[int, int, float, bool]],
+    messages: int,
+) -> dict[str, float]:
+    """Median messages per second by name; sets have processes, shards, seconds of a handler, and plain loops."""
+    seen: dict[str, list[float]] = {name: [] for name in sets}
+    for turn in bench.track(range(bench.sizes.consumer_rounds), "consumers"):
+        for name in sorted(sets, reverse=turn % 2 == 1):
+            count, shards, seconds, loops = sets[name]
+            with _environment(environment):
+                queue = _filled(root, shards, messages)
+            done = _emptied([queue.name] * count, root, environment, seconds, loops)
+            seen[name].append(_rate(done))
+    return {name: median(rates) for name, rates in seen.items()}
+
+
+def _idle(bench: Bench, root: str, messages: int) -> Figure:
+    """The share of a process that comes a second later, of messages whose handlers are slow."""
+    shares = []
+    for _ in bench.track(range(bench.sizes.consumer_rounds), "an idle process"):
+        queue = _filled(root, 1, messages)
+        _, late = _emptied([queue.name] * 2, root, {}, SLOW, False, pause=1)
+        shares.append(late[0])
+    name = f"consumers, handlers of 200 ms: messages of a process that was idle / all {messages:,}"
+    return Figure(name, median(shares), messages, 0.4, unit="/s")
+
+
+def _filled(root: str, shards: int, messages: int) -> Queue:
+    queue = LakeQueue(root, engine="point").create_queue(uuid4().hex, shards=shards)
+    queue.send_arrow(pa.table({"body": [BODY] * messages}))
+    return queue
+
+
+def _rate(done: Sequence[Handled]) -> float:
+    busy = [each for each in done if each[0]]
+    return sum(each[0] for each in busy) / (max(each[2] for each in busy) - min(each[1] for each in busy))
+
+
+def _emptied(
+    names: Sequence[str],
+    root: str,
+    environment: Mapping[str, str],
+    seconds: float,
+    loops: bool,
+    pause: float = 0,
+) -> list[Handled]:
+    """What each process handled; each starts ``pause`` seconds after the one before."""
+    with ExitStack() as stack:
+        arguments = [str(seconds), str(int(loops))]
+        processes = [stack.enter_context(_process([root, name, *arguments], environment)) for name in names]
+        for process in processes:
+            assert process.stdin is not None
+            print("go", file=process.stdin, flush=True)
+            time.sleep(pause)
+        return [tuple(json.loads(_line(process))) for process in processes]  # type: ignore[misc]
+
+
+@contextmanager
+def _process(arguments: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    here = Path(__file__)
+    paths = os.pathsep.join([str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, str(here), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment, "PYTHONPATH": paths},
+    )
+    try:
+        assert _line(process) == "ready\n"
+        yield process
+    finally:
+        process.communicate()
+
+
+def main(root: str, name: str, seconds: str, loops: str) -> None:
+    queue = LakeQueue(root, engine="point").queue(name)
+    instants: list[float] = []
+
+    def handle(message: Message, context: Context | None = None) -> None:
+        if float(seconds):
+            time.sleep(float(seconds))
+        instants.append(time.monotonic())  # the same clock for all processes of a machine
+
+    def loop() -> None:
+        while messages := queue.receive(BATCH, wait_time=0):
+            for message in messages:
+                handle(message)
+            queue.delete_batch(messages)
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    if int(loops):
+        threads = [threading.Thread(target=loop) for _ in range(CONCURRENCY)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    else:
+        Consumer(queue, handle, CONCURRENCY, wait_time=0).run(until_empty=True)
+    print(json.dumps([len(instants), min(instants, default=0), max(instants, default=0)]), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

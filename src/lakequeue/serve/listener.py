@@ -1,0 +1,166 @@
+"""Accepts connections, and limits their number: in all, and of strangers at one address."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
+
+import attrs
+
+from lakequeue.serve.connection import Connection
+
+ACCEPTED_AT_ONCE = 64
+"""Connections accepted before others are served again."""
+OTHER_DESCRIPTORS = 512
+"""Descriptors of files for tables, storage and worker processes."""
+RETRY_SECONDS = 1.0
+"""Pause after the system could not accept a connection."""
+REPORT_SECONDS = 60.0
+"""Least time between two lines of the log about connections that were closed."""
+
+_log = logging.getLogger("lakequeue.serve")
+
+
+@attrs.frozen(eq=False)
+class _Client:
+    """A connection from when it is accepted, which is before its TLS handshake."""
+
+    address: str
+    connection: Connection
+
+
+class Listener:
+    """Accepts the connections of a socket in place of asyncio, which shows none before its handshake is done.
+
+    At a limit, the oldest connection without a verified request is closed; if all have one, the new one is.
+
+    Args:
+        connect: makes the protocol of a connection.
+        limit: maximum number of connections.
+        strangers: maximum number of connections of one address without a verified request.
+        proxies: addresses to which that does not apply.
+    """
+
+    handshake_seconds = 5.0
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        connect: Callable[[], Connection],
+        limit: int,
+        strangers: int,
+        tls: ssl.SSLContext | None = None,
+        proxies: Container[str] = (),
+    ) -> None:
+        self._socket = listening
+        self._connect = connect
+        self._limit = limit
+        self._most_strangers = strangers
+        self._tls = tls
+        self._proxies = proxies
+        self._loop = asyncio.get_running_loop()
+        self._clients: dict[asyncio.Task[None], _Client] = {}  # the oldest first
+        self._at: Counter[str] = Counter()
+        self._closed = 0
+        self._report_after = 0.0
+        self._retry: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        self._listen()
+
+    def stop(self) -> None:
+        """Accepts no more connections, and ends those whose handshake is not done."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for task, client in self._clients.items():
+            if client.connection.transport is None:
+                task.cancel()
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, (address, *_) = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor, or no memory
+                self._report(f"cannot accept connections: {error}")
+                self._loop.remove_reader(self._socket)
+                self._retry = self._loop.call_later(RETRY_SECONDS, self._listen)
+                return
+            if self._make_room(address):
+                client = _Client(address, self._connect())
+                accepted.setblocking(False)
+                task = self._loop.create_task(self._serve(accepted, client))
+                task.add_done_callback(self._forget)
+                self._clients[task] = client
+                self._at[address] += 1
+            else:
+                accepted.close()
+
+    def _make_room(self, address: str) -> bool:
+        """Closes a connection if there are too many for another one; whether there is room now."""
+        if self._at[address] >= self._most_strangers and address not in self._proxies:
+            neighbours = [task for task in self._strangers() if self._clients[task].address == address]
+            if len(neighbours) >= self._most_strangers:
+                return self._close(neighbours[0])
+        if len(self._clients) < self._limit:
+            return True
+        oldest = next(self._strangers(), None)
+        if oldest is None:
+            self._report(f"a connection is refused: {self._limit} are open")
+            return False
+        return self._close(oldest)
+
+    def _strangers(self) -> Iterator[asyncio.Task[None]]:
+        return (task for task, client in self._clients.items() if not client.connection.verified)
+
+    def _close(self, task: asyncio.Task[None]) -> bool:
+        self._forget(task)
+        task.cancel()
+        self._report("a connection without a verified request is closed to make room")
+        return True
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        client = self._clients.pop(task, None)
+        if client is not None:
+            self._at[client.address] -= 1
+            if not self._at[client.address]:
+                del self._at[client.address]
+
+    async def _serve(self, accepted: socket.socket, client: _Client) -> None:
+        limits = {"ssl_handshake_timeout": self.handshake_seconds} if self._tls else {}
+        try:
+            await self._loop.connect_accepted_socket(lambda: client.connection, accepted, ssl=self._tls, **limits)
+            await client.connection.lost.wait()
+        except OSError:
+            pass  # no handshake, or not in time
+        finally:
+            if client.connection.transport is not None:
+                client.connection.transport.abort()
+
+    def _report(self, what: str) -> None:
+        """Logs what happens to connections, seldom, however many come."""
+        self._closed += 1
+        if self._loop.time() >= self._report_after:
+            _log.warning("%s; %d of such since the last report", what, self._closed)
+            self._closed, self._report_after = 0, self._loop.time() + REPORT_SECONDS
+
+
+def descriptors_for(connections: int) -> int:
+    """Raises the soft limit on descriptors for a number of connections; returns for how many it suffices."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(connections, max(soft - OTHER_DESCRIPTORS, soft // 2))

@@ -1,0 +1,75 @@
+"""The turn at a table on local disks: of all that want to commit, one decides and commits while the rest wait.
+
+It is only for speed. A decision is right because `commit` checks its base, so whoever would wait for a process
+that is stopped commits without a turn, and may lose the race.
+
+Whoever wants the turn becomes the next first. So a process that gives it up cannot have it again before the one
+that waits.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from lakequeue.storage.engines.file_lock import FileLock
+from lakequeue.storage.roots import local_path
+
+STOPPED = 0.25
+"""Seconds without a sign of the one that has the turn, until the others go on; signs are changes of the file."""
+LONGEST = 5.0
+"""Maximum number of seconds to wait for a turn, however many others have theirs meanwhile."""
+POLL = 0.001
+"""Longest pause in seconds between two tries of the next one; the others make longer ones."""
+
+
+class _Mine(threading.local):
+    """Turns that a thread has, or went on without, by table."""
+
+    def __init__(self) -> None:
+        self.turns: weakref.WeakValueDictionary[str, FileLock] = weakref.WeakValueDictionary()
+
+
+_mine = _Mine()
+
+
+@contextmanager
+def turn(table_path: str, longest: float = LONGEST) -> Iterator[Callable[[], None]]:
+    """Holds the turn at a local table, or nothing if others keep it for too long. It is reentrant in a thread.
+
+    Yields a function that tells the others that this process is not stopped.
+    """
+    folder = os.path.realpath(local_path(table_path) or "")
+    if folder in _mine.turns:
+        yield lambda: None
+        return
+    place, holder = (FileLock(os.path.join(folder, name)) for name in ("_next_turn.lock", "_turn.lock"))
+    _mine.turns[folder] = holder
+    try:
+        with suppress(OSError):  # the commit tells what is wrong
+            deadline = time.monotonic() + longest
+            _take(place, deadline, 3 * POLL)
+            if _take(holder, deadline, POLL):
+                place.release()
+            else:  # those that go on without it do so one by one
+                place.stamp()
+        yield lambda: (holder if holder.exclusive else place).stamp()
+    finally:
+        place.release()
+        holder.release()
+        _mine.turns.pop(folder, None)
+
+
+def _take(lock: FileLock, deadline: float, pause: float) -> bool:
+    while not lock.take(exclusive=True):
+        # a process that was stopped, and a clock that was set back, make nobody wait again
+        if not 0 <= time.time() - lock.stamped < STOPPED or time.monotonic() > deadline:
+            return False
+        time.sleep(random.uniform(pause / 2, pause))
+    lock.stamp()
+    return True

@@ -1,0 +1,93 @@
+"""Locks of the operating system on files of local disks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import sys
+import weakref
+from io import FileIO
+
+_OFD = sys.platform == "linux"
+"""Whether locks of open files and the record locks of lakequeue 0.2 exclude each other."""
+
+
+class FileLock:
+    """A lock on a file, held by whoever has it open: not by a process, so threads exclude each other, too.
+
+    A record lock of POSIX belongs to the process instead, and goes when it closes any descriptor of the file: when
+    it copies the root, for example. Either goes when the process ends, and this one also when the object goes, as
+    after an interrupt. Not thread-safe.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.exclusive: bool | None = None
+        """How it is held; None: it is not."""
+        self._file: FileIO | None = None
+
+    def take(self, *, exclusive: bool) -> bool:
+        """Takes the lock unless others hold it, without waiting; returns whether it did.
+
+        Raises:
+            OSError: the file cannot be opened; its directory is never made.
+        """
+        file = self._file
+        if file is None:
+            self._file = file = FileIO(self.path, "a+")
+            _open.add(self)
+        if not _lock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                self.exclusive = exclusive
+                return True
+        self.release()  # the directory was moved or removed since: nobody else comes to this file
+        return False
+
+    def stamp(self) -> None:
+        """Notes the time, if the lock is held, for those that wait."""
+        if self._file is not None and self.exclusive:
+            os.utime(self._file.fileno())
+
+    @property
+    def stamped(self) -> float:
+        """When the holder last noted the time, by the wall clock in seconds; for those that wait."""
+        return 0.0 if self._file is None else os.fstat(self._file.fileno()).st_mtime
+
+    def release(self) -> None:
+        """Gives up the lock, if it is held."""
+        file, self._file, self.exclusive = self._file, None, None
+        if file is not None:
+            # a child that is being forked has the same open file
+            _lock(file, fcntl.LOCK_UN)
+            file.close()
+            _open.discard(self)
+
+
+def _lock(file: FileIO, operation: int) -> bool:
+    try:
+        if _OFD:
+            kind = {fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind[operation], os.SEEK_SET, 0, 0, 0))
+        else:
+            fcntl.flock(file, operation | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES
+        return False
+    return True
+
+
+_open: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """Else a forked child would hold what its parent held, even after the parent has died."""
+    for lock in list(_open):
+        if lock._file is not None:
+            lock._file.close()
+            lock._file = lock.exclusive = None
+
+
+os.register_at_fork(after_in_child=_close_in_child)

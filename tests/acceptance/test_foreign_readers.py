@@ -1,0 +1,57 @@
+"""Programs that know Delta read every table as it is, at its newest version and at earlier ones (DLT-1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import polars
+import pytest
+from deltalake import DeltaTable
+
+from concurrency.harness import small_segments
+from lakequeue import LakeQueue
+from lakequeue.storage import layout
+from lakequeue.storage.engines.point import PointTable
+
+
+def by_delta_rs(path: str, version: int) -> list[dict[str, Any]]:
+    return DeltaTable(path, version=version).to_pyarrow_table().to_pylist()
+
+
+def by_polars(path: str, version: int) -> list[dict[str, Any]]:
+    # without PyArrow it refuses maps and instants as partitions
+    return polars.read_delta(path, version=version, use_pyarrow=True).to_dicts()
+
+
+def by_duckdb(path: str, version: int) -> list[dict[str, Any]]:
+    rows = DeltaTable(path, version=version).to_pyarrow_dataset()  # noqa: F841  # DuckDB finds it by its name
+    return duckdb.sql("SELECT * FROM rows").to_arrow_table().to_pylist()
+
+
+@pytest.mark.spec("DLT-1")
+@pytest.mark.parametrize("read", [by_delta_rs, by_polars, by_duckdb])
+def test_other_programs_read_each_version_of_each_table(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, read: Any
+) -> None:
+    small_segments(monkeypatch)
+    queue = lq.create_queue("orders", rewind_range=3600, message_retention_period=7200)
+    for number in range(12):
+        queue.send(f"body {number}", attributes={"n": number})
+        if number % 3 == 2:
+            first, *others = queue.receive(max_messages=3)
+            queue.delete(first.receipt_handle)
+    lq.compact()
+    store = queue.runtime.root.engine.store
+    sizes = []
+    for path in (layout.messages_path(lq.root, queue.key, 0), layout.receipts_path(lq.root, queue.key, 0)):
+        newest = DeltaTable(path).version()
+        for version in {newest, newest // 2, newest - 1}:
+            rows = read(path, version)
+            files = PointTable(store, path, version).files()
+            assert len(rows) == sum(file.rows for file in files)
+            sizes.append(len(rows))
+    bodies = {row["body"] for row in read(layout.messages_path(lq.root, queue.key, 0), None)}
+    assert bodies == {f"body {number}" for number in range(12)} and min(sizes) > 0
+    assert len(read(f"{lq.root}/queues", None)) == 1
+    assert len(read(f"{lq.root}/stats", None)) == 1

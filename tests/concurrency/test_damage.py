@@ -1,0 +1,328 @@
+"""Files that are missing, torn, or written by other programs are named, and never taken for something else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, TableFeatures
+
+from concurrency.harness import apart, small_segments
+from lakequeue import DamagedTable, LakeQueue, Queue
+from lakequeue.storage import layout
+from lakequeue.storage.delta_log import checkpoint_name, entry_name
+from lakequeue.storage.engines import log_trimming
+from lakequeue.storage.engines.log_trimming import trim_log
+from lakequeue.storage.engines.point import PointEngine, PointTable
+from lakequeue.storage.messages import append
+from lakequeue.storage.stores import Store
+from lakequeue.testing import ManualClock
+
+TABLES = ["messages", "receipts"]
+HARM = [Path.unlink, lambda path: path.write_bytes(b""), lambda path: os.truncate(path, 99)]
+
+
+@pytest.fixture
+def queue(lq: LakeQueue) -> Queue:
+    """Ten messages, of which the first three are in flight."""
+    queue = lq.create_queue("orders")
+    for number in range(10):
+        queue.send(f"body {number}")
+    queue.receive(max_messages=3, visibility_timeout=600)
+    return queue
+
+
+def folder(queue: Queue, table: str = "messages") -> Path:
+    return Path(layout.tables_path(queue.runtime.root.path, queue.key)) / "0" / table
+
+
+def again(queue: Queue) -> Queue:
+    """The queue as a new process opens it."""
+    [lq] = apart(queue.runtime.root.path, queue.runtime.root.clock, 1)
+    return lq.queue("orders")
+
+
+def last_entry(path: Path, back: int = 0) -> Path:
+    return sorted((path / "_delta_log").glob("*.json"))[-1 - back]
+
+
+def data_file(path: Path, number: int = -1) -> Path:
+    """A file that the newest version names."""
+    return path / sorted(DeltaTable(path).file_uris(), key=os.path.getmtime)[number]
+
+
+def refused(queue: Queue, *names: str) -> None:
+    """Every verb names what is damaged, and changes nothing."""
+    before = sorted(path for path in folder(queue).parent.rglob("*") if "lock" not in path.name)
+    for verb in (lambda q: q.receive(), lambda q: q.counts(), lambda q: q.peek()):
+        with pytest.raises(DamagedTable) as caught:
+            verb(again(queue))
+        for name in names:
+            assert name in str(caught.value)
+        assert "lakequeue check" in str(caught.value) and "\n" not in str(caught.value)
+    assert sorted(path for path in folder(queue).parent.rglob("*") if "lock" not in path.name) == before
+
+
+@pytest.mark.spec("DUR-2")
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("back", [0, 1])
+def test_an_empty_entry_is_no_empty_commit(queue: Queue, table: str, back: int) -> None:
+    entry = last_entry(folder(queue, table), back if table == "messages" else 0)
+    entry.write_bytes(b"")
+    refused(queue, table, f"_delta_log/{entry.name} is empty")
+
+
+@pytest.mark.spec("DUR-2")
+def test_an_entry_that_was_cut_anywhere_is_torn(queue: Queue) -> None:
+    entry = last_entry(folder(queue))
+    whole = entry.read_bytes()
+    lines = [index + 1 for index, byte in enumerate(whole) if byte == ord("\n")]
+    for length in [1, lines[0] - 7, *lines[:-1], lines[0] + 30]:
+        entry.write_bytes(whole[:length])
+        with pytest.raises(DamagedTable, match=f"{entry.name} is torn"):
+            again(queue).counts()
+    entry.write_bytes(whole)
+    assert again(queue).counts().visible == 7
+
+
+@pytest.mark.spec("DUR-2")
+def test_a_gap_in_a_log_is_told(queue: Queue) -> None:
+    last_entry(folder(queue), 2).unlink()
+    refused(queue, "messages", "gap")
+
+
+@pytest.mark.spec("DUR-2")
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("harm", HARM, ids=["missing", "empty", "short"])
+def test_a_damaged_data_file_is_named(queue: Queue, table: str, harm: Callable[[Path], Any]) -> None:
+    file = data_file(folder(queue, table), 3 if table == "messages" else -1)
+    harm(file)
+    with pytest.raises(DamagedTable, match=rf"{table} is damaged: {file.name}"):
+        again(queue).receive()
+
+
+@pytest.mark.spec("DUR-2")
+@pytest.mark.parametrize("harm", [b"", b"PAR1 torn"])
+def test_an_older_checkpoint_or_the_entries_replace_a_damaged_one(queue: Queue, harm: bytes) -> None:
+    path = folder(queue)
+    for _ in range(2):
+        DeltaTable(path).create_checkpoint()
+        queue.send("more")
+    numbers = sorted(path.glob("_delta_log/*.checkpoint.parquet"))
+    for checkpoint in reversed(numbers):
+        checkpoint.write_bytes(harm)
+        (path / "_delta_log" / "_last_checkpoint").write_bytes(b"")
+        assert again(queue).counts().visible == 9
+    again(queue).send("commits go on")
+    PointEngine(Store(queue.runtime.root.path)).open(str(path)).checkpoint()
+    assert DeltaTable(path).version() == 13, "other programs can read it again"
+    numbers = sorted(path.glob("_delta_log/*.checkpoint.parquet"))
+    numbers[-1].write_bytes(harm)
+    for number in range(int(numbers[-1].name.partition(".")[0])):
+        (path / entry_name(number)).unlink()
+    refused(queue, numbers[-1].name)
+
+
+@pytest.mark.spec("DUR-2")
+def test_a_checkpoint_that_fails_is_logged_and_the_commit_stands(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = lq.create_queue("orders")
+
+    def fail(table: PointTable) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(PointTable, "checkpoint", fail)
+    for number in range(100):
+        queue.send(f"body {number}")
+    assert "a checkpoint of" in caplog.text and "no space left" in caplog.text
+    assert queue.counts().visible == 100
+
+
+@pytest.mark.spec("DUR-3")
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path, name: (path / name).write_bytes(b""),
+        lambda path, name: os.truncate(path / name, 100),
+        lambda path, name: (path / name).rename(path / name.replace(".parquet", ".0000000001.0000000002.parquet")),
+    ],
+    ids=["empty", "torn", "of several parts"],
+)
+def test_a_log_is_trimmed_only_below_a_checkpoint_that_can_be_read(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path, str], Any]
+) -> None:
+    monkeypatch.setattr(log_trimming, "READING", 0.0)
+    monkeypatch.setattr(log_trimming, "LOG_ENTRIES", 0)
+    path = folder(queue)
+    table = PointEngine(Store(queue.runtime.root.path)).open(str(path))
+    table.checkpoint()
+    spoil(path, checkpoint_name(table.version))
+    trim_log(Store().folder(str(path)), layout.MESSAGES_RETENTION, 1)
+    assert (path / entry_name(0)).exists()
+    assert again(queue).counts().visible == 7
+    table.checkpoint()
+    trim_log(Store().folder(str(path)), layout.MESSAGES_RETENTION, 1)
+    assert not (path / entry_name(0)).exists()
+    assert again(queue).counts().visible == 7
+
+
+@pytest.mark.spec("DUR-4")
+def test_a_head_beyond_the_end_of_the_log_refuses_and_no_offset_is_given_twice(queue: Queue) -> None:
+    queue.receive(max_messages=10)
+    for _ in range(3):
+        last_entry(folder(queue)).unlink()
+    refused(queue, "receipts", "head is at offset 10", "log ends at 7")
+    with pytest.raises(DamagedTable, match="log ends at 7"):
+        again(queue).send("would never come")
+    assert DeltaTable(folder(queue)).transaction_version(layout.SEND_ID) == 7
+
+
+@pytest.mark.spec("DUR-5")
+def test_messages_that_another_program_reordered_are_not_read_as_others(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_segments(monkeypatch, 10)
+    queue = lq.create_queue("orders")
+    for number in range(10):
+        queue.send(f"body {9 - number}")
+    DeltaTable(folder(queue)).optimize.z_order(["body"])
+    for verb in (lambda q: q.receive(max_messages=10), lambda q: q.peek(limit=10)):
+        with pytest.raises(DamagedTable, match="does not hold its messages in order"):
+            verb(again(queue))
+
+
+@pytest.mark.spec("DUR-5")
+def test_files_that_another_program_joined_in_order_stay_readable_or_are_refused(queue: Queue) -> None:
+    DeltaTable(folder(queue)).optimize.compact()
+    try:
+        bodies = [message.body for message in again(queue).receive(max_messages=10)]
+    except DamagedTable:
+        return
+    assert bodies == [f"body {number}" for number in range(3, 10)]
+
+
+@pytest.mark.spec("DUR-5")
+def test_a_message_that_another_program_deleted_is_told_at_once(queue: Queue) -> None:
+    DeltaTable(folder(queue)).delete("body = 'body 5'")
+    refused(queue, "messages", "does not hold the messages from offset 5 on")
+
+
+@pytest.mark.spec("DUR-6")
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "feature, name",
+    [(TableFeatures.DeletionVectors, "deletionVectors"), (TableFeatures.ChangeDataFeed, "changeDataFeed")],
+)
+def test_a_feature_that_another_program_added_is_refused_by_name(
+    queue: Queue, table: str, feature: TableFeatures, name: str
+) -> None:
+    DeltaTable(folder(queue, table)).alter.add_feature(feature, allow_protocol_versions_increase=True)
+    refused(queue, table, name)
+    with pytest.raises(DamagedTable, match=name):
+        queue.send("now") if table == "messages" else queue.receive()
+
+
+@pytest.mark.spec("DUR-6")
+def test_a_table_that_only_grows_is_refused(queue: Queue) -> None:
+    DeltaTable(folder(queue)).alter.set_table_properties({"delta.appendOnly": "true"})
+    refused(queue, "messages", "delta.appendOnly")
+
+
+@pytest.mark.spec("DUR-7")
+def test_compaction_keeps_messages_of_a_queue_whose_row_was_lost(lq: LakeQueue, queue: Queue) -> None:
+    lq.create_queue("other")
+    catalog = Path(lq.root) / "queues" / "_delta_log"
+    for entry in sorted(catalog.glob("*.json"))[1:]:
+        entry.unlink()
+    [after] = apart(lq.root, lq.clock, 1)
+    after.create_queue("new")
+    empty = Path(lq.root) / "q" / "empty"
+    shutil.copytree(folder(after.queue("new")).parents[1], empty)
+    after.compact()
+    assert folder(queue).exists() and not empty.exists()
+
+
+def events_of(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> list[tuple[str, str]]:
+    """Links and syncs that a call makes, with the paths."""
+    events: list[tuple[str, str]] = []
+    fsync, link = os.fsync, os.link
+
+    def synced(descriptor: int) -> None:
+        events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def linked(source: str, target: str) -> None:
+        link(source, target)
+        events.append(("link", target))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", synced)
+        patch.setattr(os, "link", linked)
+        call()
+    return events
+
+
+@pytest.mark.spec("DUR-1")
+@pytest.mark.parametrize("verb", ["send", "receive", "send_arrow"])
+def test_a_call_returns_when_its_files_its_entry_and_their_folders_are_on_disk(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    import pyarrow as pa
+
+    queue = LakeQueue(str(tmp_path / "root"), clock=clock, durability="power").create_queue("orders")
+    calls = {
+        "send": lambda: queue.send("body"),
+        "receive": lambda: queue.receive(),
+        "send_arrow": lambda: queue.send_arrow(pa.table({"body": ["a", "b"]})),
+    }
+    queue.send("first")
+    path = folder(queue, "receipts" if verb == "receive" else "messages")
+    before = set(DeltaTable(path).file_uris())
+    events = events_of(monkeypatch, calls[verb])
+    entry = next(index for index, event in enumerate(events) if event == ("link", str(last_entry(path))))
+    added = [str(path / uri) for uri in set(DeltaTable(path).file_uris()) - before]
+    assert added
+    for file in added:
+        assert ("sync", file) in events[:entry]
+        assert ("sync", os.path.dirname(file)) in events[events.index(("sync", file)) : entry]
+    assert ("sync", str(path / "_delta_log")) in events[entry:]
+
+
+@pytest.mark.spec("DUR-1")
+def test_what_another_process_wrote_is_on_disk_before_an_answer_relies_on_it(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A duplicate is answered without a commit; the original may not have been synced yet."""
+    root = str(tmp_path / "root")
+    here, there = apart(root, clock)
+    sender = LakeQueue(root, clock=clock, durability="process").create_queue("orders.fifo", fifo=True)
+    queue = LakeQueue(root, clock=clock, durability="power").queue("orders.fifo")
+    queue.send("first", group_id="g", dedup_id="1")
+    original = sender.send("second", group_id="g", dedup_id="2")
+    answers: list[Any] = []
+    events = events_of(monkeypatch, lambda: answers.append(queue.send("second", group_id="g", dedup_id="2")))
+    path = Path(layout.messages_path(root, queue.key, 0))
+    assert answers[0].message_id == original.message_id
+    assert events and ("sync", str(path / "_delta_log")) in events
+    assert not [event for event in events if event[0] == "link"]
+
+
+@pytest.mark.spec("DUR-1")
+def test_durability_is_checked_and_can_be_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lakequeue import InvalidParameterValue
+
+    with pytest.raises(InvalidParameterValue, match='durability.*"power" or "process"'):
+        LakeQueue(str(tmp_path), durability="maybe")  # type: ignore[arg-type]
+    queue = LakeQueue(str(tmp_path / "root"), durability="process").create_queue("orders")
+    assert events_of(monkeypatch, lambda: queue.send("scratch"))[0][0] == "link"
+
+
+def test_a_segment_has_no_folder_of_its_own(queue: Queue) -> None:
+    assert append.SEGMENT_COMMITS > 1
+    assert PointEngine(Store(queue.runtime.root.path)).open(str(folder(queue))).file_count == 10
+    assert [path.name for path in folder(queue).iterdir() if path.is_dir()] == ["_delta_log"]

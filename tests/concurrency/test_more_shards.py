@@ -1,0 +1,136 @@
+"""Shards that a living queue gets: every process finds them, whatever it did before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from concurrency.harness import apart, drain, keep_to
+from lakequeue import (
+    Consumer,
+    InvalidAttributeValue,
+    LakeQueue,
+    Queue,
+    QueueClientError,
+    QueueDoesNotExist,
+    errors,
+)
+from lakequeue.operations import attributes
+from lakequeue.testing import ManualClock
+
+pytestmark = pytest.mark.spec("QUE-34", "QUE-25")
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clock: ManualClock) -> tuple[Queue, Queue]:
+    """One queue of a shard in two processes, both of which have used it."""
+    here, there = apart(tmp_path / "root", clock)
+    pair = here.create_queue("orders"), there.create_queue("orders")
+    for queue in pair:
+        queue.send("first")
+        queue.delete(queue.receive()[0])
+    return pair
+
+
+def raised(queue: Queue) -> None:
+    """Four shards, each with two messages."""
+    queue.set_attributes(shards=4)
+    for shard in range(4):
+        keep_to(queue, shard)
+        queue.send(f"{shard}a")
+        queue.send(f"{shard}b")
+
+
+ALL = [f"{shard}{letter}" for shard in range(4) for letter in "ab"]
+
+
+def test_another_process_receives_from_them(pair: tuple[Queue, Queue]) -> None:
+    raised(pair[0])
+    assert sorted(drain(pair[1])) == ALL
+
+
+def test_another_process_sends_to_them(pair: tuple[Queue, Queue]) -> None:
+    queue, other = pair
+    queue.set_attributes(shards=4)
+    other.send("by the other")
+    assert len(other.runtime.shards) == 4 and drain(queue) == ["by the other"]
+
+
+def test_another_process_counts_them(pair: tuple[Queue, Queue]) -> None:
+    raised(pair[0])
+    assert pair[1].counts().visible == 8
+    assert pair[1].attributes(["Shards"]) == {"Shards": "4"}
+
+
+def test_another_process_settles_what_was_received_there(pair: tuple[Queue, Queue]) -> None:
+    raised(pair[0])
+    handles = [message.receipt_handle for message in pair[0].receive(8)]
+    pair[1].delete(handles[-1])
+    pair[1].delete_batch(handles[:-1]).raise_for_failures()
+    assert pair[0].counts().in_flight == 0
+
+
+def test_another_process_purges_and_deletes_them(pair: tuple[Queue, Queue]) -> None:
+    raised(pair[0])
+    pair[1].purge()
+    assert pair[0].counts().visible == 0
+    pair[0].send("later")
+    apart(pair[0].runtime.root.path, pair[0].runtime.root.clock, 1)[0].delete_queue("orders")
+    for shard in range(4):
+        keep_to(pair[0], shard)
+        with pytest.raises(QueueDoesNotExist):
+            pair[0].send("too late")
+
+
+def test_a_process_that_knew_only_the_first_deletes_them_all(pair: tuple[Queue, Queue]) -> None:
+    queue, other = pair
+    raised(queue)
+    other.runtime.delete()
+    for shard in range(4):
+        assert queue.runtime.shards[shard].closed()
+
+
+def test_a_consumer_that_runs_finds_them(pair: tuple[Queue, Queue]) -> None:
+    queue, other = pair
+    handled: list[str] = []
+
+    def handle(message: object, context: object) -> None:
+        if not handled:
+            raised(queue)
+        handled.append(message.body)  # type: ignore[attr-defined]
+
+    queue.send("begin")
+    Consumer(other, handle, concurrency=1).run(until_empty=True)
+    Consumer(other, handle, concurrency=1).run(until_empty=True)
+    assert sorted(handled) == sorted([*ALL, "begin"])
+
+
+def test_what_was_interrupted_is_done_by_the_next_attempt(
+    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = pair
+    make = attributes.make_tables
+
+    def half(root: object, row: object, first: int) -> None:
+        make(root, row, first)  # type: ignore[arg-type]
+        raise OSError("the process died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(attributes, "make_tables", half)
+        with pytest.raises(QueueClientError):
+            queue.set_attributes(shards=3)
+    assert queue.attributes(["Shards"]) == {"Shards": "1"}
+    raised(other)
+    assert sorted(drain(queue)) == ALL
+
+
+def test_fewer_shards_and_those_of_fifo_queues_are_refused(tmp_path: Path) -> None:
+    lq = LakeQueue(str(tmp_path / "root"))
+    queue = lq.create_queue("orders", shards=2)
+    fifo = lq.create_queue("orders.fifo", fifo=True, shards=2, deduplication_scope="message_group")
+    for refused, shards in (queue, 1), (queue, 1_025), (fifo, 3):
+        with pytest.raises(InvalidAttributeValue, match="Shards") as caught:
+            refused.set_attributes(shards=shards)
+        assert isinstance(caught.value, errors.QueueServiceError)
+        assert refused.attributes(["Shards"]) == {"Shards": "2"}

@@ -1,0 +1,268 @@
+"""Rounds of a consumer: one commit settles what was handled and claims what comes next, also ahead of hands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from concurrency.harness import keep_to
+from consumer.harness import Harness, sleeper
+from lakequeue import (
+    Context,
+    HeartbeatRenewal,
+    InvalidOptions,
+    Message,
+    OverLimit,
+    QueueClientError,
+    RedrivePolicy,
+)
+from lakequeue.operations.exchange import exchange
+from lakequeue.runtime.shard_ledger import ShardLedger
+
+Make = Callable[..., Harness]
+
+
+def commits(harness: Harness) -> int:
+    """Commits to all ledgers of the queue so far."""
+    ledgers: list[ShardLedger] = [*harness.queue.runtime.shards]
+    return sum(ledger.query(lambda machine: machine.head.epoch) for ledger in ledgers)
+
+
+def asked(harness: Harness) -> list[int]:
+    return [call["max_messages"] for call in harness.queue.receives()]
+
+
+# --- one commit
+
+
+@pytest.mark.spec("HBN-24")
+def test_a_delete_and_the_next_claim_are_one_commit(harness: Harness) -> None:
+    harness.send(*"ABCDE")
+    before = commits(harness)
+    harness.consumer(sleeper(0), concurrency=1, prefetch=0).run(until_empty=True)
+    assert commits(harness) - before == 6  # five claims and the last delete
+    assert harness.other.counts().in_flight == 0
+
+
+@pytest.mark.spec("HBN-24", "DEL-10")
+def test_a_round_settles_what_came_from_several_shards(make: Make) -> None:
+    harness = make(shards=3)
+    for shard in range(3):
+        keep_to(harness.other, shard)
+        harness.send(f"{shard}a", f"{shard}b")
+    first = harness.other.receive(3)
+    rest = harness.other.receive(3)
+    before = commits(harness)
+    wanted = [*((one.receipt_handle, None) for one in first), *((one.receipt_handle, 0) for one in rest)]
+    found = exchange(harness.other.runtime, wanted, 1, 1, None)
+    assert list(found.errors) == [None] * 6 and found.refused is None
+    [again] = found.messages  # handed back by the very commit that claims it
+    assert again.body in {one.body for one in rest} and again.receive_count == 2
+    assert commits(harness) - before == 3
+    counts = harness.other.counts()
+    assert (counts.visible, counts.in_flight) == (2, 1)
+
+
+@pytest.mark.spec("HBN-24", "DLQ-2")
+def test_a_round_that_meets_dead_letters_settles_once(make: Make) -> None:
+    harness = make()
+    harness.lq.create_queue("dead")
+    harness.other.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=1))
+    harness.send("A", "B", "C")
+    messages = harness.other.receive(2)
+    wanted = [(messages[0].receipt_handle, None), (messages[1].receipt_handle, 0)]
+    found = exchange(harness.other.runtime, wanted, 2, 2, None)
+    assert list(found.errors) == [None, None]
+    assert [message.body for message in found.messages] == ["C"]
+    assert [message.body for message in harness.lq.queue("dead").receive(2)] == ["B"]
+
+
+@pytest.mark.spec("HBN-24", "INF-3")
+def test_what_keeps_a_claim_from_going_ahead_does_not_touch_what_is_settled(make: Make) -> None:
+    harness = make(profile="sqs")
+    harness.other.set_attributes(max_inflight_messages=2)
+    harness.send("A", "B", "C")
+    messages = harness.other.receive(2)
+    found = exchange(harness.other.runtime, [(messages[0].receipt_handle, 300)], 1, 1, None)
+    assert list(found.errors) == [None] and not found.messages
+    assert isinstance(found.refused, OverLimit)
+    assert exchange(harness.other.runtime, [("no handle", None)], 0, 1, None).errors[0] is not None
+
+
+@pytest.mark.spec("HBN-19", "HBN-24", "FIF-1")
+def test_the_next_message_of_a_group_begins_when_the_last_one_is_deleted(fifo: Harness) -> None:
+    fifo.send("a1", "a2", "b1")
+    begun: dict[str, float] = {}
+
+    def handle(message: Message, context: Context) -> None:
+        begun[message.body] = (fifo.clock.now() - fifo.queue.began).total_seconds()
+        context.sleep(1)
+
+    def fail(verb: str, bodies: list[str]) -> None:
+        if verb == "delete" and bodies == ["a1"] and fifo.queue.calls[-1].at < 5:
+            raise QueueClientError("no network")
+
+    fifo.queue.before = fail
+    with fifo.running(fifo.consumer(handle)):
+        fifo.clock.advance(20)
+    assert begun["b1"] == 0 and begun["a2"] == 8.5  # tried again after 0.5, 1, 2 and 4 s
+    assert fifo.other.counts().in_flight == 0
+
+
+@pytest.mark.spec("HBN-24")
+def test_what_cannot_be_deleted_holds_up_nothing_else(harness: Harness) -> None:
+    harness.send("1", "2.2")
+
+    def fail(verb: str, bodies: list[str]) -> None:
+        if verb == "delete" and bodies == ["1"] and harness.queue.calls[-1].at < 5:
+            raise QueueClientError("no network")
+
+    def handle(message: Message, context: Context) -> None:
+        context.sleep(float(message.body))
+
+    harness.queue.before = fail
+    with harness.running(harness.consumer(handle)):
+        harness.clock.advance(10)
+    assert [at for at, body in harness.queue.deletes() if body == "2.2"] == [2.2]
+
+
+# --- hands
+
+
+@pytest.mark.spec("HBN-18")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_fixed_number_of_hands_works_them_all_off(harness: Harness, asynchronous: bool) -> None:
+    harness.send(*(str(number) for number in range(40)))
+    threads, at_once, most = set(), 0, 0
+    before, names = set(threading.enumerate()), set()
+
+    def handle(message: Message, context: Context) -> None:
+        threads.add(threading.get_ident())
+        names.update(thread.name for thread in set(threading.enumerate()) - before)
+
+    async def handle_async(message: Message, context: Context) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        handle(message, context)
+        await context.sleep_async(0.001)
+        at_once -= 1
+
+    with harness.running(harness.consumer(handle_async if asynchronous else handle, concurrency=3)):
+        harness.clock.advance(2)
+    assert harness.other.counts().visible == harness.other.counts().in_flight == 0
+    assert len(threads) <= (1 if asynchronous else 3) and most <= 3
+    assert ("lakequeue handler" in names) is not asynchronous
+
+
+# --- ahead
+
+
+@pytest.mark.spec("HBN-18", "HBN-23")
+@pytest.mark.parametrize(
+    ("prefetch", "seconds", "first", "largest"),
+    [(0, 0.01, 2, 2), (5, 0.01, 7, 7), (5, 1, 7, 7), (None, 0.01, 2, 50), (None, 1, 2, 2), (None, 0.05, 2, 10)],
+)
+def test_how_much_a_consumer_claims_ahead(
+    harness: Harness, prefetch: int | None, seconds: float, first: int, largest: int
+) -> None:
+    harness.send(*(str(number) for number in range(200)))
+    held = []
+
+    def handle(message: Message, context: Context) -> None:
+        held.append(consumer.health.active)
+        context.sleep(seconds)
+
+    consumer = harness.consumer(handle, concurrency=2, prefetch=prefetch)
+    with harness.running(consumer):
+        harness.clock.advance(60 * seconds)
+    assert asked(harness)[0] == first
+    assert max(held) == largest
+
+
+@pytest.mark.spec("HBN-1", "HBN-23")
+def test_what_is_claimed_ahead_is_kept(harness: Harness) -> None:
+    harness.send("A", "B")
+    with harness.running(harness.consumer(sleeper(40), concurrency=1, prefetch=1), until_empty=True):
+        harness.clock.advance(100)
+    assert harness.queue.changes("A") == [(25, 30)]
+    assert harness.queue.changes("B") == [(25, 30), (50, 30), (75, 30)]
+    assert harness.queue.deletes() == [(40, "A"), (80, "B")]
+
+
+@pytest.mark.spec("HBN-23", "VIS-4")
+@pytest.mark.parametrize("end", ["stop", "pause"])
+def test_a_stop_and_a_pause_hand_back_what_was_not_begun(harness: Harness, end: str) -> None:
+    harness.send("A", "B", "C")
+    consumer = harness.consumer(sleeper(10), concurrency=1, prefetch=2)
+    with harness.running(consumer):
+        harness.clock.advance(5)
+        getattr(consumer, end)()
+        harness.clock.advance(0)
+        assert harness.visible() == ["B", "C"] and consumer.health.active == 1
+        assert {message.receive_count for message in harness.other.receive(2)} == {2}
+        harness.clock.advance(5)
+    assert harness.queue.deletes() == [(10, "A")]
+
+
+def slow_from(harness: Harness, number: int) -> Callable[[Message, Context], None]:
+    """A handler that takes 10 ms, and a minute from one message on."""
+    begun: list[str] = []
+
+    def handle(message: Message, context: Context) -> None:
+        begun.append(message.body)
+        context.sleep(0.01 if len(begun) < number else 60)
+
+    return handle
+
+
+@pytest.mark.spec("HBN-23")
+def test_a_consumer_that_falls_behind_gives_back_what_it_has_not_begun(harness: Harness) -> None:
+    harness.send(*(f"{number:02}" for number in range(60)))
+    consumer = harness.consumer(slow_from(harness, 20), concurrency=1, wait_time=1)
+    with harness.running(consumer):
+        harness.clock.advance(1)
+        assert consumer.health.active > 10
+        ahead = harness.other.counts().visible
+        harness.clock.advance(1)
+        assert consumer.health.active == 1
+        assert harness.other.counts().visible > ahead
+        harness.clock.advance(10)
+        assert consumer.health.active == 1
+    assert harness.other.counts().in_flight == 0
+
+
+@pytest.mark.spec("HBN-23")
+def test_what_was_asked_for_is_held_however_long_it_takes(harness: Harness) -> None:
+    harness.send("A", "B", "C")
+    consumer = harness.consumer(sleeper(20), concurrency=1, prefetch=2, renewal=HeartbeatRenewal(120, 30, 1))
+    with harness.running(consumer):
+        harness.clock.advance(15)
+        assert consumer.health.active == 3 and harness.queue.changes() == []
+
+
+@pytest.mark.spec("HBN-23", "FIF-1", "FIF-9")
+def test_a_group_keeps_its_order_whatever_is_given_back(fifo: Harness) -> None:
+    bodies = [f"a{number}" for number in range(40)]
+    fifo.send(*bodies)
+    handled: list[str] = []
+    slow = iter([False] * 10 + [True] + [False] * 100)
+
+    def handle(message: Message, context: Context) -> None:
+        handled.append(message.body)
+        context.sleep(3 if next(slow) else 0.01)
+
+    consumers = [fifo.consumer(handle, concurrency=2) for _ in range(2)]
+    with fifo.running(consumers[0]), fifo.running(consumers[1]):
+        fifo.clock.advance(5)
+    assert handled == bodies and fifo.queue.changes()
+
+
+@pytest.mark.spec("HBN-17", "HBN-23")
+@pytest.mark.parametrize("wrong", [-1, 10_001, 1.5, True, "all"])
+def test_a_prefetch_out_of_range_is_refused(harness: Harness, wrong: Any) -> None:
+    with pytest.raises(InvalidOptions, match="prefetch: must be a whole number of 0 to 10000, or None, not"):
+        harness.consumer(sleeper(0), prefetch=wrong)

@@ -1,0 +1,247 @@
+"""Connections: those of strangers are few and short, and keep nobody out."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import resource
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+import uvicorn
+
+from lakequeue.serve import listener
+from lakequeue.serve.connection import Connection
+from lakequeue.serve.keys import Key, Keys
+from lakequeue.serve.listener import Listener, descriptors_for
+from lakequeue.serve.server import ADDRESS_SHARE, Certificate
+from serve.test_bodies import signed
+from serve.threaded_server import PATIENCE, ThreadedServer, everything, post, threaded_server, wait_until
+
+KEYS = Keys({"AKIDONE": Key("AKIDONE", "one-secret")})
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LIMIT = 16
+STRANGERS = LIMIT // ADDRESS_SHARE
+
+
+@pytest.fixture(autouse=True, params=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if request.param == "uvloop":
+        factories["uvloop"] = pytest.importorskip("uvloop").new_event_loop
+    monkeypatch.setattr(uvicorn.Config, "get_loop_factory", lambda _: factories[request.param])
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ThreadedServer]:
+    with threaded_server(tmp_path / "root", access=KEYS, connections=LIMIT) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path, authority: trustme.CA) -> Iterator[ThreadedServer]:
+    made = authority.issue_cert("localhost", "127.0.0.1")
+    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    made.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "key.pem").chmod(0o600)
+    certificate = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with threaded_server(tmp_path / "root", access=KEYS, connections=LIMIT, certificate=certificate) as running:
+        yield running
+
+
+def connected(server: ThreadedServer, number: int = 1) -> socket.socket:
+    """A connection from an address of its own: all of 127.0.0.0/8 is this machine."""
+    return socket.create_connection(("127.0.0.1", server.port), PATIENCE, (f"127.0.0.{number}", 0))
+
+
+def client(number: int = 1, verify: Any = True) -> httpx.Client:
+    transport = httpx.HTTPTransport(local_address=f"127.0.0.{number}", verify=verify)
+    return httpx.Client(transport=transport, timeout=PATIENCE)
+
+
+def lists(http: httpx.Client, server: ThreadedServer) -> bool:
+    """Whether a signed request is answered."""
+    headers = signed(server, "AKIDONE", b"{}", "ListQueues")
+    return http.post(f"{server.url}/", content=b"{}", headers=headers).status_code == 200
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Whether the other side has not closed a connection on which nothing arrives."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def test_silent_connections_count_before_their_handshake(encrypted: ThreadedServer, authority: trustme.CA):
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
+    silent = [connected(encrypted, 1 + n // 20) for n in range(200)]
+    with client(100, trusted) as http:
+        assert lists(http, encrypted)
+        wait_until(lambda: sum(map(is_open, silent)) < LIMIT)
+    for connection in silent:
+        connection.close()
+
+
+def test_a_handshake_has_some_seconds(encrypted: ThreadedServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Listener, "handshake_seconds", 0.05)
+    with connected(encrypted) as silent:
+        assert everything(silent) == b""
+
+
+def test_requests_for_health_lock_nobody_out(server: ThreadedServer):
+    """Each on a connection of its own that then stays open."""
+    strangers = [connected(server, 1 + n // 4) for n in range(3 * LIMIT)]
+    for connection in strangers:
+        with suppress(ConnectionError):  # it was closed to make room
+            connection.sendall(HEALTH)
+    with client(100) as http:
+        assert lists(http, server)
+        for number in range(LIMIT):
+            strangers.append(connected(server, 101 + number))
+        assert lists(http, server), "a verified connection is not closed to make room"
+        assert server.server.server_state.total_requests
+    for connection in strangers:
+        connection.close()
+
+
+def test_connections_above_the_limit_are_closed(server: ThreadedServer):
+    clients = [client() for _ in range(LIMIT)]
+    assert all(lists(each, server) for each in clients)
+    with connected(server, 2) as another:
+        assert everything(another) == b""
+    assert all(lists(each, server) for each in clients), "they were not closed for it"
+    for each in clients:
+        each.close()
+    wait_until(lambda: not server.server.server_state.connections)
+    with client() as http:
+        assert lists(http, server)
+
+
+def test_one_address_has_few_strangers(server: ThreadedServer):
+    """Its own ones go, not those of others, and not those with a verified request."""
+    with connected(server, 2) as other, client() as neighbour:
+        assert lists(neighbour, server)
+        many = [connected(server) for _ in range(3 * STRANGERS)]
+        assert everything(many[0]) == b""
+        wait_until(lambda: sum(map(is_open, many)) == STRANGERS)
+        assert is_open(other) and is_open(many[-1]) and lists(neighbour, server)
+        for connection in many:
+            connection.close()
+
+
+def test_a_connection_is_kept_long_once_a_request_was_verified(
+    server: ThreadedServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Connection, "unverified_seconds", 0.05)
+    with client() as http, connected(server) as stranger, connected(server) as forger:
+        assert lists(http, server)
+        [kept] = [one for one in server.server.server_state.connections if one.verified]
+        stranger.sendall(HEALTH)
+        assert everything(stranger).startswith(b"HTTP/1.1 200 ")
+        forger.sendall(post(b"{}", "ListQueues").replace(b"Connection: close\r\n", b""))
+        assert everything(forger).startswith(b"HTTP/1.1 403 ")
+        assert server.server.server_state.connections == {kept}
+
+
+class FullSystem(socket.socket):
+    """A listening socket of a process without descriptors."""
+
+    asked = 0
+
+    def accept(self) -> Any:
+        self.asked += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_without_descriptors_it_waits_and_logs_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(listener, "RETRY_SECONDS", 0.001)
+
+    async def accept() -> None:
+        with FullSystem() as full:
+            full.bind(("127.0.0.1", 0))
+            full.listen()
+            accepting = Listener(full, lambda: pytest.fail("nothing was accepted"), 1, 1)  # type: ignore[arg-type]
+            with socket.create_connection(full.getsockname()):
+                while full.asked < 20:
+                    await asyncio.sleep(0.001)
+            accepting.stop()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(accept())
+    [record] = caplog.records
+    assert "Too many open files" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "set_to", "connections"),
+    [
+        (4_096, 4_096, None, 1_000),
+        (1_024, 1_048_576, 1_512, 1_000),
+        (1_024, resource.RLIM_INFINITY, 1_512, 1_000),
+        (256, 1_024, 1_024, 512),
+        (64, 64, 64, 32),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, 1_000),
+    ],
+)
+def test_there_are_descriptors_for_all_connections(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, set_to: int | None, connections: int
+):
+    changed = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: changed.append(limits))
+    assert descriptors_for(1_000) == connections
+    assert changed == ([] if set_to is None else [(set_to, hard)])
+
+
+def narrow(server: ThreadedServer) -> socket.socket:
+    """A connection on which little can be under way."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    connection.settimeout(PATIENCE)
+    before = server.server.server_state.connections.copy()
+    connection.connect(("127.0.0.1", server.port))
+    wait_until(lambda: server.server.server_state.connections - before)
+    [other] = server.server.server_state.connections - before
+    other.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    return connection
+
+
+def test_answers_that_nobody_reads_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Those whose clients have read nothing for longest go."""
+    monkeypatch.setattr("lakequeue.serve.connection.MAX_UNREAD_BYTES", 2_500_000)
+    with threaded_server(tmp_path / "root", connections=64) as server:
+        queue = server.application.actions.lake.create_queue("orders", profile="sqs")
+        asked = json.dumps({"QueueUrl": "/orders"}).encode()
+        slow = []
+        for number in range(4):
+            queue.send("x" * 1_000_000)
+            slow.append(narrow(server))
+            slow[-1].sendall(post(asked, "ReceiveMessage"))
+            waiting = min(number + 1, 2)
+            connections = server.server.server_state.connections
+            wait_until(lambda: sum(one._unread is not None for one in connections) == waiting)  # noqa: B023
+        read = [len(everything(connection)) > 1_000_000 for connection in slow]
+        assert read.count(True) == 2 and read[-1]
+        for connection in slow:
+            connection.close()

@@ -1,0 +1,62 @@
+"""How many messages a consumer claims ahead of its hands."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakequeue.consumer.ahead import MOST, MOST_BYTES, Ahead
+from lakequeue.model.messages import Message
+
+MILLI = 1_000
+
+
+def message(size: int) -> Message:
+    found = Message.__new__(Message)
+    object.__setattr__(found, "body", "x" * size)
+    return found
+
+
+def settled(ahead: Ahead, hands: int, micros: int) -> int:
+    """Its capacity after some rounds with handlers of one length."""
+    for _ in range(12):
+        for _ in range(2 * hands):
+            ahead.took(micros)
+        ahead.capacity()
+    return ahead.capacity()
+
+
+@pytest.mark.spec("HBN-23")
+@pytest.mark.parametrize(
+    ("took", "holds"), [(1_000 * MILLI, 8), (250 * MILLI, 8), (200 * MILLI, 10), (20 * MILLI, 100), (0, MOST)]
+)
+def test_it_is_what_hands_work_off_in_a_quarter_of_a_second(took: int, holds: int) -> None:
+    assert settled(Ahead(8, None), 8, took) == holds
+
+
+@pytest.mark.spec("HBN-23")
+def test_it_grows_in_a_few_rounds_and_falls_at_once() -> None:
+    ahead = Ahead(8, None)
+    assert ahead.capacity() == 8
+    ahead.took(0)
+    assert [ahead.capacity() for _ in range(3)] == [64, 512, 1_000]
+    for _ in range(16):
+        ahead.took(400 * MILLI)
+    assert ahead.capacity() == 8
+    settled(ahead, 8, 0)
+    ahead.fell_behind()
+    assert ahead.capacity() == 8
+
+
+@pytest.mark.spec("HBN-23")
+def test_large_messages_are_fewer() -> None:
+    ahead = Ahead(8, None)
+    ahead.received([message(1 << 20)] * 3)
+    assert settled(ahead, 8, 0) == MOST_BYTES >> 20
+    ahead.received([message(16 << 20)])
+    assert ahead.capacity() == 8
+
+
+@pytest.mark.spec("HBN-23")
+def test_a_prefetch_is_what_was_asked_for() -> None:
+    for prefetch in (0, 5):
+        assert settled(Ahead(8, prefetch), 8, 0) == 8 + prefetch
