@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 
 import attrs
 
@@ -28,6 +28,7 @@ from lakequeue.storage.repair.ledger import MendedLedger, ledger_steps, mended, 
 from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
 from lakequeue.storage.repair.messages import log_step
 from lakequeue.storage.repair.steps import Step, files_step
+from lakequeue.storage.roots import is_local_folder
 from lakequeue.storage.stores import Store
 
 
@@ -48,11 +49,10 @@ def repair(root: Root, name: str | None = None, *, apply: bool = False) -> list[
 
 @contextmanager
 def _locked(tables: Sequence[str], apply: bool) -> Iterator[None]:
-    """Keeps all other processes out of local tables."""
+    """Keeps all other processes out of local tables that are there."""
     with ExitStack() as locks:
-        for table in tables if apply else ():
-            with suppress(FileNotFoundError):  # nobody commits to a table whose directory is gone
-                locks.enter_context(committing(table, exclusive=True))
+        for table in filter(is_local_folder, tables) if apply else ():
+            locks.enter_context(committing(table, exclusive=True))
         yield
 
 

@@ -86,6 +86,12 @@ def local_path(uri: str) -> str | None:
     return uri if parsed.scheme == "" or len(parsed.scheme) == 1 else None
 
 
+def is_local_folder(uri: str) -> bool:
+    """Whether a URI or path names a local directory that exists."""
+    local = local_path(uri)
+    return local is not None and os.path.isdir(local)
+
+
 def spark_uri(path: str) -> str:
     """A path as a URI that means the same whatever Spark's default file system is."""
     local = local_path(path)
