@@ -21,6 +21,7 @@ from lakequeue.cli import app
 from lakequeue.operations import repair as repairing
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.repair.steps import ASIDE, Step
 from lakequeue.testing import ManualClock
 
@@ -282,6 +283,26 @@ def test_a_deleted_queue_stays_deleted(victim: Victim) -> None:
     victim.clock.advance(25 * 3600)
     victim.lake().compact()
     assert victim.lake().repair() == [] and victim.lake().check() == []
+
+
+@pytest.mark.spec("DUR-33", "DUR-34")
+def test_a_torn_send_of_a_later_time_is_found_again_also_after_a_kill(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim.clock.advance(5)
+    victim.send("late")
+    empty(entries(victim.messages)[-1])
+
+    def killed(*_: object) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(QueueClientError):
+        patch.setattr(PointTable, "exchange", killed)
+        victim.lake().repair(apply=True)
+    [finding] = victim.lake().check()
+    assert "the log does not name it" in finding.problem and finding.damage
+    assert told(victim.lake().repair(apply=True)) == ([], [])
+    assert "late" in after(victim)
 
 
 def test_what_was_replaced_is_kept(victim: Victim) -> None:

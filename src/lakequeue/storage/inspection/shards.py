@@ -133,6 +133,11 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
     if gone := found.gone(ledger):
         problem = f"the log has no message at {shown(gone)}"
         yield finding(found.messages_path, None, problem, "what was not deleted yet is reported as lost")
+    if found.intact_log:  # as a repair leaves it that was killed
+        for each in found.files:
+            if not each.named:
+                problem = f"has {shown([(each.first, each.last)])}, and the log does not name it"
+                yield finding(found.messages_path, each.file.name, problem, "is taken into the log again")
     end = found.end(ledger)
     if found.send_end != end:
         problem = f"messages were given offsets up to {end - 1}, and the log says that it ends at {found.send_end}"

@@ -56,7 +56,8 @@ def log_step(engine: PointEngine, found: FoundShard, missing: Sequence[Range], e
         # unnamed ones, too: another process may have read the entry that named them
         removed = [each.file for each in replaced]
         known = _known(table.folder, replaced)
-        ids[layout.CLOCK_ID] = clock = max([table.transaction(layout.CLOCK_ID) or 0, *known.sent_at])
+        clock = max([table.transaction(layout.CLOCK_ID) or 0, *known.sent_at.tolist()])
+        ids[layout.CLOCK_ID] = clock
 
         def attempt(token: str) -> None:
             table.exchange(removed, _rows(table.folder, kept, known, missing, clock), ids, token)
