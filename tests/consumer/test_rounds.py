@@ -183,6 +183,22 @@ def test_how_much_a_consumer_claims_ahead(
     assert max(held) == largest
 
 
+@pytest.mark.spec("HBN-23", "DLQ-1")
+def test_nothing_is_claimed_ahead_where_receives_are_counted(harness: Harness) -> None:
+    """What is given back was received once more, and might become a dead letter that no handler has seen."""
+    harness.lq.create_queue("dead")
+    harness.queue.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=3))
+    harness.send(*(str(number) for number in range(50)))
+    held = []
+
+    def handle(message: Message, context: Context) -> None:
+        held.append(consumer.health.active)
+
+    consumer = harness.consumer(handle, concurrency=2)
+    consumer.run(until_empty=True)
+    assert max(held) == 2 and len(held) == 50
+
+
 @pytest.mark.spec("HBN-1", "HBN-23")
 def test_what_is_claimed_ahead_is_kept(harness: Harness) -> None:
     harness.send("A", "B")

@@ -363,4 +363,4 @@ def test_a_query_that_fails_in_a_task_is_told_in_one_line(
     done = CliRunner().invoke(app, ["--root", lq.root, *query])
     *_, told = done.stderr.splitlines()
     assert (done.exit_code, done.stdout) == (3, "")
-    assert told.startswith(f"error: storage: {lq.root}: ") and "Parquet" in told
+    assert told.startswith(f"error: storage: {lq.root}") and "Parquet" in told

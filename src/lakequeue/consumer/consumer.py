@@ -65,7 +65,8 @@ class Consumer:
             their timeout; None: at once with `ComputedRenewal`, else at the timeout (HBN-15).
         wait_time: seconds that a receive waits for messages; None: the queue's (HBN-17).
         prefetch: maximum number of messages to claim ahead, 0 to 10,000; None: as many as the handlers work off in
-            a quarter of a second, and what nobody began within a second is given back to others (HBN-23).
+            a quarter of a second, and what nobody began within a second is given back to others (HBN-23); none on
+            a queue with a dead-letter queue, as what is given back was received once more.
         outage: what to do while storage fails; by default it waits until storage works again.
         metrics_port: port at which `run` answers Prometheus; None: none. Needs ``lakequeue[metrics]``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.

@@ -148,7 +148,9 @@ class WorkerPool:
             self._clock, renewal, self._extend, self._lose, broken, self._largest_batch
         )
         self._lock = threading.Lock()
-        self._ahead = Ahead(concurrency, prefetch)
+        # what is given back was received once more, and might become a dead letter that no handler has seen
+        counted = prefetch is None and queue.runtime.attributes.redrive is not None
+        self._ahead = Ahead(concurrency, 0 if counted else prefetch)
         self._active: dict[str, _Job] = {}
         self._ready: deque[_Turn] = deque()
         self._groups: dict[str, deque[_Turn]] = {}
