@@ -80,6 +80,8 @@ TABLE: dict[str, dict[str, str]] = {
     "LakeQueue.arrow_views": {"now": "or none", "as_of": "or none"},
     "LakeQueue.copy": {"to": "object", "queue": "text or none", "progress": "or none"},
     "LakeQueue.compact": {"progress": "or none"},
+    "LakeQueue.check": {"name": "text or none"},
+    "LakeQueue.repair": {"name": "text or none", "apply": "flag"},
     "Queue.send": {
         "body": "body",
         "delay": "seconds or none",

@@ -122,6 +122,11 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     assert run("export", "orders", "--out", str(tmp_path / "exported"))["messages"] == 3
     run("drain", "orders", "dead", "--yes")
     assert run("counts", "dead")["visible"] == 2
+    run("upgrade", "--yes")
+    run("check")
+    run("repair", "--all", "--yes")
+    run("copy", root, s3_server.new_root(), *(option.replace("--", "--to-", 1) for option in options))
+    run("erase", "dead", run("peek", "dead")[0]["message_id"], "--yes")
     run("purge", "orders", "--yes")
     run("delete-queue", "orders", "--yes")
     assert [queue["name"] for queue in run("list")] == ["dead"]
