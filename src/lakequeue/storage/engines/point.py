@@ -75,11 +75,10 @@ class PointTable:
         try:
             if self.folder.local is None and asked_at - self.loaded_at > FOLLOWED:
                 raise LogTrimmed(f"{self.path} was last read {asked_at - self.loaded_at:.0f} s ago")
-            news = self._snapshot.follow()
+            if self._snapshot.follow():
+                self.folder.sync([LOG])
         except LogTrimmed:
-            self._snapshot, news = self._newest(), True
-        if news:  # others may not have synced yet what is answered or built on now
-            self.folder.sync([LOG])
+            self._snapshot = self._newest()
         self.loaded_at = asked_at
 
     def learn(self, other: Table) -> None:
@@ -222,7 +221,10 @@ class PointTable:
         return self.folder.remove([*damaged, LAST_CHECKPOINT]).files > 0
 
     def _newest(self) -> Snapshot:
-        return self._repeated(lambda: Snapshot(self.folder))
+        snapshot = self._repeated(lambda: Snapshot(self.folder))
+        # here as in `refresh`: others may not have synced yet what is answered or built on now
+        self.folder.sync([LOG])
+        return snapshot
 
     def _repeated(self, read: Callable[[], _T]) -> _T:
         """Reads the newest version; starts again if its log is trimmed meanwhile."""
