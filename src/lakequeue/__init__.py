@@ -26,7 +26,7 @@ from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
 from lakequeue.model.states import MessageState
 from lakequeue.operations.compact import CompactionSummary
 from lakequeue.operations.copy import CopiedQueue
-from lakequeue.operations.results import PeekedMessage, QueueCounts
+from lakequeue.operations.results import PeekedMessage, QueueCounts, ShardCounts
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
 from lakequeue.shard.commands import LeaseCounts
@@ -66,6 +66,7 @@ __all__ = [
     "RetryBackoff",
     "SendEntry",
     "SendResult",
+    "ShardCounts",
     "SystemClock",
     "__version__",
     *errors.__all__,

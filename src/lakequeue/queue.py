@@ -13,8 +13,8 @@ from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import ABSENT, BatchResult, Message, SendEntry, SendResult, receipt_handle_of
 from lakequeue.operations import attributes, browse, move, purge, queues, receive, rewind, selected, send, settle
-from lakequeue.operations.depth import depth
-from lakequeue.operations.results import PeekedMessage, QueueCounts
+from lakequeue.operations.depth import by_shard, depth
+from lakequeue.operations.results import PeekedMessage, QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 
 if TYPE_CHECKING:
@@ -382,6 +382,13 @@ class Queue:
         It is slow for shards with more than about 200,000 runs (scattered receipts).
         """
         return depth(self._runtime).counts
+
+    def shard_counts(self) -> list[ShardCounts]:
+        """Messages and lost races of each shard (QUE-35).
+
+        It reads the newest entries of the shards' logs: 100 requests a shard on object stores.
+        """
+        return by_shard(self._runtime)
 
     def peek(
         self, where: str | None = None, limit: int = 10, interrupt: Interrupt | None = None

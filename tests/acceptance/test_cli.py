@@ -167,7 +167,8 @@ def test_attributes_may_be_given_as_options_in_snake_case_and_by_wire_name(ask):
 @pytest.mark.spec("QUE-28")
 def test_tags_are_given_at_creation_added_and_removed(ask):
     ask("create", "orders", "--tag", "team=a=b")
-    assert ask("show", "orders")["tags"] == {"team": "a=b"}
+    shown = ask("show", "orders")
+    assert shown["tags"] == {"team": "a=b"} and [shard["shard"] for shard in shown["shards"]] == [0]
     assert ask("tag", "orders", "Team=x", "team=y") == {"queue": "orders", "tags": {"team": "y", "Team": "x"}}
     assert ask("untag", "orders", "team", "none")["tags"] == {"Team": "x"}
 

@@ -450,6 +450,7 @@ def test_a_queue_is_created_changed_and_deleted(lake: LakeQueue, visit: Visit):
     queue = lake.queue("made-orders")
     assert queue.attributes()["VisibilityTimeout"] == "60" and queue.attributes()["Profile"] == "lake"
     page.get_by_role("link", name="Attributes").click()
+    shows(page.locator(".shards tbody tr")).to_have_text("0000020")
     visit.button("Change attributes…").click()
     dialog = page.get_by_role("dialog", name="Change made-orders")
     shows(dialog.get_by_label("Visibility timeout")).to_have_value("60")

@@ -229,8 +229,13 @@ def test_the_metrics_of_prometheus(harness: Harness) -> None:
         found = scrape(port)
     assert (early["lakequeue_consumer_active_messages"], early["lakequeue_consumer_paused"]) == (1, 1)
     told = {
-        name.removeprefix("lakequeue_consumer_"): value for name, value in found.items() if "bucket" not in name
+        name.removeprefix("lakequeue_consumer_"): value
+        for name, value in found.items()
+        if "bucket" not in name and "shard" not in name
     }
+    shard = '{queue="orders",shard="0"}'
+    assert found[f"lakequeue_consumer_commits_total{shard}"] >= 3
+    assert found[f"lakequeue_consumer_lost_races_total{shard}"] == 0
     assert {name: value for name, value in told.items() if "created" not in name} == {
         "received_total": 3,
         "handled_total": 1,

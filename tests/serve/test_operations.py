@@ -221,6 +221,9 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
         ("lakequeue_queue_messages", "other.fifo", "held"): 0,
         ("lakequeue_queue_rewindable_messages", "other.fifo"): 0,
         ("lakequeue_queue_oldest_message_age_seconds", "other.fifo"): 0,
+        ("lakequeue_queue_shard_messages", "orders", "0"): 4,
+        ("lakequeue_queue_shard_messages", "other.fifo", "0"): 0,
+        ("lakequeue_queue_shard_commits_total", "orders", "0"): 5,
     }
     assert later["lakequeue_queue_messages", "other.fifo", "visible"] == 1
     assert later["lakequeue_storage_readable",] == 1 and later["lakequeue_queues_left_out",] == 0

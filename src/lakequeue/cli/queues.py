@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
+import attrs
 import typer
 
 from lakequeue.cli import completion, documents, render
@@ -106,15 +107,21 @@ def list_(
 
 
 def show(ctx: typer.Context, queue: Name) -> None:
-    """Show a queue's attributes and tags."""
+    """Show a queue's attributes, tags and shards."""
+    from rich.console import Group
+
     session: Session = ctx.obj
     shown = session.queue(queue)
-    attributes, tags = shown.attributes(), shown.tags()
+    attributes, tags, shards = shown.attributes(), shown.tags(), shown.shard_counts()
     settings = [(name, render.setting(name, value)) for name, value in attributes.items()]
     rows = [*settings, *((f"tag {key}", value) for key, value in tags.items())]
+    parts = [attrs.asdict(shard) for shard in shards]
     session.answer(
-        documents.queue(shown) | {"attributes": attributes, "tags": tags},
-        render.table(["attribute", "value"], rows, title=shown.name),
+        documents.queue(shown) | {"attributes": attributes, "tags": tags, "shards": parts},
+        Group(
+            render.table(["attribute", "value"], rows, title=shown.name),
+            render.table([*parts[0]], [list(part.values()) for part in parts]),
+        ),
     )
 
 

@@ -208,7 +208,8 @@ class Consumer:
             raise QueueClientError(
                 f"metrics_port needs {error.name}, which is not installed: pip install 'lakequeue[metrics]'"
             ) from error
-        endpoint = Endpoint(host, port, self._queue.name, lambda: self.health)
+        races = self._queue.runtime.shards[0].shared.races
+        endpoint = Endpoint(host, port, self._queue.name, lambda: self.health, races.by_shard)
         self._observers.append(endpoint)
         return endpoint
 

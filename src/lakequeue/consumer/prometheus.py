@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from lakequeue.consumer.handler import Outcome
 from lakequeue.consumer.outages import Health
@@ -19,15 +22,21 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 """Bounds of the histograms: handlers may take an hour, and messages may wait for longer."""
 
 
+ShardRaces = Mapping[int, tuple[int, int]]
+
+
 class Endpoint:
     """Counts what becomes of a consumer's messages, and answers scrapes while the consumer runs.
 
     Args:
         queue: name of the queue, the label of every metric.
         health: how the consumer is now.
+        races: commits and lost races of this process by shard.
     """
 
-    def __init__(self, host: str, port: int, queue: str, health: Callable[[], Health]) -> None:
+    def __init__(
+        self, host: str, port: int, queue: str, health: Callable[[], Health], races: Callable[[], ShardRaces]
+    ) -> None:
         self._address = port, host
         self._registry = registry = CollectorRegistry()
 
@@ -55,6 +64,7 @@ class Endpoint:
         gauge("paused", "1 while the consumer is paused.", lambda: health().paused)
         gauge("up", "1 while storage works, 0 in an outage.", lambda: health().outage_since is None)
         ProcessCollector(registry=registry)
+        registry.register(_Races(queue, races))
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -91,6 +101,25 @@ class Endpoint:
 
     def lost(self, count: int) -> None:
         self._lost.inc(count)
+
+
+class _Races(Collector):
+    def __init__(self, queue: str, races: Callable[[], ShardRaces]) -> None:
+        self._queue = queue
+        self._races = races
+
+    def collect(self) -> Iterator[Metric]:
+        commits, lost = (
+            CounterMetricFamily(f"lakequeue_consumer_{name}", what, labels=["queue", "shard"])
+            for name, what in (
+                ("commits", "Commits of this process by shard."),
+                ("lost_races", "Times that this process decided again, as others had committed."),
+            )
+        )
+        for shard, numbers in self._races().items():
+            for family, number in zip((commits, lost), numbers, strict=True):
+                family.add_metric([self._queue, str(shard)], number)
+        yield from (commits, lost)
 
 
 def _impatient(handler: Any) -> Any:

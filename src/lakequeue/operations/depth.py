@@ -8,12 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 
 from lakequeue.errors import LakeQueueError
-from lakequeue.operations.results import QueueCounts
+from lakequeue.operations.results import QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_ledger import ShardDepth
+from lakequeue.shard.commands import Counts
 
 CONCURRENT = 8
 """Maximum number of shards, or queues, that are counted at once."""
+NEWEST_COMMITS = 50
+"""Newest entries of each of a shard's two logs that tell its lost races: a request each on object stores."""
+LEAST_COMMITS, MOST_ENTRIES = 5, 800
+"""Fewest such entries of a log, and the number for all shards of a queue that has many."""
 
 
 @attrs.frozen
@@ -25,6 +30,7 @@ class Depth:
     counts: QueueCounts
     sent: int
     """Number of messages ever sent."""
+    stored_by_shard: Sequence[int] = ()
 
     @classmethod
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:
@@ -39,11 +45,12 @@ class Depth:
             None if oldest is None else max(0, at - oldest) / 1_000_000,
             sum(part.counts.held for part in parts),
         )
-        return cls(at, counts, sum(part.sent for part in parts))
+        stored = [_stored(part.counts) for part in parts]
+        return cls(at, counts, sum(part.sent for part in parts), stored)
 
     @property
     def stored(self) -> int:
-        return self.counts.visible + self.counts.in_flight + self.counts.delayed + self.counts.held
+        return _stored(self.counts)
 
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
         """Messages sent and consumed per second since an earlier depth; None if no time has passed.
@@ -58,6 +65,10 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
 
+def _stored(counts: QueueCounts | Counts) -> int:
+    return counts.visible + counts.in_flight + counts.delayed + counts.held
+
+
 def depth(queue: OpenQueue) -> Depth:
     """The current depth of a queue, exact at one snapshot per shard."""
     with queue.service("counts"):
@@ -67,6 +78,24 @@ def depth(queue: OpenQueue) -> Depth:
             return Depth.of([first], now)
         with ThreadPoolExecutor(min(len(queue.shards), CONCURRENT)) as pool:
             return Depth.of([first, *pool.map(lambda shard: shard.depth(now), queue.shards[1:])], now)
+
+
+def by_shard(queue: OpenQueue) -> list[ShardCounts]:
+    """The depth of each shard, each exact at its own snapshot, and its lost races."""
+
+    def counted(number: int) -> ShardCounts:
+        shard = queue.shards[number]
+        counts = shard.depth(now).counts
+        return ShardCounts(
+            *(number, counts.visible, counts.in_flight, counts.delayed, counts.held),
+            *shard.newest_races(min(NEWEST_COMMITS, max(LEAST_COMMITS, MOST_ENTRIES // len(queue.shards)))),
+        )
+
+    with queue.service("shard_counts"):
+        now = queue.now()
+        first = counted(0)  # it knows of shards that were added
+        with ThreadPoolExecutor(CONCURRENT) as pool:
+            return [first, *pool.map(counted, range(1, len(queue.shards)))]
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:

@@ -30,6 +30,21 @@ class QueueCounts:
     held: int = 0
 
 
+@attrs.frozen
+class ShardCounts:
+    """Number of messages of a shard by state, and how much the processes that commit to it compete."""
+
+    shard: int
+    visible: int
+    in_flight: int
+    delayed: int
+    held: int
+    commits: int
+    """Newest commits of all processes that the shard's logs still show, at most 100."""
+    lost_races: int
+    """Times that the process of such a commit had to decide again, as another one had committed before it."""
+
+
 WITH_VISIBLE_AT = (MessageState.VISIBLE, MessageState.IN_FLIGHT, MessageState.DELAYED)
 """States in which it is known when a message becomes, or became, visible."""
 

@@ -40,12 +40,12 @@ CACHED_QUEUES = 1_000
 class _Shards(list[ShardService]):
     """The shards of one queue; kept while the queue is open or was used recently. More may be added (QUE-34)."""
 
-    def __init__(self, engine: Engine, root: str, key: str, shards: int) -> None:
+    def __init__(self, engine: Engine, root: str, row: QueueRow) -> None:
         super().__init__()
-        self._make = partial(ShardService, engine, root, key)
+        self._make = partial(ShardService, engine, root, row.key)
         self._growing = threading.Lock()
-        self._shared = Shared.of(shards, _weakly(self))
-        self.grow(shards)
+        self._shared = Shared.of(row.shards, row.name, _weakly(self))
+        self.grow(row.shards)
 
     def grow(self, shards: int) -> None:
         """Adds those up to a number, if they are not there yet."""
@@ -84,7 +84,7 @@ class _Tables:
         with self.lock:
             shards = self._shards.get(row.key)
             if shards is None:
-                shards = self._shards[row.key] = _Shards(self.engine, self.path, row.key, row.shards)
+                shards = self._shards[row.key] = _Shards(self.engine, self.path, row)
             shards.grow(row.shards)
             self._recent[row.key] = shards
             self._recent.move_to_end(row.key)

@@ -13,11 +13,13 @@ from lakequeue.errors import QueueDoesNotExist, RequestThrottled
 from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.home_shard import HomeShard
+from lakequeue.runtime.shard_races import RaceCounts
 from lakequeue.runtime.waiters import Waiters
 from lakequeue.shard.commands import Claim, Command, Counts, Expire, Purge, Result, Rewrite, SetAttributes
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.engines.commit import lost_races
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import turns_at
@@ -65,13 +67,14 @@ class Shared:
     """Where receives begin."""
     sends: HomeShard
     """Where sends begin; at first the same shard."""
+    races: RaceCounts
     grow: Callable[[int], None] = lambda shards: None
     """Called with the number of shards that a ledger knows of."""
 
     @classmethod
-    def of(cls, shards: int, grow: Callable[[int], None] = lambda shards: None) -> Shared:
+    def of(cls, shards: int, queue: str = "", grow: Callable[[int], None] = lambda shards: None) -> Shared:
         home = HomeShard(shards)
-        return cls(Waiters(), home, HomeShard(shards, home.current), grow)
+        return cls(Waiters(), home, HomeShard(shards, home.current), RaceCounts(queue), grow)
 
 
 class ShardLedger:
@@ -115,6 +118,16 @@ class ShardLedger:
             for table in tables:
                 table.refresh()
             return [table.version for table in tables]
+
+    def newest_races(self, most: int) -> tuple[int, int]:
+        """The newest commits of all processes to the shard, at most twice this many, and the races lost before."""
+        with self._at_ledger():
+            found = []
+            for table in self._open_ledger().table, self._open_reader().table:
+                table.refresh()
+                found.append(lost_races(table.folder, table.version, most))
+        commits, lost = zip(*found, strict=True)
+        return sum(commits), sum(lost)
 
     def forgotten(self) -> bool:
         """Whether no process claimed new messages since this process last read the ledger; at first False.
@@ -219,10 +232,12 @@ class ShardLedger:
                 done = ledger.commit(decision, machine, rewrite)
             if done:
                 self._settle_turns.end()
+                lost = races.lost + self._settle_turns.moved
+                self.shared.races.committed(self.shard, lost)
                 calls.committed(self.shard, races.lost)
                 machine.committed()
                 if wanted:
-                    self.shared.home.committed(self.shard, races.lost + self._settle_turns.moved)
+                    self.shared.home.committed(self.shard, lost)
                 return decision.results
             races.lose()
             # a lost race loads it

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +13,49 @@ from lakequeue.storage.engines.commit import StaleAttributes
 
 ATTEMPTS = 60
 """Lost races of one batch before its callers get RequestThrottled (ERR-9)."""
+
+JUDGED = 200
+"""Rounds, commits and lost races of a process, after which their share is judged."""
+TOO_MANY = 1 / 3
+"""Share of lost rounds that a process warns of."""
+
+_log = logging.getLogger("lakequeue")
+
+
+class RaceCounts:
+    """Commits of this process to the shards of a queue, and the races that it lost before them. Thread-safe.
+
+    A race counts as lost, too, if a turn avoided it: others had committed, and the process decided again.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._commits, self._lost = Counter({0: 0}), Counter[int]()
+        self._rounds = self._lost_rounds = 0
+        self._warned = False
+
+    def committed(self, shard: int, lost: int) -> None:
+        with self._lock:
+            self._commits[shard] += 1
+            self._lost[shard] += lost
+            self._rounds += 1 + lost
+            self._lost_rounds += lost
+            if self._rounds < JUDGED:
+                return
+            share, self._rounds, self._lost_rounds = self._lost_rounds / self._rounds, 0, 0
+            warn, self._warned = share > TOO_MANY and not self._warned, self._warned or share > TOO_MANY
+        if warn:
+            _log.warning(
+                "%s: other processes came first in %.0f %% of the last rounds; more shards serve more processes, "
+                "or fewer processes with a higher concurrency (see Scaling consumers in the guide)",
+                *(self._queue, 100 * share),
+            )
+
+    def by_shard(self) -> dict[int, tuple[int, int]]:
+        """Commits and lost races since the process opened the queue, by shard."""
+        with self._lock:
+            return {shard: (commits, self._lost[shard]) for shard, commits in sorted(self._commits.items())}
 
 
 @contextmanager

@@ -158,9 +158,11 @@ class ShardSender(ShardReader):
                 done = appender.append(places.new, now, version)
             if done is not None:
                 self._send_turns.end()
+                lost = races.lost + self._send_turns.moved
+                self.shared.races.committed(self.shard, lost)
                 calls.committed(self.shard, races.lost)
                 if not sends[0].attributes.fifo:  # on FIFO queues the group determines the shard
-                    self.shared.sends.committed(self.shard, races.lost + self._send_turns.moved)
+                    self.shared.sends.committed(self.shard, lost)
                 self._bodies.remember(done.first, done.rows)
                 self.announce_append(appender.table)
                 return answers, done

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from time import monotonic
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -24,6 +25,8 @@ QUEUES = 100
 """Queues with labels of their own, unless the server is told another number."""
 OTHER = "(other)"
 """Label of all other queues together; no queue can have this name."""
+SHARDS = 16
+"""Shards of a queue with labels of their own; the others are summed, too."""
 READ_INTERVAL = 10.0
 """Seconds for which depths are kept: scrapes in between read nothing."""
 SCAN_SECONDS = 5.0
@@ -94,6 +97,11 @@ class QueueMetrics:
         appended = CounterMetricFamily(
             "lakequeue_queue_appended", "Messages that the queue ever got, from whomever.", labels=["queue"]
         )
+        shards = _shards(GaugeMetricFamily, "messages", "Stored messages by shard.")
+        commits = _shards(CounterMetricFamily, "commits", "Commits of this server by shard.")
+        lost = _shards(
+            CounterMetricFamily, "lost_races", "Times that this server decided again, as others had committed."
+        )
         left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues that should have figures but do not.")
         missing, until = 0, self._now() + SCAN_SECONDS
         for queue in queues:
@@ -113,8 +121,12 @@ class QueueMetrics:
             rewindable.add_metric([queue.name], now.counts.rewindable)
             oldest.add_metric([queue.name], now.counts.oldest_age or 0)
             appended.add_metric([queue.name], now.sent)
+            races = queue.runtime.shards[0].shared.races.by_shard()
+            _add_shards(shards, queue.name, dict(enumerate(now.stored_by_shard)))
+            _add_shards(commits, queue.name, {shard: number for shard, (number, _) in races.items()})
+            _add_shards(lost, queue.name, {shard: number for shard, (_, number) in races.items()})
         left_out.add_metric([], missing)
-        return [left_out, messages, rewindable, oldest, appended]
+        return [left_out, messages, rewindable, oldest, appended, shards, commits, lost]
 
     def _count(self) -> list[Metric]:
         """The totals by label.
@@ -135,6 +147,21 @@ class QueueMetrics:
                 family.add_metric([label], self._totals[label][event])
             found.append(family)
         return found
+
+
+_Family = TypeVar("_Family", GaugeMetricFamily, CounterMetricFamily)
+
+
+def _shards(family: type[_Family], name: str, what: str) -> _Family:
+    return family(f"lakequeue_queue_shard_{name}", what, labels=["queue", "shard"])
+
+
+def _add_shards(family: GaugeMetricFamily | CounterMetricFamily, queue: str, numbers: Mapping[int, int]) -> None:
+    labelled = Counter[str]()
+    for shard, number in numbers.items():
+        labelled[str(shard) if shard < SHARDS else OTHER] += number
+    for label, number in labelled.items():
+        family.add_metric([queue, label], number)
 
 
 def readable(value: float) -> Metric:

@@ -123,6 +123,11 @@ class ConsoleApi:
 
         return self._on_queue(name, read)
 
+    def shards(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Messages and lost races of each shard."""
+        given.end()
+        return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
+
     def points(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Depth of a queue over the last hours."""
         hours = given.integer("hours", SPAN // timedelta(hours=1), MAX_HOURS)

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 
 from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.delta_log import entry_name, parse
 from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, Table
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line, unsettled_version
 
@@ -30,6 +31,9 @@ _REPEATS = 30
 """Attempts at a commit that loses to commits outside its fence, such as merges of segments."""
 _UNANSWERED = 2
 """Attempts without an answer that are repeated: if another one gets the version, the first can no longer land."""
+
+_LOST = "-lost-"
+"""Stands in a token before the number of races that were lost before the commit."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -53,7 +57,28 @@ def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None
         QueueClientError: storage failed, or others held the table's lock for too long; with ``outcome_unknown`` if
             not even the token search could tell whether it landed, or whether it still will.
     """
-    token = uuid.uuid4().hex
+    landed = _commit(table, fence, attempt, f"{uuid.uuid4().hex}{_LOST}{table.lost_races}")
+    table.lost_races = 0 if landed else table.lost_races + 1
+    return landed
+
+
+def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
+    """The number of newest commits of a log that can be read, up to a version, and the races lost before them."""
+
+    def lost(number: int) -> int | None:
+        try:
+            token = parse(folder.read(entry_name(number))).token or ""
+        except FileNotFoundError:  # trimmed
+            return None
+        races = token.rpartition(_LOST)[2]
+        return int(races) if races.isdigit() else 0
+
+    found = folder.for_each(lost, range(max(0, version - most + 1), version + 1))
+    known = [races for races in found if races is not None]
+    return len(known), sum(known)
+
+
+def _commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None], token: str) -> bool:
     stale, unanswered, unsettled, races = 0, 0, 0, Races(_REPEATS)
     for _ in races:
         # no log entries may be removed from the check of the base to the answer, see `locks`

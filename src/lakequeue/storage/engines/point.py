@@ -62,6 +62,7 @@ class PointTable:
         self.store = store
         self.folder = store.folder(path)
         self.loaded_at = time.time()
+        self.lost_races = 0
         self._snapshot = self._newest() if version is None else Snapshot(self.folder, version)
         self._committed: tuple[int, Entry] | None = None  # the last entry written, and its version
         self._contents: dict[str, pa.Table] = {}  # by path

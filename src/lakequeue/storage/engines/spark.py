@@ -43,6 +43,7 @@ class SparkTable:
     def __init__(self, spark: SparkSession, store: Store, path: str) -> None:
         self.path = path
         self.folder = store.folder(path)
+        self.lost_races = 0
         self._syncs = store.syncs and self.folder.local is not None
         self._spark = spark
         self._uri = spark_uri(path)

@@ -67,6 +67,8 @@ class _DiskTurns(_LocalTurns):
         with self._held:
             self._still_here = self._held.enter_context(turn(self._path))
             self.moved = table is not None and table.folder.exists(entry_name(table.version + 1))
+            if table is not None and self.moved:
+                table.lost_races = 1
             yield self.moved
 
     def commit(self) -> AbstractContextManager[None]:

@@ -22,6 +22,15 @@ const TABS = [
   ["dead-letters", "Dead letters"],
   ["attributes", "Attributes"],
 ];
+const SHARD = [
+  ["shard", "Shard"],
+  ["visible", "Visible"],
+  ["in_flight", "In flight"],
+  ["delayed", "Delayed"],
+  ["held", "Held"],
+  ["commits", "Newest commits"],
+  ["lost_races", "Lost races"],
+];
 const SPANS = [[3, "3 h"], [24, "24 h"], [168, "7 d"]];
 const CHART_INTERVAL = 60_000;
 const SECONDS = new Set(["VisibilityTimeout", "MessageRetentionPeriod", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RewindSeconds"]);
@@ -133,6 +142,7 @@ export function queue(name, tab, signal, reload) {
     const change = el("button", { type: "button", hidden: true, click: () => changeQueue(last, reload) }, "Change attributes…");
     const tags = el("tbody");
     const none = el("p", { class: "quiet" });
+    const shards = el("tbody");
     let known = "";
     return {
       root: el(
@@ -140,9 +150,12 @@ export function queue(name, tab, signal, reload) {
         { class: "columns" },
         el("div", { class: "card wide" }, el("h2", {}, "Attributes"), el("table", { class: "pairs" }, rows), el("p", { class: "buttons" }, change)),
         el("div", { class: "card" }, el("h2", {}, "Tags"), el("table", { class: "pairs" }, tags), none),
+        el("div", { class: "card wide" }, el("h2", {}, "Shards"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, SHARD.map(([, label]) => el("th", { class: "number", scope: "col" }, label)))), shards))),
       ),
       async update(newest) {
         show(change, newest.may.SetQueueAttributes);
+        const parts = await get(queuePath(name, "/shards"), {}, signal);
+        shards.replaceChildren(...parts.shards.map((shard) => el("tr", {}, SHARD.map(([key]) => el("td", { class: "number" }, number(shard[key]))))));
         const settings = Object.entries(newest.attributes).filter(([key]) => !key.startsWith("ApproximateNumber"));
         const state = JSON.stringify([settings, newest.tags]);
         if (state === known) return; // so that a selection stays
