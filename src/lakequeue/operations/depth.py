@@ -30,7 +30,8 @@ class Depth:
     counts: QueueCounts
     sent: int
     """Number of messages ever sent."""
-    stored_by_shard: Sequence[int] = ()
+    stored_by_shard: Sequence[int] = attrs.field(default=(), eq=False)
+    """Only a current depth tells it, and not one that statistics or past versions tell."""
 
     @classmethod
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:
