@@ -294,15 +294,17 @@ def test_a_call_returns_when_its_files_its_entry_and_their_folders_are_on_disk(
 
 
 @pytest.mark.spec("DUR-1")
+@pytest.mark.parametrize("opened_before", [True, False])
 def test_what_another_process_wrote_is_on_disk_before_an_answer_relies_on_it(
-    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, opened_before: bool
 ) -> None:
     """A duplicate is answered without a commit; the original may not have been synced yet."""
     root = str(tmp_path / "root")
     here, there = apart(root, clock)
     sender = LakeQueue(root, clock=clock, durability="process").create_queue("orders.fifo", fifo=True)
     queue = LakeQueue(root, clock=clock, durability="power").queue("orders.fifo")
-    queue.send("first", group_id="g", dedup_id="1")
+    if opened_before:
+        queue.send("first", group_id="g", dedup_id="1")
     original = sender.send("second", group_id="g", dedup_id="2")
     answers: list[Any] = []
     events = events_of(monkeypatch, lambda: answers.append(queue.send("second", group_id="g", dedup_id="2")))
