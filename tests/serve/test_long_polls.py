@@ -12,11 +12,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
+import pyarrow as pa
 import pytest
 from serving import PATIENCE, Client, Connection, Running, client_of, headers, running, wait_until
 
@@ -186,6 +188,15 @@ def test_many_messages_reach_many_receivers(harness: Harness) -> None:
     entries = [{"Id": str(number), "MessageBody": str(number)} for number in range(4, 8)]
     harness.client("SendMessageBatch", QueueUrl=harness.url, Entries=entries)
     assert sorted(body for poll in polled for body in poll.result(PATIENCE)) == list("01234567")
+
+
+def test_messages_that_arrive_together_fill_the_batches_of_waiting_receivers(harness: Harness) -> None:
+    polled = [harness.poll(MaxNumberOfMessages=10) for _ in range(8)]
+    harness.lake.queue("orders").send_arrow(pa.table({"body": [str(number) for number in range(40)]}))
+    wait_until(lambda: sum(poll.done() for poll in polled) == 4, "four of the receives to be answered")
+    answers = [poll.result() for poll in polled if poll.done()]
+    assert [len(answer) for answer in answers] == [10] * 4
+    assert sorted(map(int, chain(*answers))) == list(range(40))
 
 
 @pytest.mark.spec("LPL-1")
