@@ -1,4 +1,4 @@
-"""`lakequeue consume` in several processes, with SIGTERM, SIGKILL and outages of the storage."""
+"""`lakequeue consume` in several processes that are stopped, ended and killed, with outages of the storage."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import pytest
@@ -26,6 +28,7 @@ DRAIN = 5
 PATIENCE = 120
 WORKERS = {"first": "orders", "second": "orders", "third": "steps.fifo", "fourth": "steps.fifo"}
 GROUPS = 5
+AStory = TypeVar("AStory", bound="Story")
 
 
 @attrs.define
@@ -33,6 +36,7 @@ class Story:
     """Processes that consume two queues below a root that comes and goes: in an outage it is a link to a file."""
 
     home: Path
+    root: str
     queues: dict[str, Queue]
     running: dict[str, subprocess.Popen[bytes]] = attrs.field(factory=dict)
     sent: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
@@ -44,7 +48,7 @@ class Story:
         paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         options = ["--concurrency", "4", "--visibility-timeout", "3", "--drain-timeout", str(DRAIN), "--wait", "2"]
         program = "from lakequeue.cli import main; main()"
-        command = ["--root", str(self.home / "root"), "consume", queue, f"concurrency.consume_handler:{handler}"]
+        command = ["--root", self.root, "consume", queue, f"concurrency.consume_handler:{handler}"]
         with open(self.home / f"{name}.stderr", "ab") as errors:
             self.running[name] = subprocess.Popen(
                 [sys.executable, "-c", program, *command, *options],
@@ -81,6 +85,14 @@ class Story:
         self.ends["drained"] += code == 0
         self.ends[how.name] += 1
 
+    def suspend(self, name: str, seconds: float) -> None:
+        """Stops a process for a time, as a machine that swaps does; its receipts may end meanwhile."""
+        process = self.running[name]
+        if process.poll() is None:
+            process.send_signal(signal.SIGSTOP)
+            threading.Timer(seconds, process.send_signal, [signal.SIGCONT]).start()
+            self.ends["stopped"] += 1
+
     def lead(self, up: bool) -> None:
         """Begins or ends an outage.
 
@@ -91,8 +103,11 @@ class Story:
         link.symlink_to(self.home / ("data" if up else "nothing"))
         os.replace(link, self.home / "root")
 
+    def end_outages(self) -> None:
+        """Leaves the storage as it is, which is well."""
+
     def send(self, number: int) -> None:
-        orders = [f"m{number}-{index}" for index in range(3)]
+        orders = [f"m{number}-{index}" for index in range(6)]
         steps = [f"g{group}-{number}" for group in range(GROUPS)]
         try:
             self.queues["orders"].send_batch([SendEntry(body) for body in orders])
@@ -132,12 +147,19 @@ def story(tmp_path: Path) -> Iterator[Story]:
     (tmp_path / "data").mkdir()
     (tmp_path / "nothing").touch()
     (tmp_path / "root").symlink_to(tmp_path / "data")
-    lake = LakeQueue(str(tmp_path / "root"))
+    with beginning(Story, tmp_path, str(tmp_path / "root")) as story:
+        yield story
+
+
+@contextmanager
+def beginning(kind: Callable[[Path, str, dict[str, Queue]], AStory], home: Path, root: str) -> Iterator[AStory]:
+    """A story whose queues are new; its processes are gone afterwards."""
+    lake = LakeQueue(root)
     queues = {
         "orders": lake.create_queue("orders", message_retention_period=86_400),
         "steps.fifo": lake.create_queue("steps.fifo", fifo=True, message_retention_period=86_400),
     }
-    story = Story(tmp_path, queues)
+    story = kind(home, root, queues)
     yield story
     for process in story.running.values():
         if process.poll() is None:
@@ -151,7 +173,7 @@ def consumed_through_everything(story: Story, duration: float, seed: int) -> str
     for name in WORKERS:
         story.start(name)
     began, number, down_until, outages, down = time.monotonic(), 0, 0.0, 0, 0.0
-    next_end, next_outage = began + 4, began + 6
+    next_end, next_outage, next_stop = began + 4, began + 6, began + 5
     while (now := time.monotonic()) < began + duration or down_until:
         if down_until and now >= down_until:
             story.lead(up=True)
@@ -163,6 +185,9 @@ def consumed_through_everything(story: Story, duration: float, seed: int) -> str
             down_until, next_outage = now + length, now + length + chance.uniform(4, 12)
         if not down_until:
             story.revive()
+        if now >= next_stop:
+            story.suspend(chance.choice([*WORKERS]), chance.choice([0.3, 1, 5]))
+            next_stop = now + chance.uniform(3, 9)
         if now >= next_end:
             name = chance.choice([*WORKERS])
             story.end(name, next(signals))
@@ -175,6 +200,7 @@ def consumed_through_everything(story: Story, duration: float, seed: int) -> str
             story.send(number)
             number += 1
         time.sleep(0.25)
+    story.end_outages()
     deadline = time.monotonic() + PATIENCE
     while story.left():
         assert time.monotonic() < deadline, story.errors()
@@ -231,4 +257,4 @@ def test_consumers_lose_nothing_to_signals_and_outages(story: Story) -> None:
 @pytest.mark.spec("RCV-6", "HBN-1", "HBN-21", "FIF-1")
 def test_consumers_lose_nothing_to_ten_minutes_of_signals_and_outages(story: Story) -> None:
     print(consumed_through_everything(story, LONG, seed=2))
-    assert min(story.ends[each] for each in ("SIGTERM", "SIGKILL", "SIGINT", "drained")) > LONG / 60
+    assert min(story.ends[each] for each in ("SIGTERM", "SIGKILL", "SIGINT", "drained", "stopped")) > LONG / 60

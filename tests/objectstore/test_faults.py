@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from benchmarks import object_store
 from benchmarks.object_store import CONTROL, FAULTS, Counted, Environ, environment, serve
 
 from concurrency.harness import check_log
+from concurrency.test_consume_command import LONG, Story, beginning, consumed_through_everything
 from concurrency.test_processes import SOAK_SECONDS, Summary, Workers, anchor, judge
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.bulk import manifests
@@ -287,3 +289,46 @@ def test_ten_minutes_of_processes_under_faults(remote: Remote, workers: Workers)
     assert min(happened[kind] for kind in FAULTS) > SOAK_SECONDS / 60
     assert calls.longest < LONGEST
     assert min(summary.sent, summary.received, summary.deleted) > SOAK_SECONDS / 2
+
+
+# --- consumers
+
+
+@attrs.define
+class RemoteStory(Story):
+    """In its outages the store refuses every request, else it fails at one of eleven."""
+
+    remote: Remote = attrs.field(kw_only=True)
+    happened: Counter[str] = attrs.field(factory=Counter, kw_only=True)
+
+    def lead(self, up: bool) -> None:
+        self._fail(CHANCES if up else {"refuse": 1.0})
+
+    def end_outages(self) -> None:
+        self._fail({})
+
+    def _fail(self, chances: dict[str, float]) -> None:
+        self.happened += Counter(self.remote.control("?faults"))
+        self.remote.control(faults=chances, late=LATE)
+
+
+@pytest.fixture
+def story(remote: Remote, tmp_path: Path) -> Iterator[RemoteStory]:
+    kind = partial(RemoteStory, remote=remote)
+    with beginning(kind, tmp_path, f"s3://lake/{uuid4().hex}") as story:
+        story.lead(up=True)
+        yield story
+
+
+@pytest.mark.objectstore
+@pytest.mark.spec("RCV-6", "HBN-1", "HBN-21", "FIF-1", "SND-17")
+def test_consumers_lose_nothing_to_signals_and_faults(story: RemoteStory) -> None:
+    print(consumed_through_everything(story, 20, seed=3), story.happened)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LONG + 600)
+@pytest.mark.spec("RCV-6", "HBN-1", "HBN-21", "FIF-1", "SND-17")
+def test_consumers_lose_nothing_to_ten_minutes_of_signals_and_faults(story: RemoteStory) -> None:
+    print(consumed_through_everything(story, LONG, seed=4), story.happened)
+    assert min(story.happened[kind] for kind in FAULTS) > LONG / 60
