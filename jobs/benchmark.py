@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import typer
-from benchmarks import bulk, consumers, durable, fifo, point, profile, shards, soak, source, upkeep, wire
+from benchmarks import bulk, consumers, durable, fifo, point, profile, soak, source, sql, store, upkeep, wire
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
@@ -40,10 +40,9 @@ ROWS = {
     "fifo": fifo.fifo,
     "tenants": fifo.tenants,
     "mixed": bulk.mixed,
-    "shards": shards.shards,
     "consumers": consumers.consumers,
-    "store": shards.store,
-    "sql": shards.sql,
+    "store": store.store,
+    "sql": sql.sql,
     "profile": profile.profile,
     "cli": point.cli,
     "extend": bulk.extend,

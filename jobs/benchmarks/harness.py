@@ -56,12 +56,11 @@ class Sizes:
     held: int = 1_000
     minutes: int = 60
     uses: int = 20
-    process_rounds: int = 3
-    process_seconds: int = 20
+    margin_rounds: int = 20
     requests_rounds: int = 500
     soaked_first: int = 10_000
     soaked: int = 1_000_000
-    consumed: int = 20_000
+    consumed: int = 50_000
     slowly_consumed: int = 1_000
     consumer_rounds: int = 3
 
@@ -92,8 +91,7 @@ QUICK = Sizes(
     extend_rounds=20,
     minutes=20,
     uses=5,
-    process_rounds=1,
-    process_seconds=5,
+    margin_rounds=5,
     requests_rounds=20,
     soaked=40_000,
     consumed=4_000,

@@ -89,7 +89,7 @@ def margin(bench: Bench) -> Iterator[Figure]:
             {m.receipt_handle: Hold.fresh(to_micros(m.received_at), to_micros(m.visible_at)) for m in messages}
         )
         senders = [pool.submit(send) for _ in range(_SENDERS)]
-        for _ in bench.track(range(max(4, bench.sizes.process_seconds)), "margin of renewals"):
+        for _ in bench.track(range(max(4, bench.sizes.margin_rounds)), "margin of renewals"):
             time.sleep(1)
         over.set()
         scheduler.stop()

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 from benchmarks.object_store import Counted, environment, serve
-from benchmarks.shards import COUNTING, CREATING, REQUESTS
+from benchmarks.store import COUNTING, CREATING, REQUESTS
 
 from concurrency.harness import apart
 from conformance.harness import Call

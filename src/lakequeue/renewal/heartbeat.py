@@ -15,7 +15,7 @@ import attrs
 from lakequeue.model.clock import MICROS, Clock, from_micros, to_micros
 from lakequeue.renewal.policies import Hold, Renewal
 
-_NEVER = datetime.max.replace(tzinfo=timezone.utc)
+_NEVER = to_micros(datetime.max.replace(tzinfo=timezone.utc))
 
 _IN_TURN = 4
 """Up to this many batches are extended one after another, more of them in parallel."""
@@ -69,6 +69,7 @@ class HeartbeatScheduler(Generic[Key]):
         self._holds: dict[Key, Hold] = {}
         self._over: set[Key] = set()
         self._since = 0
+        self._until = _NEVER
         self._wake = threading.Event()
         self._begun = threading.Event()
         self._stopped = threading.Event()
@@ -80,7 +81,9 @@ class HeartbeatScheduler(Generic[Key]):
             if not self._holds:
                 self._since = self._now()
             self._holds |= holds
-        self._wake.set()
+            early = any(at < self._until for _, at in self._checks(holds))
+        if early:  # a consumer keeps hundreds at a time, each due long after the first one
+            self._wake.set()
 
     def drop(self, key: Key) -> Hold | None:
         """Ends the renewal of a receipt, which was so; None if it was not kept."""
@@ -111,7 +114,7 @@ class HeartbeatScheduler(Generic[Key]):
         """Extends what is due; returns when to check again."""
         with self._lock:
             now = self._now()
-            due = [key for key, at in self._checks() if at <= now]
+            due = [key for key, at in self._checks(self._holds) if at <= now]
         size = self._batch or len(due) or 1
         batches = [due[start : start + size] for start in range(0, len(due), size)]
         if len(batches) <= _IN_TURN:
@@ -121,10 +124,11 @@ class HeartbeatScheduler(Generic[Key]):
             with ThreadPoolExecutor(min(len(batches), _AT_ONCE)) as pool:
                 list(pool.map(self._renew, batches))
         with self._lock:
-            return min((from_micros(at) for _, at in self._checks()), default=_NEVER)
+            self._until = min((at for _, at in self._checks(self._holds)), default=_NEVER)
+        return from_micros(self._until)
 
-    def _checks(self) -> Iterator[tuple[Key, int]]:
-        for key, hold in self._holds.items():
+    def _checks(self, holds: Mapping[Key, Hold]) -> Iterator[tuple[Key, int]]:
+        for key, hold in holds.items():
             at = None if key in self._over else self._policy.next_check(hold, self._since)
             if at is not None:
                 yield key, at

@@ -1,0 +1,151 @@
+"""Rows of object stores: requests of single operations, and the command line with a delay."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from uuid import uuid4
+
+from benchmarks.harness import BODY, Bench, Figure
+from lakequeue import LakeQueue
+
+DELAY = 0.02
+"""Seconds by which the object store delays each request."""
+COUNTS = 2
+"""Maximum number of seconds of ``lakequeue counts`` there."""
+REQUESTS = {"send": 6, "receive": 12, "delete": 9, "empty receive": 2}
+"""Maximum number of requests that each operation may make on an object store."""
+CREATING = 12
+"""Maximum number of requests that creating a queue of one shard may make."""
+COUNTING = 14
+"""Maximum number of requests by which a new process counts the messages of a young queue."""
+
+
+def store(bench: Bench) -> Iterator[Figure]:
+    """Requests of single operations, of creating queues, and the time of counts."""
+    with running_store() as (url, variables):
+        yield from _requests(bench, url, variables)
+        yield from _creating(url, variables)
+        yield from _counts(bench, url, variables)
+
+
+def _requests(bench: Bench, url: str, variables: Mapping[str, str]) -> Iterator[Figure]:
+    """Requests of single operations while the Delta log grows, across checkpoints."""
+    with within(variables):
+        queue = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point").create_queue("counted")
+        seen: dict[str, list[int]] = {name: [] for name in REQUESTS}
+
+        def count(name: str) -> None:
+            seen[name].append(sum(ask(url).values()))
+            ask(url, {})
+
+        for _ in bench.track(range(bench.sizes.requests_rounds), "requests"):
+            ask(url, {})
+            queue.send(BODY)
+            count("send")
+            [message] = queue.receive()
+            count("receive")
+            queue.delete(message.receipt_handle)
+            count("delete")
+            assert queue.receive() == []
+            count("empty receive")
+    for name, bound in REQUESTS.items():
+        most = f"at most {max(seen[name])}"
+        yield Figure(
+            f"object store: requests of one {name}", median(seen[name]), None, bound, most, unit="requests"
+        )
+        late = f"from commit {2 * bench.sizes.requests_rounds - 20:,} on"
+        yield Figure(
+            f"object store: requests of one {name}, {late}", median(seen[name][-10:]), None, bound, unit="requests"
+        )
+
+
+def _creating(url: str, variables: Mapping[str, str]) -> Iterator[Figure]:
+    """Requests of creating a queue of one shard, in a root that has some."""
+    with within(variables):
+        lake = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point")
+        made = []
+        for number in range(20):
+            ask(url, {})
+            lake.create_queue(f"queue-{number}")
+            made.append(sum(ask(url).values()))
+    name = "object store: requests of creating a queue"
+    yield Figure(name, median(made[1:]), None, CREATING, f"with the root {made[0]}", unit="requests")
+
+
+def _counts(bench: Bench, url: str, variables: Mapping[str, str]) -> Iterator[Figure]:
+    """Seconds of ``lakequeue counts`` as a whole process, for a queue with a long log, and for 20 queues."""
+    root = f"s3://lake/{uuid4().hex}"
+    with within(variables):
+        lake = LakeQueue(root, engine="point")
+        ask(url, {"delay": 0})
+        queue = lake.create_queue("old")
+        for number in range(19):
+            lake.create_queue(f"other-{number}")
+        for _ in range(bench.sizes.requests_rounds):
+            queue.send(BODY)
+            queue.delete(queue.receive()[0].receipt_handle)
+        for what, arguments, bound in ("a queue", ["old"], COUNTS), ("20 queues", [], None):
+            times = []
+            for _ in bench.track(range(bench.sizes.cli_rounds), f"counts of {what}"):
+                ask(url, {"delay": DELAY})
+                command = [
+                    sys.executable,
+                    "-c",
+                    "from lakequeue.cli import main; main()",
+                    "--root",
+                    root,
+                    "counts",
+                ]
+                began = perf_counter()
+                subprocess.run([*command, *arguments], stdout=subprocess.DEVNULL, check=True)
+                times.append(perf_counter() - began)
+            name = f"object store, 20 ms: lakequeue counts of {what}, whole process"
+            yield Figure(name, median(times), None, bound, f"{sum(ask(url).values())} requests")
+
+
+@contextmanager
+def running_store() -> Iterator[tuple[str, dict[str, str]]]:
+    """Runs an object store in a process; yields its URL and the environment for clients."""
+    from benchmarks import object_store  # needs moto
+
+    program = Path(__file__).with_name("memory_store.py")
+    process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
+    try:
+        url = f"http://127.0.0.1:{line(process).strip()}"
+        yield url, object_store.environment(url)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def within(more: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def ask(url: str, settings: Mapping[str, object] | None = None) -> dict[str, int]:
+    """Requests by kind since the last change of settings."""
+    data = None if settings is None else json.dumps(settings).encode()
+    with urllib.request.urlopen(f"{url}/__control__", data) as answer:
+        counted: dict[str, int] = json.loads(answer.read())
+        return counted
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
