@@ -12,6 +12,7 @@ from consumer.harness import Harness, sleeper
 from lakequeue import Consumer, Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.handler import Lost
 from lakequeue.consumer.workers import WorkerPool, _Job, _Turn
+from lakequeue.operations import move
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from mutations import Case, Mutation, Patch, each_case, replace, shown_by
@@ -302,6 +303,11 @@ MUTATIONS = [
                 rounds.test_a_group_keeps_its_order_whatever_is_given_back, lambda make: (make(fifo=True),)
             ): "FIF-1 HBN-23"
         },
+    ),
+    Mutation(
+        "settles after the claim",
+        replace(move, "claim", lambda queue, shard, command, _, claim=move.claim: claim(queue, shard, command)),
+        {shown_by(rounds.test_a_delete_and_the_next_claim_are_one_commit, lambda make: (make(),)): "HBN-24"},
     ),
     Mutation(
         "goes on before the delete",
