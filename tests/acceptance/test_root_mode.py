@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lakequeue import InvalidParameterValue, LakeQueue
+from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
 from lakequeue.cli import app
 
 
@@ -27,10 +27,25 @@ def mode(path: Path) -> int:
 
 
 def test_a_new_root_is_its_owners_alone(tmp_path: Path):
-    root = tmp_path / "parent" / "root"
+    before = mode(tmp_path)
+    root = tmp_path / "above" / "parent" / "root"
     LakeQueue(str(root)).create_queue("orders").send("secret")
-    assert mode(root) == 0o700
-    assert mode(root.parent) == 0o755, "which is not ours"
+    assert mode(root) == mode(root.parent) == mode(root.parent.parent) == 0o700
+    assert mode(tmp_path) == before, "which is not ours"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+@pytest.mark.parametrize("below", ["", "new", "new/root"])
+def test_a_new_root_in_a_directory_of_another_user_is_refused(tmp_path: Path, below: str):
+    place = tmp_path / "place"
+    place.mkdir()
+    os.chown(place, 1234, 1234)
+    root = place / below
+    with pytest.raises(QueueClientError, match="at the mercy of user 1234, who owns .*place; .*root_mode"):
+        LakeQueue(str(root)).create_queue("orders")
+    assert list(place.iterdir()) == [] and mode(place) == 0o755
+    LakeQueue(str(root), root_mode=0o2770).create_queue("orders")
+    LakeQueue(str(root)).create_queue("letters")  # it is a root now
 
 
 def test_an_empty_directory_that_becomes_a_root_is_closed_to_others(tmp_path: Path):

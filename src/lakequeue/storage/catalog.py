@@ -19,7 +19,7 @@ from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.folder import Folder, Freed
-from lakequeue.storage.roots import local_path, obstacle
+from lakequeue.storage.roots import local_path, make_directory, obstacle
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import CHECKS
 
@@ -182,8 +182,8 @@ class Catalog:
         try:
             local = local_path(self.root)
             self._check_place(local)
-            if local is not None:
-                os.makedirs(local, mode & 0o700, exist_ok=True)
+            if local is not None and not os.path.isdir(f"{local}/queues"):
+                make_directory(local, mode)
             self._table = self._found(path)
             if self._table is None:
                 if self._holds_others():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from urllib.parse import unquote, urlparse, urlsplit
 
-from lakequeue.errors import InvalidParameterValue
+from lakequeue.errors import InvalidParameterValue, QueueClientError
 
 # delta-rs decodes %20, panics at some of these and refuses others
 _REFUSED = re.compile(r"[\x00-\x1f\x7f\\\[\]|^]|%[0-9A-Fa-f]{2}")
@@ -76,6 +77,27 @@ def obstacle(path: str) -> str | None:
         if above == path and not os.access(path, os.R_OK | os.X_OK, effective_ids=_EFFECTIVE):
             return f"{path} cannot be read: user {os.geteuid()} has no right to; its mode is {mode & 0o7777:o}"
         return None
+
+
+def make_directory(path: str, mode: int) -> None:
+    """Makes the directory of a new root if it is missing, and private ones above it.
+
+    Raises:
+        QueueClientError: another user owns it, or the nearest directory above it, and could replace it.
+    """
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    owner = os.stat(path).st_uid
+    if owner not in (0, os.geteuid()) and not mode & 0o070:
+        raise QueueClientError(
+            f"{missing[0] if missing else path} would be at the mercy of user {owner}, who owns {path}; change "
+            "the owner, choose another place, or share the root with a group by root_mode"
+        )
+    for above in reversed(missing):
+        with suppress(FileExistsError):  # another process was first
+            os.mkdir(above, 0o700 if above is not missing[0] else mode & 0o700)
 
 
 def local_path(uri: str) -> str | None:
