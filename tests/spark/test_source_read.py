@@ -123,6 +123,16 @@ def test_a_query_of_a_data_frame_leaves_its_other_queries_whole(spark: SparkSess
     assert sorted(row.queue for row in some.union(others).collect()) == 8 * ["orders"] + others.count() * ["other"]
 
 
+@pytest.mark.parametrize("way", ["read", "readStream"])
+def test_storage_options_are_in_no_plan(spark: SparkSession, lq: LakeQueue, way: str) -> None:
+    lq.create_queue("orders")
+    # whose name does not tell Spark that it is a secret
+    options = {"root": lq.root, "queue": "orders", "storage.azure_storage_account_key": "hunter2"}
+    frame = getattr(spark, way).format("lakequeue").options(**options).load()
+    plan = frame._jdf.queryExecution().analyzed().treeString()
+    assert "hunter2" not in plan and (way == "read" or "redacted" in plan)
+
+
 def test_what_cannot_be_read_is_one_line(spark: SparkSession, lq: LakeQueue) -> None:
     def told(act: Callable[[], object]) -> str:
         with pytest.raises(Exception) as raised:

@@ -21,6 +21,8 @@ from lakequeue.storage.roots import root_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SECRETS = "^storage[.]"
+"""A regular expression of the data source's options that Spark is not to show."""
 SETTINGS: dict[str, str] = {
     # Delta's SQL commands (MERGE, replaceWhere) are parsed by its extension
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -42,6 +44,8 @@ SETTINGS: dict[str, str] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # the Delta log makes a _SUCCESS file superfluous
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # options of the data source may be secrets, whatever they are called; Spark shows them in plans and errors
+    "spark.sql.redaction.options.regex": f"(?i)url|{SECRETS}",
     # silences Spark before setLogLevel can be called
     "spark.log.level": "ERROR",
 }
