@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.arguments import (
     check_callable,
-    check_mapping,
     check_poll_interval,
+    check_secrets,
     check_string,
     check_text,
     check_type,
@@ -102,9 +102,7 @@ class LakeQueue:
             check_callable("spark", spark, "sql", expected="a SparkSession")
         if clock is not None:
             check_callable("clock", clock, *_CLOCK, expected="a Clock")
-        check_mapping("storage_options", storage_options)
-        for name, option in (storage_options or {}).items():
-            check_string(f"storage_options[{name!r}]", option)
+        check_secrets("storage_options", storage_options)
         check_type("network_file_system", network_file_system, bool, "True or False")
         used = None if engine == "point" else spark
         for level in durability, os.environ.get(DURABILITY) or None:

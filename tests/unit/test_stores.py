@@ -26,6 +26,11 @@ def test_options_never_show(caplog: pytest.LogCaptureFixture) -> None:
     [
         ({"AWS_ENDPOIND_URL": "http://s3cr3t"}, "aws_endpoind_url"),
         ({"AWS_REGION": 1}, "AWS_REGION"),
+        (
+            {"AWS_SECRET_ACCESS_KEY": b"s3cr3t"},
+            "of type bytes for parameter storage_options['AWS",
+        ),
+        ({"AWS_SECRET_ACCESS_KEY": ["s3cr3t"]}, "of type list"),
         ({1: "a"}, "storage_options"),
     ],
 )
@@ -33,6 +38,15 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, str], told: str) -
     with pytest.raises(InvalidParameterValue, match="storage_options") as caught:
         LakeQueue("s3://lake/a", storage_options=KEYS | options)
     assert told in caught.value.message and "s3cr3t" not in caught.value.message
+
+
+@pytest.mark.parametrize("options", ["s3cr3t", [("AWS_SECRET_ACCESS_KEY", "s3cr3t")]])
+def test_options_that_are_no_mapping_are_refused_by_type(options: object) -> None:
+    with pytest.raises(
+        InvalidParameterValue, match="storage_options is invalid. Reason: Must be a mapping"
+    ) as caught:
+        LakeQueue("s3://lake/a", storage_options=options)  # type: ignore[arg-type]
+    assert "s3cr3t" not in caught.value.message
 
 
 def test_options_reach_both_libraries_by_the_names_of_delta() -> None:

@@ -45,6 +45,16 @@ def check_mapping(parameter: str, value: object) -> None:
         check_type(parameter, value, Mapping, "a mapping")
 
 
+def check_secrets(parameter: str, value: object) -> None:
+    """InvalidParameterValue unless a value is a mapping to texts or None; it tells types instead of values."""
+    wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
+    if isinstance(value, Mapping):
+        found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())
+        wrong = [each for each in found if not isinstance(each[1], str)]
+    for name, each, expected in wrong:
+        raise InvalidParameterValue.of(f"of type {type(each).__name__}", name, f"Must be {expected}.")
+
+
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
     """The values of an iterable that is neither text nor mapping; InvalidParameterValue names a wrong one."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
