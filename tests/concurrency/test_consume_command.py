@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import attrs
 import pytest
@@ -35,6 +35,7 @@ AStory = TypeVar("AStory", bound="Story")
 class Story:
     """Processes that consume two queues below a root that comes and goes: in an outage it is a link to a file."""
 
+    visibility: ClassVar[str] = "3"
     home: Path
     root: str
     queues: dict[str, Queue]
@@ -46,7 +47,16 @@ class Story:
         queue = WORKERS[name]
         handler = "handle_async" if name in ("second", "fourth") else "handle"
         paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-        options = ["--concurrency", "4", "--visibility-timeout", "3", "--drain-timeout", str(DRAIN), "--wait", "2"]
+        options = [
+            "--concurrency",
+            "4",
+            "--visibility-timeout",
+            self.visibility,
+            "--drain-timeout",
+            str(DRAIN),
+            "--wait",
+            "2",
+        ]
         program = "from lakequeue.cli import main; main()"
         command = ["--root", self.root, "consume", queue, f"concurrency.consume_handler:{handler}"]
         with open(self.home / f"{name}.stderr", "ab") as errors:
@@ -205,7 +215,7 @@ def consumed_through_everything(story: Story, duration: float, seed: int) -> str
             number += 1
         time.sleep(0.25)
     story.end_outages()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + 3 * PATIENCE
     while story.left():
         assert time.monotonic() < deadline, story.errors()
         story.revive()

@@ -298,6 +298,8 @@ def test_ten_minutes_of_processes_under_faults(remote: Remote, workers: Workers)
 class RemoteStory(Story):
     """In its outages the store refuses every request, else it fails at one of eleven."""
 
+    visibility = "10"  # a request that stalls takes three seconds
+
     remote: Remote = attrs.field(kw_only=True)
     happened: Counter[str] = attrs.field(factory=Counter, kw_only=True)
 

@@ -111,10 +111,10 @@ class Running:
 
 
 @contextmanager
-def running(lake: LakeQueue) -> Iterator[Running]:
+def running(lake: LakeQueue, **more: Any) -> Iterator[Running]:
     """Serves a root in a thread of this process."""
     lake.runtime.prepare()
-    application = Application(lake)
+    application = Application(lake, **more)
     server = Server(application, "127.0.0.1", 0)
     url = server.bind()
     thread = threading.Thread(target=server.run)

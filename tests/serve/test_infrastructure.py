@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from serving import client_of, running
+
+from lakequeue import LakeQueue
+from lakequeue.serve.sqs.queue_attributes import Encryption
 
 ARN = "arn:aws:sqs:local:000000000000:"
 POLICY = {
@@ -109,3 +114,35 @@ def test_keys_of_others_stay_refused(client: Any) -> None:
         client.create_queue(QueueName="kms", Attributes={"KmsMasterKeyId": "alias/aws/sqs"})
     assert "KmsMasterKeyId" in refused.value.response["Error"]["Message"]
     assert "QueueUrls" not in client.list_queues(QueueNamePrefix="kms")
+
+
+@pytest.mark.spec("QUE-1")
+def test_keys_of_kms_are_kept_only_where_the_operator_ignores_them(tmp_path: Path) -> None:
+    lake = LakeQueue(str(tmp_path / "root"))
+    given = {"KmsMasterKeyId": "alias/lake", "KmsDataKeyReusePeriodSeconds": "600"}
+    create = {"QueueName": "sealed", "Attributes": given}
+    for encryption in (Encryption(), Encryption(ignore_kms=True)):
+        with running(lake, encryption=encryption) as server, client_of(server.url) as client:
+            answer = client.post("CreateQueue", **create)
+            if encryption.ignore_kms:
+                url = answer.json()["QueueUrl"]
+                client("CreateQueue", **create)  # applied again
+                asked = {"QueueUrl": url, "AttributeNames": ["All"]}
+                found = client("GetQueueAttributes", **asked)["Attributes"]
+                assert found.items() >= given.items() and found["SqsManagedSseEnabled"] == "false"
+                client("SetQueueAttributes", QueueUrl=url, Attributes={"KmsMasterKeyId": ""})
+                assert "KmsMasterKeyId" not in client("GetQueueAttributes", **asked)["Attributes"]
+            else:
+                assert answer.status_code == 400 and "UnsupportedOperation" in answer.text
+                assert lake.list_queues() == []
+
+
+@pytest.mark.spec("QUE-1")
+@pytest.mark.parametrize("managed", [True, False])
+def test_an_operator_says_that_the_storage_encrypts(tmp_path: Path, managed: bool) -> None:
+    lake = LakeQueue(str(tmp_path / "root"))
+    with running(lake, encryption=Encryption(sse_managed=managed)) as server, client_of(server.url) as client:
+        url = client("CreateQueue", QueueName="orders")["QueueUrl"]
+        for names in (["All"], ["SqsManagedSseEnabled"]):
+            found = client("GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"]
+            assert found["SqsManagedSseEnabled"] == str(managed).lower()

@@ -66,6 +66,12 @@ def serve(
     max_shards: Annotated[
         int, typer.Option(min=1, metavar="N", help="Maximum number of shards of queues that clients create.")
     ] = 16,
+    ignore_kms: Annotated[
+        bool, typer.Option("--ignore-kms", help="Keep and show KMS keys of queues, which encrypt nothing here.")
+    ] = False,
+    sse_managed: Annotated[
+        bool, typer.Option("--sse-managed", help="Say of every queue that it is encrypted: the storage does it.")
+    ] = False,
     create_root: Annotated[
         bool, typer.Option("--create-root", help="Make the root if there is none; else it is refused.")
     ] = False,
@@ -82,6 +88,7 @@ def serve(
         from lakequeue.serve.app import Application
         from lakequeue.serve.keys import Keys
         from lakequeue.serve.server import Certificate, Server, is_loopback
+        from lakequeue.serve.sqs.queue_attributes import Encryption
     except ModuleNotFoundError as error:
         raise QueueClientError(
             f"serve needs {error.name}, which is not installed: pip install 'lakequeue[serve]'"
@@ -103,8 +110,9 @@ def serve(
         allowed_host = [*(allowed_host or ()), public[1]] if allowed_host or keys is None else None
     access = None if keys is None else Keys.read(keys, keys_group)
     lake = session.lake()
+    encryption = Encryption(ignore_kms, sse_managed)
     application = Application(
-        lake, access, max_body, allowed_host or (), account, metrics_queues, max_shards, public_url
+        lake, access, max_body, allowed_host or (), account, metrics_queues, max_shards, public_url, encryption
     )
     server = Server(application, host, port, certificate, max_connections, trusted_proxy or ())
     url = server.bind()

@@ -31,6 +31,8 @@ class ChangeableAttributes(TypedDict, total=False):
     redrive_allow_policy: RedriveAllowPolicy | Mapping[str, Any] | str | None
     policy: str | None
     sqs_managed_sse_enabled: bool
+    kms_master_key_id: str | None
+    kms_data_key_reuse_period_seconds: str | None
     allow_zero_visibility: bool
     profile_strict: bool
     shards: int
@@ -50,6 +52,8 @@ class ChangeableAttributes(TypedDict, total=False):
     RedriveAllowPolicy: Any
     Policy: Any
     SqsManagedSseEnabled: Any
+    KmsMasterKeyId: Any
+    KmsDataKeyReusePeriodSeconds: Any
     AllowZeroVisibility: Any
     ProfileStrict: Any
     Shards: Any

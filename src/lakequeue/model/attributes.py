@@ -68,6 +68,8 @@ _ATTRIBUTES = (
     _Attribute("redrive_allow_policy", "RedriveAllowPolicy", "redrive allow"),
     _Attribute("policy", "Policy", "policy"),
     _Attribute("sqs_managed_sse_enabled", "SqsManagedSseEnabled", "mark"),
+    _Attribute("kms_master_key_id", "KmsMasterKeyId", "text"),
+    _Attribute("kms_data_key_reuse_period_seconds", "KmsDataKeyReusePeriodSeconds", "text"),
     _Attribute("allow_zero_visibility", "AllowZeroVisibility", "flag"),
     _Attribute("profile_strict", "ProfileStrict", "flag"),
     _Attribute("shards", "Shards", "count"),
@@ -115,6 +117,8 @@ class QueueAttributes:
     redrive_allow_policy: str | None = None  # likewise
     policy: str | None = None  # likewise; stored for tools that manage it, it grants nothing here
     sqs_managed_sse_enabled: bool | None = None  # likewise; None if not
+    kms_master_key_id: str | None = None  # likewise: it encrypts nothing
+    kms_data_key_reuse_period_seconds: str | None = None  # likewise
     allow_zero_visibility: bool = True
     profile_strict: bool = True
     shards: int = 1

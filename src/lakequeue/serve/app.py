@@ -29,6 +29,7 @@ from lakequeue.serve.middleware import RequestChecks
 from lakequeue.serve.queue_metrics import QUEUES
 from lakequeue.serve.sqs.actions import MAX_SHARDS, Actions
 from lakequeue.serve.sqs.endpoint import Endpoint
+from lakequeue.serve.sqs.queue_attributes import Encryption
 
 THREADS = 256
 """Requests that can wait for their commit at the same time; they share group commits."""
@@ -51,6 +52,7 @@ class Application:
         metrics_queues: number of queues with metrics of their own.
         max_shards: maximum number of shards of queues that clients create.
         public_url: scheme and host of the URLs of queues; None: those of each request.
+        encryption: what the operator says of it.
 
     Attributes:
         asgi: what the HTTP server runs.
@@ -68,11 +70,12 @@ class Application:
         metrics_queues: int = QUEUES,
         max_shards: int = MAX_SHARDS,
         public_url: str | None = None,
+        encryption: Encryption = Encryption(),  # noqa: B008
     ) -> None:
         self.has_keys = access is not None
         authenticator = access or NoAuthentication()
         bodies = Bodies(max_body_bytes)
-        self.actions = Actions(lake, account, account if access is None else None, max_shards)
+        self.actions = Actions(lake, account, account if access is None else None, max_shards, encryption)
         self.endpoint = Endpoint(self.actions, authenticator, bodies, public_url)
         basic = BasicAuthentication(authenticator)
         self.console = Console(self.actions, basic, bodies)

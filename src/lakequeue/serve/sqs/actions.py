@@ -35,6 +35,7 @@ from lakequeue.serve.sqs.messages import (
     settle_result,
 )
 from lakequeue.serve.sqs.move_tasks import MoveTasks
+from lakequeue.serve.sqs.queue_attributes import Encryption
 from lakequeue.serve.sqs.queue_urls import queue_arn, queue_name, queue_url
 
 _Result = TypeVar("_Result")
@@ -55,6 +56,7 @@ class Actions:
         account: in the URLs and ARNs of queues.
         sender: SenderId of all messages; None: it is the name of the caller, which sends give as `SENDER`.
         max_shards: maximum number of shards of queues that clients create.
+        encryption: what the operator says of it.
     """
 
     def __init__(
@@ -63,11 +65,13 @@ class Actions:
         account: str = redrive_policies.ACCOUNT,
         sender: str | None = None,
         max_shards: int = MAX_SHARDS,
+        encryption: Encryption = Encryption(),  # noqa: B008
     ) -> None:
         self.lake = lake
         self.account = account
         self.sender = sender
         self._max_shards = max_shards
+        self._encryption = encryption
         self.tasks = MoveTasks(lake, account)
         self._queues: dict[str, Queue] = {}
         self._by_name: dict[str, Callable[[Structure, str], Structure]] = {
@@ -156,7 +160,7 @@ class Actions:
 
     def _create_queue(self, given: Structure, base_url: str) -> Structure:
         name = given["QueueName"]
-        wanted = queue_attributes.to_set(given.get("Attributes", {}))
+        wanted = queue_attributes.to_set(given.get("Attributes", {}), self._encryption)
         if wanted.get("FifoQueue") == "false" and not name.endswith(".fifo"):
             raise InvalidAttributeName("Unknown Attribute FifoQueue.")
         try:  # an existing queue keeps its profile
@@ -208,13 +212,12 @@ class Actions:
 
     def _get_attributes(self, given: Structure, base_url: str) -> Structure:
         names = given.get("AttributeNames", [])
-        stored = queue_attributes.to_read(names)
-        found = self.on_queue(given["QueueUrl"], lambda queue: queue.attributes(stored))
-        shown = queue_attributes.shown(found, names, self.account)
+        found = self.on_queue(given["QueueUrl"], lambda queue: queue.attributes(names))
+        shown = queue_attributes.shown(found, names, self.account, self._encryption)
         return {"Attributes": shown} if shown else {}
 
     def _set_attributes(self, given: Structure, base_url: str) -> Structure:
-        changes = queue_attributes.to_set(given["Attributes"])
+        changes = queue_attributes.to_set(given["Attributes"], self._encryption)
 
         def change(queue: Queue) -> None:
             if queue.fifo and changes.get("FifoQueue") == "false":

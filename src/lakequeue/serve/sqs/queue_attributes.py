@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from lakequeue.errors import InvalidAttributeName, UnsupportedOperation
 from lakequeue.serve.sqs.model import operations
 from lakequeue.serve.sqs.queue_urls import queue_arn
@@ -21,8 +23,21 @@ _FLAGS = ("FifoQueue", "ContentBasedDeduplication", _SSE)
 _NAMES = frozenset(operations()["GetQueueAttributes"].input_shape.members["AttributeNames"].member.enum)
 
 
-def to_set(attributes: Mapping[str, str]) -> dict[str, Any]:
-    """The attributes to set, without those for keys of encryption.
+@attrs.frozen
+class Encryption:
+    """What the operator says of encryption, which is up to the storage.
+
+    Attributes:
+        ignore_kms: keys of clients are kept and shown, and encrypt nothing; else they are refused.
+        sse_managed: the storage encrypts all, and queues without such a key say so.
+    """
+
+    ignore_kms: bool = False
+    sse_managed: bool = False
+
+
+def to_set(attributes: Mapping[str, str], encryption: Encryption) -> dict[str, Any]:
+    """The attributes to set.
 
     Raises:
         InvalidAttributeName: SQS has no such attribute, nor have queues here.
@@ -31,30 +46,22 @@ def to_set(attributes: Mapping[str, str]) -> dict[str, Any]:
     for name, value in attributes.items():
         if not name[:1].isupper():  # arguments of the Python API, unknown to SQS
             raise InvalidAttributeName(f"Unknown Attribute {name}.")
-        if value not in _UNENCRYPTED.get(name, (value,)):
+        if value not in _UNENCRYPTED.get(name, (value,)) and not encryption.ignore_kms:
             raise UnsupportedOperation(f"The server cannot encrypt messages with a key; leave out {name}.")
     return {
         name: value.lower() if name in _FLAGS else value
         for name, value in attributes.items()
-        if name not in _UNENCRYPTED
+        if name not in _UNENCRYPTED or encryption.ignore_kms
     }
 
 
-def to_read(names: Sequence[str]) -> list[str]:
-    """The attributes to read for a client that named some; errors as in `to_set`."""
-    for name in names:
-        if name not in _NAMES and name in _UNENCRYPTED:
-            raise InvalidAttributeName(f"Unknown Attribute {name}.")
-    return [name for name in names if name not in _UNENCRYPTED]
-
-
-def shown(found: Mapping[str, str], names: Sequence[str], account: str) -> dict[str, str]:
+def shown(found: Mapping[str, str], names: Sequence[str], account: str, encryption: Encryption) -> dict[str, str]:
     """What a client sees of the attributes that were read: with All those of SQS, and others that it named."""
     if "All" in names:
         found = {name: value for name, value in found.items() if name in _NAMES or name in names}
     result = {name: _with_arns(name, value, account) for name, value in found.items()}
     if {"All", _SSE} & {*names}:
-        result.setdefault(_SSE, "false")
+        result.setdefault(_SSE, "true" if encryption.sse_managed and "KmsMasterKeyId" not in found else "false")
     return result
 
 
