@@ -107,6 +107,23 @@ def test_a_handshake_has_some_seconds(encrypted: ThreadedServer, monkeypatch: py
         assert everything(silent) == b""
 
 
+def test_a_client_that_sends_no_more_gets_its_answer(tmp_path: Path):
+    with threaded_server(tmp_path / "root") as open_server:
+        queue = open_server.application.actions.lake.create_queue("orders")
+        send = {"QueueUrl": "http://localhost/000000000000/orders", "MessageBody": "a"}
+        for action, given in ("ListQueues", {}), ("SendMessage", send):
+            with connected(open_server) as half:
+                half.sendall(post(json.dumps(given).encode(), action))
+                half.shutdown(socket.SHUT_WR)
+                assert everything(half).startswith(b"HTTP/1.1 200 ")
+        receive = {"QueueUrl": send["QueueUrl"], "WaitTimeSeconds": 20}
+        with connected(open_server) as half:
+            half.sendall(post(json.dumps(receive).encode(), "ReceiveMessage"))
+            half.shutdown(socket.SHUT_WR)
+            assert everything(half) == b"", "it may be gone"
+        wait_until(lambda: queue.counts().visible == 1)
+
+
 def test_requests_for_health_lock_nobody_out(server: ThreadedServer):
     """Each on a connection of its own that then stays open."""
     strangers = [connected(server, 1 + n // 4) for n in range(3 * LIMIT)]

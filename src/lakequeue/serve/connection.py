@@ -17,6 +17,10 @@ WRITE_BUFFER_BYTES = 64 * 1024
 """Bytes of an answer from which a connection waits for its client."""
 UNREAD = "unread"
 """Where the state of a request has the number of bytes of its answer that the connection was not given yet."""
+RECEIVES = "receives"
+"""Where the state of a request says that its answer brings messages."""
+HALF_CLOSED = "half closed"
+"""Where it says that its client sends no more."""
 
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
@@ -73,6 +77,17 @@ class Connection(H11Protocol):
             self._wait_for_head()
         else:
             self._stop_waiting_for_head()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """An SQS client that sends no more gets its answer, but no messages: it may be gone."""
+        cycle, secure = self.cycle, self.transport.get_extra_info("ssl_object") is not None
+        if secure or cycle is None or cycle.response_complete or cycle.more_body:
+            return False
+        if self.scope["path"].startswith("/console") or self.scope["state"].get(RECEIVES):
+            return False
+        self.scope["state"][HALF_CLOSED] = True
+        cycle.keep_alive = False
+        return True
 
     def handle_events(self) -> None:
         if self.conn.their_state is h11.IDLE:

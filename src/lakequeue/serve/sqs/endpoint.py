@@ -18,6 +18,7 @@ from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.serve.auth import Authenticator, RequestHead, access_denied
 from lakequeue.serve.cancellation import wait_for_disconnect
+from lakequeue.serve.connection import HALF_CLOSED, RECEIVES
 from lakequeue.serve.errors import ErrorResponse, RequestError, error_code
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
@@ -158,6 +159,9 @@ class Endpoint:
 
     async def _receive(self, http: Request, given: dict[str, Any]) -> dict[str, Any]:
         """Receives messages; stops waiting when the client disconnects or the server stops."""
+        http.scope["state"][RECEIVES] = True
+        if http.scope["state"].get(HALF_CLOSED):
+            raise ClientDisconnect
         queue = self._actions.opened(given["QueueUrl"])  # usually open, which saves a thread
         if queue is None:
             queue = await asyncio.to_thread(self._actions.queue, queue_name(given["QueueUrl"]))
