@@ -23,6 +23,7 @@ from lakequeue.storage import cleaning, layout, stats
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
+from lakequeue.storage.reserve import reserve
 from lakequeue.storage.store_failures import first_line
 
 DELETED_KEPT = 24 * 3600 * 1_000_000
@@ -82,7 +83,7 @@ class CompactionSummary:
 
 def compact_root(root: Root, progress: Progress | None = None) -> list[CompactionSummary]:
     """One pass over every queue of a root, whatever its region; see ``LakeQueue.compact``."""
-    with root.storage_errors():
+    with root.storage_errors(), reserve(root.path):
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name, row.created_at))
         if not rows:
             raise QueueClientError(f"{root.path} holds no queues; there is nothing to compact")
@@ -103,7 +104,7 @@ def compact_root(root: Root, progress: Progress | None = None) -> list[Compactio
 
 def compact(queue: OpenQueue) -> CompactionSummary:
     """One pass over a queue; raises QueueDoesNotExist if it was deleted."""
-    with queue.service("compact"):
+    with queue.service("compact"), reserve(queue.root.path):
         queue.reload()
         return compact_queue(queue)[0]
 

@@ -21,6 +21,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import ATTEMPTS, Root
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.reserve import reserve
 
 
 def create(
@@ -97,7 +98,7 @@ def delete(root: Root, name: str) -> None:
     """Deletes a queue with everything in it (QUE-13, QUE-14)."""
     with logged("delete_queue", name):
         queue = find(root, name)
-        with root.storage_errors():
+        with root.storage_errors(), reserve(root.path):
             queue.delete()
 
 

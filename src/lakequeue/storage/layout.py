@@ -174,7 +174,9 @@ RECEIPTS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "first_of
 STATS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "minute"}
 
 
-ROOT_FOLDERS = {"queues", "stats", "q"}
+RESERVE = "reserve"
+"""File of a local root whose space is for what frees space."""
+ROOT_FOLDERS = {"queues", "stats", "q", RESERVE}
 """Directories of a root."""
 
 
