@@ -64,7 +64,10 @@ def test_a_process_warns_once_when_it_lost_more_than_a_third(caplog: pytest.LogC
         races.committed(0, round_ % 2)
     assert not caplog.records, "a third of the rounds, not more"
     for _ in range(2 * JUDGED):
+        races.committed(2, 0, avoided=1)
+    assert not caplog.records, "turns avoided them"
+    for _ in range(2 * JUDGED):
         races.committed(1, 2)
     [record] = caplog.records
     assert record.getMessage().startswith("orders: other processes came first in ")
-    assert races.by_shard() == {0: (JUDGED, JUDGED // 2), 1: (2 * JUDGED, 4 * JUDGED)}
+    assert races.by_shard() == {0: (JUDGED, JUDGED // 2), 1: (2 * JUDGED, 4 * JUDGED), 2: (2 * JUDGED, 2 * JUDGED)}

@@ -233,7 +233,7 @@ class ShardLedger:
             if done:
                 self._settle_turns.end()
                 lost = races.lost + self._settle_turns.moved
-                self.shared.races.committed(self.shard, lost)
+                self.shared.races.committed(self.shard, races.lost, self._settle_turns.moved)
                 calls.committed(self.shard, races.lost)
                 machine.committed()
                 if wanted:

@@ -25,7 +25,8 @@ _log = logging.getLogger("lakequeue")
 class RaceCounts:
     """Commits of this process to the shards of a queue, and the races that it lost before them. Thread-safe.
 
-    A race counts as lost, too, if a turn avoided it: others had committed, and the process decided again.
+    A race counts as lost, too, if a turn avoided it: others had committed, and the process decided again. That
+    is no reason for a warning, as nothing was written in vain.
     """
 
     def __init__(self, queue: str) -> None:
@@ -35,10 +36,10 @@ class RaceCounts:
         self._rounds = self._lost_rounds = 0
         self._warned = False
 
-    def committed(self, shard: int, lost: int) -> None:
+    def committed(self, shard: int, lost: int, avoided: int = 0) -> None:
         with self._lock:
             self._commits[shard] += 1
-            self._lost[shard] += lost
+            self._lost[shard] += lost + avoided
             self._rounds += 1 + lost
             self._lost_rounds += lost
             if self._rounds < JUDGED:

@@ -159,7 +159,7 @@ class ShardSender(ShardReader):
             if done is not None:
                 self._send_turns.end()
                 lost = races.lost + self._send_turns.moved
-                self.shared.races.committed(self.shard, lost)
+                self.shared.races.committed(self.shard, races.lost, self._send_turns.moved)
                 calls.committed(self.shard, races.lost)
                 if not sends[0].attributes.fifo:  # on FIFO queues the group determines the shard
                     self.shared.sends.committed(self.shard, lost)

@@ -1,1 +1,1 @@
-"""Bulk sends: files that Spark writes, their manifests, and the commits that add them."""
+"""Bulk sends: files that Spark or Arrow writes, their manifests, and the commits that add them."""
