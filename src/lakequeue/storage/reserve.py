@@ -29,5 +29,5 @@ def reserve(root: str) -> Iterator[None]:
             os.unlink(path)
     yield
     if shutil.disk_usage(local).free > PLENTY:
-        with suppress(OSError), open(path, "xb") as file:  # there already, or a file system that cannot
-            os.posix_fallocate(file.fileno(), 0, RESERVED)
+        with suppress(OSError), open(path, "xb") as file:  # it is there, or the root is not ours
+            file.write(bytes(RESERVED))
