@@ -121,7 +121,7 @@ def test_keys_of_kms_are_kept_only_where_the_operator_ignores_them(tmp_path: Pat
     lake = LakeQueue(str(tmp_path / "root"))
     given = {"KmsMasterKeyId": "alias/lake", "KmsDataKeyReusePeriodSeconds": "600"}
     create = {"QueueName": "sealed", "Attributes": given}
-    for encryption in (Encryption(), Encryption(ignore_kms=True)):
+    for encryption in (Encryption(), Encryption(ignore_kms=True, sse_managed=True)):
         with running(lake, encryption=encryption) as server, client_of(server.url) as client:
             answer = client.post("CreateQueue", **create)
             if encryption.ignore_kms:
@@ -130,6 +130,8 @@ def test_keys_of_kms_are_kept_only_where_the_operator_ignores_them(tmp_path: Pat
                 asked = {"QueueUrl": url, "AttributeNames": ["All"]}
                 found = client("GetQueueAttributes", **asked)["Attributes"]
                 assert found.items() >= given.items() and found["SqsManagedSseEnabled"] == "false"
+                alone = client("GetQueueAttributes", QueueUrl=url, AttributeNames=["SqsManagedSseEnabled"])
+                assert alone["Attributes"] == {"SqsManagedSseEnabled": "false"}
                 client("SetQueueAttributes", QueueUrl=url, Attributes={"KmsMasterKeyId": ""})
                 assert "KmsMasterKeyId" not in client("GetQueueAttributes", **asked)["Attributes"]
             else:

@@ -212,7 +212,7 @@ class Actions:
 
     def _get_attributes(self, given: Structure, base_url: str) -> Structure:
         names = given.get("AttributeNames", [])
-        found = self.on_queue(given["QueueUrl"], lambda queue: queue.attributes(names))
+        found = self.on_queue(given["QueueUrl"], lambda queue: queue.attributes(queue_attributes.to_read(names)))
         shown = queue_attributes.shown(found, names, self.account, self._encryption)
         return {"Attributes": shown} if shown else {}
 

@@ -12,8 +12,9 @@ from lakequeue.errors import InvalidAttributeName, UnsupportedOperation
 from lakequeue.serve.sqs.model import operations
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
+_KEY = "KmsMasterKeyId"
 _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
-    "KmsMasterKeyId": ("",),
+    _KEY: ("",),
     "KmsDataKeyReusePeriodSeconds": ("", "300"),
 }
 """Attributes for encryption with a key of the client's, and their values that mean no such encryption."""
@@ -55,13 +56,20 @@ def to_set(attributes: Mapping[str, str], encryption: Encryption) -> dict[str, A
     }
 
 
+def to_read(names: Sequence[str]) -> list[str]:
+    """The attributes to read for a client that named some."""
+    return [*names, _KEY] if _SSE in names else [*names]
+
+
 def shown(found: Mapping[str, str], names: Sequence[str], account: str, encryption: Encryption) -> dict[str, str]:
     """What a client sees of the attributes that were read: with All those of SQS, and others that it named."""
     if "All" in names:
         found = {name: value for name, value in found.items() if name in _NAMES or name in names}
     result = {name: _with_arns(name, value, account) for name, value in found.items()}
     if {"All", _SSE} & {*names}:
-        result.setdefault(_SSE, "true" if encryption.sse_managed and "KmsMasterKeyId" not in found else "false")
+        result.setdefault(_SSE, "true" if encryption.sse_managed and _KEY not in found else "false")
+    if not {"All", _KEY} & {*names}:
+        result.pop(_KEY, None)
     return result
 
 
