@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakequeue import InvalidParameterValue, LakeQueue
+from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
 from lakequeue.storage.stores import Store
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA-nobody", "AWS_SECRET_ACCESS_KEY": "s3cr3t-value"}
@@ -47,6 +47,22 @@ def test_options_that_are_no_mapping_are_refused_by_type(options: object) -> Non
     ) as caught:
         LakeQueue("s3://lake/a", storage_options=options)  # type: ignore[arg-type]
     assert "s3cr3t" not in caught.value.message
+
+
+@pytest.mark.parametrize("root", ["s3://id:s3cr3t@lake/a", "az://box/a?sig=s3cr3t"])
+def test_secrets_in_a_root_are_refused_unseen(root: str) -> None:
+    with pytest.raises(InvalidParameterValue, match="root") as caught:
+        LakeQueue(root)
+    assert "s3cr3t" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "proxy_url"])
+def test_secrets_of_an_endpoint_or_a_proxy_are_not_told(name: str) -> None:
+    options = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true", "max_retries": "0"}
+    lake = LakeQueue("s3://lake/a", storage_options=KEYS | options | {name: "http://me:s3cr3t@127.0.0.1:1"})
+    with pytest.raises(QueueClientError, match="nothing listens") as caught:
+        lake.create_queue("orders")
+    assert "s3cr3t" not in caught.value.message and "me:" not in caught.value.message
 
 
 def test_options_reach_both_libraries_by_the_names_of_delta() -> None:
