@@ -167,6 +167,17 @@ def test_an_action_that_only_a_newer_botocore_knows(
     assert answer.status_code == 400 and answer.json()["__type"].endswith("#UnsupportedOperation")
 
 
+def test_a_member_that_only_a_newer_botocore_knows(
+    client: Any, create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, url = operations()["PurgeQueue"].input_shape, create()
+    monkeypatch.setitem(shape.members, "Gently", shape.members["QueueUrl"])
+    target = {"X-Amz-Target": "AmazonSQS.PurgeQueue", "Content-Type": "application/x-amz-json-1.0"}
+    given = {"QueueUrl": url, "Gently": "yes"}
+    answer = httpx.post(client.meta.endpoint_url, json=given, headers=target, trust_env=False)
+    assert answer.status_code == 400 and "Gently is not a member" in answer.text
+
+
 def test_an_entry_that_is_too_large_cannot_be_validated(client: Any, create: Create) -> None:
     url = create(MaximumMessageSize="1024")
     reason = "Reason: Message must be shorter than 1024 bytes."

@@ -19,6 +19,17 @@ VERSION = "2012-11-05"
 MAX_ITEMS = 1_000
 """Elements of a list or map: more than any action allows, but few enough to validate quickly."""
 
+_MEMBERS = """
+AWSAccountIds Actions AttributeNames Attributes BinaryListValues BinaryValue DataType DelaySeconds DestinationArn
+Entries Id Label MaxNumberOfMessages MaxNumberOfMessagesPerSecond MaxResults MessageAttributeNames
+MessageAttributes MessageBody MessageDeduplicationId MessageGroupId MessageSystemAttributeNames
+MessageSystemAttributes NextToken QueueName QueueNamePrefix QueueOwnerAWSAccountId QueueUrl ReceiptHandle
+ReceiveRequestAttemptId SourceArn StringListValues StringValue TagKeys Tags TaskHandle VisibilityTimeout
+WaitTimeSeconds tags
+"""
+MEMBERS = frozenset(_MEMBERS.split())
+"""Names in requests that this server knows; what a newer botocore adds would be ignored without a word."""
+
 
 @cache
 def operations() -> Mapping[str, OperationModel]:
@@ -81,7 +92,7 @@ def _structure(shape: StructureShape, value: Any, where: str) -> dict[str, Any]:
     given = _object(value, where)
     prefix = f"{where}." if where else ""
     for name in given:
-        if name not in shape.members:
+        if name not in shape.members or name not in MEMBERS:
             raise malformed(f"{prefix}{name} is not a member of {shape.name}.")
     found = {
         name: validated(shape.members[name], item, prefix + name)
