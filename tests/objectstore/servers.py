@@ -146,6 +146,6 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 if __name__ == "__main__":
     for install, directory in ((azurite, AZURITE_CACHE), (fake_gcs, FAKE_GCS_CACHE)):
-        place = Path(sys.argv[1]) / directory
+        place = Path(sys.argv[1]).resolve() / directory  # go wants it absolute
         place.mkdir(parents=True, exist_ok=True)
         install(place)
