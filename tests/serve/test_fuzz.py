@@ -348,7 +348,7 @@ def fuzzed(root: Path) -> Iterator[Fuzzed]:
     made(lake)
     application.endpoint.stop()  # nobody waits for messages
     loop = asyncio.new_event_loop()
-    lifespan = application.asgi.router.lifespan_context(application.asgi)
+    lifespan = application.pages.router.lifespan_context(application.pages)
     try:
         loop.run_until_complete(lifespan.__aenter__())
         yield Fuzzed(application, clock, loop)

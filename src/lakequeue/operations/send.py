@@ -34,6 +34,9 @@ from lakequeue.storage.messages.append import NewMessage
 Entries = Mapping[int, ValidEntry]
 """Messages by their index in the caller's batch."""
 
+Outcome: TypeAlias = SendResult | QueueServiceError | QueueClientError
+"""What became of one message."""
+
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
 """Entered around each send with the verb, the queue's name and the entries; yields those to be sent instead.
@@ -42,12 +45,34 @@ tracing: Tracing | None = None
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
     """Sends one message."""
-    with _traced("send", queue, [entry]) as [entry], queue.service("send") as call:
-        outcome = _deliver(queue, lambda: [validate_entry(entry, queue.attributes)])[0]
-        if isinstance(outcome, QueueServiceError):
+    with _traced("send", queue, [entry]) as entries, queue.service("send") as call:
+        [outcome] = _each(queue, entries)
+        if isinstance(outcome, Exception):
             raise outcome
         call.messages = 1
-        return cast(SendResult, outcome)
+        return outcome
+
+
+def send_each(queue: OpenQueue, entries: Sequence[SendEntry]) -> list[Outcome]:
+    """Sends messages of separate callers, in one commit for each shard; what is refused of one concerns no other.
+
+    Raises:
+        QueueServiceError, QueueClientError: none could be sent.
+    """
+    with _traced("send", queue, entries) as entries, queue.service("send") as call:
+        outcomes = _each(queue, entries)
+        call.messages = sum(isinstance(outcome, SendResult) for outcome in outcomes)
+        return outcomes
+
+
+def _each(queue: OpenQueue, entries: Sequence[SendEntry]) -> list[Outcome]:
+    def checked(entry: SendEntry) -> ValidEntry | QueueServiceError:
+        try:
+            return validate_entry(entry, queue.attributes)
+        except QueueServiceError as error:
+            return error
+
+    return cast("list[Outcome]", _deliver(queue, lambda: [checked(entry) for entry in entries]))
 
 
 def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:

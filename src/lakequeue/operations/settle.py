@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
-from lakequeue.errors import CMQ_ALL_FAILED, CMQ_SOME_FAILED, QueueClientError, QueueServiceError
+from lakequeue.errors import (
+    CMQ_ALL_FAILED,
+    CMQ_SOME_FAILED,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+)
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration
@@ -19,6 +25,10 @@ from lakequeue.shard.spans import joined
 
 _Maker = Callable[[int, str, str], Command]
 """Makes a command from offset, lease id and receipt handle."""
+Wanted: TypeAlias = tuple[str, Duration | None]
+"""A handle with seconds until the message becomes visible; None: delete it."""
+Outcome: TypeAlias = QueueServiceError | QueueClientError | None
+"""Why a receipt was not settled; None: it was."""
 
 
 @attrs.frozen
@@ -42,10 +52,9 @@ class Settling:
         errors: why each receipt was not settled; None: it was, or it still waits.
     """
 
-    def __init__(self, queue: OpenQueue, wanted: Sequence[tuple[str, Duration | None]]) -> None:
-        """``wanted``: handles with seconds until the message becomes visible; None: delete it."""
+    def __init__(self, queue: OpenQueue, wanted: Sequence[Wanted]) -> None:
         self.waiting: dict[int, list[tuple[list[int], Command]]] = {}
-        self.errors: list[QueueServiceError | QueueClientError | None] = [None] * len(wanted)
+        self.errors: list[Outcome] = [None] * len(wanted)
         self._queue = queue
         # elsewhere a handle that is not the newest is an answer, not an error (RCP-6): one command for many
         together = not queue.attributes.strict_receipts
@@ -127,6 +136,22 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
         return _settle(call, queue, changes)
 
 
+def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
+    """Settles receipts of separate callers, in one commit for each shard.
+
+    Raises:
+        QueueDoesNotExist: it was deleted.
+        QueueClientError: storage failed for all of them.
+    """
+    with queue.service("settle") as call:
+        outcomes = _settled(queue, wanted)
+        for outcome in outcomes:
+            if isinstance(outcome, QueueDoesNotExist):
+                raise outcome
+        call.messages = outcomes.count(None)
+        return outcomes
+
+
 def visibility(queue: OpenQueue, given: Duration) -> int:
     """A visibility timeout in microseconds, checked against the newest attributes if it is refused."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
@@ -143,23 +168,27 @@ def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
     _count(queue, [(command, queue.command(queue.shards[shard], command))])
 
 
-def _settle(call: Call, queue: OpenQueue, wanted: Sequence[tuple[str, Duration | None]]) -> BatchResult:
+def _settle(call: Call, queue: OpenQueue, wanted: Sequence[Wanted]) -> BatchResult:
     """Settles many receipts; entry ids are indexes (BAT-4)."""
     check_batch_ids([str(index) for index in range(len(wanted))], queue.attributes)
-    settling = Settling(queue, wanted)
-    shards = list(settling.waiting)
-    for shard in shards:
-        error = settling.commit(shard)
-        if len(shards) == 1 and isinstance(error, QueueClientError):
-            raise error
     batch = BatchResult()
-    for index, ((text, _), refusal) in enumerate(zip(wanted, settling.errors, strict=True)):
+    for index, ((text, _), refusal) in enumerate(zip(wanted, _settled(queue, wanted), strict=True)):
         if refusal is None:
             batch.successful.append(BatchSuccess(str(index), receipt_handle=text))
         else:
             batch.failed.append(BatchFailure.of(str(index), refusal, queue.attributes.profile))
     call.messages = len(batch.successful)
     return batch
+
+
+def _settled(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
+    settling = Settling(queue, wanted)
+    shards = list(settling.waiting)
+    for shard in shards:
+        error = settling.commit(shard)
+        if len(shards) == 1 and isinstance(error, QueueClientError):
+            raise error
+    return settling.errors
 
 
 def _count(queue: OpenQueue, done: Sequence[tuple[Command, Any]]) -> None:

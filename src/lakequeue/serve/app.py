@@ -9,16 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakequeue.client import LakeQueue
 from lakequeue.model.redrive_policies import ACCOUNT
 from lakequeue.serve.auth import BASIC_CHALLENGE, Authenticator, BasicAuthentication, NoAuthentication
-from lakequeue.serve.console.routes import Console
+from lakequeue.serve.console.routes import PATH, Console
 from lakequeue.serve.errors import RequestError
 from lakequeue.serve.health import Health
 from lakequeue.serve.instrumentation import Instrumentation
@@ -56,6 +55,7 @@ class Application:
 
     Attributes:
         asgi: what the HTTP server runs.
+        pages: what of it does not go straight to the endpoint.
         endpoint: answers SQS clients.
         has_keys: whether requests are authenticated.
     """
@@ -82,24 +82,31 @@ class Application:
         any_host = access is not None and not allowed_hosts  # the host name is part of the signature
         metrics = Metrics(lake, lambda: self.endpoint.waiting, metrics_queues)
         health = Health(lake, lambda: self.endpoint.stopping)
-        self.asgi = Starlette(
+        self.pages = Starlette(
             routes=[
                 Route("/health", health.answer),
                 Route("/metrics", _requires_list_queues(basic, metrics.answer)),
                 *self.console.routes,
-                _AnyPath(self.endpoint),
-            ],
-            middleware=[
-                Middleware(Instrumentation, lake.clock, (metrics, AccessLog())),
-                Middleware(RequestChecks, hosts=None if any_host else allowed_hosts),
+                _AnyPath(self._answer),
             ],
             lifespan=self._lifespan,
         )
+        checked = RequestChecks(self._route, None if any_host else allowed_hosts)
+        self.asgi = Instrumentation(checked, lake.clock, (metrics, AccessLog()))
 
     def stop(self) -> None:
         """Ends the waits of requests (long polls and conditions); call it before the server stops."""
         self.endpoint.stop()
         self.console.conditions.stop()
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Spares what SQS clients ask the search of Starlette through all routes."""
+        direct = scope["type"] == "http" and scope["method"] == "POST" and not scope["path"].startswith(PATH)
+        await (self._answer if direct else self.pages)(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -143,12 +150,11 @@ def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Hand
 class _AnyPath(BaseRoute):
     """Routes every other path to the SQS endpoint; a path pattern would miss paths with a line break."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return Match.FULL, {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._endpoint(Request(scope, receive, send))
-        await response(scope, receive, send)
+        await self._app(scope, receive, send)

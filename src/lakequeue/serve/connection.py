@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 from operator import itemgetter
 from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+MAX_PARTIAL_BYTES = 64 * 1024
+"""Bytes of a head, or of what is between the parts of a body, that a connection keeps until they are complete."""
+MAX_PIPELINED = 100
+"""Requests of a connection that wait for the answer to an earlier one."""
 MAX_UNREAD_BYTES = 128 * 2**20
 """Bytes of all answers that clients are slow to read."""
 WRITE_BUFFER_BYTES = 64 * 1024
@@ -21,12 +24,11 @@ RECEIVES = "receives"
 """Where the state of a request says that its answer brings messages."""
 HALF_CLOSED = "half closed"
 """Where it says that its client sends no more."""
+COMPLETE = "complete"
+"""Where it says that the whole body has arrived."""
 
-_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
-_END_OF_HEAD = re.compile(rb"\n\r?\n")
 
-
-class Connection(H11Protocol):
+class Connection(HttpToolsProtocol):
     """uvicorn's HTTP protocol; closes connections that are too slow.
 
     Attributes:
@@ -42,8 +44,9 @@ class Connection(H11Protocol):
     _no_head: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _verified = False
-    _scanned = 0
-    """Bytes of an incomplete head that need not be scanned again."""
+    _in_head = True
+    _partial = 0
+    _refused = False
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -72,40 +75,91 @@ class Connection(H11Protocol):
         self.lost.set()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
+        self._unset_keepalive_if_required()
+        self._partial += len(data)
+        while data and not self._refused:
+            try:
+                self.parser.feed_data(data)
+                data = b""
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._without_upgrade() + data[upgrade.args[0] :]
+            except httptools.HttpParserError:
+                self._refuse()
+        if self._partial > MAX_PARTIAL_BYTES or len(self.pipeline) > MAX_PIPELINED:
+            self._refuse()
+        if self._in_head or self.cycle.response_complete:
             self._wait_for_head()
         else:
             self._stop_waiting_for_head()
 
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else it is a trailer of the body, which must not change what was checked
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.get_http_version() not in ("1.0", "1.1") or self.parser.get_method() == b"CONNECT":
+            raise ValueError("this server speaks HTTP/1.1, and is no proxy")
+        if self.parser.should_upgrade():
+            return
+        super().on_headers_complete()
+        self._in_head, self._partial = False, 0
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._partial = 0
+
+    def on_message_complete(self) -> None:
+        if self._in_head:  # an offer
+            return
+        super().on_message_complete()
+        self._partial = 0
+        self.cycle.scope["state"][COMPLETE] = True
+
+    def _without_upgrade(self) -> bytes:
+        """The head of a request without its offer of another protocol, for which the parser skips the body."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _refuse(self) -> None:
+        """Answers no more requests, but those that came before what is wrong."""
+        if self._refused:
+            return
+        self._refused = True
+        broken_body = self.cycle is not None and self.cycle.more_body
+        if broken_body and self.pipeline:
+            self.pipeline.popleft()
+        elif broken_body or self.cycle is None or self.cycle.response_complete:
+            self._send_refusal()
+
+    def _send_refusal(self) -> None:
+        self.logger.warning("Invalid HTTP request received.")
+        self.send_400_response("Invalid HTTP request received.")
+
     def eof_received(self) -> bool:  # type: ignore[override]
         """An SQS client that sends no more gets its answer, but no messages: it may be gone."""
         cycle, secure = self.cycle, self.transport.get_extra_info("ssl_object") is not None
-        if secure or cycle is None or cycle.response_complete or cycle.more_body:
+        if secure or cycle is None or cycle.response_complete or cycle.more_body or self.pipeline:
             return False
-        if self.scope["path"].startswith("/console") or self.scope["state"].get(RECEIVES):
+        if cycle.scope["path"].startswith("/console") or cycle.scope["state"].get(RECEIVES):
             return False
-        self.scope["state"][HALF_CLOSED] = True
+        cycle.scope["state"][HALF_CLOSED] = True
         cycle.keep_alive = False
         return True
-
-    def handle_events(self) -> None:
-        if self.conn.their_state is h11.IDLE:
-            data = self.conn.trailing_data[0]
-            if _has_bare_line_feed(data, self._scanned):
-                # h11 accepts it as the end of a line; a proxy in front of this server may not
-                self.logger.warning("Invalid HTTP request received.")
-                self.send_400_response("Invalid HTTP request received.")
-                return
-            self._scanned = max(0, len(data) - len(b"\r\n\r"))
-        super().handle_events()
-        if self.conn.their_state is not h11.IDLE:
-            self._scanned = 0
 
     def on_response_complete(self) -> None:
         idle = self.config.timeout_keep_alive
         self.timeout_keep_alive = idle if self.verified else min(idle, self.unverified_seconds)
+        last = not self.pipeline
         super().on_response_complete()
+        if self._refused and last and not self.transport.is_closing():
+            self._send_refusal()
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
@@ -149,9 +203,3 @@ class Connection(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
-
-
-def _has_bare_line_feed(data: bytes, start: int) -> bool:
-    """Whether a line of the head at the start of the data ends without a carriage return, from an index on."""
-    end = _END_OF_HEAD.search(data, start)
-    return _BARE_LINE_FEED.search(data, start, end.end() if end else len(data)) is not None

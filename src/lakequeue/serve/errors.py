@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 
 import attrs
@@ -63,7 +64,7 @@ class ErrorResponse:
         match error:
             case RequestError():
                 code = _LEGACY_CODES.get(error.code, error.code)
-                return cls(_FRAMEWORK + error.code, code, error.message, error.status, error.sender, _new_id())
+                return cls(_FRAMEWORK + error.code, code, error.message, error.status, error.sender, new_id())
             case QueueServiceError():
                 renamed = _RENAMED.get(error.code)
                 return cls(
@@ -77,8 +78,8 @@ class ErrorResponse:
             case QueueClientError():
                 unknown = " It may have taken effect; repeat it." if error.outcome_unknown else ""
                 message = f"The storage of the queues failed.{unknown}"
-                return cls(_FRAMEWORK + "ServiceUnavailable", "ServiceUnavailable", message, 503, False, _new_id())
-        return cls(_FRAMEWORK + "InternalFailure", "InternalFailure", "The server failed.", 500, False, _new_id())
+                return cls(_FRAMEWORK + "ServiceUnavailable", "ServiceUnavailable", message, 503, False, new_id())
+        return cls(_FRAMEWORK + "InternalFailure", "InternalFailure", "The server failed.", 500, False, new_id())
 
 
 def error_code(error: Exception) -> str:
@@ -86,5 +87,6 @@ def error_code(error: Exception) -> str:
     return error.code if isinstance(error, (QueueServiceError, RequestError)) else ErrorResponse.of(error).code
 
 
-def _new_id() -> str:
-    return str(uuid.uuid4())
+def new_id() -> str:
+    """A fresh id; nobody needs to guess it, and the system's randomness would give up the interpreter for each."""
+    return str(uuid.UUID(int=random.getrandbits(128), version=4))

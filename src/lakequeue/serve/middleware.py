@@ -55,7 +55,7 @@ class RequestChecks:
         headers = Headers(scope=scope)
         try:
             _check_head(scope, headers)
-            self._check_host(headers)
+            self._check_host(scope, headers)
             _check_origin(scope, headers)
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
@@ -68,12 +68,12 @@ class RequestChecks:
                 answer = error_response(response, headers)
                 await answer(scope, exchange.receive, exchange.send)
 
-    def _check_host(self, headers: Headers) -> None:
+    def _check_host(self, scope: Scope, headers: Headers) -> None:
         given = headers.getlist("host")
-        if not given:
-            return  # HTTP/1.0; no browser sends it
-        found = _HOST.fullmatch(given[0])
-        if not found or len(given) > 1:
+        if not given and scope["http_version"] == "1.0":
+            return  # no browser sends it
+        found = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        if not found:
             raise RequestError("InvalidHost", "The header Host must be a name or an address, and a port.")
         name = found[1].lower()
         if self._hosts is not None and name not in self._hosts and not _is_local(name):
@@ -119,9 +119,10 @@ class _TrackedExchange:
 
 
 def _check_head(scope: Scope, headers: Headers) -> None:
-    if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
+    coding = headers.get("transfer-encoding", "chunked")
+    if coding.lower() != "chunked" or ("transfer-encoding" in headers and scope["http_version"] == "1.0"):
         # proxies disagree about where such a body ends, which allows request smuggling
-        raise RequestError("InvalidRequest", "Content-Length, Transfer-Encoding and HTTP/1.0 do not go together.")
+        raise RequestError("InvalidRequest", "Transfer-Encoding must be chunked, and is not for HTTP/1.0.")
     size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
     size += sum(len(name) + len(value) + 4 for name, value in headers.raw)
     if len(headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:

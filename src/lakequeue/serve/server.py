@@ -20,7 +20,6 @@ from lakequeue.errors import InvalidOptions
 from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.listener import Listener, descriptors_for
-from lakequeue.serve.middleware import MAX_HEAD_BYTES
 
 MAX_CONNECTIONS = 1_000
 ADDRESS_SHARE = 4
@@ -94,7 +93,6 @@ class Server(uvicorn.Server):
                 port=port,
                 http=Connection,
                 ws="none",
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
                 lifespan="on",

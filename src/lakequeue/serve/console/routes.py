@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
@@ -30,7 +29,7 @@ from lakequeue.serve.auth import BASIC_CHALLENGE, BasicAuthentication, Caller, a
 from lakequeue.serve.cancellation import ConditionRunner
 from lakequeue.serve.console.api import Answer, ConsoleApi
 from lakequeue.serve.console.parameters import Parameters, field_of
-from lakequeue.serve.errors import ErrorResponse, RequestError, error_code, malformed
+from lakequeue.serve.errors import ErrorResponse, RequestError, error_code, malformed, new_id
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
 from lakequeue.serve.sqs.actions import Actions
@@ -219,7 +218,7 @@ class _Authentication:
             await send(message)
 
         http = Request(scope)
-        call = http.state.call = ApiCall(request_id=str(uuid.uuid4()), by_console=True)
+        call = http.state.call = ApiCall(request_id=new_id(), by_console=True)
         answer: ASGIApp = self._app
         try:
             address = http.client.host if http.client else ""

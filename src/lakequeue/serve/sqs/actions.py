@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from lakequeue import Queue
+from lakequeue import Queue, SendEntry
 from lakequeue.client import MAX_LISTED, LakeQueue
 from lakequeue.errors import (
     EmptyBatchRequest,
@@ -23,7 +24,8 @@ from lakequeue.errors import (
 from lakequeue.model import redrive_policies
 from lakequeue.model.attribute_values import parse_whole
 from lakequeue.model.messages import BatchResult, Message, check_batch_ids
-from lakequeue.operations import send
+from lakequeue.operations import send, settle
+from lakequeue.serve.groups import Groups
 from lakequeue.serve.sqs import permissions, queue_attributes
 from lakequeue.serve.sqs.messages import (
     SENDER,
@@ -50,7 +52,7 @@ _AFTER = "after "
 
 
 class Actions:
-    """Runs actions. Thread-safe; every method may block, except `receive` and `opened`.
+    """Runs actions. Thread-safe; every method may block, except `answer`, `receive` and `opened`.
 
     Args:
         account: in the URLs and ARNs of queues.
@@ -74,13 +76,13 @@ class Actions:
         self._encryption = encryption
         self.tasks = MoveTasks(lake, account)
         self._queues: dict[str, Queue] = {}
+        self._sends = Groups(self._send_each, self._shards)
+        self._settles = Groups(self._settle_each, self._shards)
         self._by_name: dict[str, Callable[[Structure, str], Structure]] = {
             "AddPermission": self._add_permission,
             "CancelMessageMoveTask": self._cancel_move_task,
-            "ChangeMessageVisibility": self._change_visibility,
             "ChangeMessageVisibilityBatch": self._change_visibility_batch,
             "CreateQueue": self._create_queue,
-            "DeleteMessage": self._delete_message,
             "DeleteMessageBatch": self._delete_message_batch,
             "DeleteQueue": self._delete_queue,
             "GetQueueAttributes": self._get_attributes,
@@ -99,8 +101,8 @@ class Actions:
             "UntagQueue": self._untag,
         }
 
-    def run(self, action: str, given: Structure, base_url: str) -> Structure:
-        """Runs any action except ReceiveMessage.
+    async def answer(self, action: str, given: Structure, base_url: str) -> Structure:
+        """Runs any action except ReceiveMessage; what concerns one message, together with what others wait for.
 
         Args:
             given: its parameters.
@@ -109,6 +111,18 @@ class Actions:
         Raises:
             QueueServiceError, QueueClientError: as the Python API raises them.
         """
+        match action:
+            case "SendMessage":
+                entry = send_entry(given, given.get(SENDER))
+                return send_result(await self._sends.answer(queue_name(given["QueueUrl"]), entry), entry)
+            case "DeleteMessage" | "ChangeMessageVisibility":
+                wanted = given["ReceiptHandle"], given.get("VisibilityTimeout")
+                await self._settles.answer(queue_name(given["QueueUrl"]), wanted)
+                return {}
+        return await asyncio.to_thread(self.run, action, given, base_url)
+
+    def run(self, action: str, given: Structure, base_url: str) -> Structure:
+        """Runs an action in this thread; not ReceiveMessage, nor what settles one message."""
         if action not in self._by_name:
             raise UnsupportedOperation(f"The action {action} is not supported.")
         try:
@@ -126,7 +140,9 @@ class Actions:
         Raises:
             QueueDoesNotExist: there is no such queue.
         """
-        name = queue_name(url)
+        return self._on_named(queue_name(url), call)
+
+    def _on_named(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         opened = self._queues.get(name)
         if opened is not None:
             try:
@@ -277,10 +293,19 @@ class Actions:
 
     # --- messages
 
+    def _shards(self, name: str) -> int:
+        queue = self._queues.get(name)
+        return len(queue.runtime.shards) if queue else 1
+
+    def _send_each(self, name: str, entries: list[SendEntry]) -> list[send.Outcome]:
+        return self._on_named(name, lambda queue: send.send_each(queue.runtime, entries))
+
+    def _settle_each(self, name: str, wanted: list[settle.Wanted]) -> list[settle.Outcome]:
+        return self._on_named(name, lambda queue: settle.settle_each(queue.runtime, wanted))
+
     def _send(self, given: Structure, base_url: str) -> Structure:
         entry = send_entry(given, given.get(SENDER))
-        sent = self.on_queue(given["QueueUrl"], lambda queue: send.send(queue.runtime, entry))
-        return send_result(sent, entry)
+        return send_result(self.on_queue(given["QueueUrl"], lambda queue: send.send(queue.runtime, entry)), entry)
 
     def _send_batch(self, given: Structure, base_url: str) -> Structure:
         entries = [send_entry(entry, given.get(SENDER)) for entry in given["Entries"]]
@@ -309,17 +334,10 @@ class Actions:
         """Makes messages visible whose receiver has disconnected; messages of a group keep their order."""
         queue.change_visibility_batch([(message.receipt_handle, 0) for message in messages])
 
-    def _delete_message(self, given: Structure, base_url: str) -> Structure:
-        return self._do(given, lambda queue: queue.delete(given["ReceiptHandle"]))
-
     def _delete_message_batch(self, given: Structure, base_url: str) -> Structure:
         return self._settle(
             given, lambda queue, entries: queue.delete_batch([entry["ReceiptHandle"] for entry in entries])
         )
-
-    def _change_visibility(self, given: Structure, base_url: str) -> Structure:
-        handle, timeout = given["ReceiptHandle"], given["VisibilityTimeout"]
-        return self._do(given, lambda queue: queue.change_visibility(handle, timeout))
 
     def _change_visibility_batch(self, given: Structure, base_url: str) -> Structure:
         return self._settle(

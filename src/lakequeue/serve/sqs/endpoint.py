@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -19,7 +18,7 @@ from lakequeue.model.interrupts import Interrupt
 from lakequeue.serve.auth import Authenticator, RequestHead, access_denied
 from lakequeue.serve.cancellation import wait_for_disconnect
 from lakequeue.serve.connection import HALF_CLOSED, RECEIVES
-from lakequeue.serve.errors import ErrorResponse, RequestError, error_code
+from lakequeue.serve.errors import ErrorResponse, RequestError, error_code, new_id
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
 from lakequeue.serve.sqs import json_protocol, query_json, query_protocol
@@ -85,7 +84,7 @@ class Endpoint:
 
     async def __call__(self, http: Request) -> Response:
         """Answers a request, and describes it in `http.state.call`."""
-        call = http.state.call = ApiCall(request_id=str(uuid.uuid4()))
+        call = http.state.call = ApiCall(request_id=new_id())
         try:
             return await self._answer(http, call)
         except ClientDisconnect:
@@ -149,7 +148,7 @@ class Endpoint:
             if model.name == "ReceiveMessage":
                 result = await self._receive(http, given)
             else:
-                result = await asyncio.to_thread(self._actions.run, model.name, given, base_url)
+                result = await self._actions.answer(model.name, given, base_url)
         format = json_protocol if named is not None else _query_format(headers)
         content = format.response(model, result, call.request_id)
         response_headers = {"x-amzn-RequestId": call.request_id}

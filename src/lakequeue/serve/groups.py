@@ -1,0 +1,57 @@
+"""What many requests want from one queue, asked of it together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Groups(Generic[Item, Answer]):
+    """Gathers items of a queue while earlier ones are on their way, and runs them together in one thread.
+
+    They would share a commit anyway; a thread for each would only wait for it.
+
+    Args:
+        run: returns an answer for each item of a queue, in order; if it raises, every item gets that error.
+        at_once: number of groups of a queue at a time.
+    """
+
+    def __init__(
+        self, run: Callable[[str, list[Item]], Sequence[Answer | Exception]], at_once: Callable[[str], int]
+    ) -> None:
+        self._run = run
+        self._at_once = at_once
+        self._waiting: dict[str, list[tuple[Item, asyncio.Future[Answer]]]] = {}
+        self._running: dict[str, set[asyncio.Task[None]]] = {}
+
+    async def answer(self, queue: str, item: Item) -> Answer:
+        """The answer for an item, or its error."""
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(queue, []).append((item, answered))
+        running = self._running.setdefault(queue, set())
+        if len(running) < self._at_once(queue):
+            running.add(asyncio.create_task(self._run_groups(queue)))
+        return await answered
+
+    async def _run_groups(self, queue: str) -> None:
+        while group := self._waiting.pop(queue, None):
+            answers: Sequence[Answer | Exception]
+            try:
+                answers = await asyncio.to_thread(self._run, queue, [item for item, _ in group])
+            except Exception as error:
+                answers = [error] * len(group)
+            for (_, answered), answer in zip(group, answers, strict=True):
+                if answered.done():  # its request was cancelled
+                    continue
+                if isinstance(answer, Exception):
+                    answered.set_exception(answer)
+                else:
+                    answered.set_result(answer)
+        running = self._running[queue]
+        running.discard(asyncio.current_task())
+        if not running:
+            del self._running[queue]
