@@ -12,15 +12,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
 import attrs
+import uvloop
 
 from benchmarks.harness import BODY, LONG, Bench, Figure
+from lakequeue import LakeQueue, Queue, SendEntry
 
-CLIENTS = 1, 16, 256
+CLIENTS = 1, 64, 256
 EACH = 160
 """Maximum calls of each verb by one client; all clients together also have a maximum."""
 LONGEST = 60.0
@@ -35,12 +38,55 @@ Parameters = dict[str, Any]
 def serve(bench: Bench) -> Iterator[Figure]:
     """Calls per second over HTTP, one or ten messages each, with few and many clients."""
     with bench.scratch() as scratch, _server(scratch) as port:
+        own = LakeQueue(f"{scratch}/own").create_queue("own")
         for fifo, clients in itertools.product((False, True), CLIENTS):
             name = f"{'FIFO' if fifo else 'standard'} queue, {clients} clients"
             for _ in bench.track([name], name):
-                figures = asyncio.run(_Load(port, clients, fifo, bench.sizes.calls).run())
+                load = _Load(port, clients, fifo, bench.sizes.calls)
+                figures = uvloop.run(load.run())
+                if not fifo and clients < CLIENTS[-1]:
+                    figures += _beside_the_queue(own, load)
             yield from figures
-        yield from asyncio.run(_administration(port))
+        yield from uvloop.run(_administration(port))
+
+
+def _beside_the_queue(own: Queue, load: _Load) -> Iterator[Figure]:
+    """What sends over HTTP cost beside those of as many threads of this process."""
+    clients = load.clients
+    sends = {1: lambda: own.send(BODY), 10: lambda: own.send_batch([SendEntry(BODY)] * 10)}
+    for batch, seconds in load.sent.items():
+        count = len(seconds)
+        with ThreadPoolExecutor(clients) as threads:
+            begun = perf_counter()
+            taken = list(threads.map(lambda _, send=sends[batch]: _timed(send), range(count)))
+            rate = batch * count / (perf_counter() - begun)
+        (half, most), own_half = _percentiles(seconds), median(taken)
+        how = f"{f'in batches of {batch}' if batch > 1 else 'one by one'}, {clients} clients"
+        if clients == 1:
+            yield Figure(
+                f"wire: what a send takes more than the queue's own, {how}",
+                (half - own_half) * 1000,
+                bound=2,
+                remark=f"own p50 {own_half * 1000:.1f} ms",
+                unit="ms",
+            )
+        else:
+            yield Figure(
+                f"wire: sent {how}, beside {clients} threads", load.rates[batch], rate, bound=0.5, unit="/s"
+            )
+            yield Figure(
+                f"wire: p99 of sends {how}, beside p50",
+                most * 1000,
+                half * 1000,
+                bound=5 if batch == 1 else None,
+                unit="ms",
+            )
+
+
+def _timed(send: Callable[[], object]) -> float:
+    begun = perf_counter()
+    send()
+    return perf_counter() - begun
 
 
 async def _administration(port: int) -> list[Figure]:
@@ -143,11 +189,17 @@ class _Connection:
 
 
 class _Load:
-    """Concurrent clients of a new queue; one verb at a time."""
+    """Concurrent clients of a new queue; one verb at a time.
+
+    Attributes:
+        rates, sent: messages a second, and seconds of each call, of sends by the size of their batches.
+    """
 
     def __init__(self, port: int, clients: int, fifo: bool, calls: int) -> None:
         self._port = port
-        self._clients = clients
+        self.clients = clients
+        self.rates: dict[int, float] = {}
+        self.sent: dict[int, list[float]] = {}
         self._fifo = fifo
         self._calls = min(calls, EACH * clients)
         self._numbers = itertools.count()
@@ -155,10 +207,10 @@ class _Load:
         self._queue: Parameters = {}
 
     async def run(self) -> list[Figure]:
-        self._connections = [await _Connection.to(self._port) for _ in range(self._clients)]
+        self._connections = [await _Connection.to(self._port) for _ in range(self.clients)]
         try:
             attributes = {"Attributes": {"FifoQueue": "true"}} if self._fifo else {}
-            name = f"load-{self._clients}{'.fifo' if self._fifo else ''}"
+            name = f"load-{self.clients}{'.fifo' if self._fifo else ''}"
             answer = await self._connections[0].call("CreateQueue", {"QueueName": name} | attributes)
             self._queue = {"QueueUrl": answer["QueueUrl"]}
             # a quarter of the batches, to stay below the in-flight limit of FIFO queues
@@ -219,11 +271,13 @@ class _Load:
 
         await asyncio.gather(*map(client, self._connections))
         rate = batch * len(answers) / (perf_counter() - started)
+        if verb == "sent":
+            self.rates[batch], self.sent[batch] = rate, seconds
         half, most = _percentiles(seconds)
-        bounded = self._fifo and self._clients == CLIENTS[-1]
+        bounded = self._fifo and self.clients == CLIENTS[-1]
         return Figure(
             f"wire, {'FIFO' if self._fifo else 'standard'}: messages {verb} "
-            f"{f'in batches of {batch}' if batch > 1 else 'one by one'}, {self._clients} clients",
+            f"{f'in batches of {batch}' if batch > 1 else 'one by one'}, {self.clients} clients",
             rate,
             bound=300 * batch if bounded else None,
             remark=f"p50 {half * 1000:.1f} ms, p99 {most * 1000:.1f} ms",

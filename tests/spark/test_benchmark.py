@@ -98,6 +98,14 @@ def test_rows_of_the_server_have_their_latencies_and_bounds(tmp_path: Path) -> N
     for action in ("CreateQueue", "DeleteQueue"):
         row = rows.pop(f"wire: {action} beside 8 clients")
         assert row["unit"] == "ms" and row["measured"] > 0 and row["bound"] is None
+    beside = {name: rows.pop(name)["bound"] for name in [*rows] if "wire: " in name}
+    assert beside == {
+        "wire: what a send takes more than the queue's own, one by one, 1 clients": 2,
+        "wire: what a send takes more than the queue's own, in batches of 10, 1 clients": 2,
+        "wire: sent one by one, 64 clients, beside 64 threads": 0.5,
+        "wire: p99 of one by one, 64 clients, beside p50": 5,
+        "wire: sent in batches of 10, 64 clients, beside 64 threads": 0.5,
+    }
     assert len(rows) == 2 * 3 * 6
     bounds = {name: row["bound"] for name, row in rows.items() if row["bound"] is not None}
     assert bounds == {

@@ -28,7 +28,7 @@ from lakequeue.model.messages import (
     content_dedup_id,
     md5_of_attributes,
     md5_of_body,
-    new_message_id,
+    new_message_ids,
     normalize_attributes,
     select_attributes,
     validate_batch,
@@ -463,7 +463,7 @@ def test_message_ids_have_the_form_of_the_profile_and_do_not_repeat():
         ("uuid", r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
         ("cmq", "Msg-[0-9A-Za-z]{8}"),
     ):
-        ids = {new_message_id(form) for _ in range(100_000)}
+        ids = {*new_message_ids(100_000, form)}
         assert len(ids) == 100_000
         assert all(re.fullmatch(pattern, id) for id in ids)
 

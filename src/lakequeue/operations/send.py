@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Any, TypeAlias, cast
 
 import attrs
@@ -20,11 +21,12 @@ from lakequeue.model.messages import (
     ValidEntry,
     md5_of_attributes,
     md5_of_body,
-    new_message_id,
+    new_message_ids,
     validate_batch,
     validate_entry,
 )
 from lakequeue.model.sequence_numbers import sequence_number
+from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_sender import Placed
 from lakequeue.runtime.shard_service import ShardService, settle
@@ -34,8 +36,10 @@ from lakequeue.storage.messages.append import NewMessage
 Entries = Mapping[int, ValidEntry]
 """Messages by their index in the caller's batch."""
 
-Outcome: TypeAlias = SendResult | QueueServiceError | QueueClientError
-"""What became of one message."""
+Send: TypeAlias = SendEntry | Sequence[SendEntry]
+"""One message, or a batch."""
+Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientError
+"""What became of it."""
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
@@ -45,51 +49,76 @@ tracing: Tracing | None = None
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
     """Sends one message."""
-    with _traced("send", queue, [entry]) as entries, queue.service("send") as call:
-        [outcome] = _each(queue, entries)
-        if isinstance(outcome, Exception):
-            raise outcome
-        call.messages = 1
-        return outcome
-
-
-def send_each(queue: OpenQueue, entries: Sequence[SendEntry]) -> list[Outcome]:
-    """Sends messages of separate callers, in one commit for each shard; what is refused of one concerns no other.
-
-    Raises:
-        QueueServiceError, QueueClientError: none could be sent.
-    """
-    with _traced("send", queue, entries) as entries, queue.service("send") as call:
-        outcomes = _each(queue, entries)
-        call.messages = sum(isinstance(outcome, SendResult) for outcome in outcomes)
-        return outcomes
-
-
-def _each(queue: OpenQueue, entries: Sequence[SendEntry]) -> list[Outcome]:
-    def checked(entry: SendEntry) -> ValidEntry | QueueServiceError:
-        try:
-            return validate_entry(entry, queue.attributes)
-        except QueueServiceError as error:
-            return error
-
-    return cast("list[Outcome]", _deliver(queue, lambda: [checked(entry) for entry in entries]))
+    with _traced("send", queue, [entry]) as [entry], queue.service("send") as call:
+        return cast(SendResult, _only(_each(queue, [entry], call)))
 
 
 def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
     """Sends a batch, with a result for each entry (BAT-4)."""
     with _traced("send_batch", queue, entries) as entries, queue.service("send_batch") as call:
-        outcomes = _deliver(queue, lambda: validate_batch(entries, queue.attributes))
-        result = BatchResult()
-        for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
-            id = str(index) if entry.id is None else entry.id
-            if isinstance(outcome, SendResult):
-                result.successful.append(BatchSuccess(id, **attrs.asdict(outcome)))
-            elif isinstance(outcome, BatchFailure):
-                result.failed.append(outcome)
-            else:
-                result.failed.append(BatchFailure.of(id, outcome, queue.attributes.profile))
-        call.messages = len(result.successful)
-        return result
+        return cast(BatchResult, _only(_each(queue, [entries], call)))
+
+
+def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
+    """Runs sends of separate callers in one commit for each shard; what is refused of one concerns no other.
+
+    Raises:
+        QueueServiceError, QueueClientError: none could be sent.
+    """
+    with queue.service("send_each") as call:
+        return _each(queue, sends, call)
+
+
+def _each(queue: OpenQueue, sends: Sequence[Send], call: Call) -> list[Outcome]:
+    sizes = [1 if isinstance(given, SendEntry) else len(given) for given in sends]
+    refused: dict[int, QueueServiceError] = {}
+
+    def check() -> list[Any]:
+        refused.clear()
+        found: list[Any] = []
+        for index, given in enumerate(sends):
+            try:
+                if isinstance(given, SendEntry):
+                    found.append(validate_entry(given, queue.attributes))
+                else:
+                    found += validate_batch(given, queue.attributes)
+            except QueueServiceError as error:
+                refused[index] = error
+                found += [error] * sizes[index]
+        return found
+
+    delivered = iter(_deliver(queue, check))
+    outcomes: list[Outcome] = []
+    for index, given in enumerate(sends):
+        part = list(islice(delivered, sizes[index]))
+        call.messages += sum(isinstance(outcome, SendResult) for outcome in part)
+        if index in refused:
+            outcomes.append(refused[index])
+        elif isinstance(given, SendEntry):
+            outcomes.append(cast(Outcome, part[0]))
+        else:
+            outcomes.append(_batch_result(queue, given, part))
+    return outcomes
+
+
+def _only(outcomes: list[Outcome]) -> SendResult | BatchResult:
+    [outcome] = outcomes
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def _batch_result(queue: OpenQueue, entries: Sequence[SendEntry], outcomes: Sequence[Any]) -> BatchResult:
+    result = BatchResult()
+    for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
+        id = str(index) if entry.id is None else entry.id
+        if isinstance(outcome, SendResult):
+            result.successful.append(BatchSuccess(id, **attrs.asdict(outcome)))
+        elif isinstance(outcome, BatchFailure):
+            result.failed.append(outcome)
+        else:
+            result.failed.append(BatchFailure.of(id, outcome, queue.attributes.profile))
+    return result
 
 
 def _traced(
@@ -162,7 +191,8 @@ def _append(
     Errors as in ``ShardService.send``.
     """
     id_format = attributes.profile_rules.message_id_format
-    left = {index: NewMessage(new_message_id(id_format), entry) for index, entry in entries.items()}
+    ids = new_message_ids(len(entries), id_format)
+    left = {index: NewMessage(id, entry) for id, (index, entry) in zip(ids, entries.items(), strict=True)}
     done: dict[int, SendResult | QueueServiceError] = {}
     for shard in shards:
         places = shard.send(list(left.values()), queue.now, attributes, version)

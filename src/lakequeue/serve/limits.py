@@ -11,6 +11,7 @@ import anyio
 import attrs
 from starlette.requests import Request
 
+from lakequeue.serve.connection import COMPLETE
 from lakequeue.serve.errors import RequestError
 
 MAX_BODY_BYTES = 13 * 2**18
@@ -91,24 +92,32 @@ class Bodies:
             raise RequestError("InvalidRequest", "The header Content-Length must be a number.")
         if int(length) > max_bytes:
             raise too_large
-        parts, size = [], 0
+        if http.scope.get("state", {}).get(COMPLETE):  # nothing to wait for: the time limit would cost more than all else
+            return await self._parts(http, max_bytes, too_large, body)
+        content = b""
         try:
             if body.key is not None:
                 self._unverified[body] = None
             body.scope.deadline = anyio.current_time() + BODY_TIMEOUT
             with body.scope:
-                async for part in http.stream():
-                    size += len(part)
-                    if size > max_bytes:
-                        raise too_large
-                    self._count(body, max(0, size - UNCOUNTED_BYTES) - body.counted)
-                    parts.append(part)
+                content = await self._parts(http, max_bytes, too_large, body)
         finally:
             self._unverified.pop(body, None)
         if body.dropped:
             raise _too_many()
         if body.scope.cancelled_caught:
             raise RequestError("RequestTimeout", "The body of the request did not arrive in time.", 408)
+        return content
+
+    async def _parts(self, http: Request, max_bytes: int, too_large: RequestError, body: Body) -> bytes:
+        parts, size = [], 0
+        async for part in http.stream():
+            size += len(part)
+            if size > max_bytes:
+                raise too_large
+            if size > UNCOUNTED_BYTES:
+                self._count(body, size - UNCOUNTED_BYTES - body.counted)
+            parts.append(part)
         return b"".join(parts)
 
     def _count(self, body: Body, size: int) -> None:

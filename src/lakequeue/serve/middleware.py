@@ -11,17 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakequeue.serve.connection import UNREAD
 from lakequeue.serve.errors import ErrorResponse, RequestError, error_code
 from lakequeue.serve.instrumentation import ApiCall
-from lakequeue.serve.sqs.endpoint import error_response
+from lakequeue.serve.sqs.endpoint import error_response, joined_headers
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
@@ -51,8 +51,8 @@ class RequestChecks:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _TrackedExchange(scope, receive, send)
-        headers = Headers(scope=scope)
+        headers = joined_headers(scope)
+        exchange = _TrackedExchange(scope, headers, receive, send)
         try:
             _check_head(scope, headers)
             self._check_host(scope, headers)
@@ -68,11 +68,10 @@ class RequestChecks:
                 answer = error_response(response, headers)
                 await answer(scope, exchange.receive, exchange.send)
 
-    def _check_host(self, scope: Scope, headers: Headers) -> None:
-        given = headers.getlist("host")
-        if not given and scope["http_version"] == "1.0":
+    def _check_host(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        if "host" not in headers and scope["http_version"] == "1.0":
             return  # no browser sends it
-        found = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        found = _HOST.fullmatch(headers.get("host", ""))
         if not found:
             raise RequestError("InvalidHost", "The header Host must be a name or an address, and a port.")
         name = found[1].lower()
@@ -87,8 +86,7 @@ class RequestChecks:
 class _TrackedExchange:
     """Passes a request and its answer on; closes the connection unless the whole body was read."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
+    def __init__(self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
         self._state = scope.setdefault("state", {})
         self._unread = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
@@ -118,14 +116,14 @@ class _TrackedExchange:
         await self._send(message)
 
 
-def _check_head(scope: Scope, headers: Headers) -> None:
+def _check_head(scope: Scope, headers: Mapping[str, str]) -> None:
     coding = headers.get("transfer-encoding", "chunked")
     if coding.lower() != "chunked" or ("transfer-encoding" in headers and scope["http_version"] == "1.0"):
         # proxies disagree about where such a body ends, which allows request smuggling
         raise RequestError("InvalidRequest", "Transfer-Encoding must be chunked, and is not for HTTP/1.0.")
     size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
-    size += sum(len(name) + len(value) + 4 for name, value in headers.raw)
-    if len(headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
+    size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if len(scope["headers"]) > MAX_HEADERS or size > MAX_HEAD_BYTES:
         raise RequestError(
             "RequestHeaderFieldsTooLarge",
             f"A request may have at most {MAX_HEADERS} headers and a head of {MAX_HEAD_BYTES} bytes.",
@@ -133,7 +131,7 @@ def _check_head(scope: Scope, headers: Headers) -> None:
         )
 
 
-def _check_origin(scope: Scope, headers: Headers) -> None:
+def _check_origin(scope: Scope, headers: Mapping[str, str]) -> None:
     if "sec-purpose" in headers or "purpose" in headers:
         raise RequestError("AccessDeniedException", "Requests that a browser makes in advance are refused.", 403)
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
@@ -153,6 +151,7 @@ def _authority(origin: str) -> str | None:
         return None
 
 
+@lru_cache(1_000)
 def _is_local(name: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from lakequeue import Queue, SendEntry
+from lakequeue import Queue
 from lakequeue.client import MAX_LISTED, LakeQueue
 from lakequeue.errors import (
     EmptyBatchRequest,
@@ -76,8 +76,8 @@ class Actions:
         self._encryption = encryption
         self.tasks = MoveTasks(lake, account)
         self._queues: dict[str, Queue] = {}
-        self._sends = Groups(self._send_each, self._shards)
-        self._settles = Groups(self._settle_each, self._shards)
+        self._sends: Groups[send.Send, Any] = Groups(self._send_each, self._shards)
+        self._settles: Groups[settle.Wanted, None] = Groups(self._settle_each, self._shards)
         self._by_name: dict[str, Callable[[Structure, str], Structure]] = {
             "AddPermission": self._add_permission,
             "CancelMessageMoveTask": self._cancel_move_task,
@@ -94,7 +94,6 @@ class Actions:
             "PurgeQueue": self._purge,
             "RemovePermission": self._remove_permission,
             "SendMessage": self._send,
-            "SendMessageBatch": self._send_batch,
             "SetQueueAttributes": self._set_attributes,
             "StartMessageMoveTask": self._start_move_task,
             "TagQueue": self._tag,
@@ -111,10 +110,21 @@ class Actions:
         Raises:
             QueueServiceError, QueueClientError: as the Python API raises them.
         """
+        try:
+            return await self._answer(action, given, base_url)
+        except EmptyBatchRequest:
+            raise EmptyBatchRequest(f"There should be at least one {action}RequestEntry in the request.") from None
+
+    async def _answer(self, action: str, given: Structure, base_url: str) -> Structure:
         match action:
             case "SendMessage":
                 entry = send_entry(given, given.get(SENDER))
                 return send_result(await self._sends.answer(queue_name(given["QueueUrl"]), entry), entry)
+            case "SendMessageBatch":
+                entries = [send_entry(entry, given.get(SENDER)) for entry in given["Entries"]]
+                by_id = {entry.id: entry for entry in entries}
+                result = await self._sends.answer(queue_name(given["QueueUrl"]), entries)
+                return batch_result(result, lambda sent: send_result(sent, by_id[sent.id]))
             case "DeleteMessage" | "ChangeMessageVisibility":
                 wanted = given["ReceiptHandle"], given.get("VisibilityTimeout")
                 await self._settles.answer(queue_name(given["QueueUrl"]), wanted)
@@ -127,8 +137,6 @@ class Actions:
             raise UnsupportedOperation(f"The action {action} is not supported.")
         try:
             return self._by_name[action](given, base_url)
-        except EmptyBatchRequest:
-            raise EmptyBatchRequest(f"There should be at least one {action}RequestEntry in the request.") from None
         except QueueServiceError as error:  # it may repeat a policy as it would be stored
             stored = redrive_policies.arn(self.lake.region, "")
             error.message = error.message.replace(stored, f"arn:aws:sqs:{self.lake.region}:{self.account}:")
@@ -297,8 +305,8 @@ class Actions:
         queue = self._queues.get(name)
         return len(queue.runtime.shards) if queue else 1
 
-    def _send_each(self, name: str, entries: list[SendEntry]) -> list[send.Outcome]:
-        return self._on_named(name, lambda queue: send.send_each(queue.runtime, entries))
+    def _send_each(self, name: str, sends: list[send.Send]) -> list[send.Outcome]:
+        return self._on_named(name, lambda queue: send.send_each(queue.runtime, sends))
 
     def _settle_each(self, name: str, wanted: list[settle.Wanted]) -> list[settle.Outcome]:
         return self._on_named(name, lambda queue: settle.settle_each(queue.runtime, wanted))
@@ -306,12 +314,6 @@ class Actions:
     def _send(self, given: Structure, base_url: str) -> Structure:
         entry = send_entry(given, given.get(SENDER))
         return send_result(self.on_queue(given["QueueUrl"], lambda queue: send.send(queue.runtime, entry)), entry)
-
-    def _send_batch(self, given: Structure, base_url: str) -> Structure:
-        entries = [send_entry(entry, given.get(SENDER)) for entry in given["Entries"]]
-        by_id = {entry.id: entry for entry in entries}
-        result = self.on_queue(given["QueueUrl"], lambda queue: queue.send_batch(entries))
-        return batch_result(result, lambda sent: send_result(sent, by_id[sent.id]))
 
     async def receive(self, queue: Queue, given: Structure, interrupt: Any) -> tuple[list[Message], Structure]:
         """Runs ReceiveMessage; returns the messages and the result for the client."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from botocore.model import OperationModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from lakequeue import Message, Queue
 from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist, QueueServiceError
@@ -38,6 +39,8 @@ READING = (
 )
 """Actions that an unsigned GET may name: they change nothing, and hand out no message."""
 
+_HEADERS = "joined headers"
+"""Where the state of a request has them."""
 _TRACE_ID = "x-amzn-trace-id"
 
 _Parsed = TypeVar("_Parsed")
@@ -97,12 +100,12 @@ class Endpoint:
                 _log.error("storage failed in %s", call.action, exc_info=True)
             elif not isinstance(error, (QueueServiceError, RequestError)):
                 _log.error("%s failed", call.action, exc_info=True)
-            return error_response(response, http.headers)
+            return error_response(response, joined_headers(http.scope))
 
     async def _answer(self, http: Request, call: ApiCall) -> Response:
         if http.method not in ("GET", "POST"):
             raise RequestError("MethodNotAllowed", "Requests are sent by POST or GET.", 405)
-        headers = _joined_headers(http)
+        headers = joined_headers(http.scope)
         path = http.scope.get("raw_path", b"/").decode("latin-1")
         query = http.scope["query_string"].decode("latin-1")
         by_get = http.method == "GET"
@@ -207,10 +210,13 @@ def _release(actions: Actions, queue: Queue, messages: list[Message]) -> None:
         _log.warning("messages of %s stay in flight until their visibility timeout: %a", queue.name, str(error))
 
 
-def _joined_headers(http: Request) -> Mapping[str, str]:
-    found: dict[str, str] = {}
-    for name, value in http.headers.items():
-        found[name] = f"{found[name]},{value}" if name in found else value
+def joined_headers(scope: Scope) -> Mapping[str, str]:
+    """The headers of a request; names are in lower case, and the values of a repeated header joined by commas."""
+    found: dict[str, str] = scope.setdefault("state", {}).setdefault(_HEADERS, {})
+    if not found:
+        for raw_name, raw_value in scope["headers"]:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            found[name] = f"{found[name]},{value}" if name in found else value
     return found
 
 
