@@ -33,11 +33,13 @@ class Running:
 
     Attributes:
         lake: its entry to the root.
+        application: what runs.
     """
 
     url: str
     root: Path
     lake: LakeQueue
+    application: Application
 
 
 def sqs(url: str, **more: Any) -> Any:
@@ -56,14 +58,15 @@ def serving(root: Path, clock: Clock | None = None) -> Iterator[Running]:
     """Runs a server in a thread."""
     lake = LakeQueue(str(root), clock=clock or SystemClock())
     lake.runtime.prepare()
-    server = Server(Application(lake), "127.0.0.1", 0)
+    application = Application(lake)
+    server = Server(application, "127.0.0.1", 0)
     url = server.bind()
     thread = threading.Thread(target=server.run, name="server", daemon=True)
     thread.start()
     try:
         wait_until(lambda: server.started or not thread.is_alive(), "the server to start")
         assert server.started
-        yield Running(url, root, lake)
+        yield Running(url, root, lake, application)
     finally:
         server.should_exit = True
         thread.join(PATIENCE)

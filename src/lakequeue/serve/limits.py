@@ -92,7 +92,9 @@ class Bodies:
             raise RequestError("InvalidRequest", "The header Content-Length must be a number.")
         if int(length) > max_bytes:
             raise too_large
-        if http.scope.get("state", {}).get(COMPLETE):  # nothing to wait for: the time limit would cost more than all else
+        if http.scope.get("state", {}).get(
+            COMPLETE
+        ):  # nothing to wait for: the time limit would cost more than all else
             return await self._parts(http, max_bytes, too_large, body)
         content = b""
         try:
