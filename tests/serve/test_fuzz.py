@@ -520,7 +520,7 @@ def raw_requests(draw: st.DrawFn) -> list[bytes]:
     return draw(st.sampled_from([[data], [data[:cut], data[cut:]], [data[:cut]], [data * 2]]))
 
 
-def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch):
+def fuzz_bytes(tmp_path, monkeypatch, examples, start, end=0.0) -> Counter[bytes]:
     monkeypatch.setattr(Connection, "head_seconds", 0.02)
     monkeypatch.setattr(limits, "BODY_TIMEOUT", 0.02)
     with threaded_server(tmp_path / "root") as running:
@@ -529,19 +529,32 @@ def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch):
         made(running.application.actions.lake)
         found: Counter[bytes] = Counter()
 
-        @seed(0)
-        @often(100)
-        @given(raw_requests())
         def ask(parts: list[bytes]) -> None:
             answer = running.exchange(*parts)
             assert not answer or answer.startswith(b"HTTP/1.1 ")
             assert b"Traceback" not in answer
             found[answer[9:12]] += 1
 
-        ask()
+        while True:
+            seed(start)(often(examples)(given(raw_requests())(ask)))()
+            start += 1
+            if time.monotonic() > end:
+                break
         assert not [status for status in found if status.startswith(b"5")]
         assert running.serves()
         wait_until(lambda: not running.server.server_state.connections)
+    return found
+
+
+def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch):
+    fuzz_bytes(tmp_path, monkeypatch, 100, 0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LONG_SECONDS * 2)
+def test_no_bytes_make_the_server_fail_for_ten_minutes(tmp_path, monkeypatch):
+    found = fuzz_bytes(tmp_path, monkeypatch, 500, 1, time.monotonic() + LONG_SECONDS)
+    print(f"{found.total()} exchanges", sorted(found.items()))
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import socket
 import subprocess
 import sys
@@ -66,14 +67,18 @@ class Attack:
     health: list[float] = attrs.field(factory=list)
     calls: list[float] = attrs.field(factory=list)
     failures: list[str] = attrs.field(factory=list)
+    memory: list[int] = attrs.field(factory=list)
     lock: threading.Lock = attrs.field(factory=threading.Lock)
 
-    def run(self, seconds: float) -> list[threading.Thread]:
+    def run(self, seconds: float, server: int) -> list[threading.Thread]:
         """Goes on for some time; the readers, which still wait for their answers then."""
+        strangers = [self.probe, self.hang_up, *[self.stranger] * 2, self.dribble, self.crowd, self.pipeline]
         readers = [self.begun(self.read, n) for n in range(READERS)]
         clients = [self.begun(self.deliver, n) for n in range(CLIENTS)]
-        others = [self.begun(work, n) for n, work in enumerate([self.probe, self.hang_up, *[self.stranger] * 2])]
-        self.over.wait(seconds)
+        others = [self.begun(work, n) for n, work in enumerate(strangers)]
+        for _ in range(10):
+            self.over.wait(seconds / 10)
+            self.memory.append(resident(server))
         self.over.set()
         for thread in clients + others:
             thread.join(PATIENCE)
@@ -142,6 +147,48 @@ class Attack:
             self.saw(f"stranger {connection.recv(12)[9:].decode()}")
         self.over.wait(0.05)
 
+    def dribble(self, number: int) -> None:
+        """A head of 60 KB, byte by byte."""
+        with (
+            contextlib.suppress(ConnectionError),
+            socket.create_connection(("127.0.0.1", self.port), PATIENCE) as connection,
+        ):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nX: ")
+            for _ in range(60_000):
+                if self.over.wait(0.0003):
+                    return
+                connection.sendall(b"x")
+                self.saw("dribbled")
+
+    def crowd(self, number: int) -> None:
+        """Connections that say nothing, and others that ask once and stay."""
+        with contextlib.ExitStack() as held:
+            for each in range(300):
+                with contextlib.suppress(OSError):
+                    connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+                    held.enter_context(connection)
+                    if each % 2:
+                        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    self.saw("crowded")
+            self.over.wait(3)
+
+    def pipeline(self, number: int) -> None:
+        """Many requests at once whose answers nobody reads, and chunks and trailers without an end."""
+        for data in (
+            b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3_000,
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 100_000,
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+            + b"X: y\r\n" * 100_000,
+        ):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), 5) as connection,
+            ):
+                connection.sendall(data)
+                self.saw("pipelined")
+                self.over.wait(0.5)
+
     def probe(self, number: int) -> None:
         """Asks for the health of the server, as a load balancer does: from a process that does nothing else."""
         command = [sys.executable, "-c", PROBE, str(self.port)]
@@ -203,6 +250,11 @@ def served(root: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, int]]:
         process.wait(PATIENCE)
 
 
+def resident(process: int) -> int:
+    """Bytes of memory that a process takes."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def answers(url: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(f"{url}/health", trust_env=False).status_code == 200
@@ -218,7 +270,7 @@ def attack(root: Path, seconds: float) -> Attack:
         lake.create_queue(f"jobs-{number}")
     with served(root) as (process, url, port):
         seen = Attack(url, port)
-        readers = seen.run(seconds)
+        readers = seen.run(seconds, process.pid)
         assert process.poll() is None, root.with_name("server.log").read_text()
         assert answers(url)
         process.terminate()
@@ -228,6 +280,7 @@ def attack(root: Path, seconds: float) -> Attack:
             assert not reader.is_alive()
     assert not seen.failures
     assert seen.answers["condition 400"] and seen.answers["delivered"] and seen.answers["hung up"] and seen.health
+    assert seen.answers["dribbled"] and seen.answers["crowded"] and seen.answers["pipelined"]
     assert not seen.answers["stranger 200"]
     return seen
 
@@ -241,6 +294,8 @@ def test_a_hostile_reader_and_strangers_keep_nobody_from_work(tmp_path: Path):
 def test_a_hostile_reader_and_strangers_keep_nobody_from_work_for_ten_minutes(tmp_path: Path):
     seen = attack(tmp_path / "root", LONG_SECONDS)
     print(sorted(seen.answers.items()))
+    print(f"memory: {', '.join(f'{size >> 20}' for size in seen.memory)} MiB")
+    assert seen.memory[-1] < 1.2 * seen.memory[1] + 100 * 2**20
     for name, times in ("health", seen.health), ("send, receive and delete", seen.calls):
         high = quantiles(times, n=100)[98]
         print(f"{name}: {len(times):,}, p50 {median(times):.3f} s, p99 {high:.3f} s, most {max(times):.3f} s")
