@@ -13,9 +13,9 @@ from serve.serving import wait_until
 
 PATCHED = "import lakequeue.serve.sqs.actions as a; A = a.Actions; PATCH; " + PROGRAM
 MUTATIONS = {
-    "lost": "send = A._send; A._send = lambda self, given, url: "
-    "send(self, given | ({'QueueUrl': 'elsewhere'} if given['MessageBody'].endswith('7') else {}), url)",
-    "back": "A._delete_message = lambda self, given, url: {}",
+    "lost": "send = A._send_each; A._send_each = lambda self, name, sends: "
+    "[send(self, 'elsewhere' if sent.body.endswith('7') else name, [sent])[0] for sent in sends]",
+    "back": "A._settle_each = lambda self, name, wanted: [None] * len(wanted)",
     "early": "receive = A.receive; A.receive = lambda self, queue, given, interrupt: "
     "receive(self, queue, given | {'VisibilityTimeout': 0}, interrupt)",
 }
