@@ -162,11 +162,11 @@ class Attack:
                 self.saw("dribbled")
 
     def crowd(self, number: int) -> None:
-        """Connections that say nothing, and others that ask once and stay."""
+        """Connections of another address that say nothing, and others that ask once and stay."""
         with contextlib.ExitStack() as held:
             for each in range(300):
                 with contextlib.suppress(OSError):
-                    connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+                    connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE, ("127.0.0.2", 0))
                     held.enter_context(connection)
                     if each % 2:
                         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
