@@ -279,6 +279,7 @@ def attack(root: Path, seconds: float) -> Attack:
             reader.join(PATIENCE)
             assert not reader.is_alive()
     assert not seen.failures
+    assert '"level": "error"' not in root.with_name("server.log").read_text()
     assert seen.answers["condition 400"] and seen.answers["delivered"] and seen.answers["hung up"] and seen.health
     assert seen.answers["dribbled"] and seen.answers["crowded"] and seen.answers["pipelined"]
     assert not seen.answers["stranger 200"]

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_PARTIAL_BYTES = 64 * 1024
 """Bytes of a head, or of what is between the parts of a body, that a connection keeps until they are complete."""
@@ -26,6 +26,8 @@ HALF_CLOSED = "half closed"
 """Where it says that its client sends no more."""
 COMPLETE = "complete"
 """Where it says that the whole body has arrived."""
+CYCLE = "cycle"
+"""Where it has uvicorn's side of the request."""
 
 
 class Connection(HttpToolsProtocol):
@@ -106,6 +108,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()
+        self.cycle.scope["state"][CYCLE] = self.cycle
         self._in_head, self._partial = False, 0
 
     def on_body(self, body: bytes) -> None:
@@ -203,3 +206,12 @@ class Connection(HttpToolsProtocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+
+
+def drop_if_gone(cycle: RequestResponseCycle | None) -> None:
+    """Has uvicorn drop the answer to a client that has gone; uvloop raises where asyncio drops what is written.
+
+    uvicorn itself marks only the newest of the requests that a client sent without waiting.
+    """
+    if cycle is not None and cycle.transport.is_closing():
+        cycle.disconnected = True

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lakequeue.serve.connection import UNREAD
+from lakequeue.serve.connection import CYCLE, UNREAD, drop_if_gone
 from lakequeue.serve.errors import ErrorResponse, RequestError, error_code
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.sqs.endpoint import error_response, joined_headers
@@ -108,11 +108,15 @@ class _TrackedExchange:
         for start in range(0, last, PART_BYTES):  # in parts, so that the server waits for the client in between
             self._state[UNREAD] = len(body) - start
             part = {"type": "http.response.body", "body": body[start : start + PART_BYTES], "more_body": True}
-            await self._send(part)
+            await self._pass_on(part)
             await asyncio.sleep(0)  # uvloop tells at the end of a round whether the client keeps up
         if last:
             message["body"] = body[last:]
         self._state[UNREAD] = 0
+        await self._pass_on(message)
+
+    async def _pass_on(self, message: Message) -> None:
+        drop_if_gone(self._state.get(CYCLE))
         await self._send(message)
 
 
