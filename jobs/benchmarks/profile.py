@@ -1,39 +1,54 @@
-"""Where the time of a receive goes on a local disk, at several numbers of threads."""
+"""Where the time goes on a local disk: of a receive at several numbers of threads, and of a consumer's round."""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
+
+from benchmarks.consumers import CONCURRENCY
 from benchmarks.harness import BODY, LONG, Bench, Figure
-from lakequeue import LakeQueue, Queue, SendEntry
+from lakequeue import Consumer, LakeQueue, Queue, SendEntry
+from lakequeue.consumer import workers
 from lakequeue.operations import receive
 from lakequeue.runtime.group_commit import GroupCommit
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.storage import ledger
+from lakequeue.storage import folder, ledger
 from lakequeue.storage.engines import point
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger
 
 THREADS = (1, 16, 64)
-PARTS: dict[str, tuple[Any, str]] = {
-    "call": (receive, "receive"),
-    "claim": (GroupCommit, "submit"),
-    "batch": (ShardService, "_decide_in_turn"),
+Parts = Mapping[str, tuple[Any, str]]
+COMMIT: Parts = {
+    "batch": (ShardLedger, "_decide"),
     "decide": (ShardMachine, "decide"),
     "lock, fence and MERGE": (Ledger, "commit"),
     "of that, changed runs as rows": (ledger, "run_rows"),
-    "of that, the MERGE": (point.PointTable, "_merge"),
+    "of that, the MERGE": (point.PointTable, "merge"),
     "of that, the data file": (point, "write_file"),
     "of that, the log entry": (Folder, "create"),
+    "of all files, syncs": (folder, "_flush"),
+}
+PARTS: Parts = {
+    "call": (receive, "receive"),
+    "claim": (GroupCommit, "submit"),
+    **COMMIT,
     "bodies and handles": (receive, "_messages"),
+}
+ROUND: Parts = {
+    "claim": (receive, "claim"),
+    **COMMIT,
+    "bodies and handles": (receive, "read"),
+    "begin": (workers.WorkerPool, "begin"),
 }
 
 
@@ -60,7 +75,7 @@ class _Times:
 
 
 def profile(bench: Bench) -> Iterator[Figure]:
-    """Milliseconds of one receive of one message, by part, for each number of threads."""
+    """Milliseconds of one receive of one message, by part, for each number of threads; of a round, by part."""
     for threads in THREADS:
         with bench.scratch() as scratch:
             queue = LakeQueue(f"{scratch}/queues", engine="point").create_queue("received")
@@ -73,23 +88,44 @@ def profile(bench: Bench) -> Iterator[Figure]:
         )
         waited = seconds["claim"] - seconds["batch"]  # of those that lead, and all of those that do not
         yield Figure(f"{threads} threads: of it, waiting for commits of others", waited / calls)
-        for name in list(PARTS)[2:-1]:
+        for name in COMMIT:
             yield Figure(f"{threads} threads: one commit: {name}", seconds[name] / batches)
         yield Figure(f"{threads} threads: of it, bodies and handles", seconds["bodies and handles"] / calls)
+    messages = bench.sizes.consumed
+    with bench.scratch() as scratch:
+        queue = LakeQueue(f"{scratch}/queues", engine="point").create_queue("consumed")
+        queue.send_arrow(pa.table({"body": [BODY] * messages}))
+        began = perf_counter()
+        with _measured(ROUND) as times:
+            Consumer(queue, lambda message, context: None, CONCURRENCY, wait_time=0).run(until_empty=True)
+        wall = perf_counter() - began
+    rounds = times.calls["claim"]  # which settles what was handled, too
+    yield Figure(
+        "a consumer: from round to round", wall / rounds, remark=f"{messages / rounds:.0f} messages a round"
+    )
+    for name in ROUND:
+        yield Figure(f"a consumer: {name}", times.seconds[name] / rounds)
 
 
 def _run(queue: Queue, threads: int, calls: int) -> _Times:
-    with ThreadPoolExecutor(threads) as pool, ExitStack() as stack:
+    with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda _: queue.receive(visibility_timeout=LONG), range(threads)))
-        times = _Times()
-        for name, (owner, attribute) in PARTS.items():
+        with _measured(PARTS) as times:
+            received = list(pool.map(lambda _: queue.receive(visibility_timeout=LONG), range(calls)))
+    assert all(len(messages) == 1 for messages in received)
+    return times
+
+
+@contextmanager
+def _measured(parts: Parts) -> Iterator[_Times]:
+    times = _Times()
+    with ExitStack() as stack:
+        for name, (owner, attribute) in parts.items():
             timed = times.timed(name, getattr(owner, attribute))
             stack.enter_context(
                 mock.patch.object(owner, attribute, timed if not isinstance(owner, type) else _method(timed))
             )
-        received = list(pool.map(lambda _: queue.receive(visibility_timeout=LONG), range(calls)))
-    assert all(len(messages) == 1 for messages in received)
-    return times
+        yield times
 
 
 def _method(timed: Callable[..., Any]) -> Callable[..., Any]:

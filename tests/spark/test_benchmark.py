@@ -92,6 +92,16 @@ def test_rows_of_processes_have_rates_and_requests_with_their_bounds(tmp_path: P
 
 
 @pytest.mark.slow
+def test_rows_of_syncs_and_of_the_parts_of_a_commit_are_measured(tmp_path: Path) -> None:
+    document = measured(tmp_path, "--quick", "--scale", "0.02", "--only", "durable,profile")
+    rows = {row["row"]: row for row in document["rows"]}
+    assert [row["bound"] for row in rows.values()][:3] == [None, 1, 0.7]
+    for part in ("decide", "of that, the data file", "of that, the log entry"):
+        assert rows[f"1 threads: one commit: {part}"]["measured"] > 0
+        assert 0 < rows[f"a consumer: {part}"]["measured"] < rows["a consumer: claim"]["measured"]
+
+
+@pytest.mark.slow
 def test_rows_of_the_server_have_their_latencies_and_bounds(tmp_path: Path) -> None:
     document = measured(tmp_path, "--quick", "--scale", "0.01", "--only", "serve")
     rows = {row["row"]: row for row in document["rows"]}
