@@ -44,7 +44,6 @@ class Body:
     content: bytes = b""
     counted: int = 0
     dropped: bool = False
-    scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
 
 
 class Bodies:
@@ -57,7 +56,7 @@ class Bodies:
     def __init__(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
         self._counted: Counter[str | None] = Counter()
-        self._unverified: dict[Body, None] = {}  # those that are being read, the oldest first
+        self._unverified: dict[Body, anyio.CancelScope] = {}  # those that are being read, the oldest first
 
     @asynccontextmanager
     async def read(
@@ -92,22 +91,20 @@ class Bodies:
             raise RequestError("InvalidRequest", "The header Content-Length must be a number.")
         if int(length) > max_bytes:
             raise too_large
-        if http.scope.get("state", {}).get(
-            COMPLETE
-        ):  # nothing to wait for: the time limit would cost more than all else
+        if http.scope.get("state", {}).get(COMPLETE):
+            # nothing to wait for: the time limit would cost more than all else
             return await self._parts(http, max_bytes, too_large, body)
-        content = b""
+        content, scope = b"", anyio.CancelScope(deadline=anyio.current_time() + BODY_TIMEOUT)
         try:
             if body.key is not None:
-                self._unverified[body] = None
-            body.scope.deadline = anyio.current_time() + BODY_TIMEOUT
-            with body.scope:
+                self._unverified[body] = scope
+            with scope:
                 content = await self._parts(http, max_bytes, too_large, body)
         finally:
             self._unverified.pop(body, None)
         if body.dropped:
             raise _too_many()
-        if body.scope.cancelled_caught:
+        if scope.cancelled_caught:
             raise RequestError("RequestTimeout", "The body of the request did not arrive in time.", 408)
         return content
 
@@ -139,7 +136,7 @@ class Bodies:
             raise _too_many()
         self._counted[oldest.key] -= oldest.counted
         oldest.counted, oldest.dropped = 0, True
-        oldest.scope.cancel()
+        self._unverified[oldest].cancel()
 
 
 def _too_many() -> RequestError:

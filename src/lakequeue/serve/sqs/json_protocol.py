@@ -24,7 +24,7 @@ def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
         MissingParameter: a required member is absent.
     """
     try:
-        value = json.loads(body.decode() or "{}", parse_constant=_refuse_constant)
+        value = _decoder.decode(body.decode() or "{}")
     except (ValueError, RecursionError):
         raise malformed("The body is not JSON in UTF-8.") from None
     found: dict[str, Any] = validated(operation.input_shape, value, "")
@@ -35,7 +35,7 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
     """The body of a response; empty if the action has no result. The id of the request is in a header."""
     if operation.output_shape is None:
         return b""
-    return json.dumps(result, default=_base64, separators=(",", ":")).encode()
+    return _encoder.encode(result).encode()
 
 
 def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
@@ -50,3 +50,8 @@ def _base64(value: bytes) -> str:
 
 def _refuse_constant(constant: str) -> None:
     raise ValueError(constant)
+
+
+# once, as json.loads() and json.dumps() would make them for each request
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+_encoder = json.JSONEncoder(default=_base64, separators=(",", ":"))
