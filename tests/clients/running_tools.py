@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,10 +13,11 @@ PATIENCE = 280
 """Seconds; the first run downloads what the program needs."""
 
 
-def output(command: Sequence[str | Path], where: Path, **environment: str) -> str:
+def output(command: Sequence[str | Path], where: Path, patience: float = PATIENCE, **environment: str) -> str:
     """What a program writes to its standard output.
 
     Args:
+        patience: seconds.
         environment: all of it, if any is given.
     """
     done = subprocess.run(
@@ -24,10 +26,17 @@ def output(command: Sequence[str | Path], where: Path, **environment: str) -> st
         env=environment or None,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=patience,
     )
     assert done.returncode == 0, f"{command[0]} failed:\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+def pairs(told: str) -> list[tuple[str, str]]:
+    """The lines of name and value, `name=value`, among what a program prints."""
+    told = re.sub(r"\x1b\[\d*m", "", told)  # Maven resets colours that it does not use
+    split = [line.partition("=") for line in told.splitlines()]
+    return [(name, value) for name, _, value in split if value]
 
 
 def environment_with(where: Path, *packages: str) -> tuple[Path, dict[str, str]]:

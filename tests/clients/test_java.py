@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from clients.running_tools import output
+from clients.running_tools import output, pairs
 from serve.running import ServerProcess, server_process
 
 PROJECT = Path(__file__).with_name("java")
@@ -42,9 +41,7 @@ def printed(sdk: str, served: ServerProcess, tmp_path_factory: pytest.TempPathFa
     project = tmp_path_factory.mktemp("java") / "walkthrough"  # Maven writes beside the sources
     shutil.copytree(PROJECT, project)
     told = output(["mvn", "-B", "-q", "compile", "exec:java", f"-Dexec.args={served.url}", *SDKS[sdk]], project)
-    told = re.sub(r"\x1b\[\d*m", "", told)  # Maven resets colours that it does not use
-    pairs = [line.partition("=") for line in told.splitlines()]
-    return [(name, value) for name, _, value in pairs if value]
+    return pairs(told)
 
 
 @pytest.mark.spec("EXM-1", "MSA-1", "SND-3", "SEQ-2", "RCV-10", "DDP-8", "ATT-3")
