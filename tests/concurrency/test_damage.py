@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, TableFeatures
+from typer.testing import CliRunner
 
 from concurrency.harness import apart, small_segments
 from lakequeue import DamagedTable, LakeQueue, Queue
+from lakequeue.cli import app
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import checkpoint_name, entry_name
 from lakequeue.storage.engines import log_trimming
@@ -320,8 +322,24 @@ def test_durability_is_checked_and_can_be_given_up(tmp_path: Path, monkeypatch: 
 
     with pytest.raises(InvalidParameterValue, match='durability.*"power" or "process"'):
         LakeQueue(str(tmp_path), durability="maybe")  # type: ignore[arg-type]
-    queue = LakeQueue(str(tmp_path / "root"), durability="process").create_queue("orders")
-    assert events_of(monkeypatch, lambda: queue.send("scratch"))[0][0] == "link"
+    monkeypatch.delenv("LAKEQUEUE_DURABILITY")
+    root = str(tmp_path / "root")
+    queue = LakeQueue(root, durability="process").create_queue("orders")
+    path = folder(queue)
+
+    def syncs(call: Callable[[], Any]) -> list[str]:
+        events = events_of(monkeypatch, call)
+        assert ("link", str(last_entry(path))) in events
+        return [where for kind, where in events if kind == "sync"]
+
+    def command(*options: str) -> None:
+        done = CliRunner().invoke(app, ["--root", root, *options, "send", "orders", "body"])
+        assert done.exit_code == 0, done.output
+
+    assert syncs(lambda: queue.send("scratch")) == []
+    assert syncs(lambda: command("--durability", "process")) == []
+    assert str(path / "_delta_log") in syncs(lambda: LakeQueue(root).queue("orders").send("by default"))
+    assert str(path / "_delta_log") in syncs(command)
 
 
 def test_a_segment_has_no_folder_of_its_own(queue: Queue) -> None:
