@@ -164,6 +164,13 @@ def test_attributes_may_be_given_as_options_in_snake_case_and_by_wire_name(ask):
     assert attributes["DelaySeconds"] == "4.5"
 
 
+@pytest.mark.spec("QUE-34")
+def test_shards_are_raised_later(ask):
+    ask("create", "orders")
+    ask("set", "orders", "--shards", 8)
+    assert [shard["shard"] for shard in ask("show", "orders")["shards"]] == [*range(8)]
+
+
 @pytest.mark.spec("QUE-28")
 def test_tags_are_given_at_creation_added_and_removed(ask):
     ask("create", "orders", "--tag", "team=a=b")

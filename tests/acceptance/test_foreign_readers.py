@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars
@@ -14,25 +15,44 @@ from lakequeue import LakeQueue
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import PointTable
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def by_delta_rs(path: str, version: int) -> list[dict[str, Any]]:
+Read = Callable[[str, "int | None"], list[dict[str, Any]]]
+"""Reads a version of a table, None for the newest."""
+
+
+def by_delta_rs(path: str, version: int | None) -> list[dict[str, Any]]:
     return DeltaTable(path, version=version).to_pyarrow_table().to_pylist()
 
 
-def by_polars(path: str, version: int) -> list[dict[str, Any]]:
+def by_polars(path: str, version: int | None) -> list[dict[str, Any]]:
     # without PyArrow it refuses maps and instants as partitions
     return polars.read_delta(path, version=version, use_pyarrow=True).to_dicts()
 
 
-def by_duckdb(path: str, version: int) -> list[dict[str, Any]]:
+def by_duckdb(path: str, version: int | None) -> list[dict[str, Any]]:
     rows = DeltaTable(path, version=version).to_pyarrow_dataset()  # noqa: F841  # DuckDB finds it by its name
     return duckdb.sql("SELECT * FROM rows").to_arrow_table().to_pylist()
 
 
+@pytest.fixture(params=[by_delta_rs, by_polars, by_duckdb, pytest.param("spark", marks=pytest.mark.spark)])
+def read(request: pytest.FixtureRequest) -> Read:
+    if callable(request.param):
+        return request.param
+    spark: SparkSession = request.getfixturevalue("spark")
+
+    def by_spark(path: str, version: int | None) -> list[dict[str, Any]]:
+        options = {} if version is None else {"versionAsOf": version}
+        frame = spark.read.format("delta").options(**options).load(path)
+        return [row.asDict() for row in frame.collect()]
+
+    return by_spark
+
+
 @pytest.mark.spec("DLT-1")
-@pytest.mark.parametrize("read", [by_delta_rs, by_polars, by_duckdb])
 def test_other_programs_read_each_version_of_each_table(
-    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, read: Any
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, read: Read
 ) -> None:
     small_segments(monkeypatch)
     queue = lq.create_queue("orders", rewind_range=3600, message_retention_period=7200)

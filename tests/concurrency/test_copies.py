@@ -11,7 +11,7 @@ import pytest
 
 from concurrency.test_moving_processes import Movers, movers, unfinished
 from concurrency.test_processes import SOAK_SECONDS, Workers, _drain, _receipts, judge, workers
-from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
+from lakequeue import Finding, LakeQueue, Queue, RedrivePolicy, SendEntry
 
 __all__ = ["movers", "workers"]
 
@@ -49,6 +49,10 @@ def copy_beside(workers: Workers, lq: LakeQueue, roots: Sequence[Path | str], se
     return copies
 
 
+def damage_of(root: Path | str) -> list[Finding]:
+    return [finding for finding in LakeQueue(str(root)).check() if finding.damage]
+
+
 def check_copy(workers: Workers, copy: Copied) -> int:
     """Empties a copy, and compares what came with the diaries; returns how many messages had to come."""
     events = workers.events()
@@ -72,6 +76,7 @@ def check_copy(workers: Workers, copy: Copied) -> int:
         for receipt in _receipts(diary)
         if receipt.deleted_at is not None and receipt.deleted_at < copy.begun_at
     }
+    assert damage_of(copy.queue.runtime.root.path) == []
     came = [receipt.body for receipt in _drain(copy.queue)]
     assert len(set(came)) == len(came)
     assert sent - touched <= set(came), "an acknowledged message is not in the copy"
@@ -115,6 +120,7 @@ def copy_beside_movers(movers: Movers, copies: int) -> None:
     movers.running.clear()
     for number in range(copies):
         copy = LakeQueue(str(movers.root.parent / str(number)))
+        assert damage_of(copy.root) == []
         assert not any(summary.failures for summary in copy.compact())
         queues = copy.all_queues()
         assert not any(map(unfinished, queues))

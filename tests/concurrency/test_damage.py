@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -10,14 +12,18 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, TableFeatures
+from deltalake.exceptions import CommitFailedError
+from typer.testing import CliRunner
 
 from concurrency.harness import apart, small_segments
-from lakequeue import DamagedTable, LakeQueue, Queue
+from lakequeue import DamagedTable, LakeQueue, Queue, QueueClientError
+from lakequeue.cli import app
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import checkpoint_name, entry_name
+from lakequeue.storage.delta_log import Checkpoint, checkpoint_name, entry_name
 from lakequeue.storage.engines import log_trimming
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import PointEngine, PointTable
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import append
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
@@ -171,6 +177,23 @@ def test_a_log_is_trimmed_only_below_a_checkpoint_that_can_be_read(
     assert again(queue).counts().visible == 7
 
 
+@pytest.mark.spec("DUR-3")
+def test_a_checkpoint_is_on_disk_and_was_read_before_anything_below_it_is_removed(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_trimming, "READING", 0.0)
+    monkeypatch.setattr(log_trimming, "LOG_ENTRIES", 0)
+    path = folder(queue)
+    store = Store(queue.runtime.root.path, durability="power")
+    table = PointEngine(store).open(str(path))
+    table.checkpoint()
+    checkpoint, log = str(path / checkpoint_name(table.version)), str(path / "_delta_log")
+    events = events_of(monkeypatch, lambda: trim_log(store.folder(str(path)), layout.MESSAGES_RETENTION, 1))
+    removed = [("unlink", str(path / entry_name(number))) for number in range(table.version)]
+    order = [event for event in events if event[1].startswith(log)]
+    assert order == [("sync", checkpoint), ("sync", log), ("read", checkpoint), *removed]
+
+
 @pytest.mark.spec("DUR-4")
 def test_a_head_beyond_the_end_of_the_log_refuses_and_no_offset_is_given_twice(queue: Queue) -> None:
     queue.receive(max_messages=10)
@@ -228,6 +251,53 @@ def test_a_feature_that_another_program_added_is_refused_by_name(
 
 
 @pytest.mark.spec("DUR-6")
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("feature", ["rowTracking", "inCommitTimestamp"])
+def test_a_feature_that_only_writers_need_ends_a_commit_at_its_first_attempt(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, table: str, feature: str
+) -> None:
+    asked = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", feature]}
+    entry = folder(queue, table) / entry_name(DeltaTable(folder(queue, table)).version() + 1)
+    attempts = attempts_of(monkeypatch, lambda: entry.write_text(json.dumps({"protocol": asked})))
+    with pytest.raises(DamagedTable, match=f"{table}.*the feature {feature}"):
+        queue.send("now") if table == "messages" else queue.receive()
+    assert attempts == [str(folder(queue, table))]
+    refused(queue, table, f"the feature {feature}")
+
+
+@pytest.mark.spec("ERR-2", "ERR-9")
+@pytest.mark.parametrize("verb", [lambda queue: queue.send("now"), lambda queue: queue.receive()])
+@pytest.mark.parametrize("error", [CommitFailedError("not a conflict"), OSError(errno.EIO, "broken disk")])
+def test_only_a_conflict_is_a_lost_race(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: Callable[[Queue], Any], error: Exception
+) -> None:
+    with monkeypatch.context() as patch:
+        attempts = attempts_of(patch, lambda: raised(error))
+        with pytest.raises(QueueClientError, match=str(error.args[-1])):
+            verb(queue)
+    assert len(attempts) == 1
+    verb(queue)
+
+
+def raised(error: Exception) -> None:
+    raise error
+
+
+def attempts_of(patch: pytest.MonkeyPatch, before: Callable[[], Any]) -> list[str]:
+    """The tables of the commits that are tried from now on, one for each attempt; ``before`` is called in each."""
+    attempts: list[str] = []
+    create = PointTable._create_entry
+
+    def attempt(table: PointTable, *arguments: Any, **named: Any) -> None:
+        attempts.append(table.path)
+        before()
+        create(table, *arguments, **named)
+
+    patch.setattr(PointTable, "_create_entry", attempt)
+    return attempts
+
+
+@pytest.mark.spec("DUR-6")
 def test_a_table_that_only_grows_is_refused(queue: Queue) -> None:
     DeltaTable(folder(queue)).alter.set_table_properties({"delta.appendOnly": "true"})
     refused(queue, "messages", "delta.appendOnly")
@@ -248,9 +318,9 @@ def test_compaction_keeps_messages_of_a_queue_whose_row_was_lost(lq: LakeQueue, 
 
 
 def events_of(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> list[tuple[str, str]]:
-    """Links and syncs that a call makes, with the paths."""
+    """Links, unlinks and syncs that a call makes, and checkpoints that a trimming reads, with the paths."""
     events: list[tuple[str, str]] = []
-    fsync, link = os.fsync, os.link
+    fsync, link, unlink, read = os.fsync, os.link, os.unlink, log_trimming.read_checkpoint
 
     def synced(descriptor: int) -> None:
         events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
@@ -260,9 +330,19 @@ def events_of(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> list[
         link(source, target)
         events.append(("link", target))
 
+    def unlinked(path: str) -> None:
+        unlink(path)
+        events.append(("unlink", path))
+
+    def was_read(table: Folder, version: int) -> Checkpoint:
+        events.append(("read", table.path(checkpoint_name(version))))
+        return read(table, version)
+
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", synced)
         patch.setattr(os, "link", linked)
+        patch.setattr(os, "unlink", unlinked)
+        patch.setattr(log_trimming, "read_checkpoint", was_read)
         call()
     return events
 
@@ -320,8 +400,24 @@ def test_durability_is_checked_and_can_be_given_up(tmp_path: Path, monkeypatch: 
 
     with pytest.raises(InvalidParameterValue, match='durability.*"power" or "process"'):
         LakeQueue(str(tmp_path), durability="maybe")  # type: ignore[arg-type]
-    queue = LakeQueue(str(tmp_path / "root"), durability="process").create_queue("orders")
-    assert events_of(monkeypatch, lambda: queue.send("scratch"))[0][0] == "link"
+    monkeypatch.delenv("LAKEQUEUE_DURABILITY")
+    root = str(tmp_path / "root")
+    queue = LakeQueue(root, durability="process").create_queue("orders")
+    path = folder(queue)
+
+    def syncs(call: Callable[[], Any]) -> list[str]:
+        events = events_of(monkeypatch, call)
+        assert ("link", str(last_entry(path))) in events
+        return [where for kind, where in events if kind == "sync"]
+
+    def command(*options: str) -> None:
+        done = CliRunner().invoke(app, ["--root", root, *options, "send", "orders", "body"])
+        assert done.exit_code == 0, done.output
+
+    assert syncs(lambda: queue.send("scratch")) == []
+    assert syncs(lambda: command("--durability", "process")) == []
+    assert str(path / "_delta_log") in syncs(lambda: LakeQueue(root).queue("orders").send("by default"))
+    assert str(path / "_delta_log") in syncs(command)
 
 
 def test_a_segment_has_no_folder_of_its_own(queue: Queue) -> None:

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, TableFeatures
 from lakequeue import LakeQueue, Message, Queue
 from lakequeue.runtime import root as roots
 from lakequeue.storage import layout
+from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
 
 
@@ -75,6 +76,15 @@ def live(table: Path) -> list[Path]:
     return sorted(paths, key=lambda path: path.stat().st_mtime_ns)
 
 
+def contents(root: str) -> dict[str, bytes]:
+    """Every file of a root but locks."""
+    return {
+        str(path): path.read_bytes()
+        for path in Path(root).rglob("*")
+        if path.is_file() and ".lock" not in str(path)
+    }
+
+
 def empty(path: Path) -> None:
     path.write_bytes(b"")
 
@@ -109,6 +119,28 @@ def change(table: Path, how: Callable[[DeltaTable], object]) -> None:
     how(DeltaTable(str(table)))
 
 
+def lose_and_repair(table: Path, number: int) -> None:
+    """Lets delta-rs forget a file that is gone."""
+    live(table)[number].unlink()
+    change(table, lambda delta: delta.repair())
+
+
+def lose_runs_and_repair(victim: Victim) -> None:
+    """As for a large ledger: what stays has the head, and only lacks runs."""
+    ledger = Ledger(victim.lake().runtime.engine.open(str(victim.receipts)))
+    head, runs, history = ledger.load()
+    assert ledger.rewrite(head.epoch, attrs.evolve(head, epoch=head.epoch + 1), runs, history)
+    lose_and_repair(victim.receipts, -1)
+    victim.clock.advance(1)
+    assert [message.body for message in victim.receive(1)] == ["3"], "others go on"
+
+
+def shift_run(victim: Victim, **values: str) -> None:
+    """Gives the ledger two runs, at offsets 1 to 2 and 3, and lets delta-rs change the second."""
+    victim.receive(1)
+    change(victim.receipts, lambda table: table.update(values, predicate="first_offset = 3"))
+
+
 DAMAGE: dict[str, Callable[[Victim], object]] = {
     "last entry of the log empty": lambda victim: empty(entries(victim.messages)[-1]),
     "three last entries of the log empty": lambda victim: [empty(each) for each in entries(victim.messages)[-3:]],
@@ -122,10 +154,15 @@ DAMAGE: dict[str, Callable[[Victim], object]] = {
     "file of the ledger empty": lambda victim: empty(live(victim.receipts)[-1]),
     "file of the ledger torn": lambda victim: tear(live(victim.receipts)[-1]),
     "ledger restored": lambda victim: change(victim.receipts, lambda table: table.restore(1)),
+    "file of the ledger gone, and repaired by delta-rs": lambda victim: lose_and_repair(victim.receipts, -1),
+    "runs of the ledger gone, and repaired by delta-rs": lose_runs_and_repair,
+    "runs of the ledger overlap": lambda victim: shift_run(victim, first_offset="2"),
+    "run of the ledger beyond its head": lambda victim: shift_run(victim, last_offset="99"),
     "ledger gone": lambda victim: shutil.rmtree(victim.receipts),
     "file of messages gone": lambda victim: live(victim.messages)[4].unlink(),
     "file of messages empty": lambda victim: empty(live(victim.messages)[4]),
     "file of messages torn": lambda victim: tear(live(victim.messages)[4]),
+    "file of messages gone, and repaired by delta-rs": lambda victim: lose_and_repair(victim.messages, 4),
     "checkpoint torn": truncated_checkpoint,
     "optimized": lambda victim: change(victim.messages, lambda table: table.optimize.compact()),
     "row deleted": lambda victim: change(victim.messages, lambda table: table.delete("body = '4'")),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from conformance.damage import DAMAGE, Victim, empty, entries, live
+from conformance.damage import DAMAGE, Victim, contents, empty, entries, live
 from conformance.harness import batch
 from lakequeue import LakeQueue, QueueDoesNotExist
 from lakequeue.cli import app
@@ -31,14 +31,6 @@ def victim(tmp_path: Path, clock: ManualClock) -> Victim:
     victim.send(*"0123456")
     victim.queue.delete(victim.receive(3)[0])
     return victim
-
-
-def contents(root: str) -> dict[str, bytes]:
-    return {
-        str(path): path.read_bytes()
-        for path in Path(root).rglob("*")
-        if path.is_file() and ".lock" not in str(path)
-    }
 
 
 @pytest.mark.spec("DUR-30")

@@ -14,13 +14,16 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from conformance.damage import DAMAGE, Victim, empty, entries, live, lose_catalog_row, permute, tear
+from conformance.damage import DAMAGE, Victim, contents, empty, entries, live, lose_catalog_row, permute, tear
 from conformance.harness import batch
 from lakequeue import QueueClientError, RedrivePolicy, Repair
 from lakequeue.cli import app
 from lakequeue.operations import repair as repairing
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.engines import locks
+from lakequeue.storage.engines.file_lock import FileLock
+from lakequeue.storage.engines.locks import LockHeld
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.repair.steps import ASIDE, Step
 from lakequeue.testing import ManualClock
@@ -44,6 +47,7 @@ LOST = {
     "file of messages gone": [4],
     "file of messages empty": [4],
     "file of messages torn": [4],
+    "file of messages gone, and repaired by delta-rs": [4],
     "row deleted": [4],
     "log restored": [4, 5, 6],
 }
@@ -55,6 +59,10 @@ AGAIN = {
     "file of the ledger gone": [0, 1, 2, 3, 4, 5, 6],
     "file of the ledger empty": [0, 1, 2, 3, 4, 5, 6],
     "file of the ledger torn": [0, 1, 2, 3, 4, 5, 6],
+    "file of the ledger gone, and repaired by delta-rs": [0, 1, 2, 3, 4, 5, 6],
+    "runs of the ledger gone, and repaired by delta-rs": [1, 2, 3, 4, 5, 6],
+    "runs of the ledger overlap": [1, 2, 3, 4, 5, 6],
+    "run of the ledger beyond its head": [1, 2, 3, 4, 5, 6],
     "ledger restored": [1, 2, 3, 4, 5, 6],
     "ledger gone": [0, 1, 2, 3, 4, 5, 6],
 }
@@ -116,6 +124,26 @@ def test_nothing_is_done_before_it_was_told(victim: Victim) -> None:
     [report] = victim.lake().repair()
     assert report.lost == [(4, 4)] and not report.applied
     assert (entries(victim.messages), entries(victim.receipts)) == before
+
+
+@pytest.mark.spec("DUR-31")
+@pytest.mark.parametrize("table", ["messages", "receipts"])
+def test_nothing_is_repaired_while_another_process_commits(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    monkeypatch.setattr(locks, "PATIENCE", 0.05)
+    DAMAGE["last entry of the log torn"](victim)
+    before, lock = contents(victim.root), FileLock(str(getattr(victim, table) / "_commit.lock"))
+    assert lock.take(exclusive=False)
+    try:
+        with pytest.raises(LockHeld, match=f"{table}/_commit.lock was held by another process"):
+            victim.lake().repair(apply=True)
+        assert contents(victim.root) == before
+        assert victim.lake().repair(), "what it would do is told without the locks"
+    finally:
+        lock.release()
+    assert victim.lake().repair(apply=True)
+    assert after(victim) == [*"123456", "new"]
 
 
 class Killed(BaseException):

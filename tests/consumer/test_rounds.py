@@ -11,6 +11,7 @@ import pytest
 from concurrency.harness import keep_to
 from consumer.harness import Harness, sleeper
 from lakequeue import (
+    Consumer,
     Context,
     HeartbeatRenewal,
     InvalidOptions,
@@ -249,6 +250,24 @@ def test_a_consumer_that_falls_behind_gives_back_what_it_has_not_begun(harness: 
         harness.clock.advance(10)
         assert consumer.health.active == 1
     assert harness.other.counts().in_flight == 0
+
+
+@pytest.mark.spec("HBN-23")
+def test_an_idle_consumer_takes_over_what_a_slow_one_gives_back(harness: Harness) -> None:
+    harness.send(*(f"{number:02}" for number in range(60)))
+    handled: list[str] = []
+    slow = harness.consumer(slow_from(harness, 20), concurrency=1, wait_time=1)
+    idle = Consumer(harness.other, lambda message, _: handled.append(message.body), concurrency=1)
+    with harness.running(slow):
+        harness.clock.advance(1)
+        with harness.running(idle):
+            harness.clock.advance(0)
+            held = slow.health.active
+            assert held > 10 and len(handled) == 41 - held and idle.health.active == 0
+            harness.clock.advance(2)
+            assert slow.health.active == 1
+            assert len(handled) == len(set(handled)) == 40
+            assert (harness.other.counts().visible, harness.other.counts().in_flight) == (0, 1)
 
 
 @pytest.mark.spec("HBN-23")

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from concurrency.harness import apart
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.runtime.log_lines import JsonLines
 from lakequeue.runtime.root import Root
@@ -200,6 +201,8 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
             if key[0].startswith("lakequeue_queue_") and (value or "total" not in key[0])
         }
         other.send("B", group_id="g", dedup_id="1")
+        for each in *apart(lake.root, clock, 1), lake:
+            each.queue("orders").receive()
         later = samples(client)
     assert queues == {
         ("lakequeue_queue_messages", "orders", "visible"): 2,
@@ -225,6 +228,8 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
         ("lakequeue_queue_shard_messages", "other.fifo", "0"): 0,
         ("lakequeue_queue_shard_commits_total", "orders", "0"): 5,
     }
+    assert found["lakequeue_queue_shard_lost_races_total", "orders", "0"] == 0
+    assert later["lakequeue_queue_shard_lost_races_total", "orders", "0"] == 1
     assert later["lakequeue_queue_messages", "other.fifo", "visible"] == 1
     assert later["lakequeue_storage_readable",] == 1 and later["lakequeue_queues_left_out",] == 0
 

@@ -94,6 +94,24 @@ def test_a_send_without_a_name_says_how_to_repeat_it(spark: SparkSession, queue:
     assert bodies(queue) == [*range(ROWS)]
 
 
+@pytest.mark.spec("SND-18")
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_rows_fill_all_shards_evenly_in_contiguous_ranges(
+    tmp_path: Path, spark: SparkSession, partitions: int
+) -> None:
+    queue = LakeQueue(str(tmp_path / "root"), spark=spark).create_queue("orders", shards=4)
+    rows = spark.range(0, 1_003, 1, partitions).selectExpr("string(id) AS body")
+    assert queue.send_dataframe(rows) == 1_003
+    ranges: dict[int, list[int]] = {}
+    for row in check_log(queue):
+        ranges.setdefault(row.shard, []).append(int(row.body))
+    assert sorted(number for numbers in ranges.values() for number in numbers) == [*range(1_003)]
+    for numbers in ranges.values():
+        assert numbers == [*range(numbers[0], numbers[-1] + 1)]
+        assert 0.79 < len(numbers) / (1_003 / 4) < 1.21
+    assert len(ranges) == 4
+
+
 @pytest.mark.parametrize("hours", [1, 30])
 def test_the_compactor_completes_what_reached_some_shards(spark: SparkSession, queue: Queue, hours: float) -> None:
     cut_off(spark, queue, lambda: queue.send_dataframe(rows_of(spark, queue)), 1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import fcntl
+import importlib.util
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -60,3 +63,24 @@ def test_a_remote_file_is_read_by_the_calling_thread(table: PointTable, monkeypa
     monkeypatch.setattr(folder, "WHOLE", 0)
     both_reads(table, len(data))
     assert threads == {threading.get_ident()}
+
+
+@pytest.mark.spec("DUR-1")
+def test_on_macos_a_sync_also_empties_the_cache_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There `fsync` leaves the data in that cache, and the command for it has a number of its own."""
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    spec = importlib.util.spec_from_file_location("folder_on_macos", folder.__file__)
+    assert spec is not None and spec.loader is not None
+    on_macos = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(on_macos)
+    synced: list[tuple[str, int]] = []
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("fsync"))
+    monkeypatch.setattr(
+        fcntl,
+        "fcntl",
+        lambda descriptor, command: synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), command)),
+    )
+    on_macos.Folder(str(tmp_path)).write("a", b"data")
+    assert synced == [(str(tmp_path / "a"), 51), (str(tmp_path), 51)]

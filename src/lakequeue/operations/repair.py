@@ -126,6 +126,8 @@ def _plan(
     for path, undone in ((found.messages_path, messages), (found.receipts_path, receipts)):
         if undone is not None and (undone.checkpoints or undone.log.problems or undone.log.unreadable):
             steps.append(checkpoint_step(engine, path))
+        elif undone is receipts and not newest and _lost_files(found):
+            steps.append(checkpoint_step(engine, path))  # from there on the log says nothing of it
     again = [] if newest else _stored(rows, end)
     ids = ids_of(messages.log, rows.lost) if rows.lost else {}
     return attrs.evolve(report, lost=rows.lost, lost_ids=ids, again=again, notes=list(_unknown(found, end))), steps
@@ -140,6 +142,11 @@ def _unknown(found: FoundShard, end: int) -> Iterator[str]:
             f"{unreadable} entries of the log cannot be read, and the messages of {again} of them were found: "
             f"if others were sends that nobody received, their messages are lost, at offset {end} or later"
         )
+
+
+def _lost_files(found: FoundShard) -> bool:
+    state = None if found.receipts is None else found.receipts.newest()
+    return state is not None and state.lost_files
 
 
 def _newest_epoch(found: FoundShard) -> int:

@@ -41,6 +41,9 @@ class State:
     transactions: dict[str, int]
     metadata: Mapping[str, Any]
     protocol: Mapping[str, Any]
+    lost_files: bool = False
+    """Whether another program has removed files since the checkpoint and put none in their place, as delta-rs's
+    ``repair`` does with those that are missing."""
 
     @property
     def path(self) -> str:
@@ -202,6 +205,7 @@ def obstacles(state: State) -> list[str]:
 
 
 def _apply(state: State, entry: Entry, version: int) -> None:
+    state.lost_files |= bool(entry.removed) and not entry.added and entry.token is None
     for path in entry.removed:
         state.live.pop(path, None)
     for file in entry.added:

@@ -31,6 +31,8 @@ def read_ledger(state: State) -> LedgerRows:
     Raises:
         DamagedTable: a file is missing or torn, or the rows contradict each other.
     """
+    if state.lost_files:
+        raise DamagedTable(state.path, None, "another program removed files from it")
     ledger = Ledger(cast(Table, state))
     try:
         head, runs, history = ledger.load()
