@@ -17,6 +17,7 @@ from lakequeue.consumer.retries import RetryDelay, retry_delay_problem
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.errors import (
     InvalidOptions,
+    MissingPackage,
     OverLimit,
     QueueClientError,
     QueueDoesNotExist,
@@ -75,7 +76,7 @@ class Consumer:
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.
-        QueueClientError: ``metrics_port`` is given without the package that it needs.
+        MissingPackage: ``metrics_port`` is given without the package that it needs.
     """
 
     def __init__(
@@ -205,9 +206,7 @@ class Consumer:
         try:
             from lakequeue.consumer.prometheus import Endpoint
         except ModuleNotFoundError as error:
-            raise QueueClientError(
-                f"metrics_port needs {error.name}, which is not installed: pip install 'lakequeue[metrics]'"
-            ) from error
+            raise MissingPackage.of("metrics_port", "metrics", error) from error
         races = self._queue.runtime.shards[0].shared.races
         endpoint = Endpoint(host, port, self._queue.name, lambda: self.health, races.by_shard)
         self._observers.append(endpoint)
