@@ -69,7 +69,7 @@ class Consumer:
             a quarter of a second, and what nobody began within a second is given back to others (HBN-23); none on
             a queue with a dead-letter queue, as what is given back was received once more.
         outage: what to do while storage fails; by default it waits until storage works again.
-        metrics_port: port at which `run` answers Prometheus; None: none. Needs ``lakequeue[metrics]``.
+        metrics_port: port at which `run` answers Prometheus; None: none. Needs the extra ``metrics``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
         retry_delay: when failed messages come again: seconds, or a function from their number of receives to
             seconds, such as `RetryBackoff`; None: as ``make_failed_messages_visible_immediately`` says.
