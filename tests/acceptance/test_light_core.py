@@ -39,6 +39,7 @@ def python(tmp_path: Path) -> Run:
     (tmp_path / "sitecustomize.py").write_text(REFUSE)
     (tmp_path / "work.py").write_text(HANDLER)
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "LAKEQUEUE_ROOT": str(tmp_path / "root")}
+    environment["PYTHONTZPATH"] = ""  # the machine has no time zones
 
     def run(*args: object, input: str = "") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, *map(str, args)]
@@ -70,6 +71,7 @@ def test_ordinary_commands_work(lakequeue: Run, tmp_path: Path) -> None:
     assert "orders" in printed("counts", "orders") and "orders" in printed("list")
     query = "SELECT state, count(*) AS messages, max(sent_at) FROM messages GROUP BY state ORDER BY state"
     assert "deleted" in printed("sql", query)
+    assert "00:00:00.123Z" in printed("sql", "SELECT TIMESTAMP_NS '2020-01-01 00:00:00.123456789'")
     assert '"a lamp"' in printed("export", "orders")
     printed("plot", "orders", "--json")
     assert "a lamp" in printed("consume", "orders", "work:handle", "--until-empty")

@@ -140,7 +140,7 @@ def _told(error: Exception) -> str:
 
 
 def _plain(found: pa.Table) -> pa.Table:
-    """Sums of whole numbers as such, instants in UTC, times of day as texts."""
+    """Sums of whole numbers as such, instants in UTC and microseconds, times of day as texts."""
     import pyarrow as pa
 
     types = pa.types
@@ -148,6 +148,8 @@ def _plain(found: pa.Table) -> pa.Table:
         wanted = None
         if types.is_decimal(field.type) and field.type.scale == 0:
             wanted = pa.int64()
+        elif types.is_timestamp(field.type) and field.type.unit == "ns":  # for which Arrow needs pandas
+            found = found.set_column(index, field.name, found[index].cast(pa.timestamp("us", "UTC"), safe=False))
         elif types.is_timestamp(field.type) and field.type.tz is None:
             wanted = pa.timestamp(field.type.unit, "UTC")
         elif types.is_time(field.type):
