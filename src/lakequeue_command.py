@@ -1,7 +1,7 @@
 """Entry point of the command ``lakequeue``: Ctrl-C ends it without a stack trace, also while modules are imported.
 
-It is a module of its own because importing anything of the package imports all of it, half a second in which
-Python would answer an interrupt with a stack trace.
+It is a module of its own because importing the commands takes a few tenths of a second, in which Python would
+answer an interrupt with a stack trace.
 """
 
 import signal

@@ -1,35 +1,41 @@
 """A message queue that lives in Delta tables.
 
-``LakeQueue(root)`` opens a root of queues; see the README. Importing this package starts nothing.
+``LakeQueue(root)`` opens a root of queues; see the README. Importing this package starts nothing, and loads the
+module of a name when the name is first used.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from lakequeue import errors
-from lakequeue.client import LakeQueue
-from lakequeue.consumer.consumer import Consumer
-from lakequeue.consumer.handler import Context, Outcome
-from lakequeue.consumer.outages import Health, Outage
-from lakequeue.consumer.retries import RetryBackoff
 from lakequeue.errors import *  # noqa: F403
-from lakequeue.lease import Lease
-from lakequeue.model.clock import Clock, SystemClock
-from lakequeue.model.damage import Finding, Repair
-from lakequeue.model.messages import (
-    AttributeValue,
-    BatchFailure,
-    BatchResult,
-    BatchSuccess,
-    Message,
-    SendEntry,
-    SendResult,
-)
-from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
-from lakequeue.model.states import MessageState
-from lakequeue.operations.compact import CompactionSummary
-from lakequeue.operations.copy import CopiedQueue
-from lakequeue.operations.results import PeekedMessage, QueueCounts, ShardCounts
-from lakequeue.queue import Queue
-from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
-from lakequeue.shard.commands import LeaseCounts
+
+if TYPE_CHECKING:
+    from lakequeue.client import LakeQueue
+    from lakequeue.consumer.consumer import Consumer
+    from lakequeue.consumer.handler import Context, Outcome
+    from lakequeue.consumer.outages import Health, Outage
+    from lakequeue.consumer.retries import RetryBackoff
+    from lakequeue.lease import Lease
+    from lakequeue.model.clock import Clock, SystemClock
+    from lakequeue.model.damage import Finding, Repair
+    from lakequeue.model.messages import (
+        AttributeValue,
+        BatchFailure,
+        BatchResult,
+        BatchSuccess,
+        Message,
+        SendEntry,
+        SendResult,
+    )
+    from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
+    from lakequeue.model.states import MessageState
+    from lakequeue.operations.compact import CompactionSummary
+    from lakequeue.operations.copy import CopiedQueue
+    from lakequeue.operations.results import PeekedMessage, QueueCounts, ShardCounts
+    from lakequeue.queue import Queue
+    from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
+    from lakequeue.shard.commands import LeaseCounts
 
 __version__ = "0.2.0"
 
@@ -71,3 +77,34 @@ __all__ = [
     "__version__",
     *errors.__all__,
 ]
+
+if not TYPE_CHECKING:
+    _NAMES = {
+        "client": "LakeQueue",
+        "consumer.consumer": "Consumer",
+        "consumer.handler": "Context Outcome",
+        "consumer.outages": "Health Outage",
+        "consumer.retries": "RetryBackoff",
+        "lease": "Lease",
+        "model.clock": "Clock SystemClock",
+        "model.damage": "Finding Repair",
+        "model.messages": "AttributeValue BatchFailure BatchResult BatchSuccess Message SendEntry SendResult",
+        "model.redrive_policies": "RedriveAllowPolicy RedrivePolicy",
+        "model.states": "MessageState",
+        "operations.compact": "CompactionSummary",
+        "operations.copy": "CopiedQueue",
+        "operations.results": "PeekedMessage QueueCounts ShardCounts",
+        "queue": "Queue",
+        "renewal.policies": "ComputedRenewal HeartbeatRenewal Hold NoRenewal Renewal",
+        "shard.commands": "LeaseCounts",
+    }
+    _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

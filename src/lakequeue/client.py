@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from lakequeue.errors import InvalidParameterValue, QueueClientError
+from lakequeue.errors import InvalidParameterValue, MissingPackage, QueueClientError
 from lakequeue.model.arguments import (
     check_callable,
     check_poll_interval,
@@ -95,6 +95,9 @@ class LakeQueue:
             )
         if engine not in ("auto", "point", "spark"):
             raise InvalidParameterValue(f'engine must be "auto", "point" or "spark", not {engine!r}')
+        if engine == "spark":
+            for package in ("pyspark", "delta"):
+                MissingPackage.check('engine="spark"', "spark", package)
         if engine == "spark" and spark is None:
             raise QueueClientError('engine="spark" needs a session: LakeQueue(root, spark=…)')
         check_text("region", region)
@@ -239,6 +242,7 @@ class LakeQueue:
         """
         from lakequeue.operations import sql_views, task_views
 
+        MissingPackage.check("register_views", "spark", "pyspark")
         check_callable("spark", spark, "sql", expected="a SparkSession")
         if as_of is None and task_views.create(self._runtime, spark, now):
             return
@@ -268,6 +272,7 @@ class LakeQueue:
         """
         from lakequeue.operations import sql_views
 
+        MissingPackage.check("create_views", "spark", "pyspark")
         check_callable("spark", spark, "sql", expected="a SparkSession")
         self._runtime.allow(spark)
         sql_views.create_in_catalog(spark, sql_views.statements_of(self._runtime, None, None, schema))

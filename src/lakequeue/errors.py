@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "LakeQueueError",
     "LeaseLost",
     "MessageNotInflight",
+    "MissingPackage",
     "MissingParameter",
     "OverLimit",
     "PurgeQueueInProgress",
@@ -257,6 +259,40 @@ class QueueClientError(LakeQueueError):
         super().__init__(message)
         self.message = message
         self.outcome_unknown = outcome_unknown
+
+
+class MissingPackage(QueueClientError, ModuleNotFoundError):
+    """A package that only an extra brings is not installed; nothing was changed (ERR-2).
+
+    The message says what to install: the packages of the extra, as the extra itself can only be had from where
+    lakequeue came from. Importing ``lakequeue.spark`` or ``lakequeue.otel`` raises it, too.
+    """
+
+    @classmethod
+    def of(cls, what: str, extra: str, error: ImportError) -> MissingPackage:
+        """The error if ``what`` needs a package of an extra; ``error`` is that of its import."""
+        from importlib import metadata  # takes 30 ms
+
+        try:
+            given = metadata.requires("lakequeue") or ()
+        except metadata.PackageNotFoundError:
+            given = ()
+        needs = [text.replace('"', "'").partition(";") for text in given]
+        wanted = [f"'{name.strip()}'" for name, _, when in needs if f"extra == '{extra}'" in when]
+        advice = " ".join(wanted) or f"'lakequeue[{extra}]'"
+        package = (error.name or str(error)).partition(".")[0]
+        return cls(f"{what} needs {package}, which is not installed: pip install {advice}")
+
+    @classmethod
+    def check(cls, what: str, extra: str, package: str) -> None:
+        """Raises the error if ``what`` needs a package of an extra that cannot be found; imports nothing."""
+        missing = ModuleNotFoundError(name=package)
+        try:
+            found = find_spec(package)
+        except ModuleNotFoundError as error:
+            found, missing = None, error
+        if found is None:
+            raise cls.of(what, extra, missing)
 
 
 class DamagedTable(QueueClientError):

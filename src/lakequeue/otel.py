@@ -15,14 +15,13 @@ from typing import Any
 
 import attrs
 
+from lakequeue.errors import MissingPackage
+
 try:
     from opentelemetry import metrics, propagate, trace
     from opentelemetry.context import Context
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"lakequeue.otel needs {missing.name}, which is not installed: pip install 'lakequeue[otel]'",
-        name=missing.name,
-    ) from None
+except ModuleNotFoundError as error:
+    raise MissingPackage.of("lakequeue.otel", "otel", error) from None
 
 from lakequeue.consumer import observers
 from lakequeue.consumer.handler import Outcome

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from lakequeue.errors import MissingPackage
 from lakequeue.lease import Lease
 from lakequeue.model.arguments import check_callable, check_string, check_tags, check_type, list_of
 from lakequeue.model.attributes import QueueAttributes
@@ -262,6 +263,7 @@ class Queue:
         """
         from lakequeue.operations.send_dataframe import send_dataframe
 
+        MissingPackage.check("send_dataframe", "spark", "pyspark")
         check_callable("df", df, "select", "withColumn", expected="a DataFrame")
         check_string("send_id", send_id, optional=True)
         check_string("order_by", order_by, optional=True)

@@ -623,18 +623,18 @@ def test_refusals_show_a_stack_trace_only_if_asked(run, queue):
 def test_demo_passes_its_arguments_and_its_exit_code_on(run, root, tmp_path, monkeypatch, status):
     calls = []
 
-    def run_demo(root, input_dir, console):
-        calls.append((root, input_dir))
+    def run_demo(root, input_dir, console, with_spark):
+        calls.append((root, input_dir, with_spark))
         console.print("working")
         return status
 
     monkeypatch.setattr("lakequeue.cli.demo.run_demo", run_demo)
     shown = run("demo", "--input", tmp_path)
     assert (shown.exit_code, shown.stdout) == (status, "working\n")
-    in_json = run("demo", root=None, json=True)
+    in_json = run("demo", "--no-spark", root=None, json=True)
     assert in_json.exit_code == status and in_json.stderr == "working\n"
     assert json.loads(in_json.stdout) == {"root": None, "complete": status == 0}
-    assert calls == [(root, str(tmp_path)), (None, None)]
+    assert calls == [(root, str(tmp_path), True), (None, None, False)]
 
 
 # --- as a process

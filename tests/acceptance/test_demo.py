@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from lakequeue import InvalidOptions, LakeQueue
-from lakequeue.cli.demo import QUEUE, run_demo
-from lakequeue.cli.demo_files import parse
+from lakequeue.cli.demo import run_demo
+from lakequeue.cli.demo_files import QUEUE, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

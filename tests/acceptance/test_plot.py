@@ -208,5 +208,5 @@ def test_without_matplotlib_it_says_how_to_install_it(run, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = run("plot", "orders", "--out", "orders.png")
-    assert (done.exit_code, done.stderr.count("\n")) == (3, 1) and "pip install matplotlib" in done.stderr
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1) and "pip install 'matplotlib>=3.8'" in done.stderr
     assert run("--json", "plot", "orders").exit_code == 0

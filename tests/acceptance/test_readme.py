@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parents[2]
 TEST_LINE = "python3 -m venv .venv && .venv/bin/pip install -q '.[test]' && .venv/bin/pytest"
-DEMO_LINE = "python3 -m venv .venv && .venv/bin/pip install -q . && .venv/bin/lakequeue demo"
+DEMO_LINE = "python3 -m venv .venv && .venv/bin/pip install -q '.[spark]' && .venv/bin/lakequeue demo"
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
@@ -59,8 +59,8 @@ PAGES = {
     for path in [HERE / "README.md", *sorted((HERE / "docs").rglob("*.md"))]
     if (found := blocks(page := str(path.relative_to(HERE))))
 }
+README = PAGES.pop("README.md")
 RULES = {
-    "README.md": ("RCP-1",),
     "docs/tutorial.md": ("RCP-4", "STA-14"),
     "docs/guides/dead-letters.md": ("DLQ-2", "DLQ-8"),
     "docs/guides/rewind.md": ("RWD-4", "RWD-9"),
@@ -69,11 +69,23 @@ RULES = {
 
 
 def pages(spark: bool) -> list[Any]:
-    """Pages that need Spark, or those that do not; the README is told in both ways."""
+    """Pages that need Spark, or those that do not."""
     return [
         pytest.param(page, marks=pytest.mark.spec(*RULES.get(page, ())), id=page)
         for page, found in PAGES.items()
-        if page == "README.md" or any(block.needs_spark for block in found) == spark
+        if any(block.needs_spark for block in found) == spark
+    ]
+
+
+def blocks_of_the_readme(spark: bool) -> list[Any]:
+    """Each block, and the one that starts the server before it if it is about that."""
+    server = next(block for block in README if " serve " in block.source)
+    return [
+        pytest.param(
+            [server, block] if "9324" in block.source and block != server else [block], id=f"block-{place}"
+        )
+        for place, block in enumerate(README)
+        if block.needs_spark == spark
     ]
 
 
@@ -140,7 +152,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.parametrize("page", pages(spark=False))
 def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    follow(page, [block for block in PAGES[page] if not block.needs_spark], capsys)
+    follow(page, PAGES[page], capsys)
+
+
+@pytest.mark.spec("RCP-1")
+@pytest.mark.parametrize("chosen", blocks_of_the_readme(spark=False))
+def test_a_block_of_the_readme_runs_on_its_own(chosen: list[Block], capsys: pytest.CaptureFixture[str]) -> None:
+    follow("README.md", chosen, capsys)
 
 
 @pytest.mark.core
@@ -149,16 +167,40 @@ def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) 
 def test_the_code_of_a_page_with_spark_runs(
     page: str, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = PAGES[page]
-    if page == "README.md":  # the rest is the other test's
-        chosen = [block for block in chosen if block.language == "python" and "boto3" not in block.source]
-    follow(page, chosen, capsys)
+    follow(page, PAGES[page], capsys)
+
+
+@pytest.mark.core
+@pytest.mark.spark
+@pytest.mark.parametrize("chosen", blocks_of_the_readme(spark=True))
+def test_a_block_of_the_readme_with_spark_runs_on_its_own(
+    chosen: list[Block], spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    follow("README.md", chosen, capsys)
+
+
+def test_the_readme_says_what_to_install_before_a_block_needs_it() -> None:
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    needs = {"lakequeue.spark": "pip install -q '.[spark]'", " serve ": "pip install '.[serve]'"}
+    for block in README:
+        before = text[: text.index(block.source)]
+        found = (
+            re.findall(r"^(?:from|import) (\w+)", block.source, re.MULTILINE) if block.language == "python" else []
+        )
+        others = set(found) - sys.stdlib_module_names - {"lakequeue"}
+        wanted = [f"pip install {name}" for name in others]
+        wanted += [line for word, line in needs.items() if word in block.source]
+        assert [line for line in wanted if line not in before] == []
 
 
 def test_the_pages_say_what_is_printed() -> None:
     assert agrees("one 17\ntwo  \n\n", "one …\ntwo\n")
     assert not agrees("one\nthree\n", "one\ntwo\n")
-    assert len(PAGES) > 10 and sum(block.output is not None for found in PAGES.values() for block in found) > 20
+    assert (
+        len(PAGES) > 10
+        and len(README) >= 6
+        and sum(block.output is not None for found in PAGES.values() for block in found) > 20
+    )
 
 
 @pytest.mark.spec("RCP-1", "RCP-4")

@@ -297,9 +297,9 @@ def test_a_port_in_use_and_a_port_that_is_none_are_refused(harness: Harness) -> 
         (
             "prometheus_client",
             "Consumer(q, lambda m, c: None, metrics_port=0)",
-            "pip install 'lakequeue[metrics]'",
+            "pip install 'prometheus-client>=0.20'",
         ),
-        ("opentelemetry", "import lakequeue.otel", "pip install 'lakequeue[otel]'"),
+        ("opentelemetry", "import lakequeue.otel", "pip install 'opentelemetry-api>=1.25'"),
     ],
 )
 def test_without_its_package_one_line_says_what_to_install(

@@ -142,7 +142,7 @@ def test_without_the_extra_it_says_what_to_install(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "lakequeue.serve.server")
     code, line = refused(root)
-    assert code == 3 and "serve needs uvicorn" in line and "lakequeue[serve]" in line
+    assert code == 3 and "serve needs uvicorn" in line and "pip install 'botocore" in line
 
 
 @pytest.mark.parametrize(

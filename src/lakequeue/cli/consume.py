@@ -16,7 +16,6 @@ from lakequeue.cli.options import Name, duration_option
 from lakequeue.cli.output import printable
 from lakequeue.cli.session import Session, usage
 from lakequeue.cli.values import at_least
-from lakequeue.errors import QueueClientError
 from lakequeue.runtime.log_lines import JsonLines
 
 
@@ -106,7 +105,9 @@ def consume(
         case _:
             policy = HeartbeatRenewal() if visibility_timeout is None else _heartbeat(visibility_timeout)
     if opentelemetry:
-        _instrument()
+        from lakequeue.otel import instrument
+
+        instrument()
     consumer = Consumer(
         session.lake().queue(name),
         function,
@@ -151,14 +152,6 @@ def _heartbeat(timeout: float) -> Any:
 
     threshold = timeout / 6
     return HeartbeatRenewal(timeout, extension_threshold=threshold, heartbeat_interval=min(1, threshold / 5))
-
-
-def _instrument() -> None:
-    try:
-        from lakequeue.otel import instrument
-    except ModuleNotFoundError as error:
-        raise QueueClientError(str(error).removeprefix("lakequeue.otel ")) from error
-    instrument()
 
 
 def _configure_logs(session: Session) -> None:

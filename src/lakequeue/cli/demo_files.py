@@ -1,4 +1,4 @@
-"""Input of the demo: Python files as messages, and what a consumer computes from each."""
+"""Queue and input of the demo: Python files as messages, and what a consumer computes from each."""
 
 from __future__ import annotations
 
@@ -9,21 +9,37 @@ import os
 import re
 import warnings
 import zlib
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lakequeue.errors import InvalidOptions
+from lakequeue.errors import InvalidOptions, QueueClientError, QueueDoesNotExist
 
+if TYPE_CHECKING:
+    from lakequeue.client import LakeQueue
+    from lakequeue.queue import Queue
+
+QUEUE = "lakequeue-demo"
 FLAKY_EVERY = 10
 """Every tenth file fails when it is received for the first time."""
 MAX_BODY_BYTES = 1_000_000
 """A little less than the default profile allows."""
 
 
-def pyspark_directory() -> Path:
-    import pyspark
+def fresh_queue(lake: LakeQueue, name: str, **attributes: Any) -> Queue:
+    """An empty queue in place of one that may be there."""
+    # there may be no queue or no root yet; if the root is unusable, create_queue says why
+    with suppress(QueueDoesNotExist, QueueClientError):
+        lake.delete_queue(name)
+    return lake.create_queue(name, **attributes)
 
-    return Path(pyspark.__file__).parent
+
+def package_directory(name: str) -> Path:
+    """Where a package is installed."""
+    found = find_spec(name)
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent
 
 
 def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:

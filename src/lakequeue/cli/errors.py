@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from lakequeue.cli.output import OutputClosed, StderrHandler, print_error
 from lakequeue.cli.session import DONE, ENVIRONMENT, INTERRUPTED, REFUSED, USAGE, Session
-from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
+from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
 
 
 class Commands(TyperGroup):
@@ -101,6 +101,8 @@ def report_error(session: Session, error: BaseException) -> int:
                 details["hint"] = error.hint
             message = error.message if error.hint is None else f"{error.message.rstrip('.')}: {error.hint}"
             return session.fail(REFUSED, error.code, message, details)
+        case MissingPackage():
+            return session.fail(ENVIRONMENT, "environment", error.message)
         case QueueClientError():
             return session.fail(ENVIRONMENT, "storage", error.message, {"outcome_unknown": error.outcome_unknown})
         case InvalidOptions():

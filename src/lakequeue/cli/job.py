@@ -20,9 +20,13 @@ from lakequeue.cli.options import duration_option
 from lakequeue.cli.session import DONE, ENVIRONMENT, Session, usage
 from lakequeue.cli.values import at_least
 from lakequeue.client import LakeQueue
-from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
-from lakequeue.spark.session import build_session
-from lakequeue.spark.source_errors import error_in
+from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
+
+try:
+    from lakequeue.spark.session import build_session
+    from lakequeue.spark.source_errors import error_in
+except MissingPackage as error:  # only scripts import this module, before anything else of Spark
+    sys.exit(report_error(Session(), error))
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakequeue.cli.session import Session, usage
-from lakequeue.errors import QueueClientError
+from lakequeue.errors import MissingPackage, QueueClientError
 
 if TYPE_CHECKING:
     from lakequeue.client import LakeQueue
@@ -90,9 +90,7 @@ def serve(
         from lakequeue.serve.server import Certificate, Server, is_loopback
         from lakequeue.serve.sqs.queue_attributes import Encryption
     except ModuleNotFoundError as error:
-        raise QueueClientError(
-            f"serve needs {error.name}, which is not installed: pip install 'lakequeue[serve]'"
-        ) from error
+        raise MissingPackage.of("serve", "serve", error) from error
 
     if keys is None and not is_loopback(host):
         usage(f"--host {host} can be reached from other machines: give --keys as well")

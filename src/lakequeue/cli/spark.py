@@ -10,6 +10,7 @@ import typer
 from lakequeue.cli import output
 from lakequeue.cli.session import DONE, Session
 from lakequeue.cli.sql import AsOf
+from lakequeue.errors import MissingPackage
 
 
 def views(ctx: typer.Context, as_of: AsOf = None) -> None:
@@ -29,16 +30,22 @@ def demo(
             metavar="DIR",
             exists=True,
             file_okay=False,
-            help="Directory of Python files to send; the pyspark package if not given.",
+            help="Directory of Python files to send; an installed package if not given.",
         ),
     ] = None,
+    no_spark: Annotated[
+        bool, typer.Option("--no-spark", help="Process them without Spark and Java, in about ten seconds.")
+    ] = False,
 ) -> None:
     """Send, process and settle real files through a queue; takes about a minute."""
     session: Session = ctx.obj
+    if not no_spark:
+        MissingPackage.check("demo without --no-spark", "spark", "pyspark")
     from lakequeue.cli.demo import run_demo
 
     console = output.error_console() if session.json else output.console()
-    status = run_demo(session.root or None, None if input_dir is None else str(input_dir), console)
+    where = None if input_dir is None else str(input_dir)
+    status = run_demo(session.root or None, where, console, with_spark=not no_spark)
     if session.json:
         session.answer({"root": session.root, "complete": status == DONE}, "")
     raise typer.Exit(status)

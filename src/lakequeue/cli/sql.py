@@ -16,12 +16,14 @@ from lakequeue.cli import output, render
 from lakequeue.cli.options import instant_option
 from lakequeue.cli.session import Session, usage
 from lakequeue.cli.values import Moment
-from lakequeue.errors import LakeQueueError, QueueClientError
+from lakequeue.errors import LakeQueueError, MissingPackage, QueueClientError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
     from pyspark.sql import SparkSession
+
+    from lakequeue import LakeQueue
 
 
 AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most some minutes ago")]
@@ -59,17 +61,21 @@ def sql(
         return _register(session, register)
     assert query is not None
     then = None if as_of is None else as_of.instant(session.lake().clock)
-    found = (_by_spark if spark else _by_duckdb)(session, query, limit + 1, then)
+    if spark:
+        found = _by_spark(session, query, limit + 1, then)
+    else:
+        found = by_duckdb(session.lake(), query, limit + 1, then)
     rows = found.slice(0, limit).to_pylist(maps_as_pydicts="lossy")
     session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows]))
     if found.num_rows > limit:
         output.print_error(f"only the first {render.count(limit, 'row')}; --limit shows more")
 
 
-def _by_duckdb(session: Session, query: str, limit: int, as_of: datetime | None) -> pa.Table:
+def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = None) -> pa.Table:
+    """Rows that a query finds in the relations of a root."""
     from lakequeue.operations.relations import relations
 
-    views = relations(session.lake().runtime, None, as_of)
+    views = relations(lake.runtime, None, as_of)
     import duckdb
 
     with (
@@ -134,7 +140,7 @@ def _told(error: Exception) -> str:
 
 
 def _plain(found: pa.Table) -> pa.Table:
-    """Sums of whole numbers as such, instants in UTC, times of day as texts."""
+    """Sums of whole numbers as such, instants in UTC and microseconds, times of day as texts."""
     import pyarrow as pa
 
     types = pa.types
@@ -142,6 +148,8 @@ def _plain(found: pa.Table) -> pa.Table:
         wanted = None
         if types.is_decimal(field.type) and field.type.scale == 0:
             wanted = pa.int64()
+        elif types.is_timestamp(field.type) and field.type.unit == "ns":  # for which Arrow needs pandas
+            found = found.set_column(index, field.name, found[index].cast(pa.timestamp("us", "UTC"), safe=False))
         elif types.is_timestamp(field.type) and field.type.tz is None:
             wanted = pa.timestamp(field.type.unit, "UTC")
         elif types.is_time(field.type):
@@ -186,6 +194,7 @@ def _register(session: Session, schema: str) -> None:
 
 
 def _spark(session: Session, **settings: str) -> SparkSession:
+    MissingPackage.check("sql with Spark", "spark", "pyspark")
     session.lake().list_queues(limit=1)  # reports a wrong root before Spark starts
     from lakequeue.spark.session import build_session
 

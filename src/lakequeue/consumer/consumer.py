@@ -17,6 +17,7 @@ from lakequeue.consumer.retries import RetryDelay, retry_delay_problem
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.errors import (
     InvalidOptions,
+    MissingPackage,
     OverLimit,
     QueueClientError,
     QueueDoesNotExist,
@@ -68,14 +69,14 @@ class Consumer:
             a quarter of a second, and what nobody began within a second is given back to others (HBN-23); none on
             a queue with a dead-letter queue, as what is given back was received once more.
         outage: what to do while storage fails; by default it waits until storage works again.
-        metrics_port: port at which `run` answers Prometheus; None: none. Needs ``lakequeue[metrics]``.
+        metrics_port: port at which `run` answers Prometheus; None: none. Needs the extra ``metrics``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
         retry_delay: when failed messages come again: seconds, or a function from their number of receives to
             seconds, such as `RetryBackoff`; None: as ``make_failed_messages_visible_immediately`` says.
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.
-        QueueClientError: ``metrics_port`` is given without the package that it needs.
+        MissingPackage: ``metrics_port`` is given without the package that it needs.
     """
 
     def __init__(
@@ -205,9 +206,7 @@ class Consumer:
         try:
             from lakequeue.consumer.prometheus import Endpoint
         except ModuleNotFoundError as error:
-            raise QueueClientError(
-                f"metrics_port needs {error.name}, which is not installed: pip install 'lakequeue[metrics]'"
-            ) from error
+            raise MissingPackage.of("metrics_port", "metrics", error) from error
         races = self._queue.runtime.shards[0].shared.races
         endpoint = Endpoint(host, port, self._queue.name, lambda: self.health, races.by_shard)
         self._observers.append(endpoint)

@@ -6,7 +6,6 @@ Tests use `lakequeue.testing.ManualClock`.
 
 from __future__ import annotations
 
-import asyncio
 import numbers
 import re
 import threading
@@ -14,7 +13,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import asyncio
 
 Duration: TypeAlias = int | float | Decimal | timedelta
 """Seconds or a `timedelta`."""
@@ -101,6 +103,8 @@ class SystemClock:
                 return
 
     async def wait_async(self, until: datetime, wake: asyncio.Event) -> None:
+        import asyncio
+
         while (left := self._left(until)) > 0:
             try:
                 await asyncio.wait_for(wake.wait(), left)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakequeue.errors import QueueClientError
+from lakequeue.errors import MissingPackage, QueueClientError
 from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
@@ -51,14 +51,14 @@ def draw(name: str, shown: Sequence[Depth], path: Path) -> None:
     """Draws points as a picture of the kind that the file's suffix names.
 
     Raises:
-        QueueClientError: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
     """
     try:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
         from matplotlib.figure import Figure
         from matplotlib.ticker import FuncFormatter, MaxNLocator
     except ImportError as error:
-        raise QueueClientError("drawing needs matplotlib: pip install matplotlib") from error
+        raise MissingPackage.of("plot", "plot", error) from error
     figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")  # its canvas is Agg, which needs no display
     messages, age = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     at = [from_micros(point.at) for point in shown]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 import logging
@@ -120,6 +119,8 @@ async def receive_async(queue: OpenQueue, request: Request, off_loop: OffLoop = 
 
     When it is cancelled, the messages that it claimed, or is claiming, become visible again.
     """
+    import asyncio
+
     loop = asyncio.get_running_loop()
     with queue.service("receive") as call, queue.root.clock.participant():
         poll = _checked(queue, request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable
@@ -37,6 +36,8 @@ class LoopThreads:
     async def __call__(
         self, work: Callable[[], _Result], undo: Callable[[_Result], object] | None = None
     ) -> _Result:
+        import asyncio
+
         loop = asyncio.get_running_loop()
         executor, context = self.executor, copy_context()
         lock = threading.Lock()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lakequeue.errors import QueueClientError, QueueDoesNotExist, RequestThrottled
+from lakequeue.errors import MissingPackage, QueueClientError, QueueDoesNotExist, RequestThrottled
 from lakequeue.model.clock import Clock, to_micros
 from lakequeue.model.redrive_policies import Place
 from lakequeue.runtime.shard_ledger import Shared
@@ -176,6 +176,7 @@ class Root:
     def require_spark(self, verb: str) -> SparkSession:
         """The session for a DataFrame verb; QueueClientError if there is none, or it was stopped."""
         if self.spark is None:
+            MissingPackage.check(verb, "spark", "pyspark")
             raise QueueClientError(f"{verb} needs Spark: LakeQueue(root, spark=session)")
         # else PySpark raises AssertionError or AttributeError, as errors of the program do
         if spark_access.is_stopped(self.spark):

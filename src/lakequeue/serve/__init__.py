@@ -1,4 +1,4 @@
 """An HTTP server over a root of queues that speaks the protocol of SQS, with a console; see the README.
 
-Needs the extra ``serve``: ``pip install 'lakequeue[serve]'``.
+Needs the extra ``serve``.
 """

@@ -1,15 +1,18 @@
-"""Spark jobs and streams as producers and consumers. Importing this imports no pyspark."""
+"""Spark jobs and streams as producers and consumers. Importing this needs pyspark, and does not import it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lakequeue.errors import MissingPackage
 from lakequeue.spark.streams import stream_from_queue, stream_to_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["register", "stream_from_queue", "stream_to_queue"]
+
+MissingPackage.check("lakequeue.spark", "spark", "pyspark")
 
 
 def register(spark: SparkSession) -> None:

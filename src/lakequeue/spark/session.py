@@ -75,19 +75,14 @@ def build_session(
             They override the defaults here.
 
     Raises:
-        QueueClientError: There is no Java, no pyspark, or the Delta jars cannot be had.
+        QueueClientError: There is no Java, no delta-spark, or the Delta jars cannot be had.
     """
     unknown = sorted(name for name in extra if not name.startswith("spark."))
     if unknown:
         raise QueueClientError(f"Spark settings start with 'spark.': {', '.join(unknown)}")
-    try:
-        from pyspark import SparkConf, SparkContext
-        from pyspark.errors import PySparkRuntimeError
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise QueueClientError(
-            f"Spark is not installed ({error}); install pyspark and delta-spark to use DataFrames"
-        ) from error
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
 
     _import_quietly()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has already started the JVM

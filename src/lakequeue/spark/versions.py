@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from lakequeue.errors import QueueClientError
+from lakequeue.errors import MissingPackage, QueueClientError
 
 JARS: Mapping[str, Sequence[str]] = {
     "4.0": ("4.0.0", "4.0.1", "4.1.0", "4.2.0", "4.3.0", "4.3.1", "4.4.0"),
@@ -58,9 +58,7 @@ def installed_delta_jar() -> str:
     try:
         return delta_jar(version("pyspark"), version("delta-spark"))
     except PackageNotFoundError as error:
-        raise QueueClientError(
-            f"{error.name} is not installed: install pyspark and delta-spark, or set spark.jars.packages"
-        ) from error
+        raise MissingPackage.of("a session without spark.jars.packages", "spark", error) from error
 
 
 def installed_hadoop() -> str | None:

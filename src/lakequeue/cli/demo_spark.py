@@ -1,0 +1,226 @@
+"""The demo with Spark: a consumer that leases messages in batches.
+
+It parses the files in Spark's Python workers and writes the results to a Delta table beside the root. Every tenth
+file fails the first time and its message is released at once. One whole batch loses its worker, so its messages
+become visible again when its visibility timeout ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from lakequeue.cli.demo_files import QUEUE, fresh_queue, measure
+from lakequeue.client import LakeQueue
+from lakequeue.errors import LeaseLost
+from lakequeue.model.clock import Clock
+from lakequeue.spark.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from rich.console import Console
+
+    from lakequeue.lease import Lease
+    from lakequeue.queue import Queue
+
+BATCHES = 5
+"""Batches of the first pass; released messages make further ones."""
+LEASE_SECONDS = 120
+LOST_BATCH, LOST_SECONDS = 2, 12
+"""The batch that loses its worker, and its visibility timeout in seconds."""
+
+_OUTCOME = "struct<path:string, failed:boolean, lines:bigint, functions:bigint, classes:bigint, problem:string>"
+
+_STATES_SQL = """
+SELECT state, count(*) AS messages, count(DISTINCT group_id) AS packages, max(receive_count) AS received
+FROM messages WHERE queue = 'lakequeue-demo' GROUP BY state ORDER BY state
+"""
+_RESULTS_SQL = """
+SELECT m.state, count(*) AS messages, sum(r.receive_count) AS receives, sum(r.lines) AS lines
+FROM messages m JOIN demo_results r ON m.message_id = r.message_id
+WHERE m.queue = 'lakequeue-demo' GROUP BY m.state ORDER BY m.state
+"""
+
+
+@attrs.define
+class _Tally:
+    """What the consumer did, in numbers of batches and messages."""
+
+    batches: int = 0
+    done: int = 0
+    failed: int = 0
+    left_to_expire: int = 0
+
+
+def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:
+    """Sends the entries and processes them in Spark; returns 0 if all of them were processed and deleted.
+
+    The results are stored beside the root, with ``-demo-results`` appended.
+    """
+    with console.status("Starting Spark ..."):
+        spark, started = _session()
+    try:
+        return _demo(root, entries, spark, console)
+    finally:
+        if started:
+            spark.stop()
+
+
+def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, console: Console) -> int:
+    lake = LakeQueue(root, spark=spark)
+    begun = lake.clock.now()
+    results = f"{lake.root}-demo-results"
+    queue = fresh_queue(lake, QUEUE)
+    with console.status("Sending ..."):
+        sent = queue.send_dataframe(spark.createDataFrame(list(entries), "body STRING, group_id STRING"))
+    console.print(f"Sent: {sent:,} messages in one commit, {_seconds(lake.clock, begun)}")
+    tally = _consume(lake, queue, spark, results, sent, console)
+    console.print()
+    complete = _summarise(lake, queue, spark, results, sent, tally, console)
+    console.print(f"Root: {lake.root}\nResults: {results}", highlight=False, soft_wrap=True)
+    return 0 if complete else 3
+
+
+def _session() -> tuple[SparkSession, bool]:
+    """The session, and whether the demo must stop it."""
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession() is not None
+    return build_session("lakequeue demo"), not running
+
+
+def _consume(
+    lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, console: Console
+) -> _Tally:
+    """Leases until the queue is empty: nothing visible, nothing in flight."""
+    tally = _Tally()
+    size = -(-sent // BATCHES)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("Processing", total=sent)
+        while True:
+            loses_worker = tally.batches + 1 == LOST_BATCH
+            lease = queue.lease(size, LOST_SECONDS if loses_worker else LEASE_SECONDS)
+            if lease is None:
+                counts = queue.counts()
+                if not (counts.visible or counts.in_flight or counts.delayed):
+                    return tally
+                progress.update(task, description="Waiting for the lost batch")
+                lake.clock.wait(lake.clock.now() + timedelta(seconds=0.25), threading.Event())
+                continue
+            tally.batches += 1
+            said = f"Batch {tally.batches}: {lease.message_count:,} messages leased"
+            progress.update(task, description=f"Processing batch {tally.batches}")
+            if loses_worker:
+                tally.left_to_expire = lease.message_count
+                console.print(f"{said}; its worker is lost, they come back after {LOST_SECONDS} s")
+                console.print(_answer(lake, spark, "Spark SQL, now", _STATES_SQL))
+                continue
+            done, failed = _process(lease, spark, results, tally.done == 0)
+            tally.done += done
+            tally.failed += failed
+            progress.update(task, completed=min(tally.done, sent))
+            console.print(f"{said}, {done:,} done" + (f", {failed:,} failed and handed back" if failed else ""))
+
+
+def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tuple[int, int]:
+    """Parses, stores and settles one batch; returns the numbers of messages done and failed.
+
+    Results are stored before the messages are deleted. A crash in between repeats the batch (at least once), so a
+    reader of the results keeps one row per message.
+    """
+    from pyspark.sql import functions as F
+
+    # without Arrow, for which Spark requires pandas
+    measured = F.udf(measure, _OUTCOME, useArrow=False)("body", "receive_count")
+    spread = lease.messages.repartition(spark.sparkContext.defaultParallelism)
+    outcomes = spread.select("message_id", "receipt_handle", "receive_count", measured.alias("file"))
+    outcomes = outcomes.select("message_id", "receipt_handle", "receive_count", "file.*").cache()
+    try:
+        kept = outcomes.where("NOT failed").drop("receipt_handle", "failed")
+        if first:
+            kept.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(results)
+        else:
+            kept.write.format("delta").mode("append").save(results)
+        failed = [row["receipt_handle"] for row in outcomes.where("failed").collect()]
+        settled = lease.delete_except(failed)
+    except LeaseLost:  # the batch took longer than its lease: the next one repeats it
+        return 0, lease.message_count
+    finally:
+        outcomes.unpersist()
+    return settled.done - len(failed), len(failed) + settled.lost
+
+
+def _summarise(
+    lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, tally: _Tally, console: Console
+) -> bool:
+    modules = spark.read.format("delta").load(results).dropDuplicates(["message_id"]).cache()
+    modules.createOrReplaceTempView("demo_results")
+    total = modules.selectExpr(
+        "count(*) AS messages",
+        "sum(receive_count) AS receives",
+        "count_if(receive_count > 1) AS retried",
+        "count(problem) AS problems",
+        "sum(lines) AS lines",
+        "sum(functions) AS functions",
+        "sum(classes) AS classes",
+    ).first()
+    assert total is not None
+    summary = Table(title="Summary", show_header=False)
+    summary.add_column()
+    summary.add_column(justify="right")
+    for name, value in {
+        "messages sent": sent,
+        "messages with a result": total["messages"],
+        "batches": tally.batches,
+        "receives": total["receives"],
+        "failed on purpose, handed back": tally.failed,
+        "left to expire with their worker": tally.left_to_expire,
+        "done after more than one receive": total["retried"],
+        "files that Python cannot parse": total["problems"],
+        "lines": total["lines"],
+        "functions": total["functions"],
+        "classes": total["classes"],
+    }.items():
+        summary.add_row(name, f"{value or 0:,}")
+    console.print(summary)
+    largest = modules.orderBy("lines", ascending=False).limit(5)
+    console.print(_table("Largest modules", largest.select("path", "lines", "functions", "classes")))
+    counts = queue.counts()
+    console.print(
+        f"Queue {QUEUE}: {counts.visible} visible, {counts.in_flight} in flight, {counts.delayed} delayed"
+    )
+    console.print(_answer(lake, spark, "Spark SQL over the queue and the results", _RESULTS_SQL))
+    modules.unpersist()
+    left = counts.visible + counts.in_flight + counts.delayed
+    return total["messages"] == sent and left == 0
+
+
+def _answer(lake: LakeQueue, spark: SparkSession, title: str, query: str) -> Table:
+    lake.register_views(spark)
+    return _table(title, spark.sql(query))
+
+
+def _table(title: str, frame: DataFrame) -> Table:
+    table = Table(title=title)
+    for name, kind in frame.dtypes:
+        table.add_column(name, justify="left" if kind == "string" else "right")
+    for row in frame.collect():
+        table.add_row(*(_cell(value) for value in row))
+    return table
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _seconds(clock: Clock, begun: Any) -> str:
+    return f"{(clock.now() - begun).total_seconds():.1f} s"

@@ -1,0 +1,105 @@
+"""The demo without Spark: a consumer whose workers parse one file at a time, without a JVM.
+
+A worker is lost with the messages that it holds, which become visible again when their visibility timeout ends.
+Every tenth file fails the first time. What is no Python always fails, and ends as a dead letter.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import attrs
+import pyarrow as pa
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lakequeue import Consumer, Context, LakeQueue, Message, Outcome, RedrivePolicy
+from lakequeue.cli.demo_files import QUEUE, fresh_queue, measure
+from lakequeue.cli.render import table
+from lakequeue.cli.sql import by_duckdb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DEAD_LETTERS = f"{QUEUE}-dead-letters"
+WORKERS = 4
+MAX_RECEIVES = 3
+"""Receives of a message before it is a dead letter."""
+LOST, LOST_SECONDS = 10, 3
+"""Maximum number of messages that the lost worker holds, and their visibility timeout in seconds."""
+RETRY_SECONDS = 1
+BROKEN = [json.dumps({"path": f"broken-{n}.py", "flaky": False, "source": "def (:"}) for n in (1, 2, 3)]
+"""Bodies of messages that are sent beside the files, and are no Python."""
+
+_STATES_SQL = """
+SELECT queue, state, count(*) AS messages, max(receive_count) AS received
+FROM messages WHERE queue LIKE 'lakequeue-demo%' GROUP BY ALL ORDER BY ALL
+"""
+_LETTERS_SQL = """
+SELECT body->>'path' AS path, receive_count AS received, source_queue
+FROM messages WHERE queue = 'lakequeue-demo-dead-letters' ORDER BY path LIMIT 10
+"""
+
+
+@attrs.define
+class _Tally:
+    """What the workers did."""
+
+    done: int = 0
+    lines: int = 0
+    failures: int = 0
+    broken: set[str] = attrs.field(factory=set)
+    """Ids of the messages that can only fail."""
+
+
+def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:
+    """Sends the entries and consumes them; returns 0 if all were deleted but those that can only fail."""
+    lake = LakeQueue(root)
+    letters = fresh_queue(lake, DEAD_LETTERS)
+    policy = RedrivePolicy(letters.name, MAX_RECEIVES)
+    # SQL shows deleted messages for as long as they can be rewound
+    queue = fresh_queue(lake, QUEUE, redrive_policy=policy, rewind_range=3_600)
+    sent = queue.send_arrow(pa.table({"body": [*(body for body, _ in entries), *BROKEN]}))
+    console.print(f"Sent: {sent:,} messages in one commit, {len(BROKEN)} of them no Python")
+    lost = queue.receive(LOST, visibility_timeout=LOST_SECONDS)
+    console.print(f"A worker is lost with {len(lost)} messages; they come back after {LOST_SECONDS} s")
+    console.print(_answer(lake, "SQL, now", _STATES_SQL))
+    tally = _Tally()
+    counting = threading.Lock()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(f"{WORKERS} workers", total=sent - len(BROKEN))
+
+        def handle(message: Message, context: Context) -> Outcome:
+            file = measure(message.body, message.receive_count)
+            with counting:
+                if file.get("problem"):
+                    tally.broken.add(message.message_id)
+                if file["failed"] or file["problem"]:
+                    tally.failures += 1
+                    return Outcome.FAILED
+                tally.done += 1
+                tally.lines += file["lines"]
+                progress.update(task, completed=tally.done)
+            return Outcome.SUCCESS
+
+        consumer = Consumer(queue, handle, WORKERS, retry_delay=RETRY_SECONDS)
+        consumer.run(until_empty=True)
+        while (counts := queue.counts()).visible or counts.in_flight:  # those of the lost worker, and failed ones
+            lake.clock.wait(lake.clock.now() + timedelta(seconds=0.25), threading.Event())
+            consumer.run(until_empty=True)
+    console.print(f"Done: {tally.done:,} files with {tally.lines:,} lines, by {WORKERS} workers")
+    console.print(f"Failures: {tally.failures:,}; such a message comes back after {RETRY_SECONDS} s")
+    console.print(_answer(lake, "SQL, at the end", _STATES_SQL))
+    console.print(_answer(lake, f"Dead letters, after {MAX_RECEIVES} receives", _LETTERS_SQL))
+    console.print(f"Root: {lake.root}", soft_wrap=True)
+    complete = tally.done == sent - len(tally.broken) and letters.counts().visible == len(tally.broken)
+    return 0 if complete else 3
+
+
+def _answer(lake: LakeQueue, title: str, query: str) -> object:
+    found = by_duckdb(lake, query, 100)
+    return table(found.column_names, [list(row.values()) for row in found.to_pylist()], title)
