@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -26,14 +25,6 @@ if TYPE_CHECKING:
 
 AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most some minutes ago")]
 
-_SETTINGS: Mapping[str, str | bool | int | float | list[str]] = {
-    # a query reads the relations and nothing else
-    "enable_external_access": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "allow_community_extensions": "false",
-    "python_enable_replacements": "false",
-}
 _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 
 
@@ -72,13 +63,13 @@ def _by_duckdb(session: Session, query: str, limit: int, as_of: datetime | None)
     views = relations(session.lake().runtime, None, as_of)
     import duckdb
 
+    from lakequeue.conditions.evaluator import sealed
+
     with (
         tempfile.TemporaryDirectory(prefix="lakequeue-sql-") as scratch,
-        duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": scratch}) as connection,
+        sealed(temp_directory=scratch) as connection,
         ThreadPoolExecutor(1) as thread,
     ):
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET lock_configuration = true")
         for name, view in views.items():
             connection.register(name, view)
         answer = thread.submit(_rows, connection, query, limit)

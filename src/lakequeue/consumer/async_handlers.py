@@ -6,13 +6,11 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime, timezone
 from typing import Generic
 
 from lakequeue.consumer.hands import Job
-from lakequeue.model.clock import Clock
+from lakequeue.model.clock import NEVER, Clock
 
-_NEVER = datetime.max.replace(tzinfo=timezone.utc)
 _LAST_WORDS = 1.0
 """Seconds that cancelled handlers get to end before `run` returns without them."""
 
@@ -77,7 +75,7 @@ class Tasks(Generic[Job]):
                         self._count += 1
                     jobs.append(job)
                 if not jobs:
-                    self._clock.wait(_NEVER, self._wake)
+                    self._clock.wait(NEVER, self._wake)
                     continue
                 begun = threading.Event()
                 with suppress(RuntimeError):  # the loop has ended

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.model.clock import SystemClock
-from lakequeue.operations import relations, sql_views
+from lakequeue.operations import pool, relations, sql_views
 from lakequeue.operations.judged_log import names_are
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
@@ -163,7 +163,7 @@ def _ranges(root: Root, queue: QueueRow) -> list[Range]:
         ends = [*(start - 1 for start in starts[1:]), None if shard == queue.shards - 1 else _NO_OFFSET]
         return [(shard, start, end) for start, end in zip(starts, ends, strict=True)]
 
-    found = relations.each(of_shard, range(queue.shards))
+    found = pool.each(of_shard, range(queue.shards))
     return [each for ranges in found for each in ranges]
 
 
