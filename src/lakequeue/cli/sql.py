@@ -98,7 +98,7 @@ def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
         usage(f"give one statement, not {len(statements)}")
     kinds = duckdb.StatementType
     if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN, kinds.MULTI):  # MULTI: PIVOT
-        usage(f"a query only reads; {str(statements[0].type).rpartition('.')[2]} does not")
+        usage(f"only SELECT and EXPLAIN are allowed, not {str(statements[0].type).rpartition('.')[2]}")
     if statements[0].type == kinds.SELECT:  # an error of a relation tells no place
         connection.execute(f"EXPLAIN\n{query}")
     found = connection.sql(statements[0])

@@ -11,7 +11,7 @@ from typing import Generic
 from lakequeue.consumer.hands import Job
 from lakequeue.model.clock import NEVER, Clock
 
-_LAST_WORDS = 1.0
+_CANCEL_GRACE = 1.0
 """Seconds that cancelled handlers get to end before `run` returns without them."""
 
 
@@ -62,7 +62,7 @@ class Tasks(Generic[Job]):
         self._wake.set()
         with suppress(RuntimeError):  # it has ended by itself
             self._loop.call_soon_threadsafe(self._stopped.set)
-        self._looping.join(_LAST_WORDS)
+        self._looping.join(_CANCEL_GRACE)
 
     def _start(self, starting: threading.Event) -> None:
         with self._clock.participant():

@@ -29,7 +29,7 @@ from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
-from lakequeue.storage.store_failures import no_wait_mends
+from lakequeue.storage.store_failures import is_permanent
 
 if TYPE_CHECKING:
     from lakequeue.consumer.prometheus import Endpoint
@@ -258,7 +258,7 @@ class Consumer:
                 not_before = self._clock.now() + _REFUSED_PAUSE
                 continue
             except QueueClientError as error:
-                if no_wait_mends(error):
+                if is_permanent(error):
                     raise
                 failures += 1
                 self._outages.failed("receiving", error)

@@ -75,9 +75,9 @@ def create(root: Root, spark: SparkSession, now: datetime | None) -> bool:
     from pyspark.sql.functions import lit
 
     queues = sql_views.shown_queues(root, now, None)
-    hindrance = _hindrance(spark, root.engine.store)
-    if hindrance:
-        _log.info("the views read Delta's tables, since Spark's tasks cannot: %s", hindrance)
+    reason = _why_tasks_cannot_read(spark, root.engine.store)
+    if reason:
+        _log.info("the views read Delta's tables, since Spark's tasks cannot: %s", reason)
         return False
 
     def read(relation: str, queue: QueueRow | None, ranges: Sequence[Range]) -> DataFrame:
@@ -106,7 +106,7 @@ def create(root: Root, spark: SparkSession, now: datetime | None) -> bool:
     return True
 
 
-def _hindrance(spark: SparkSession, store: Store) -> str | None:
+def _why_tasks_cannot_read(spark: SparkSession, store: Store) -> str | None:
     """Why the session's tasks cannot read a root, or None."""
     path, options, wanted = store.root, store.options, version("lakequeue")
 

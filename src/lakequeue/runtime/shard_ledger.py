@@ -27,7 +27,7 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 LOOK_CLOSELY_EVERY = 8
-"""One in this many looks of ``forgotten`` tells claims from other commits."""
+"""Every n-th call of ``forgotten`` reads the commits to tell claims from others."""
 Now = Callable[[], int]
 """The caller's clock in microseconds, read for each decision: a lost race may outlast a timeout (RCV-4)."""
 
@@ -292,7 +292,7 @@ class ShardLedger:
         """Rewrites the ledger into fewer files if it has more than it needs; returns whether it did."""
         with self._at_ledger():
             machine = self._fresh_machine()
-            if not self._open_ledger().crowded(machine):
+            if not self._open_ledger().has_excess_files(machine):
                 return False
         return self.command([Rewrite()], now)[0].error is None
 

@@ -1,4 +1,4 @@
-"""``spark.read.format("lakequeue")``: a look at messages without receiving them. Imports pyspark."""
+"""``spark.read.format("lakequeue")``: reads messages without receiving them. Imports pyspark."""
 
 # mypy: allow-subclassing-any
 # pyspark is not analysed
@@ -85,7 +85,7 @@ class QueueReader(DataSourceReader):
                 batch = batch.filter(wanted)
                 if batch.num_rows:
                     arrays = [
-                        # a look has no receipt handles
+                        # these messages have no receipt handles
                         batch[name].cast(field.type)
                         if name in JUDGED.names
                         else pa.nulls(batch.num_rows, field.type)

@@ -100,7 +100,7 @@ class Ledger:
         rows = pa.concat_tables([_DATA.empty_table().select(["first_offset", "head"]), *parts])
         return self._head(rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET)))
 
-    def crowded(self, machine: ShardMachine) -> bool:
+    def has_excess_files(self, machine: ShardMachine) -> bool:
         """Whether the loaded snapshot has more files than its runs (those of ``machine``) need."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         return self.table.file_count > needed + _SPARE_FILES
