@@ -64,9 +64,9 @@ class LakeQueue:
             each commit to the disk before its call returns. ``process`` does not: a power cut or a crash of the
             system may take the newest commits, or the queue; for scratch data. ``LAKEQUEUE_DURABILITY`` in the
             environment changes the default.
-        poll_interval: longest pause, in seconds, between two looks of a waiting receive for what other processes
-            did: 0.5 by default, 1 on an object store, where each look costs requests (docs/operation/storage.md).
-            What this process does wakes it at once.
+        poll_interval: longest interval, in seconds, between polls of a waiting receive for changes by other
+            processes: 0.5 by default, 1 on an object store, where each poll costs requests
+            (docs/operation/storage.md). Changes by this process wake it at once.
 
     Raises:
         InvalidParameterValue: names the argument and what it may be.

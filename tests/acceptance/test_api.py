@@ -8,11 +8,8 @@ from datetime import timedelta
 
 import pytest
 
+from conformance.fifo import bodies
 from lakequeue import LakeQueue, Queue, SendEntry, errors
-
-
-def bodies(messages) -> list[str]:
-    return [message.body for message in messages]
 
 
 @pytest.mark.spec("VIS-8")

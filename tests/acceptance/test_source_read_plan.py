@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import datasource
 
 from lakequeue import LakeQueue, SendEntry, errors
-from lakequeue.spark import batch_read, source_schema
+from lakequeue.spark import batch_read, source_schema, tasks
 from lakequeue.spark.options import Options, Use
 from lakequeue.testing import ManualClock
 
@@ -98,7 +98,7 @@ def test_options_of_a_read_are_checked(lq: LakeQueue, options: dict[str, str], t
 
 
 def test_a_large_file_is_read_by_several_tasks(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_read, "TASK_BYTES", 1_000)
+    monkeypatch.setattr(tasks, "TASK_BYTES", 1_000)
     asked = reader(lq, queue="orders")
     assert len(asked.partitions()) > 2
     assert [row["body"] for row in rows(asked)] == [str(index) for index in range(10)]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
+from clients.browsing import ARGUMENTS, CHROMIUM, PATIENCE
 from serve.running import ServerProcess, server_process
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
@@ -15,3 +20,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with server_process(tmp_path_factory.mktemp("served") / "root") as server:
         yield server
     assert "Traceback" not in server.errors.read_text()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=PATIENCE * 1_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
+from clients.browsing import PATIENCE
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.serve.app import Application
 from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.clients
 
-CHROMIUM = "/usr/bin/chromium"
-ARGUMENTS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
-PATIENCE = 60.0
-"""Real seconds for a server to start or stop, and for a page to show what it should."""
 UNITS = ("hours", "minutes", "seconds")
 MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&amp;"
 
@@ -65,17 +59,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeQueue:
 def address(lake: LakeQueue) -> Iterator[str]:
     with serving(lake) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import expect, sync_playwright
-
-    expect.set_options(timeout=PATIENCE * 1_000)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @attrs.define

@@ -15,7 +15,6 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from clients.test_console import browser  # noqa: F401
 from lakequeue import LakeQueue
 from lakequeue.serve.app import Application
 from serve.serving import running, wait_until
@@ -83,7 +82,7 @@ class Recorder:
 
 @pytest.mark.parametrize("agent", [None, "an agent of its own"])
 def test_pages_of_strangers_change_nothing(
-    browser: Browser,  # noqa: F811
+    browser: Browser,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     agent: str | None,

@@ -9,11 +9,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from concurrency.test_moving_processes import Movers, movers, unfinished
-from concurrency.test_processes import SOAK_SECONDS, Workers, _drain, _receipts, judge, workers
+from concurrency.movers import Movers, unfinished
+from concurrency.processes import SOAK_SECONDS, Workers, drain_receipts, judge, receipts_of
 from lakequeue import Finding, LakeQueue, Queue, RedrivePolicy, SendEntry
-
-__all__ = ["movers", "workers"]
 
 
 @attrs.frozen
@@ -73,11 +71,11 @@ def check_copy(workers: Workers, copy: Copied) -> int:
     final = {
         receipt.body
         for diary in events
-        for receipt in _receipts(diary)
+        for receipt in receipts_of(diary)
         if receipt.deleted_at is not None and receipt.deleted_at < copy.begun_at
     }
     assert damage_of(copy.queue.runtime.root.path) == []
-    came = [receipt.body for receipt in _drain(copy.queue)]
+    came = [receipt.body for receipt in drain_receipts(copy.queue)]
     assert len(set(came)) == len(came)
     assert sent - touched <= set(came), "an acknowledged message is not in the copy"
     assert not final & set(came), "a message comes again that was deleted before"

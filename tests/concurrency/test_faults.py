@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
+from concurrency.faults import Fault, killed
 from concurrency.harness import (
     PLACES,
     apart,
@@ -29,7 +27,6 @@ from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
 
-WORKER = Path(__file__).with_name("worker.py")
 Verb = Callable[[Queue], Any]
 
 
@@ -52,31 +49,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         "operations.queues.ATTEMPTS",
     ):
         monkeypatch.setattr(f"lakequeue.{name}", 3)
-
-
-@attrs.define
-class Fault:
-    """Makes the first ``times`` writes of one kind fail, before or after they land."""
-
-    method: str
-    error: Exception
-    landed: bool = False
-    times: int = 1
-    seen: int = 0
-
-    def install(self, patch: pytest.MonkeyPatch) -> Fault:
-        original = getattr(PointTable, self.method)
-
-        def faulty(*args: Any, **more: Any) -> Any:
-            self.seen += 1
-            if self.seen > self.times:
-                return original(*args, **more)
-            if self.landed:
-                original(*args, **more)
-            raise self.error
-
-        patch.setattr(PointTable, self.method, faulty)
-        return self
 
 
 VERBS: dict[str, tuple[str, Verb]] = {
@@ -343,15 +315,3 @@ class TestKilled:
         assert [row.body for row in rows] == [*map(str, range(len(rows) - 1)), "last"]
         assert drain(queue) == [row.body for row in rows]
         assert shard_of(queue).shard == 0
-
-
-def killed(root: str, verb: str, before: int = 0, after: int = 0) -> None:
-    """Runs a verb in a process that kills itself before or after the given write (the first is 1)."""
-    moment = "before" if before else "after"
-    done = subprocess.run(
-        [sys.executable, str(WORKER), "crash", root, verb, str(before or after), moment],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == -9, done.stderr

@@ -10,6 +10,8 @@ import pytest
 
 from concurrency.fifo_history import fifo_rows
 from concurrency.harness import apart, check_log, drain
+from conformance.fifo import bodies
+from conformance.harness import handles
 from lakequeue import Message, Queue, QueueClientError, SendEntry
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.storage.engines.interface import LostRace
@@ -40,14 +42,6 @@ def send(queue: Queue, *bodies: str) -> None:
     """Sends messages whose group is their first letter."""
     entries = [SendEntry(body, group_id=body[0], dedup_id=body) for body in bodies]
     assert not queue.send_batch(entries).failed
-
-
-def bodies(messages: list[Message]) -> list[str]:
-    return [message.body for message in messages]
-
-
-def handles(messages: list[Message]) -> list[str]:
-    return [message.receipt_handle for message in messages]
 
 
 def before_next(

@@ -17,7 +17,7 @@ import pytest
 
 from concurrency.fifo_history import Claims, History, Row, fifo_rows, judge_claims
 from concurrency.harness import PLACES, application_id, at_once, check_log
-from concurrency.test_processes import SOAK_SECONDS, Workers
+from concurrency.processes import SOAK_SECONDS, Workers
 from lakequeue import LakeQueue
 from lakequeue.storage import layout
 

@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 import pytest
 
+from concurrency.faults import Fault, killed
 from concurrency.harness import apart, at_once, drain, log_rows, shard_of, spread
-from concurrency.test_faults import Fault, killed
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import move

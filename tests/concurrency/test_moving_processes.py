@@ -2,70 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
-import attrs
 import pytest
 
 from concurrency.harness import PLACES, log_rows
-from concurrency.test_faults import WORKER
-from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
-from lakequeue.shard.commands import Outgoing
-
-SOAK_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
-
-
-@attrs.define
-class Movers:
-    """The processes; each restart has its own name."""
-
-    root: Path
-    """What processes share beside the queues is beside it; with a ``uri`` that is all it is for."""
-    uri: str | None = None
-    """The root, if it is on an object store, which the environment's variables reach."""
-    running: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
-    lives: int = 0
-
-    @property
-    def stop_file(self) -> Path:
-        return self.root.parent / "stop"
-
-    def start(self) -> None:
-        self.lives += 1
-        with open(self.root.parent / f"{self.lives}.stderr", "wb") as errors:
-            arguments = [sys.executable, str(WORKER), "move", self.uri or str(self.root), f"life {self.lives}"]
-            self.running.append(subprocess.Popen([*arguments, str(self.stop_file)], stderr=errors))
-
-    def kill(self, chance: random.Random) -> None:
-        worker = self.running.pop(chance.randrange(len(self.running)))
-        assert worker.poll() is None, self.errors()
-        worker.kill()
-        worker.wait()
-
-    def errors(self) -> str:
-        return "".join(path.read_text(errors="replace")[-2_000:] for path in self.root.parent.glob("*.stderr"))
-
-
-@pytest.fixture
-def movers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Movers]:
-    on_s3 = getattr(request, "param", "disk") == "s3"
-    movers = Movers(tmp_path / "root", request.getfixturevalue("s3_root") if on_s3 else None)
-    yield movers
-    for worker in movers.running:
-        worker.kill()
-        worker.wait()
-
-
-def unfinished(queue: Queue) -> list[Outgoing]:
-    moves = [shard.query(lambda machine: machine.outgoing()) for shard in queue.runtime.shards]
-    return [move for move in moves if move is not None]
+from concurrency.movers import Movers, unfinished
+from concurrency.processes import SOAK_SECONDS
+from lakequeue import LakeQueue, RedrivePolicy, SendEntry
 
 
 def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 1) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from concurrency.faults import WORKER, killed
 from concurrency.harness import apart, drain, shard_of
-from concurrency.test_faults import WORKER, killed
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry, UnsupportedOperation
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.shard_service import ShardService

@@ -21,8 +21,8 @@ import pytest
 from deltalake import DeltaTable
 
 from concurrency.harness import apart, at_once, check_log, drain, log_rows, shard_of, small_segments
+from concurrency.processes import Workers, anchor, judge
 from concurrency.stopping import time_flies
-from concurrency.test_processes import Workers, anchor, judge
 from conformance.call_sequences import CallSequence
 from conformance.harness import Harness, local_only, long_on_s3, point_only
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry

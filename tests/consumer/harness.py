@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -185,3 +186,10 @@ def sleeper(duration: float, result: Any = None) -> Callable[[Message, Context],
         return result
 
     return handle
+
+
+def scrape(port: int) -> dict[str, float]:
+    """What the metrics endpoint of a consumer serves."""
+    text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("lakequeue_")]
+    return {name.replace('{queue="orders"}', ""): float(value) for name, value in lines}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from consumer.test_telemetry import scrape
+from consumer.harness import scrape
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.cli import app
 from lakequeue.cli import consume as command

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 from opentelemetry import trace
@@ -22,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from consumer.harness import Harness, sleeper
+from consumer.harness import Harness, scrape, sleeper
 from lakequeue import (
     Context,
     InvalidOptions,
@@ -213,12 +212,6 @@ def test_the_metrics_of_opentelemetry(harness: Harness, telemetry: Telemetry) ->
     assert point.attributes["messaging.destination.name"] == "orders"
     errors = [point.attributes.get("error.type", "") for point in telemetry.points("messaging.process.duration")]
     assert sorted(errors) == ["", "LeaseLost", "failed"]
-
-
-def scrape(port: int) -> dict[str, float]:
-    text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
-    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("lakequeue_")]
-    return {name.replace('{queue="orders"}', ""): float(value) for name, value in lines}
 
 
 def test_the_metrics_of_prometheus(harness: Harness) -> None:

@@ -25,9 +25,9 @@ import pytest
 from benchmarks import object_store
 from benchmarks.object_store import CONTROL, FAULTS, Counted, Environ, environment, serve
 
+from concurrency.consumed import LONG, Story, beginning, consumed_through_everything
 from concurrency.harness import check_log
-from concurrency.test_consume_command import LONG, Story, beginning, consumed_through_everything
-from concurrency.test_processes import SOAK_SECONDS, Summary, Workers, anchor, judge
+from concurrency.processes import SOAK_SECONDS, Summary, Workers, anchor, judge
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.manifests import Manifest, WaitingFile

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from concurrency.test_processes import SOAK_SECONDS, Workers, anchor, stopped_again_and_again
+from concurrency.processes import SOAK_SECONDS, Workers, anchor, stopped_again_and_again
 from lakequeue import LakeQueue
 from lakequeue.cli import app
 from objectstore.servers import Bucket

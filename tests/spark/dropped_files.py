@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+FILES = {f"file{number}": [f"{number}.{line}" for line in range(3)] for number in range(3)}
+LINES = sorted(line for lines in FILES.values() for line in lines)
+
 
 class Folder:
     """A folder that files are dropped into, a batch each."""
@@ -25,3 +28,10 @@ class Folder:
         path = self.path / name
         path.write_text("".join(f"{line}\n" for line in lines))
         os.utime(path, (self._dropped, self._dropped))  # batches go by the time of the files
+
+
+def drop(folder: Path) -> None:
+    """Drops ``FILES``, whose lines are ``LINES``."""
+    for number, (name, lines) in enumerate(FILES.items()):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines))
+        os.utime(folder / name, (number, number))

@@ -15,6 +15,7 @@ import pytest
 from concurrency.harness import check_log, log_rows
 from lakequeue import LakeQueue, Queue, SendEntry
 from spark import source_worker
+from spark.dropped_files import LINES, drop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(600)]
 
 WORKER = Path(__file__).with_name("source_worker.py")
-FILES = {f"file{number}": [f"{number}.{line}" for line in range(3)] for number in range(3)}
-LINES = sorted(line for lines in FILES.values() for line in lines)
 TIMEOUT = 5
 """Visibility timeout of the queue, in seconds of the system's clock, by which Spark's workers go."""
 long = pytest.mark.long
@@ -34,18 +33,12 @@ def queue(tmp_path: Path) -> Queue:
     return LakeQueue(str(tmp_path / "root")).create_queue("orders", visibility_timeout=TIMEOUT, shards=2)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "files").mkdir()
-    return tmp_path / "files"
-
-
 class Runs:
     """Runs of one write or stream, killed ones and a last one."""
 
-    def __init__(self, kind: str, queue: Queue, folder: Path, spark: SparkSession) -> None:
+    def __init__(self, kind: str, queue: Queue, files: Path, spark: SparkSession) -> None:
         self._spark = spark
-        self._args = (kind, queue.runtime.root.path, str(folder), str(folder.parent / "checkpoint"))
+        self._args = (kind, queue.runtime.root.path, str(files), str(files.parent / "checkpoint"))
 
     def start(self, moment: str, call: int, master: str = "local[2]", alone: bool = False) -> int:
         command = [sys.executable, str(WORKER), *self._args, moment, str(call), master, str(int(alone))]
@@ -69,12 +62,6 @@ class Runs:
         source_worker.run(self._spark, "lakequeue", *self._args)
 
 
-def drop(folder: Path) -> None:
-    for number, (name, lines) in enumerate(FILES.items()):
-        (folder / name).write_text("".join(f"{line}\n" for line in lines))
-        os.utime(folder / name, (number, number))
-
-
 @pytest.mark.spec("QUE-33", "DLT-3")
 @pytest.mark.parametrize(
     ("moment", "call"),
@@ -89,9 +76,9 @@ def drop(folder: Path) -> None:
     ],
 )
 def test_a_write_that_is_killed_and_repeated(
-    queue: Queue, folder: Path, spark: SparkSession, moment: str, call: int
+    queue: Queue, files: Path, spark: SparkSession, moment: str, call: int
 ) -> None:
-    runs = Runs("write", queue, folder, spark)
+    runs = Runs("write", queue, files, spark)
     runs.killed(moment, call)
     assert len(log_rows(queue)) == {"committed": 4, "unknown": 8}.get(moment, 0)
     runs.finish()
@@ -100,9 +87,9 @@ def test_a_write_that_is_killed_and_repeated(
 
 @pytest.mark.spec("QUE-33")
 def test_a_worker_that_is_killed_is_replaced_and_doubles_nothing(
-    queue: Queue, folder: Path, spark: SparkSession
+    queue: Queue, files: Path, spark: SparkSession
 ) -> None:
-    runs = Runs("write", queue, folder, spark)
+    runs = Runs("write", queue, files, spark)
     assert runs.start("written", 1, "local[2,3]", alone=True) == 0
     assert sorted(row.body for row in check_log(queue)) == list("01234567")
 
@@ -122,10 +109,10 @@ def test_a_worker_that_is_killed_is_replaced_and_doubles_nothing(
     ],
 )
 def test_a_stream_that_is_killed_anywhere_sends_once(
-    queue: Queue, folder: Path, spark: SparkSession, moment: str, calls: int, batch: int
+    queue: Queue, files: Path, spark: SparkSession, moment: str, calls: int, batch: int
 ) -> None:
-    drop(folder)
-    runs = Runs("stream", queue, folder, spark)
+    drop(files)
+    runs = Runs("stream", queue, files, spark)
     runs.killed(moment, batch * calls)
     runs.killed(moment, 0)  # again, in the batch that Spark repeats
     runs.finish()
@@ -148,16 +135,16 @@ def test_a_stream_that_is_killed_anywhere_sends_once(
 )
 @pytest.mark.parametrize("waiting", [False, pytest.param(True, marks=long)])
 def test_a_consumer_that_is_killed_loses_nothing(
-    queue: Queue, folder: Path, spark: SparkSession, moment: str, again: int, batch: int, waiting: bool
+    queue: Queue, files: Path, spark: SparkSession, moment: str, again: int, batch: int, waiting: bool
 ) -> None:
     queue.send_batch([SendEntry(body) for body in "abcdef"])
-    runs = Runs("read", queue, folder, spark)
+    runs = Runs("read", queue, files, spark)
     runs.killed(moment, batch)
     if waiting:
         time.sleep(TIMEOUT)
     runs.finish()
     time.sleep(TIMEOUT)
     runs.finish()  # what the killed process had claimed without Spark's knowledge
-    handled = "".join(path.read_text() for path in sorted(folder.iterdir())).split()
-    assert set(handled) == set("abcdef") and len(handled) == 6 + again, sorted(os.listdir(folder))
+    handled = "".join(path.read_text() for path in sorted(files.iterdir())).split()
+    assert set(handled) == set("abcdef") and len(handled) == 6 + again, sorted(os.listdir(files))
     assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)

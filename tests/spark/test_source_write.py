@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.harness import check_log, log_rows
+from concurrency.harness import log_rows, sent_bodies
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.operations import send_written
@@ -32,10 +32,6 @@ def lq(tmp_path: Path) -> LakeQueue:
 @pytest.fixture
 def queue(lq: LakeQueue) -> Queue:
     return lq.create_queue("orders")
-
-
-def bodies(queue: Queue) -> list[str]:
-    return [row.body for row in check_log(queue)]
 
 
 def write(df: DataFrame, queue: Queue, **options: str) -> None:
@@ -75,7 +71,7 @@ def test_rows_are_sent_once_in_order(spark: SparkSession, queue: Queue) -> None:
     write(rows(spark, 5, 1), queue, sendId="load")
     write(rows(spark, 5, 2), queue, send_id="load")
     numbers = [f"{number:04}" for number in range(100)]
-    assert bodies(queue) == ["before", *numbers, *numbers[:5]]
+    assert sent_bodies(queue) == ["before", *numbers, *numbers[:5]]
 
 
 def test_columns_and_all_shards(spark: SparkSession, lq: LakeQueue) -> None:
@@ -124,7 +120,7 @@ def test_rows_that_break_a_rule_are_counted_over_all_partitions(spark: SparkSess
     assert (
         str(found) == "Nothing was sent: 10 rows have no body (SND-1); 6 rows are longer than 1024 bytes (SND-2)."
     )
-    assert files(queue) == [] and bodies(queue) == []
+    assert files(queue) == [] and sent_bodies(queue) == []
 
 
 def test_what_cannot_be_written_is_refused_in_one_line_before_a_task_starts(
@@ -161,9 +157,9 @@ def test_a_task_that_fails_leaves_no_file_and_no_manifest(spark: SparkSession, q
     bad = "SELECT if(id = 55, raise_error('boom'), string(id)) AS body FROM range(0, 60, 1, 1)"
     with pytest.raises(PySparkException, match="boom"):
         write(spark.sql(bad), queue)
-    assert files(queue) == [] and bodies(queue) == []
+    assert files(queue) == [] and sent_bodies(queue) == []
     write(rows(spark, 3, 1), queue)
-    assert len(bodies(queue)) == 3
+    assert len(sent_bodies(queue)) == 3
 
 
 def test_files_of_a_commit_that_spark_believes_to_have_failed_stay(spark: SparkSession, queue: Queue) -> None:
@@ -180,7 +176,7 @@ def test_files_of_a_commit_that_spark_believes_to_have_failed_stay(spark: SparkS
     message = pickle.loads(part.part)
     writer.commit([message])
     writer.abort([message])
-    assert len(bodies(queue)) == 3
+    assert len(sent_bodies(queue)) == 3
 
 
 def _pickled(writer: Any) -> Any:
@@ -209,20 +205,10 @@ def test_attributes_that_change_while_rows_are_written_refuse_them(
     queue.set_attributes(maximum_message_size=1_024)
     with pytest.raises(QueueClientError, match="attributes changed while the rows were written; write them again"):
         writer.commit([pickle.loads(part.part)])
-    assert files(queue) == [] and bodies(queue) == []
+    assert files(queue) == [] and sent_bodies(queue) == []
 
 
 # --- streams
-
-
-@pytest.fixture
-def folder(tmp_path: Path, spark: SparkSession) -> Folder:
-    return Folder(tmp_path / "in", spark)
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> str:
-    return str(tmp_path / "checkpoint")
 
 
 def stream(df: DataFrame, queue: Queue, checkpoint: str, **options: str) -> None:
@@ -237,12 +223,12 @@ def test_each_batch_of_a_stream_is_sent_once(queue: Queue, folder: Folder, check
     folder.drop("a", "a1", "a2")
     folder.drop("b", "b1")
     stream(folder.rows, queue, checkpoint)
-    assert bodies(queue) == ["a1", "a2", "b1"]
+    assert sent_bodies(queue) == ["a1", "a2", "b1"]
     Path(checkpoint, "commits", "1").unlink()
     Path(checkpoint, "commits", ".1.crc").unlink()
     folder.drop("c", "c1")
     stream(folder.rows, queue, checkpoint)  # repeats batch 1
-    assert bodies(queue) == ["a1", "a2", "b1", "c1"]
+    assert sent_bodies(queue) == ["a1", "a2", "b1", "c1"]
     assert not [name for name in files(queue) if name.endswith(".json")]
 
 
@@ -254,7 +240,7 @@ def test_a_checkpoint_that_was_reset_is_refused(queue: Queue, folder: Folder, ch
         shutil.rmtree(f"{checkpoint}/{kept}")
     found = refusal(lambda: stream(folder.rows, queue, checkpoint))
     assert "queue orders has later batches than 0 of this query" in str(found)
-    assert bodies(queue) == ["a1", "b1"]
+    assert sent_bodies(queue) == ["a1", "b1"]
 
 
 def test_a_bad_row_ends_the_stream_in_one_line_and_a_queue_that_is_gone_too(
@@ -264,10 +250,10 @@ def test_a_bad_row_ends_the_stream_in_one_line_and_a_queue_that_is_gone_too(
     stream(folder.rows, queue, checkpoint)
     folder.drop("b", "good too", "", "")
     assert "2 rows have no body" in str(refusal(lambda: stream(folder.rows, queue, checkpoint)))
-    assert bodies(queue) == ["good"]
+    assert sent_bodies(queue) == ["good"]
     folder.drop("b", "mended")
     stream(folder.rows, queue, checkpoint)
-    assert bodies(queue) == ["good", "mended"]
+    assert sent_bodies(queue) == ["good", "mended"]
     lq.delete_queue("orders")
     folder.drop("c", "late")
     found = refusal(lambda: stream(folder.rows, queue, checkpoint))
@@ -283,7 +269,7 @@ def test_a_stream_keeps_the_order_and_the_ids_of_a_fifo_queue(
     folder.drop("a", "x2", "y9", "x1", "x2")
     folder.drop("b", "x10", "x9", "x1")
     stream(df, queue, checkpoint, orderBy="place")
-    assert [body for body in bodies(queue) if body[0] == "x"] == ["x1", "x2", "x9", "x10"]
+    assert [body for body in sent_bodies(queue) if body[0] == "x"] == ["x1", "x2", "x9", "x10"]
 
 
 def test_files_that_wait_are_committed_by_the_repetition(
@@ -309,7 +295,7 @@ def test_files_that_wait_are_committed_by_the_repetition(
     assert log_rows(queue) == []
     assert send_written.is_known(queue.runtime, writer._staging.key)
     write(rows(spark, 50, 2), queue, sendId="load")
-    assert bodies(queue) == ["0000", "0001", "0002"]
+    assert sent_bodies(queue) == ["0000", "0001", "0002"]
 
 
 def test_a_job_reports_it_in_one_line(

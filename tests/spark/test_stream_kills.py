@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from concurrency.harness import check_log, log_rows
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.spark import stream_from_queue, stream_to_queue
 from lakequeue.testing import ManualClock
+from spark.dropped_files import LINES, drop
 from spark.stream_worker import write
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 WORKER = Path(__file__).with_name("stream_worker.py")
-FILES = {f"file{number}": [f"{number}.{line}" for line in range(3)] for number in range(3)}
-LINES = sorted(line for lines in FILES.values() for line in lines)
 
 
 @pytest.fixture
@@ -33,47 +31,30 @@ def queue(tmp_path: Path, spark: SparkSession) -> Queue:
     return LakeQueue(str(tmp_path / "root"), spark=spark).create_queue("orders", visibility_timeout=60)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "files").mkdir()
-    return tmp_path / "files"
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> str:
-    return str(tmp_path / "checkpoint")
-
-
-def drop(folder: Path) -> None:
-    for number, (name, lines) in enumerate(FILES.items()):
-        (folder / name).write_text("".join(f"{line}\n" for line in lines))
-        os.utime(folder / name, (number, number))
-
-
-def killed(direction: str, queue: Queue, folder: Path, checkpoint: str, moment: str, batch: int) -> None:
-    command = [direction, queue.runtime.root.path, str(folder), checkpoint, moment, str(batch)]
+def killed(direction: str, queue: Queue, files: Path, checkpoint: str, moment: str, batch: int) -> None:
+    command = [direction, queue.runtime.root.path, str(files), checkpoint, moment, str(batch)]
     done = subprocess.run(
         [sys.executable, str(WORKER), *command], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def finish(queue: Queue, folder: Path, checkpoint: str) -> None:
+def finish(queue: Queue, files: Path, checkpoint: str) -> None:
     text = queue.runtime.root.require_spark("test").readStream.format("text").option("maxFilesPerTrigger", 1)
-    rows = text.load(str(folder)).withColumnRenamed("value", "body")
+    rows = text.load(str(files)).withColumnRenamed("value", "body")
     stream_to_queue(rows, queue, checkpoint, trigger="availableNow").awaitTermination()
 
 
 @pytest.mark.spec("QUE-33", "DLT-3")
 def test_a_producer_that_is_killed_between_batches_and_inside_of_one(
-    queue: Queue, folder: Path, checkpoint: str
+    queue: Queue, files: Path, checkpoint: str
 ) -> None:
-    drop(folder)
-    killed("to", queue, folder, checkpoint, "between", 1)
+    drop(files)
+    killed("to", queue, files, checkpoint, "between", 1)
     assert len(log_rows(queue)) == 3
-    killed("to", queue, folder, checkpoint, "committed", 0)
+    killed("to", queue, files, checkpoint, "committed", 0)
     assert len(log_rows(queue)) == 6
-    finish(queue, folder, checkpoint)
+    finish(queue, files, checkpoint)
     assert sorted(row.body for row in check_log(queue)) == LINES
 
 
@@ -82,13 +63,13 @@ def test_a_producer_that_is_killed_between_batches_and_inside_of_one(
 @pytest.mark.parametrize("batch", [0, 1])
 @pytest.mark.parametrize("moment", ["between", "unwritten", "staged", "uncommitted", "committed", "unknown"])
 def test_a_producer_that_is_killed_anywhere(
-    queue: Queue, folder: Path, checkpoint: str, moment: str, batch: int
+    queue: Queue, files: Path, checkpoint: str, moment: str, batch: int
 ) -> None:
-    drop(folder)
-    killed("to", queue, folder, checkpoint, moment, batch)
+    drop(files)
+    killed("to", queue, files, checkpoint, moment, batch)
     assert len(log_rows(queue)) == 3 * (batch + (moment in ("committed", "unknown")))
-    killed("to", queue, folder, checkpoint, moment, 0)  # again, in the batch that Spark repeats
-    finish(queue, folder, checkpoint)
+    killed("to", queue, files, checkpoint, moment, 0)  # again, in the batch that Spark repeats
+    finish(queue, files, checkpoint)
     assert sorted(row.body for row in check_log(queue)) == LINES
 
 
@@ -103,13 +84,13 @@ def test_a_producer_that_is_killed_anywhere(
     ],
 )
 def test_a_consumer_that_is_killed(
-    queue: Queue, folder: Path, checkpoint: str, spark: SparkSession, moment: str, again: int
+    queue: Queue, files: Path, checkpoint: str, spark: SparkSession, moment: str, again: int
 ) -> None:
     queue.send_batch([SendEntry(body) for body in "abcdef"])
-    killed("from", queue, folder, checkpoint, moment, 1)
+    killed("from", queue, files, checkpoint, moment, 1)
     clock = ManualClock(queue.runtime.root.clock.now() + timedelta(seconds=61))
     later = LakeQueue(queue.runtime.root.path, spark=spark, clock=clock).queue("orders")
-    stream_from_queue(later, write(str(folder)), checkpoint, "availableNow").awaitTermination()
-    handled = "".join(path.read_text() for path in folder.iterdir()).split()
+    stream_from_queue(later, write(str(files)), checkpoint, "availableNow").awaitTermination()
+    handled = "".join(path.read_text() for path in files.iterdir()).split()
     assert set(handled) == set("abcdef") and len(handled) == 6 + again
     assert (later.counts().visible, later.counts().in_flight) == (0, 0)

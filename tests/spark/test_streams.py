@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.harness import application_id, check_log, log_rows
+from concurrency.harness import application_id, check_log, log_rows, sent_bodies
 from concurrency.stopping import older
 from lakequeue import (
     HeartbeatRenewal,
@@ -44,16 +44,6 @@ def queue(lq: LakeQueue) -> Queue:
     return lq.create_queue("orders", visibility_timeout=60)
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> str:
-    return str(tmp_path / "checkpoint")
-
-
-@pytest.fixture
-def folder(tmp_path: Path, spark: SparkSession) -> Folder:
-    return Folder(tmp_path / "in", spark)
-
-
 def run(query: StreamingQuery) -> list[Any]:
     """Waits for the end of a query; what each of its batches did to the queue."""
     query.awaitTermination()
@@ -69,10 +59,6 @@ def failure(query: StreamingQuery) -> BaseException | None:
     found = query.exception()
     assert found is not None and found.__cause__ is caught.value.__cause__
     return caught.value.__cause__
-
-
-def bodies(queue: Queue) -> list[str]:
-    return [row.body for row in check_log(queue)]
 
 
 def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
@@ -92,7 +78,7 @@ def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Que
 
     assert [send(0, "a", "b"), send(0, "a", "b"), send(3, "c"), send(2, "late"), send(3, "c")] == [2, 0, 1, 0, 0]
     assert bulk_send(queue.runtime, spark, batch_of(spark, "d"), manifests.SendKey.of_batch("t", 0), None) == 1
-    assert bodies(queue) == ["a", "b", "c", "d"]
+    assert sent_bodies(queue) == ["a", "b", "c", "d"]
     assert (
         batches_of(queue.runtime, "s"),
         batches_of(queue.runtime, "t"),
@@ -129,7 +115,7 @@ def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
     with pytest.raises(InvalidParameterValue, match="1 row is longer than 1024 bytes"):
         bulk_send(queue.runtime, spark, batch_of(spark, "x" * 1_025), name, None)
     assert bulk_send(queue.runtime, spark, batch_of(spark, "x" * 1_024), name, None) == 1
-    assert [len(body) for body in bodies(queue)] == [1_024]
+    assert [len(body) for body in sent_bodies(queue)] == [1_024]
 
 
 def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
@@ -151,7 +137,7 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
     assert bulk_send(queue.runtime, spark, batch_of(spark, "new"), names[0], None) == 1
     with pytest.raises(QueueClientError, match="more than 12 h ago"):
         bulk_send(queue.runtime, spark, batch_of(spark, "new"), names[1], None)
-    assert bodies(queue) == ["new"]
+    assert sent_bodies(queue) == ["new"]
 
 
 @pytest.mark.core
@@ -175,9 +161,9 @@ def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too
         queue.send_dataframe(batch_of(spark, "a", "b"))
     assert not caught.value.outcome_unknown
     monkeypatch.undo()
-    assert bodies(queue) == []
+    assert sent_bodies(queue) == []
     assert queue.send_dataframe(batch_of(spark, "a", "b")) == 2
-    assert sorted(bodies(queue)) == ["a", "b"]
+    assert sorted(sent_bodies(queue)) == ["a", "b"]
 
 
 # --- to a queue
@@ -193,7 +179,7 @@ def test_every_row_of_a_stream_is_sent_once(folder: Folder, queue: Queue, checkp
     assert query.lastProgress["observedMetrics"]["lakequeue"].messages == 1
     folder.drop("c", "c1", "c2", "c3")
     assert run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow")) == [(3,)]
-    assert sorted(bodies(queue)) == ["a1", "a2", "b1", "c1", "c2", "c3"]
+    assert sorted(sent_bodies(queue)) == ["a1", "a2", "b1", "c1", "c2", "c3"]
     commits = {row.sent_at for row in log_rows(queue)}
     assert len(commits) == 1 and application_id(queue, layout.SEND_ID) == 6
 
@@ -217,7 +203,7 @@ def test_a_batch_that_was_cut_off_is_sent_once(
     monkeypatch.setattr(write_files, "stage", cut_off)  # what was written once is not evaluated again
     query = stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow")
     assert run(query) == [(0 if committed else 2,)]
-    assert bodies(queue) == ["a1", "a2"]
+    assert sent_bodies(queue) == ["a1", "a2"]
 
 
 @pytest.mark.core
@@ -249,10 +235,10 @@ def test_bad_rows_end_the_stream_and_say_how_many(folder: Folder, queue: Queue, 
     error = failure(stream_to_queue(folder.rows, queue, checkpoint))
     assert isinstance(error, InvalidParameterValue)
     assert "2 rows have no body" in error.message and "1 row is longer than 1024 bytes" in error.message
-    assert bodies(queue) == ["good"]
+    assert sent_bodies(queue) == ["good"]
     folder.drop("b", "mended")
     assert run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow")) == [(1,)]
-    assert bodies(queue) == ["good", "mended"]
+    assert sent_bodies(queue) == ["good", "mended"]
 
 
 @pytest.mark.spec("FIF-1", "DDP-1", "SND-6")
@@ -265,7 +251,7 @@ def test_a_stream_keeps_the_order_and_the_ids_of_a_fifo_queue(
     folder.drop("b", "x10", "x9", "x1")
     query = stream_to_queue(rows, queue, checkpoint, trigger="availableNow", order_by="place")
     assert run(query) == [(3,), (2,)]
-    assert [body for body in bodies(queue) if body[0] == "x"] == ["x1", "x2", "x9", "x10"]
+    assert [body for body in sent_bodies(queue) if body[0] == "x"] == ["x1", "x2", "x9", "x10"]
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_starts(

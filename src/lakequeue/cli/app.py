@@ -95,7 +95,7 @@ def options(
     poll_interval: Annotated[
         float | None,
         duration_option(
-            "Longest pause between two looks of a waiting receive for what other processes did: 0.5 by "
+            "Longest interval between polls of a waiting receive for changes by other processes: 0.5 by "
             "default, 1 on an object store.",
             envvar="LAKEQUEUE_POLL_INTERVAL",
         ),

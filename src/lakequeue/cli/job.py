@@ -39,7 +39,7 @@ Root = Annotated[
 ]
 QueueName = Annotated[str, typer.Option(help="Name of the queue, which must exist.")]
 Region = Annotated[str, typer.Option(help="Region of the queue.")]
-Engine = Annotated[str, typer.Option(help="auto, or spark if only Spark may commit.")]
+Engine = Annotated[str, typer.Option(help="auto, or spark to commit by Delta's MERGE INTO.")]
 Checkpoint = Annotated[
     str, typer.Option(help="Directory for the progress of this stream; not shared with other streams.")
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -28,14 +27,6 @@ if TYPE_CHECKING:
 
 AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most some minutes ago")]
 
-_SETTINGS: Mapping[str, str | bool | int | float | list[str]] = {
-    # a query reads the relations and nothing else
-    "enable_external_access": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "allow_community_extensions": "false",
-    "python_enable_replacements": "false",
-}
 _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 
 
@@ -78,13 +69,13 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
     views = relations(lake.runtime, None, as_of)
     import duckdb
 
+    from lakequeue.conditions.evaluator import sealed
+
     with (
         tempfile.TemporaryDirectory(prefix="lakequeue-sql-") as scratch,
-        duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": scratch}) as connection,
+        sealed(temp_directory=scratch) as connection,
         ThreadPoolExecutor(1) as thread,
     ):
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET lock_configuration = true")
         for name, view in views.items():
             connection.register(name, view)
         answer = thread.submit(_rows, connection, query, limit)
@@ -113,7 +104,7 @@ def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
         usage(f"give one statement, not {len(statements)}")
     kinds = duckdb.StatementType
     if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN, kinds.MULTI):  # MULTI: PIVOT
-        usage(f"a query only reads; {str(statements[0].type).rpartition('.')[2]} does not")
+        usage(f"only SELECT and EXPLAIN are allowed, not {str(statements[0].type).rpartition('.')[2]}")
     if statements[0].type == kinds.SELECT:  # an error of a relation tells no place
         connection.execute(f"EXPLAIN\n{query}")
     found = connection.sql(statements[0])

@@ -27,10 +27,6 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "allow_community_extensions": "false",
     # otherwise Python variables would be tables
     "python_enable_replacements": "false",
-    # rows keep their order
-    "threads": "1",
-    # many times what a batch needs; most queries that need more get an error from DuckDB
-    "memory_limit": "256MB",
 }
 _KINDS = {
     *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
@@ -98,13 +94,21 @@ class Exhausted(Refused):
     """The condition needs more memory than there is; what it used may not be freed."""
 
 
+def sealed(**more: str) -> duckdb.DuckDBPyConnection:
+    """An in-memory database in UTC without access to files, network, extensions or settings."""
+    connection = duckdb.connect(":memory:", config={**_SETTINGS, **more})
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
 class Evaluator:
-    """Evaluates conditions in an in-memory database without access to files, network, extensions or settings."""
+    """Evaluates conditions in a sealed database."""
 
     def __init__(self) -> None:
-        self.connection = duckdb.connect(":memory:", config=_SETTINGS)
-        self.connection.execute("SET TimeZone = 'UTC'")
-        self.connection.execute("SET lock_configuration = true")
+        # one thread, so that rows keep their order; the memory is many times what a batch needs, and most queries
+        # that need more get an error from DuckDB
+        self.connection = sealed(threads="1", memory_limit="256MB")
 
     def check(self, text: str, columns: pa.Table) -> list[str]:
         """Names of the columns that a condition uses.

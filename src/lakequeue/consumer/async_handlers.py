@@ -6,14 +6,12 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime, timezone
 from typing import Generic
 
 from lakequeue.consumer.hands import Job
-from lakequeue.model.clock import Clock
+from lakequeue.model.clock import NEVER, Clock
 
-_NEVER = datetime.max.replace(tzinfo=timezone.utc)
-_LAST_WORDS = 1.0
+_CANCEL_GRACE = 1.0
 """Seconds that cancelled handlers get to end before `run` returns without them."""
 
 
@@ -64,7 +62,7 @@ class Tasks(Generic[Job]):
         self._wake.set()
         with suppress(RuntimeError):  # it has ended by itself
             self._loop.call_soon_threadsafe(self._stopped.set)
-        self._looping.join(_LAST_WORDS)
+        self._looping.join(_CANCEL_GRACE)
 
     def _start(self, starting: threading.Event) -> None:
         with self._clock.participant():
@@ -77,7 +75,7 @@ class Tasks(Generic[Job]):
                         self._count += 1
                     jobs.append(job)
                 if not jobs:
-                    self._clock.wait(_NEVER, self._wake)
+                    self._clock.wait(NEVER, self._wake)
                     continue
                 begun = threading.Event()
                 with suppress(RuntimeError):  # the loop has ended

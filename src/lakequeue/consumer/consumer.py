@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,12 @@ from lakequeue.errors import (
     RequestThrottled,
 )
 from lakequeue.model.arguments import check_visibility_timeout, check_wait
-from lakequeue.model.clock import Duration, duration_micros, from_micros, to_micros
+from lakequeue.model.clock import NEVER, Duration, duration_micros, from_micros, to_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
-from lakequeue.storage.store_failures import no_wait_mends
+from lakequeue.storage.store_failures import is_permanent
 
 if TYPE_CHECKING:
     from lakequeue.consumer.prometheus import Endpoint
@@ -47,7 +47,6 @@ _BETWEEN_RECEIVES = timedelta(seconds=0.2)
 """Minimum time from one empty receive to the next, where receives do not wait."""
 _DEFAULT_RENEWAL = HeartbeatRenewal()
 _DEFAULT_OUTAGE = Outage()
-_NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 _log = logging.getLogger("lakequeue")
 
@@ -240,7 +239,7 @@ class Consumer:
                     room = 0 if self._paused else pool.room()
                     if not room or now < not_before:
                         known = [gives_up_at, pool.next_event(), not_before if room else None]
-                        until = min((instant for instant in known if instant is not None), default=_NEVER)
+                        until = min((instant for instant in known if instant is not None), default=NEVER)
                         self._clock.wait(until, self._interrupt)
                         continue
                     event = pool.next_event()
@@ -258,7 +257,7 @@ class Consumer:
                 not_before = self._clock.now() + _REFUSED_PAUSE
                 continue
             except QueueClientError as error:
-                if no_wait_mends(error):
+                if is_permanent(error):
                     raise
                 failures += 1
                 self._outages.failed("receiving", error)

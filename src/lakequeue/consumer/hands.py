@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import Generic, Protocol, TypeVar
 
-from lakequeue.model.clock import Clock
+from lakequeue.model.clock import NEVER, Clock
 
 Job = TypeVar("Job")
-
-_NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 
 class Hands(Protocol):
@@ -83,7 +80,7 @@ class Threads(Generic[Job]):
                         self._idle.append(wake)
                     job = self._take()  # what came before it was known to be idle
                     if job is None:
-                        self._clock.wait(_NEVER, wake)
+                        self._clock.wait(NEVER, wake)
                         continue
                     with self._lock:
                         if wake in self._idle:

@@ -1,4 +1,4 @@
-"""What a consumer tells about its messages, to whoever measures it."""
+"""Hooks that report what a consumer does with its messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Observer(Protocol):
 
 
 class Observers:
-    """Tells several observers."""
+    """Passes events on to several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers

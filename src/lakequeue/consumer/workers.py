@@ -40,7 +40,7 @@ from lakequeue.operations.exchange import Exchanged, exchange
 from lakequeue.queue import Queue
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
-from lakequeue.storage.store_failures import no_wait_mends
+from lakequeue.storage.store_failures import is_permanent
 
 _log = logging.getLogger("lakequeue")
 
@@ -549,7 +549,7 @@ class WorkerPool:
 
     def _storage_failed(self, doing: str, error: QueueClientError) -> bool:
         """Takes note of a failure; returns whether waiting may mend it, else the consumer ends."""
-        if no_wait_mends(error):
+        if is_permanent(error):
             self._broken(error)
             return False
         self._outages.failed(doing, error)

@@ -23,6 +23,8 @@ Duration: TypeAlias = int | float | Decimal | timedelta
 
 MICROS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+NEVER = datetime.max.replace(tzinfo=timezone.utc)
+"""The last instant."""
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_WAIT = 5.0  # seconds; a wait notices within this time that the wall clock was set forward
 

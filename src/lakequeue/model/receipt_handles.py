@@ -14,9 +14,10 @@ import secrets
 import attrs
 
 from lakequeue.errors import ReceiptHandleIsInvalid
+from lakequeue.model.clock import MICROS
 
 MAC_LENGTH = 32
-LONGEST_RECEIPT = 43_200 * 1_000_000
+LONGEST_RECEIPT = 43_200 * MICROS
 """Microseconds from the receive to the latest possible end of a receipt, extensions included (VIS-9)."""
 
 _TEXT = re.compile(

@@ -12,7 +12,7 @@ from lakequeue.errors import QueueDoesNotExist
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_tag_count
 from lakequeue.model.attributes import HIDDEN, QueueAttributes, selected
-from lakequeue.model.clock import from_micros
+from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.operations.depth import depth
 from lakequeue.operations.shard_tables import make_tables
 from lakequeue.runtime.open_queue import OpenQueue
@@ -31,8 +31,8 @@ def read(queue: OpenQueue, names: Sequence[str]) -> dict[str, str]:
             "ApproximateNumberOfMessages": str(counts.visible),
             "ApproximateNumberOfMessagesNotVisible": str(counts.in_flight),
             "ApproximateNumberOfMessagesDelayed": str(counts.delayed),
-            "CreatedTimestamp": str(queue.row.created_at // 1_000_000),
-            "LastModifiedTimestamp": str(queue.row.modified_at // 1_000_000),
+            "CreatedTimestamp": str(queue.row.created_at // MICROS),
+            "LastModifiedTimestamp": str(queue.row.modified_at // MICROS),
             "QueueArn": queue.arn,
         }
         return selected(known, names)

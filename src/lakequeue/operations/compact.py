@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import attrs
 
 from lakequeue.errors import QueueClientError, QueueDoesNotExist
+from lakequeue.model.clock import MICROS
 from lakequeue.operations import move, send_dataframe
 from lakequeue.operations.depth import depth
 from lakequeue.runtime.open_queue import OpenQueue
@@ -26,7 +27,7 @@ from lakequeue.storage.messages.merge_segments import MergeCounts
 from lakequeue.storage.reserve import reserve
 from lakequeue.storage.store_failures import first_line
 
-DELETED_KEPT = 24 * 3600 * 1_000_000
+DELETED_KEPT = 24 * 3600 * MICROS
 """Microseconds for which the messages of a deleted queue stay: a lease may still read them."""
 FOLDERS_KEPT = 3600
 """Seconds for which an empty directory stays: a writer may be about to use it."""

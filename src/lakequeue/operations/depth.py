@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 
 from lakequeue.errors import LakeQueueError
+from lakequeue.model.clock import MICROS
+from lakequeue.operations.pool import each
 from lakequeue.operations.results import QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.shard.commands import Counts
 
-CONCURRENT = 8
-"""Maximum number of shards, or queues, that are counted at once."""
 NEWEST_COMMITS = 50
 """Newest entries of each of a shard's two logs that tell its lost races: a request each on object stores."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
@@ -43,7 +42,7 @@ class Depth:
             sum(part.counts.in_flight for part in parts),
             sum(part.counts.delayed for part in parts),
             sum(part.counts.rewindable for part in parts),
-            None if oldest is None else max(0, at - oldest) / 1_000_000,
+            None if oldest is None else max(0, at - oldest) / MICROS,
             sum(part.counts.held for part in parts),
         )
         stored = [_stored(part.counts) for part in parts]
@@ -59,7 +58,7 @@ class Depth:
         Consumed messages are those no longer stored: deleted, expired or purged. A rewind adds stored messages, so
         the rate may be negative.
         """
-        seconds = (self.at - before.at) / 1_000_000
+        seconds = (self.at - before.at) / MICROS
         if seconds <= 0:
             return None, None
         sent = self.sent - before.sent
@@ -75,10 +74,7 @@ def depth(queue: OpenQueue) -> Depth:
     with queue.service("counts"):
         now = queue.now()
         first = queue.shards[0].depth(now)  # it knows of shards that were added
-        if len(queue.shards) == 1:
-            return Depth.of([first], now)
-        with ThreadPoolExecutor(min(len(queue.shards), CONCURRENT)) as pool:
-            return Depth.of([first, *pool.map(lambda shard: shard.depth(now), queue.shards[1:])], now)
+        return Depth.of([first, *each(lambda shard: shard.depth(now), queue.shards[1:])], now)
 
 
 def by_shard(queue: OpenQueue) -> list[ShardCounts]:
@@ -95,8 +91,7 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
     with queue.service("shard_counts"):
         now = queue.now()
         first = counted(0)  # it knows of shards that were added
-        with ThreadPoolExecutor(CONCURRENT) as pool:
-            return [first, *pool.map(counted, range(1, len(queue.shards)))]
+        return [first, *each(counted, range(1, len(queue.shards)))]
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
@@ -108,5 +103,4 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
         except LakeQueueError as error:
             return error
 
-    with ThreadPoolExecutor(CONCURRENT) as pool:
-        yield from pool.map(counted, queues)
+    yield from each(counted, queues)

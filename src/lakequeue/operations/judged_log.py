@@ -25,7 +25,6 @@ from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.model.states import MessageState
 from lakequeue.operations.browse import SCHEMA, attribute_texts, source_names
 from lakequeue.operations.results import WITH_VISIBLE_AT
-from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.interface import Table
@@ -44,8 +43,6 @@ TYPED_ATTRIBUTES = "typed_attributes"
 JUDGED = SCHEMA.append(pa.field(REWINDABLE, pa.bool_())).append(
     layout.MESSAGES.field("message_attributes").with_name(TYPED_ATTRIBUTES)
 )
-LOADS = 4
-"""Attempts to read a ledger whose files are rewritten and removed meanwhile."""
 
 Integers = npt.NDArray[np.int64]
 _T = TypeVar("_T")
@@ -101,22 +98,14 @@ class JudgedShard:
         """Reads the ledger and the list of files of a shard; ``open_`` opens a table by its path."""
         messages = layout.messages_path(root, row.key, shard)
         ledger = Ledger(open_(layout.receipts_path(root, row.key, shard)))
-        for attempt in range(LOADS):
-            try:
-                head, rows = ledger.rows()
-                break
-            except OSError:  # as in `ShardLedger`
-                if attempt == LOADS - 1:
-                    raise
-                ledger.table.refresh()
+        head, rows = ledger.repeated(ledger.rows)
         # the ledger first, so that the log is at least as new as the head that refers to it
         log = LogReader(open_(messages)).log
         check_head(head, log.end, ledger.table.path)
         attributes = QueueAttributes.from_wire(head.attributes)
         instant, held_from = max(now, head.committed_at), log.end
         if attributes.delayed_limit is not None:
-            _, runs, history = ledger.load()
-            held_from = ShardMachine(head, runs, log, history).held_from(instant)
+            held_from = ledger.machine(lambda: log).held_from(instant)
         opened = sorted({file.opened_at for file in log.files})
         after = dict(zip(opened, opened[1:], strict=False))
         files = [file for file in log.files if file.last >= head.purged_offset]

@@ -63,7 +63,7 @@ def claim(queue: OpenQueue, shard: ShardService, command: Claim, settling: Settl
         target = result.value.unresolved
         if target is not None:
             key = _key(queue, target)
-            if key is None or key == queue.key:  # what is its own dead-letter queue keeps its messages
+            if key is None or key == queue.key:  # a queue that is its own dead-letter queue keeps its messages
                 missing[target] = None
             else:
                 queue.dead_letter_keys[target] = key

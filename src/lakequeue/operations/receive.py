@@ -33,7 +33,7 @@ from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease
 from lakequeue.storage.engines.failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
-UNWOKEN = 10
+FALLBACK_POLL_FACTOR = 10
 """Fallback poll interval when no wake-up arrives, as a multiple of the longest interval of the first waiter."""
 
 MOST_FAILURES = 32
@@ -262,7 +262,7 @@ def _polls(
             yield _Found(messages, queue, [part for part in parts if part[1].lease_id == lease_id])
             return
         if waiter is not None and not waiter.first and poll.attempt_id is None:
-            yield from_micros(min(deadline, now + UNWOKEN * longest))
+            yield from_micros(min(deadline, now + FALLBACK_POLL_FACTOR * longest))
             continue
         events = [shard.next_event(now) for shard in queue.shards]
         known = [event for event in events if event is not None and event > now]

@@ -7,9 +7,8 @@ what the tables hold when it begins, and yields batches of bounded size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import attrs
 import pyarrow as pa
@@ -21,6 +20,7 @@ from lakequeue.model.clock import to_micros
 from lakequeue.operations import sql_views
 from lakequeue.operations.browse import SCHEMA
 from lakequeue.operations.judged_log import JUDGED, REWINDABLE, JudgedShard, names_are, surviving
+from lakequeue.operations.pool import each
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.storage import layout, past_versions, stats
@@ -29,9 +29,6 @@ from lakequeue.storage.cleaning import pin_files
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader
-
-CONCURRENT = 8
-"""Maximum number of shards whose tables are opened at once."""
 
 _TYPES: Mapping[str, pa.DataType] = {
     "STRING": pa.string(),
@@ -58,8 +55,6 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 """The columns of each relation, those of the views of ``sql_views``."""
 
 Batches = Iterator[pa.RecordBatch]
-_T = TypeVar("_T")
-_U = TypeVar("_U")
 
 
 class Scan:
@@ -268,16 +263,6 @@ class _Tables:
 
     def _instant(self) -> int:
         return self.root.now() if self.now is None else to_micros(self.now)
-
-
-def each(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """Results of a call for each item, in order, made some items ahead."""
-    if len(items) < 2:
-        yield from map(call, items)
-        return
-    with ThreadPoolExecutor(CONCURRENT) as pool:
-        for start in range(0, len(items), CONCURRENT):
-            yield from pool.map(call, items[start : start + CONCURRENT])
 
 
 def _receipts(row: QueueRow, shard: int, rows: pa.Table) -> pa.RecordBatch:

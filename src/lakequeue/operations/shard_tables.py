@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
+from lakequeue.operations.pool import each
 from lakequeue.runtime.root import Root
 from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
@@ -20,5 +19,4 @@ def make_tables(root: Root, row: QueueRow, first: int = 0) -> None:
         root.engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
         create_ledger(root.engine, layout.receipts_path(root.path, row.key, shard), head)
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(make, range(first, row.shards)))
+    list(each(make, range(first, row.shards)))

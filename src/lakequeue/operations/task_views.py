@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.model.clock import SystemClock
-from lakequeue.operations import relations, sql_views
+from lakequeue.operations import pool, relations, sql_views
 from lakequeue.operations.judged_log import names_are
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
@@ -75,9 +75,9 @@ def create(root: Root, spark: SparkSession, now: datetime | None) -> bool:
     from pyspark.sql.functions import lit
 
     queues = sql_views.shown_queues(root, now, None)
-    hindrance = _hindrance(spark, root.engine.store)
-    if hindrance:
-        _log.info("the views read Delta's tables, since Spark's tasks cannot: %s", hindrance)
+    reason = _why_tasks_cannot_read(spark, root.engine.store)
+    if reason:
+        _log.info("the views read Delta's tables, since Spark's tasks cannot: %s", reason)
         return False
 
     def read(relation: str, queue: QueueRow | None, ranges: Sequence[Range]) -> DataFrame:
@@ -106,7 +106,7 @@ def create(root: Root, spark: SparkSession, now: datetime | None) -> bool:
     return True
 
 
-def _hindrance(spark: SparkSession, store: Store) -> str | None:
+def _why_tasks_cannot_read(spark: SparkSession, store: Store) -> str | None:
     """Why the session's tasks cannot read a root, or None."""
     path, options, wanted = store.root, store.options, version("lakequeue")
 
@@ -163,7 +163,7 @@ def _ranges(root: Root, queue: QueueRow) -> list[Range]:
         ends = [*(start - 1 for start in starts[1:]), None if shard == queue.shards - 1 else _NO_OFFSET]
         return [(shard, start, end) for start, end in zip(starts, ends, strict=True)]
 
-    found = relations.each(of_shard, range(queue.shards))
+    found = pool.each(of_shard, range(queue.shards))
     return [each for ranges in found for each in ranges]
 
 

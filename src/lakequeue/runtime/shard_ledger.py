@@ -27,9 +27,7 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 LOOK_CLOSELY_EVERY = 8
-"""One in this many looks of ``forgotten`` tells claims from other commits."""
-LOADS = 3
-"""Failed reads of the newest ledger before the error reaches the caller."""
+"""Every n-th call of ``forgotten`` reads the commits to tell claims from others."""
 Now = Callable[[], int]
 """The caller's clock in microseconds, read for each decision: a lost race may outlast a timeout (RCV-4)."""
 
@@ -258,17 +256,9 @@ class ShardLedger:
         """Reads the ledger; with ``newest`` its snapshot was loaded within this call."""
         opened = self._ledger is not None and not newest
         ledger = self._open_ledger()
-        for attempt in range(LOADS + 1):
-            if opened or attempt:
-                ledger.table.refresh()
-            try:
-                self._machine = ledger.machine(self._newest_log)
-                break
-            except OSError:  # its files were rewritten and removed since they were listed
-                if attempt == LOADS:
-                    raise
-        machine = self._machine
-        assert machine is not None
+        if opened:
+            ledger.table.refresh()
+        machine = self._machine = ledger.repeated(lambda: ledger.machine(self._newest_log))
         self.shared.grow(int(machine.head.attributes.get("Shards", 1)))
 
     def _newest_log(self) -> ShardLog:
@@ -302,7 +292,7 @@ class ShardLedger:
         """Rewrites the ledger into fewer files if it has more than it needs; returns whether it did."""
         with self._at_ledger():
             machine = self._fresh_machine()
-            if not self._open_ledger().crowded(machine):
+            if not self._open_ledger().has_excess_files(machine):
                 return False
         return self.command([Rewrite()], now)[0].error is None
 

@@ -1,4 +1,4 @@
-"""``spark.read.format("lakequeue")``: a look at messages without receiving them. Imports pyspark."""
+"""``spark.read.format("lakequeue")``: reads messages without receiving them. Imports pyspark."""
 
 # mypy: allow-subclassing-any
 # pyspark is not analysed
@@ -19,7 +19,7 @@ from lakequeue.operations.relations import judged_shards
 from lakequeue.spark import source_schema
 from lakequeue.spark.options import Options
 from lakequeue.spark.source_errors import one_line
-from lakequeue.spark.stream_read import FILE_BYTES, TASK_BYTES
+from lakequeue.spark.tasks import FILE_BYTES, cut, packed
 from lakequeue.storage import layout
 from lakequeue.storage.stores import Store
 
@@ -85,7 +85,7 @@ class QueueReader(DataSourceReader):
                 batch = batch.filter(wanted)
                 if batch.num_rows:
                     arrays = [
-                        # a look has no receipt handles
+                        # these messages have no receipt handles
                         batch[name].cast(field.type)
                         if name in JUDGED.names
                         else pa.nulls(batch.num_rows, field.type)
@@ -118,37 +118,14 @@ def tasks_of(shards: Iterable[JudgedShard], condition: Expression) -> list[Judge
 
     Small files of several shards are one task: each task costs 80 ms.
     """
-    tasks: list[JudgedTask] = []
-    left = 0
-    for shard in shards:
-        for part in _parts_of(shard, condition):
-            size = sum(file.size + FILE_BYTES for file in part.shard.files)
-            if size > left or not tasks:
-                tasks.append(JudgedTask([]))
-                left = TASK_BYTES
-            tasks[-1].parts.append(part)
-            left -= size
-    return tasks
+    parts = (part for shard in shards for part in _parts_of(shard, condition))
+    sizes = ((part, sum(file.size + FILE_BYTES for file in part.shard.files) - FILE_BYTES) for part in parts)
+    return [JudgedTask(group) for group in packed(sizes)]
 
 
 def _parts_of(shard: JudgedShard, condition: Expression) -> Iterator[JudgedPart]:
-    groups: list[list[int]] = []
-    left = 0
-    for index in shard.matching(condition):
-        size = shard.files[index].size
-        if size > left:
-            groups.append([])
-            left = TASK_BYTES
-        groups[-1].append(index)
-        left -= size + FILE_BYTES
-    for group in groups:
-        yield from _pieces(shard.part(group))
-
-
-def _pieces(shard: JudgedShard) -> Iterator[JudgedPart]:
-    """A part as it is, or one large file cut into ranges of offsets."""
-    first, last = shard.files[0].first, shard.files[-1].last
-    count = -(-shard.files[0].size // TASK_BYTES) if len(shard.files) == 1 else 1
-    step = -(-(last - first + 1) // count)
-    for start in range(first, last + 1, step):
-        yield JudgedPart(shard, start, min(start + step - 1, last))
+    for group in packed((index, shard.files[index].size) for index in shard.matching(condition)):
+        part = shard.part(group)
+        first, last = part.files[0].first, part.files[-1].last
+        for range_ in cut(first, last, part.files[0].size) if len(group) == 1 else [(first, last)]:
+            yield JudgedPart(part, *range_)

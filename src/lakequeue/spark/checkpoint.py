@@ -116,7 +116,7 @@ class _Folder:
             self._system.delete(draft, False)  # another process was faster; its file stays
 
     def _write_if_absent(self, name: str, text: str) -> None:
-        """As `write`, on S3: a rename is a look and a copy there, so two processes would both succeed."""
+        """As `write`, on S3: a rename is a check and a copy there, so two processes would both succeed."""
         from py4j.protocol import Py4JJavaError
 
         stream = self._system.createFile(self._child(name)).must(_IF_ABSENT, True).build()

@@ -69,7 +69,7 @@ class LeasedBatches:
         self.finish(start)
         if self._offered is not None and self._offered[0] == start:
             return self._offered[1]  # claimed already, and not planned yet
-        # without a pause, an idle stream would look a hundred times a second
+        # without a pause, an idle stream would poll a hundred times a second
         if self._left == 0 or time.monotonic() < self._quiet_until:
             return start
         most = self._options.max_messages if self._left is None else min(self._left, self._options.max_messages)

@@ -85,7 +85,7 @@ class Options:
         options["before_offset"] = found.whole("beforeOffset", None, 0)
         options["sent_from"] = found.instant("sentFrom")
         options["sent_before"] = found.instant("sentBefore")
-        found.judge()
+        found.check()
         return cls(**options)
 
     def open_root(self) -> LakeQueue:
@@ -183,7 +183,7 @@ class _Found:
             )
         return number
 
-    def judge(self) -> None:
+    def check(self) -> None:
         if self._problems:
             raise InvalidOptions(self._problems)
 

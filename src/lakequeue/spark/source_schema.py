@@ -18,8 +18,8 @@ _OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age",
 COLUMNS = pa.schema([*lease_batches.SCHEMA, *(browse.SCHEMA.field(name) for name in _OF_SQL)])
 """Those of ``Lease.messages``, then what SQL's ``messages`` has beyond them.
 
-A look shows no receipt handles, so ``receipt_handle`` is NULL. A stream fills ``queue``, ``region`` and ``state``;
-the last five are NULL in it. SQL's ``log_offset`` is ``offset`` here, and attributes have their types."""
+A batch read shows no receipt handles, so ``receipt_handle`` is NULL. A stream fills ``queue``, ``region`` and
+``state``; the last five are NULL in it. SQL's ``log_offset`` is ``offset`` here; attributes have their types."""
 
 
 def schema() -> StructType:

@@ -18,6 +18,7 @@ from lakequeue.spark import source_schema
 from lakequeue.spark.leased_batches import START, LeasedBatches, Offset
 from lakequeue.spark.options import Options
 from lakequeue.spark.source_errors import one_line
+from lakequeue.spark.tasks import TASK_BYTES, cut, packed
 from lakequeue.storage.bulk import lease_batches
 from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace
 from lakequeue.storage.stores import Store
@@ -31,12 +32,6 @@ except ImportError:  # before Spark 4.2, which runs one batch then
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         pass
-
-
-TASK_BYTES = 64 << 20
-"""Size of the files that one task reads, or of its part of one."""
-FILE_BYTES = 4 << 20
-"""What opening a file costs, as bytes; Spark counts it the same."""
 
 
 @attrs.define
@@ -118,29 +113,17 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def parts_of(leased: LeasedMessages) -> list[LeasedPart]:
     """The messages of a lease as parts of about ``TASK_BYTES``."""
     places, columns = stored(leased)
-    parts: list[LeasedPart] = []
-    left = 0
-    for of_file in lease_batches.files_of(places):
-        for piece, size in _pieces(of_file):
-            if size > left:
-                parts.append(LeasedPart([], columns))
-                left = TASK_BYTES
-            parts[-1].places.append(piece)
-            left -= size + FILE_BYTES
-    return parts
+    pieces = (piece for of_file in lease_batches.files_of(places) for piece in _pieces(of_file))
+    return [LeasedPart(group, columns) for group in packed(pieces)]
 
 
 def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
     """Adjacent messages of one file cut into pieces of a task, with the bytes of each."""
     size = places[0].size
-    count = -(-size // TASK_BYTES)
-    if count < 2:
+    if size <= TASK_BYTES:
         yield places, size
         return
-    first, last = places[0].first_position, places[-1].last_position
-    step = -(-(last - first + 1) // count)
-    for start in range(first, last + 1, step):
-        end = start + step - 1
+    for start, end in cut(places[0].first_position, places[-1].last_position, size):
         piece = [
             place._replace(
                 whole=False,
@@ -151,4 +134,4 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
             if place.first_position <= end and place.last_position >= start
         ]
         if piece:
-            yield piece, size // count
+            yield piece, size // -(-size // TASK_BYTES)

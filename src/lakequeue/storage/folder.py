@@ -22,6 +22,7 @@ from obstore.store import ObjectStore
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -162,7 +163,7 @@ class Folder:
         except (pa.ArrowException, OSError) as error:
             # Arrow reports what it cannot decode without a number of the system
             if getattr(error, "errno", None) is None:
-                raise DamagedTable(self.uri, name, f"cannot be read: {_first(error)}") from error
+                raise DamagedTable(self.uri, name, f"cannot be read: {first_line(error)}") from error
             raise
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> bool:
@@ -375,10 +376,6 @@ def _whole(request: Callable[[], _T]) -> _T:
             if not _cut_off(error):
                 raise
     return request()
-
-
-def _first(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _cut_off(error: BaseError) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,8 @@ from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.messages.read import ShardLog
 
+LOADS = 3
+"""Failed reads of the newest rows before the error reaches the caller."""
 RANGE_ROWS = 10_000
 """Runs in a file of a compacted ledger."""
 MAX_FILES = 16
@@ -33,6 +35,7 @@ _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = pa.schema(
     [layout.RECEIPTS.field(name) for name in ("first_offset", "last_offset", "state", "run", "head")]
 )
+_T = TypeVar("_T")
 
 
 class Ledger:
@@ -54,6 +57,15 @@ class Ledger:
         at_head = pc.equal(rows["first_offset"], layout.HEAD_OFFSET)
         history = _runs(self._read(settled=True))
         return self._head(rows.filter(at_head)), _runs(rows.filter(pc.invert(at_head))), history
+
+    def repeated(self, read: Callable[[], _T]) -> _T:
+        """Calls a function that reads; again if files were rewritten and removed since they were listed."""
+        for _ in range(LOADS):
+            try:
+                return read()
+            except OSError:
+                self.table.refresh()
+        return read()
 
     def machine(self, log: Callable[[], ShardLog]) -> ShardMachine:
         """The shard in the loaded snapshot; ``log`` reads the newest one, after the head that refers to it.
@@ -88,7 +100,7 @@ class Ledger:
         rows = pa.concat_tables([_DATA.empty_table().select(["first_offset", "head"]), *parts])
         return self._head(rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET)))
 
-    def crowded(self, machine: ShardMachine) -> bool:
+    def has_excess_files(self, machine: ShardMachine) -> bool:
         """Whether the loaded snapshot has more files than its runs (those of ``machine``) need."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         return self.table.file_count > needed + _SPARE_FILES

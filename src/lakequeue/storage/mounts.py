@@ -62,7 +62,7 @@ def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
 
 
 def mounted() -> list[Mount]:
-    """What is mounted here; nothing where the system does not tell."""
+    """The mounted file systems; empty if the system does not list them."""
     try:
         if sys.platform.startswith("linux"):
             with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:

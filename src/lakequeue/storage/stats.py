@@ -8,6 +8,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.model.clock import MICROS
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import trim, vacuum
 from lakequeue.storage.delta_log import LiveFile
@@ -16,7 +17,7 @@ from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Freed
 
-MINUTE = 60 * 1_000_000
+MINUTE = 60 * MICROS
 MAX_FILES = 16
 """Files of a day above which they are merged."""
 ATTEMPTS = 30

@@ -74,7 +74,7 @@ _LASTING = (
     *(reason.what for reason in (_NO_CREDENTIALS, _BUCKET, _RIGHT, _UNKNOWN_KEY, _WRONG_KEY, _REGION)),
     "Permission denied (os error 13)",
 )
-"""Signs, in their texts, of failures that no waiting mends."""
+"""Texts by which permanent failures are known."""
 
 
 def first_line(error: BaseException) -> str:
@@ -83,8 +83,8 @@ def first_line(error: BaseException) -> str:
     return _explained(text) or _without_query(_of_spark(text) or text.splitlines()[0])
 
 
-def no_wait_mends(error: BaseException) -> bool:
-    """Whether a failure stays as long as nobody changes rights, keys or the root.
+def is_permanent(error: BaseException) -> bool:
+    """Whether retrying cannot help until rights, keys or the root change.
 
     Credentials that have expired are none: the environment may renew them.
     """

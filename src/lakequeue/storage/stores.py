@@ -19,7 +19,7 @@ from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.mounts import check_local
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.store_failures import NO_CREDENTIALS
+from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
 
 DURABILITY = "LAKEQUEUE_DURABILITY"
 """Variable of the environment that says what acknowledged messages survive."""
@@ -111,7 +111,7 @@ class Store:
             try:
                 self._client(self.root)
             except UnknownConfigurationKeyError as error:
-                raise InvalidParameterValue(f"storage_options: {str(error).splitlines()[0]}") from None
+                raise InvalidParameterValue(f"storage_options: {first_line(error)}") from None
             except BaseError:  # values may still come from elsewhere; the first request tells
                 pass
 

@@ -12,6 +12,7 @@ from lakequeue.errors import InvalidParameterValue
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.message_rules import ATTRIBUTES, TEXT_ATTRIBUTES
 from lakequeue.storage.bulk.staged_files import ROW_GROUP
+from lakequeue.storage.store_failures import first_line
 
 ORDER, NUMBER = "_order", "_number"
 _ROWS = 2_048
@@ -110,7 +111,7 @@ def _pieces(rows: pa.RecordBatch, order_by: str | None) -> Iterator[pa.RecordBat
 
 
 def _unreadable(error: Exception) -> InvalidParameterValue:
-    return InvalidParameterValue(f"Nothing was sent: rows cannot be read: {str(error).splitlines()[0]}.")
+    return InvalidParameterValue(f"Nothing was sent: rows cannot be read: {first_line(error)}.")
 
 
 def _joined(pieces: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from lakequeue.errors import InvalidParameterValue, QueueServiceError
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import MICROS
 from lakequeue.storage.bulk import commit_files, manifests
 from lakequeue.storage.bulk.commit_files import Target
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
@@ -34,7 +35,7 @@ def row_rules(attributes: QueueAttributes, order_by: str | None = None) -> RowRu
     delay = attributes.limits("delay")
     return RowRules(
         max_bytes=attributes.maximum_message_size,
-        default_delay=attributes.delay_micros / 1_000_000,
+        default_delay=attributes.delay_micros / MICROS,
         max_delay=None if delay.high is None else float(delay.high),
         fifo=_fifo(attributes, order_by) if attributes.fifo else None,
         count_attributes=attributes.profile_rules.attributes_count_in_size,

@@ -1,4 +1,4 @@
-"""The Spark engine: one Delta table through delta-spark, for places where only Spark may touch storage.
+"""The Spark engine: one Delta table through delta-spark, the reference for the point engine's commits.
 
 Commits use Delta's optimistic transaction on the snapshot that the handle has loaded. So a commit carries several
 application ids, adds staged files as they are, and is checked by Delta against every commit since that snapshot.

@@ -44,7 +44,7 @@ def new_session(spark: SparkSession) -> SparkSession:
 
 @contextlib.contextmanager
 def quiet_about_pandas() -> Iterator[None]:
-    """PySpark warns of every pandas that is newer than itself; lakequeue does not use any."""
+    """PySpark imports pandas for functions over batches of Arrow, and warns of each that is newer than itself."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield

@@ -13,6 +13,7 @@ from lakequeue.shard.runs import Head, Run
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.inspection.found_log import FoundLog, State
 from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.store_failures import first_line
 
 
 @attrs.frozen
@@ -37,7 +38,7 @@ def read_ledger(state: State) -> LedgerRows:
     try:
         head, runs, history = ledger.load()
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
-        reason = f"its rows cannot be read: {str(error).splitlines()[0]}"
+        reason = f"its rows cannot be read: {first_line(error)}"
         raise DamagedTable(state.path, None, reason) from error
     problem = _contradiction(ledger.epoch, head, [*runs, *history])
     if problem is not None:

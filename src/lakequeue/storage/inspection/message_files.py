@@ -12,6 +12,7 @@ from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages.read import Integers
+from lakequeue.storage.store_failures import first_line
 
 Range = tuple[int, int]
 """Offsets, both ends included."""
@@ -56,7 +57,7 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
     except DamagedTable as error:
         return FoundFile(file, nothing, "is empty" if size == 0 else error.reason)
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        return FoundFile(file, nothing, f"cannot be read: {str(error).splitlines()[0]}")
+        return FoundFile(file, nothing, f"cannot be read: {first_line(error)}")
     problem: str | None = None
     bounds = [base + each["position"] for each in (file.minimum, file.maximum) if "position" in each]
     if len(offsets) != file.rows or len(offsets) == 0:

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from lakequeue.errors import DamagedTable
-from lakequeue.model.clock import from_micros
+from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.model.damage import Finding
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
@@ -26,7 +26,7 @@ from lakequeue.storage.inspection.message_files import (
 from lakequeue.storage.inspection.unnamed_files import rejoined
 from lakequeue.storage.stores import Store
 
-CLOCK_AHEAD = 60 * 1_000_000
+CLOCK_AHEAD = 60 * MICROS
 """Microseconds by which a shard's time may be ahead of this machine's before it is told."""
 
 

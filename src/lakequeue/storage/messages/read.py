@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.errors import DamagedTable
-from lakequeue.model.clock import to_micros
+from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.shard.runs import DeadLetters
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
@@ -25,7 +25,6 @@ from lakequeue.storage.messages.budget import BUDGET
 
 Integers = npt.NDArray[np.int64]
 _KEPT = ["position", "sent_at", "delay_seconds", "group_id", "source_receive_count", "first_sent_at"]
-_SECOND = 1_000_000
 _ARRAYS_BYTES = 6 * 1024
 """What the columns of a file take beside their values."""
 
@@ -262,7 +261,7 @@ class LogReader:
             group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()
             known = Columns(
                 sent,
-                np.rint(delay * _SECOND).astype(np.int64),
+                np.rint(delay * MICROS).astype(np.int64),
                 group.indices.to_numpy(),
                 group.dictionary.to_pylist(),
                 pc.fill_null(rows["source_receive_count"].cast(pa.int64()), 0).to_numpy(),

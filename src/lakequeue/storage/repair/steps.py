@@ -15,7 +15,7 @@ from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.folder import Folder
 
 ASIDE = "_damaged"
-"""Directory below a table for what a repair replaced; VACUUM leaves names alone that begin so."""
+"""Directory below a table for what a repair replaced; VACUUM leaves names with this prefix alone."""
 
 
 @attrs.frozen

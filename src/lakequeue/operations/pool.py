@@ -1,0 +1,29 @@
+"""Calls for shards or queues, several at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+CONCURRENT = 8
+"""Maximum number of calls at once, and of results that wait to be taken."""
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+
+
+def each(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
+    """Results of a call for each item, in order, made some items ahead."""
+    if len(items) < 2:
+        yield from map(call, items)
+        return
+    with ThreadPoolExecutor(min(len(items), CONCURRENT)) as pool:
+        ahead: deque[Future[_U]] = deque()
+        for item in items:
+            if len(ahead) == CONCURRENT:
+                yield ahead.popleft().result()
+            ahead.append(pool.submit(call, item))
+        while ahead:
+            yield ahead.popleft().result()

@@ -1,0 +1,35 @@
+"""Fixtures that several modules use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from concurrency.movers import Movers
+from concurrency.processes import Workers, anchor
+from concurrency.stopping import short_logs
+from lakequeue import LakeQueue
+
+
+@pytest.fixture
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Workers]:
+    """A queue with one shard, or as many as the test needs."""
+    short_logs(monkeypatch)
+    root = tmp_path / "root"
+    queue = LakeQueue(str(root)).create_queue("orders", shards=getattr(request, "param", 1))
+    anchor(queue)
+    workers = Workers(root, queue)
+    yield workers
+    workers.end()
+
+
+@pytest.fixture
+def movers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Movers]:
+    on_s3 = getattr(request, "param", "disk") == "s3"
+    movers = Movers(tmp_path / "root", request.getfixturevalue("s3_root") if on_s3 else None)
+    yield movers
+    for worker in movers.running:
+        worker.kill()
+        worker.wait()
