@@ -215,6 +215,22 @@ def test_a_client_creates_queues_of_sixteen_shards_at_most(client: Any, server: 
     assert client.create_queue(QueueName="wide", Attributes={"Shards": "17"})["QueueUrl"].endswith("/wide")
 
 
+def test_a_client_raises_shards_to_sixteen_at_most(client: Any, create: Create, server: Running) -> None:
+    url = create()
+    refused = refusal(client.set_queue_attributes, QueueUrl=url, Attributes={"Shards": "17"})
+    assert refused == (
+        "InvalidAttributeValue",
+        "Invalid value for the parameter Shards. Reason: Must be at most 16 here.",
+    )
+    client.set_queue_attributes(QueueUrl=url, Attributes={"Shards": "2"})
+    queue = server.lake.queue(url.rpartition("/")[2])
+    assert queue.attributes(["Shards"]) == {"Shards": "2"}
+    queue.set_attributes(shards=17)
+    client.set_queue_attributes(QueueUrl=url, Attributes={"Shards": "17", "DelaySeconds": "1"})
+    assert refusal(client.set_queue_attributes, QueueUrl=url, Attributes={"Shards": "18"}) == refused
+    assert queue.attributes(["Shards", "DelaySeconds"]) == {"Shards": "17", "DelaySeconds": "1"}
+
+
 # --- dead-letter queues
 
 
