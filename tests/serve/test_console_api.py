@@ -748,22 +748,26 @@ def test_a_key_shows_no_more_than_it_may(lake: LakeQueue, clock: ManualClock):
 @pytest.mark.parametrize(("act", "members"), ACTS)
 def test_a_key_does_what_it_may(lake: LakeQueue, clock: ManualClock, act: str, members: Any):
     rewindable(lake, clock, 1)
-    with keyed(lake, ACTIONS[act]) as http:
-        # the deletion comes last
+    with keyed(lake, ACTIONS[act], *["ReceiveMessage"] * (act == "redrive")) as http:
+        # the deletion comes last; a redrive moves bodies, for which it needs ReceiveMessage, too
         for other, given in ACTS:
             allowed = other == act
             status = http.post(f"/console/api/queues/orders/{other}", json=given, headers=ASKED).status_code
             assert (other, status) == (other, 200 if allowed else 403)
 
 
-def test_a_condition_asks_for_permission_to_read(lake: LakeQueue):
+def test_a_redrive_asks_for_permission_to_receive(lake: LakeQueue):
+    """As a message move task does."""
     with_letters(lake, "orders")
     one, where = "/console/api/queues/letters/redrive", {"where": "body LIKE 'o%'"}
     with keyed(lake, "StartMessageMoveTask") as http:
-        assert http.get(one).json()["messages"] == 2
-        assert http.get(one, params=where).status_code == 403
-        assert http.post(one, json=where, headers=ASKED).status_code == 403
+        for members in {}, where, {"ids": ["x"]}:
+            refused = http.post(one, json=members, headers=ASKED)
+            assert (refused.status_code, refused.json()["code"]) == (403, "AccessDeniedException")
+            assert refused.json()["message"] == "reader may not do ReceiveMessage on letters."
+        assert http.get(one).status_code == http.get(one, params=where).status_code == 403
     with keyed(lake, "StartMessageMoveTask", "ReceiveMessage") as http:
+        assert http.get(one).json()["messages"] == 2
         assert http.post(one, json=where, headers=ASKED).json() == {"messages": 2}
 
 
