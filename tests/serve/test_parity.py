@@ -5,6 +5,7 @@ Most answers were recorded from AWS by other projects' public tests.
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from collections.abc import Callable
@@ -270,6 +271,8 @@ def test_move_tasks_are_refused_in_the_words_of_aws(timed: Running, clock: Manua
         client.send_message(QueueUrl=urls[0], MessageBody=str(n))
     asked = {"SourceArn": letters, "DestinationArn": origin, "MaxNumberOfMessagesPerSecond": 1}
     handle = client.start_message_move_task(**asked)["TaskHandle"]  # one a second, and time stands still
+    assert json.loads(base64.urlsafe_b64decode(handle))["sourceArn"] == letters
+    assert letters.startswith("arn:aws:sqs:")
     assert refusal(client.start_message_move_task, **asked) == (
         "InvalidParameterValue",
         "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
