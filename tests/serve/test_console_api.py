@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import shutil
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -430,6 +432,39 @@ def test_a_list_holds_few_whole_bodies_at_a_time(console: Console):
             tracemalloc.stop()
         assert [len(found["messages"]), found["more"], found["messages"][0]["length"]] == [40, False, 250_000]
         assert most < 16 * len(body) * 4, "not all 40"
+
+
+PAGES = """
+import json, sys, tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+import pyarrow as pa
+from lakequeue import LakeQueue
+from lakequeue.serve.console.api import ConsoleApi
+from lakequeue.serve.console.parameters import Parameters
+from lakequeue.serve.sqs.actions import Actions
+api = ConsoleApi(Actions(LakeQueue(sys.argv[1])))
+def page(filters):
+    return len(api.messages(None, "orders", Parameters(filters | {"limit": "40"}, None))["messages"])
+tracemalloc.start()
+with ThreadPoolExecutor(16) as readers:
+    lengths = [*readers.map(page, [{}, {"state": "visible"}] * 8)]
+print(json.dumps([lengths, pa.default_memory_pool().max_memory(), tracemalloc.get_traced_memory()[1]]))
+"""
+"""Sixteen readers of a page at once, in a process that has read nothing else."""
+
+
+def test_lists_read_at_once_share_what_is_stored(tmp_path: Path):
+    """tracemalloc sees nothing of Arrow, which has the bodies as they are stored."""
+    lake = LakeQueue(str(tmp_path / "root"))
+    queue = lake.create_queue("orders", profile="sqs", shards=2)
+    body = "\U0001f600" * 250_000
+    for _ in range(40):
+        queue.send(body)
+    read = subprocess.run([sys.executable, "-c", PAGES, lake.root], capture_output=True, check=True, timeout=120)
+    lengths, in_arrow, in_python = json.loads(read.stdout)
+    assert lengths == 16 * [40]
+    assert in_arrow < 2 * 40 * len(body.encode()), "one copy of each, not one for each reader"
+    assert in_python < 16 * 8 * len(body.encode()), "some bodies at a time, not 40 for each reader"
 
 
 def test_a_list_ends_by_bytes(console: Console, monkeypatch: pytest.MonkeyPatch):
