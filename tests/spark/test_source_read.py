@@ -133,6 +133,32 @@ def test_storage_options_are_in_no_plan(spark: SparkSession, lq: LakeQueue, way:
     assert "hunter2" not in plan and (way == "read" or "redacted" in plan)
 
 
+@pytest.mark.parametrize("way", ["read", "readStream"])
+def test_storage_options_are_in_no_failure(spark: SparkSession, lq: LakeQueue, tmp_path: Path, way: str) -> None:
+    """Neither when the query is analysed nor when it runs; Spark tells the plan of a stream that fails."""
+    queue = lq.create_queue("gone")
+    queue.send("a")
+    options = {"root": lq.root, "queue": "gone", "storage.azure_storage_account_key": "hunter2"}
+    frame = getattr(spark, way).format("lakequeue").options(**options).load()
+    lq.delete_queue("gone")
+
+    def run() -> None:
+        if way == "read":
+            frame.collect()
+        else:
+            started = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("noop")
+            started.trigger(availableNow=True).start().awaitTermination()
+
+    wrong = options | {"sendId": "a"}
+    for fail in run, lambda: getattr(spark, way).format("lakequeue").options(**wrong).load().explain(True):
+        with pytest.raises(Exception) as raised:
+            fail()
+        error: BaseException | None = raised.value
+        while error is not None:
+            assert "hunter2" not in f"{error!r} {error} {getattr(error, '_stackTrace', '')}"
+            error = error.__cause__ or error.__context__
+
+
 def test_what_cannot_be_read_is_one_line(spark: SparkSession, lq: LakeQueue) -> None:
     def told(act: Callable[[], object]) -> str:
         with pytest.raises(Exception) as raised:
