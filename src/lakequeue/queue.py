@@ -373,7 +373,8 @@ class Queue:
     def update_attributes(self, update: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
         """Changes attributes; ``update`` returns the changes, given the current attributes.
 
-        It is called again if another process changes them at the same time. Errors as in ``set_attributes``.
+        It is called again if another process changes them at the same time, or if shards are added. Errors as in
+        ``set_attributes``.
         """
         check_callable("update", update)
         attributes.update(self._runtime, update)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from lakequeue import LakeQueue
 from serve.running import KEYS, ServerProcess, sqs
-from serve.serving import PATIENCE, wait_until
+from serve.serving import PATIENCE, Process, wait_until
 
 JOBS = Path(__file__).with_name("celery_jobs.py")
 
@@ -118,3 +120,30 @@ def test_kombu_delivers_what_is_acknowledged_once_and_what_is_rejected_again(
     assert sorted(seen) == sorted([0, 1, 2, rejected.payload["number"]])
     counts = served.lake.queue(name).counts()
     assert (counts.visible, counts.in_flight) == (0, 0)
+
+
+def test_kombu_says_that_it_may_not_acknowledge(tmp_path: Path) -> None:
+    """It looks for the code of AWS, `AccessDenied`; another one it would pass over."""
+    from kombu import Connection
+    from kombu.transport.SQS import AccessDeniedQueueException
+
+    secret, keys = "receiver-secret-of-tests", tmp_path / "keys.json"
+    keys.touch(0o600)
+    rules = [{"queues": ["orders"], "actions": ["ReceiveMessage", "SendMessage", "GetQueueAttributes"]}]
+    keys.write_text(json.dumps({"AKIDRECEIVER": {"secret": secret, "rules": rules}}))
+    queue = LakeQueue(str(tmp_path / "root")).create_queue("orders", profile="sqs")
+    with Process(tmp_path / "root", "--keys", str(keys)) as server:
+        known = {
+            "url": f"{server.url}/000000000000/orders",
+            "access_key_id": "AKIDRECEIVER",
+            "secret_access_key": secret,
+        }
+        options = {"region": "eu-west-1", "is_secure": False, "predefined_queues": {"orders": known}}
+        address = f"sqs://AKIDRECEIVER:{secret}@localhost:{server.port}/"
+        with Connection(address, transport_options=options) as connection:
+            orders = connection.SimpleQueue("orders")
+            orders.put({"number": 1})
+            message = orders.get(timeout=PATIENCE)
+            with pytest.raises(AccessDeniedQueueException, match="may not do DeleteMessage"):
+                message.ack()
+    assert queue.counts().in_flight == 1

@@ -1,4 +1,4 @@
-"""The recipes for proxies, with the real ones, and a load balancer of the test's own."""
+"""The recipes for proxies, with the real ones; `tests/serve/test_proxies.py` has a load balancer."""
 
 from __future__ import annotations
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +126,51 @@ def test_what_was_interrupted_is_done_by_the_next_attempt(
     assert queue.attributes(["Shards"]) == {"Shards": "1"}
     raised(other)
     assert sorted(drain(queue)) == ALL
+
+
+def test_others_go_on_while_their_tables_are_made(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lq = LakeQueue(str(tmp_path / "root"), clock=clock)
+    queue, other = lq.create_queue("orders"), lq.create_queue("other")
+    make, began, go_on = attributes.make_tables, threading.Event(), threading.Event()
+
+    def slow(*given: Any) -> None:
+        began.set()
+        assert go_on.wait(60)
+        make(*given)
+
+    monkeypatch.setattr(attributes, "make_tables", slow)
+    with ThreadPoolExecutor() as pool:
+        raising = pool.submit(raised, queue)
+        try:
+            assert began.wait(60)
+            pool.submit(lambda: (other.set_attributes(delay=1), queue.set_tags(a="b"), lq.list_queues())).result(
+                20
+            )
+            assert queue.attributes(["Shards"]) == {"Shards": "1"}
+        finally:
+            go_on.set()
+        raising.result(60)
+    assert sorted(drain(queue)) == ALL and queue.tags() == {"a": "b"}
+
+
+def test_two_processes_that_raise_at_once_make_them_all(
+    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = pair
+    make = attributes.make_tables
+
+    def overtaken(*given: Any) -> None:
+        monkeypatch.setattr(attributes, "make_tables", make)
+        make(*given)
+        other.set_attributes(shards=2)
+
+    monkeypatch.setattr(attributes, "make_tables", overtaken)
+    raised(queue)
+    assert sorted(drain(other)) == ALL
+    with pytest.raises(InvalidAttributeValue, match="Shards"):
+        other.set_attributes(shards=3)
 
 
 def test_fewer_shards_and_those_of_fifo_queues_are_refused(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ class Group:
     def handle(message, context): ...
 def one(message): ...
 """
+PROGRAM = "from lakequeue.cli import main; main()"
+INSTALLED = f"import sys; sys.path.remove(''); {PROGRAM}"
+"""As the installed command, whose path does not begin with the working directory."""
 
 
 @pytest.fixture
@@ -45,8 +48,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
 
 @pytest.fixture
 def start(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., subprocess.Popen[str]]:
-    def start(*arguments: str, json: bool = False) -> subprocess.Popen[str]:
-        program = "from lakequeue.cli import main; main()"
+    def start(*arguments: str, json: bool = False, program: str = PROGRAM) -> subprocess.Popen[str]:
         options = ["--root", str(tmp_path / "root"), *(["--json"] if json else []), "consume", "orders"]
         process = subprocess.Popen(
             [sys.executable, "-c", program, *options, *arguments],
@@ -78,6 +80,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
 
 def began(queue: Queue) -> bool:
     return os.path.exists("began")
+
+
+def test_a_file_of_the_working_directory_replaces_no_other_module(
+    queue: Queue, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """The handler is found there, but a module of the standard library is not."""
+    Path("wave.py").write_text("raise SystemExit('the one of the working directory')")
+    Path("imports.py").write_text("import wave\ndef handle(message, context):\n    wave.Wave_read\n")
+    queue.send("a")
+    process = start("imports:handle", "--until-empty", program=INSTALLED)
+    assert process.wait(60) == 0, process.stderr.read()  # type: ignore[union-attr]
+    assert queue.counts().visible == 0
 
 
 @pytest.mark.parametrize("handler", ["application:handle", "application:handle_async", "application:Group.handle"])

@@ -141,6 +141,11 @@ def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: ThreadedSe
         error = refused(ask(server, READER, b"[" * 100_000, action))
         assert (error.status, error.code) == (403, "AccessDenied")
         assert error.message == f"{READER} may not do {action} on all queues."
+    denied = ask(server, READER, {"QueueUrl": URL, "MessageBody": "x"}, "SendMessage")
+    assert denied.json()["__type"].rpartition("#")[2] == "AccessDeniedException", (
+        "its name in JSON, unlike the code"
+    )
+    assert denied.headers["x-amzn-query-error"] == "AccessDenied;Sender"
     form = urlencode({"Action": "SendMessage", "Nothing": "1"}).encode()
     assert refused(ask(server, READER, form, "", FORM)).code == "AccessDenied"
     assert refused(ask(server, READER, b"[" * 100, "ReceiveMessage")).code == "SerializationException"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.loaders import Loader
 
 from lakequeue import RedrivePolicy
-from lakequeue.serve.sqs.model import operations
+from lakequeue.serve.sqs.model import VERSION, operations
 from lakequeue.testing import ManualClock
 from serve.running import Running, serving, sqs
 
@@ -29,6 +33,24 @@ def attributes(client: Any, url: str, *names: str) -> dict[str, str]:
         "Attributes"
     ]
     return found
+
+
+def test_a_newer_service_model_in_the_home_directory_is_ignored(tmp_path: Path) -> None:
+    newer = tmp_path / ".aws" / "models" / "sqs" / VERSION / "service-2.json"
+    newer.parent.mkdir(parents=True)
+    model = Loader().load_service_model("sqs", "service-2", VERSION)
+    model["operations"]["Haunt"] = dict(model["operations"]["ListQueues"], name="Haunt")
+    newer.write_text(json.dumps(model))
+    asked = """
+import boto3, json
+from lakequeue.serve.sqs.model import operations
+client = boto3.client("sqs", region_name="local", aws_access_key_id="a", aws_secret_access_key="b")
+print(json.dumps([client.meta.service_model.operation_names, [*operations()]]))
+"""
+    environment = os.environ | {"HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, check=True)
+    theirs, ours = json.loads(done.stdout)
+    assert "Haunt" in theirs and "Haunt" not in ours and "ListQueues" in ours
 
 
 def test_every_action_of_the_service_model_is_there(client: Any) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import shutil
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -432,6 +434,39 @@ def test_a_list_holds_few_whole_bodies_at_a_time(console: Console):
         assert most < 16 * len(body) * 4, "not all 40"
 
 
+PAGES = """
+import json, sys, tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+import pyarrow as pa
+from lakequeue import LakeQueue
+from lakequeue.serve.console.api import ConsoleApi
+from lakequeue.serve.console.parameters import Parameters
+from lakequeue.serve.sqs.actions import Actions
+api = ConsoleApi(Actions(LakeQueue(sys.argv[1])))
+def page(filters):
+    return len(api.messages(None, "orders", Parameters(filters | {"limit": "40"}, None))["messages"])
+tracemalloc.start()
+with ThreadPoolExecutor(16) as readers:
+    lengths = [*readers.map(page, [{}, {"state": "visible"}] * 8)]
+print(json.dumps([lengths, pa.default_memory_pool().max_memory(), tracemalloc.get_traced_memory()[1]]))
+"""
+"""Sixteen readers of a page at once, in a process that has read nothing else."""
+
+
+def test_lists_read_at_once_share_what_is_stored(tmp_path: Path):
+    """tracemalloc sees nothing of Arrow, which has the bodies as they are stored."""
+    lake = LakeQueue(str(tmp_path / "root"))
+    queue = lake.create_queue("orders", profile="sqs", shards=2)
+    body = "\U0001f600" * 250_000
+    for _ in range(40):
+        queue.send(body)
+    read = subprocess.run([sys.executable, "-c", PAGES, lake.root], capture_output=True, check=True, timeout=120)
+    lengths, in_arrow, in_python = json.loads(read.stdout)
+    assert lengths == 16 * [40]
+    assert in_arrow < 2 * 40 * len(body.encode()), "one copy of each, not one for each reader"
+    assert in_python < 16 * 8 * len(body.encode()), "some bodies at a time, not 40 for each reader"
+
+
 def test_a_list_ends_by_bytes(console: Console, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("lakequeue.serve.console.documents.MAX_PAGE_BYTES", 1_500)
     queue = console.lake.create_queue("orders", profile="sqs")
@@ -748,22 +783,26 @@ def test_a_key_shows_no_more_than_it_may(lake: LakeQueue, clock: ManualClock):
 @pytest.mark.parametrize(("act", "members"), ACTS)
 def test_a_key_does_what_it_may(lake: LakeQueue, clock: ManualClock, act: str, members: Any):
     rewindable(lake, clock, 1)
-    with keyed(lake, ACTIONS[act]) as http:
-        # the deletion comes last
+    with keyed(lake, ACTIONS[act], *["ReceiveMessage"] * (act == "redrive")) as http:
+        # the deletion comes last; a redrive moves bodies, for which it needs ReceiveMessage, too
         for other, given in ACTS:
             allowed = other == act
             status = http.post(f"/console/api/queues/orders/{other}", json=given, headers=ASKED).status_code
             assert (other, status) == (other, 200 if allowed else 403)
 
 
-def test_a_condition_asks_for_permission_to_read(lake: LakeQueue):
+def test_a_redrive_asks_for_permission_to_receive(lake: LakeQueue):
+    """As a message move task does."""
     with_letters(lake, "orders")
     one, where = "/console/api/queues/letters/redrive", {"where": "body LIKE 'o%'"}
     with keyed(lake, "StartMessageMoveTask") as http:
-        assert http.get(one).json()["messages"] == 2
-        assert http.get(one, params=where).status_code == 403
-        assert http.post(one, json=where, headers=ASKED).status_code == 403
+        for members in {}, where, {"ids": ["x"]}:
+            refused = http.post(one, json=members, headers=ASKED)
+            assert (refused.status_code, refused.json()["code"]) == (403, "AccessDeniedException")
+            assert refused.json()["message"] == "reader may not do ReceiveMessage on letters."
+        assert http.get(one).status_code == http.get(one, params=where).status_code == 403
     with keyed(lake, "StartMessageMoveTask", "ReceiveMessage") as http:
+        assert http.get(one).json()["messages"] == 2
         assert http.post(one, json=where, headers=ASKED).json() == {"messages": 2}
 
 

@@ -110,6 +110,8 @@ def test_a_queue_is_created_changed_and_deleted(console: Console, lake: LakeQueu
             "InvalidAttributeValue",
             "VisibilityTimeout",
         ),
+        ("queues", {"QueueName": "new", "Attributes": {"Shards": "17"}}, "InvalidAttributeValue", "Shards"),
+        ("queues/orders/attributes", {"Attributes": {"Shards": "17"}}, "InvalidAttributeValue", "Shards"),
         ("queues/orders/attributes", {"Attributes": []}, "SerializationException", None),
         ("queues/orders/attributes", {}, "MissingParameter", None),
         ("queues/orders/delete", {"name": "order"}, "InvalidParameterValue", "name"),

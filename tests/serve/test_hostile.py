@@ -9,6 +9,7 @@ import os
 import random
 import resource
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,51 +18,77 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 from urllib.parse import quote
 
 import attrs
-import boto3
 import httpx
 import pytest
-from botocore.config import Config
+import trustme
 
 from hostile import BODIES, CRASHING, WASTEFUL
-from lakequeue import LakeQueue
+from lakequeue import LakeQueue, SendEntry
+from serve import signed_clients
 from serve.serving import free_port, wait_until
 from serve.threaded_server import PATIENCE
 
 LONG_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
+LARGE = 100
+"""Messages of a queue with large bodies."""
 KEYS = {
-    "AKIDADMIN": {"secret": "admin-secret-of-tests"},
+    signed_clients.KEY: {"secret": signed_clients.SECRET},
     "AKIDREADER": {
         "secret": "reader-secret-of-tests",
-        "rules": [{"queues": ["orders"], "actions": ["ReceiveMessage"]}],
+        "rules": [{"queues": ["orders", "large"], "actions": ["ReceiveMessage"]}],
     },
 }
 CONDITIONS = [*CRASHING, *WASTEFUL, "true", "body LIKE '%x%'"]
-READERS, CLIENTS = 16, 4
+READERS = 16
+SIGNED_CLIENTS = Path(__file__).with_name("signed_clients.py")
+LONGEST_P99 = 0.5
+"""Seconds of a call of a client, or of a request for health, in the long form (p99)."""
 PROBE = """
-import json, select, sys, time
-from http.client import HTTPConnection
+import json, select, ssl, sys, time
+from http.client import HTTPConnection, HTTPSConnection
+port, secure, authority = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+context = ssl.create_default_context(cafile=authority)
 times = []
 while not select.select([sys.stdin], [], [], 0.1)[0]:
-    begun = time.perf_counter()
-    connection = HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=60)
-    connection.request("GET", "/health")
-    assert connection.getresponse().status == 200
-    connection.close()
-    times.append(time.perf_counter() - begun)
+    for connection in (
+        HTTPConnection("127.0.0.1", port, timeout=60),
+        HTTPSConnection("127.0.0.1", secure, timeout=60, context=context),
+    ):
+        begun = time.perf_counter()
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
+        connection.close()
+        times.append(time.perf_counter() - begun)
 print(json.dumps(times))
 """
-"""Asks again and again until it is told to end."""
+"""Asks both servers again and again until it is told to end."""
+
+
+@attrs.frozen
+class Secured:
+    """A server with TLS, and the file of the authority that its clients trust."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    authority: Path
 
 
 @attrs.define
 class Attack:
-    """Threads against a server, until they are told to stop; what they saw."""
+    """Threads against a server, until they are told to stop; what they saw.
+
+    Attributes:
+        tls: another server of the root.
+        calls: seconds of each call of the signed clients.
+    """
 
     url: str
     port: int
+    tls: Secured
     over: threading.Event = attrs.field(factory=threading.Event)
     answers: Counter[str] = attrs.field(factory=Counter)
     health: list[float] = attrs.field(factory=list)
@@ -73,14 +100,15 @@ class Attack:
     def run(self, seconds: float, server: int) -> list[threading.Thread]:
         """Goes on for some time; the readers, which still wait for their answers then."""
         strangers = [self.probe, self.hang_up, *[self.stranger] * 2, self.dribble, self.crowd, self.pipeline]
+        strangers += [self.wait_for_tls, self.trickle, self.guess, self.turn_pages]
         readers = [self.begun(self.read, n) for n in range(READERS)]
-        clients = [self.begun(self.deliver, n) for n in range(CLIENTS)]
+        clients = self.begun(self.deliver, 0)
         others = [self.begun(work, n) for n, work in enumerate(strangers)]
         for _ in range(10):
             self.over.wait(seconds / 10)
             self.memory.append(resident(server))
         self.over.set()
-        for thread in clients + others:
+        for thread in (clients, *others):
             thread.join(PATIENCE)
             assert not thread.is_alive()
         return readers
@@ -131,19 +159,12 @@ class Attack:
 
     def stranger(self, number: int) -> None:
         """Large bodies without a signature, or with one that is made up."""
-        lines = ["POST / HTTP/1.1", "Host: localhost", "X-Amz-Target: AmazonSQS.SendMessage"]
-        if number % 2:
-            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            scope = f"AKIDADMIN/{stamp[:8]}/local/sqs/aws4_request"
-            signed = f"SignedHeaders=host;x-amz-date;x-amz-target, Signature={'0' * 64}"
-            lines += [f"X-Amz-Date: {stamp}", f"Authorization: AWS4-HMAC-SHA256 Credential={scope}, {signed}"]
-        head = "\r\n".join([*lines, "Content-Type: application/x-amz-json-1.0", "Content-Length: 3000000", "", ""])
         with (
             contextlib.suppress(ConnectionError),
             socket.create_connection(("127.0.0.1", self.port)) as connection,
         ):
             connection.settimeout(PATIENCE)
-            connection.sendall(head.encode() + b"[" * 3_000_000)
+            connection.sendall(head_of_send(known=number % 2 == 1) + b"[" * 3_000_000)
             self.saw(f"stranger {connection.recv(12)[9:].decode()}")
         self.over.wait(0.05)
 
@@ -189,37 +210,81 @@ class Attack:
                 self.saw("pipelined")
                 self.over.wait(0.5)
 
+    def wait_for_tls(self, number: int) -> None:
+        """Connections that never begin with TLS."""
+        with contextlib.ExitStack() as held:
+            for each in range(600):
+                with contextlib.suppress(OSError):
+                    address = f"127.0.0.{10 + each % 4}"
+                    held.enter_context(socket.create_connection(("127.0.0.1", self.tls.port), 5, (address, 0)))
+                    self.saw("silent")
+            self.over.wait(3)
+
+    def trickle(self, number: int) -> None:
+        """Bodies that name a known key, together above what one key may have, and never end."""
+        with contextlib.ExitStack() as held:
+            slow = []
+            for _ in range(25):
+                with contextlib.suppress(OSError):
+                    connection = socket.create_connection(("127.0.0.1", self.port), 5, ("127.0.0.3", 0))
+                    slow.append(held.enter_context(connection))
+                    connection.sendall(head_of_send(known=True) + b"[" * 2_900_000)
+                    self.saw("trickled")
+            for _ in range(30):
+                for connection in slow:
+                    with contextlib.suppress(OSError):
+                        connection.sendall(b"[")
+                self.over.wait(0.1)
+
+    def guess(self, number: int) -> None:
+        """Secrets of a known key for the console, one after the other."""
+        transport = httpx.HTTPTransport(local_address="127.0.0.4")
+        with httpx.Client(
+            auth=("AKIDADMIN", "a-guess-of-a-secret"), timeout=PATIENCE, transport=transport
+        ) as http:
+            while not self.over.wait(0.005):
+                self.saw(f"guess {http.get(f'{self.url}/console/api/queues').status_code}")
+
+    def turn_pages(self, number: int) -> None:
+        """Pages of a queue whose bodies are large."""
+        auth = ("AKIDREADER", "reader-secret-of-tests")
+        with httpx.Client(auth=auth, timeout=PATIENCE, trust_env=False) as http:
+            while not self.over.is_set():
+                answer = http.get(f"{self.url}/console/api/queues/large/messages")
+                assert answer.status_code == 200 and len(answer.json()["messages"]) < LARGE
+                self.saw("page")
+
     def probe(self, number: int) -> None:
-        """Asks for the health of the server, as a load balancer does: from a process that does nothing else."""
-        command = [sys.executable, "-c", PROBE, str(self.port)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            self.over.wait()
-            told, _ = process.communicate("end", PATIENCE)
-            assert process.returncode == 0
-        self.health = json.loads(told)
+        """Asks for the health of the server, as a load balancer does: from a process of its own."""
+        self.health = self.until_over("-c", PROBE, self.port, self.tls.port, self.tls.authority)
 
     def deliver(self, number: int) -> None:
-        """Sends, receives and deletes; every error counts."""
-        sqs = client(self.url)
-        url = sqs.get_queue_url(QueueName=f"jobs-{number % 2}")["QueueUrl"]
-        while not self.over.is_set():
-            begun = time.perf_counter()
-            sqs.send_message(QueueUrl=url, MessageBody="x" * 1_000)
-            for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
-                sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-                self.saw("delivered")
-            self.calls.append(time.perf_counter() - begun)
+        """Lets signed clients send, receive and delete; every error of theirs counts."""
+        told = self.until_over(SIGNED_CLIENTS, self.url)
+        self.calls = told["calls"]
+        self.answers["delivered"] = told["delivered"]
+
+    def until_over(self, *command: object) -> Any:
+        """What a process that does nothing else prints, which goes on until its input ends."""
+        with subprocess.Popen(
+            [sys.executable, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            self.over.wait()
+            told, _ = process.communicate("", PATIENCE)
+            assert process.returncode == 0
+        return json.loads(told)
 
 
-def client(url: str):
-    return boto3.client(
-        "sqs",
-        region_name="local",
-        endpoint_url=url,
-        aws_access_key_id="AKIDADMIN",
-        aws_secret_access_key="admin-secret-of-tests",
-        config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE),
-    )
+def head_of_send(known: bool) -> bytes:
+    """The head of a request with a large body, not signed, or with a made-up signature of a known key."""
+    lines = ["POST / HTTP/1.1", "Host: localhost", "X-Amz-Target: AmazonSQS.SendMessage"]
+    if known:
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        scope = f"AKIDADMIN/{stamp[:8]}/local/sqs/aws4_request"
+        signed = f"SignedHeaders=host;x-amz-date;x-amz-target, Signature={'0' * 64}"
+        lines += [f"X-Amz-Date: {stamp}", f"Authorization: AWS4-HMAC-SHA256 Credential={scope}, {signed}"]
+    lines += ["Content-Type: application/x-amz-json-1.0", "Content-Length: 3000000", "", ""]
+    return "\r\n".join(lines).encode()
 
 
 def raw(http: httpx.Client, url: str, query: str) -> int:
@@ -228,26 +293,39 @@ def raw(http: httpx.Client, url: str, query: str) -> int:
 
 
 @contextlib.contextmanager
-def served(root: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, int]]:
-    """`lakequeue serve` with keys, in a process of its own."""
+def served(root: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, int, Secured]]:
+    """`lakequeue serve` with keys in two processes of their own, one of them with TLS."""
     keys = root.with_name("keys.json")
     keys.write_text(json.dumps(KEYS), encoding="utf-8")
     keys.chmod(0o600)
+    files = [root.with_name(name) for name in ("authority.pem", "cert.pem", "key.pem")]
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    for file, pem in zip(
+        files, (authority.cert_pem, issued.cert_chain_pems[0], issued.private_key_pem), strict=True
+    ):
+        pem.write_to_path(file)
+        file.chmod(0o600)
+    with (
+        process(root, "server.log", "--keys", keys) as (plain, port),
+        process(root, "tls.log", "--keys", keys, "--tls-cert", files[1], "--tls-key", files[2]) as (tls, secure),
+    ):
+        yield plain, f"http://127.0.0.1:{port}", port, Secured(tls, secure, files[0])
+
+
+@contextlib.contextmanager
+def process(root: Path, log: str, *options: object) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server and its port; what it writes goes to a file beside the root."""
     port = free_port()
-    program = "from lakequeue.cli import main; main()"
-    options = ["serve", "--port", str(port), "--keys", str(keys), "--no-access-log"]
-    log = root.with_name("server.log")
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, "--root", str(root), *options], stdout=errors, stderr=errors
-        )
+    command = [sys.executable, "-c", "from lakequeue.cli import main; main()", "--root", str(root), "serve"]
+    command += ["--port", str(port), "--no-access-log", *map(str, options)]
+    with root.with_name(log).open("wb") as errors:
+        started = subprocess.Popen(command, stdout=errors, stderr=errors)
     try:
-        url = f"http://127.0.0.1:{port}"
-        wait_until(lambda: process.poll() is not None or answers(url), "the server")
-        yield process, url, port
+        yield started, port
     finally:
-        process.kill()
-        process.wait(PATIENCE)
+        started.kill()
+        started.wait(PATIENCE)
 
 
 def resident(process: int) -> int:
@@ -255,9 +333,9 @@ def resident(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def answers(url: str) -> bool:
+def answers(url: str, trusted: ssl.SSLContext | bool = True) -> bool:
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{url}/health", trust_env=False).status_code == 200
+        return httpx.get(f"{url}/health", trust_env=False, verify=trusted).status_code == 200
     return False
 
 
@@ -268,21 +346,33 @@ def attack(root: Path, seconds: float) -> Attack:
         orders.send(body)
     for number in range(2):
         lake.create_queue(f"jobs-{number}")
-    with served(root) as (process, url, port):
-        seen = Attack(url, port)
-        readers = seen.run(seconds, process.pid)
-        assert process.poll() is None, root.with_name("server.log").read_text()
+    large = lake.create_queue("large")
+    with served(root) as (server, url, port, tls):
+        for _ in range(LARGE // 10):
+            large.send_batch([SendEntry(each * 100_000) for each in "abcdefghij"])
+        for each, address in (server, url), (tls.process, f"https://127.0.0.1:{tls.port}"):
+            trusted = ssl.create_default_context(cafile=tls.authority)
+            wait_until(lambda: each.poll() is not None or answers(address, trusted), "the server")  # noqa: B023
+        seen = Attack(url, port, tls)
+        readers = seen.run(seconds, server.pid)
+        assert server.poll() is None and tls.process.poll() is None, root.with_name("server.log").read_text()
         assert answers(url)
-        process.terminate()
-        assert process.wait(PATIENCE) == 0, "it does not stop"
+        for each in server, tls.process:
+            each.terminate()
+        for each in server, tls.process:
+            assert each.wait(PATIENCE) == 0, "it does not stop"
         for reader in readers:
             reader.join(PATIENCE)
             assert not reader.is_alive()
     assert not seen.failures
-    assert '"level": "error"' not in root.with_name("server.log").read_text()
+    for log in "server.log", "tls.log":
+        assert '"level": "error"' not in root.with_name(log).read_text()
     assert seen.answers["condition 400"] and seen.answers["delivered"] and seen.answers["hung up"] and seen.health
     assert seen.answers["dribbled"] and seen.answers["crowded"] and seen.answers["pipelined"]
-    assert not seen.answers["stranger 200"]
+    assert (
+        seen.answers["silent"] and seen.answers["trickled"] and seen.answers["page"] and seen.answers["guess 429"]
+    )
+    assert not seen.answers["stranger 200"] and not seen.answers["guess 200"]
     return seen
 
 
@@ -297,6 +387,8 @@ def test_a_hostile_reader_and_strangers_keep_nobody_from_work_for_ten_minutes(tm
     print(sorted(seen.answers.items()))
     print(f"memory: {', '.join(f'{size >> 20}' for size in seen.memory)} MiB")
     assert seen.memory[-1] < 1.2 * seen.memory[1] + 100 * 2**20
-    for name, times in ("health", seen.health), ("send, receive and delete", seen.calls):
-        high = quantiles(times, n=100)[98]
+    highest = {}
+    for name, times in ("health", seen.health), ("calls of signed clients", seen.calls):
+        high = highest[name] = quantiles(times, n=100)[98]
         print(f"{name}: {len(times):,}, p50 {median(times):.3f} s, p99 {high:.3f} s, most {max(times):.3f} s")
+    assert max(highest.values()) < LONGEST_P99, highest

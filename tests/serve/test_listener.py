@@ -11,13 +11,16 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httptools
 import httpx
 import pytest
 import trustme
 import uvicorn
+from uvicorn.server import ServerState
 
 from lakequeue.serve import listener
 from lakequeue.serve.connection import Connection
@@ -122,6 +125,43 @@ def test_a_client_that_sends_no_more_gets_its_answer(tmp_path: Path):
             half.shutdown(socket.SHUT_WR)
             assert everything(half) == b"", "it may be gone"
         wait_until(lambda: queue.counts().visible == 1)
+
+
+class CountingParser:
+    """Counts the bytes that it passes on."""
+
+    def __init__(self, parser: httptools.HttpRequestParser) -> None:
+        self.parser, self.bytes = parser, 0
+
+    def feed_data(self, data: bytes) -> None:
+        self.bytes += len(data)
+        self.parser.feed_data(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.parser, name)
+
+
+def test_a_head_that_comes_byte_by_byte_is_scanned_once():
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 60_000 + b"\r\n\r\n"
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def receive() -> tuple[Connection, CountingParser]:
+        connect = partial(Connection, uvicorn.Config(application, log_config=None), ServerState(), {})
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+            loop, (accepted, _) = asyncio.get_running_loop(), server.accept()
+            transport, connection = await loop.connect_accepted_socket(connect, accepted)
+            connection.parser = parser = CountingParser(connection.parser)
+            for number in range(len(head)):
+                connection.data_received(head[number : number + 1])
+            await asyncio.sleep(0)
+            transport.abort()
+        return connection, parser
+
+    connection, parser = asyncio.run(receive())
+    assert dict(connection.scope["headers"])[b"x-long"] == b"x" * 60_000
+    assert parser.bytes == len(head)
 
 
 def test_requests_for_health_lock_nobody_out(server: ThreadedServer):

@@ -5,6 +5,7 @@ Most answers were recorded from AWS by other projects' public tests.
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from collections.abc import Callable
@@ -215,6 +216,22 @@ def test_a_client_creates_queues_of_sixteen_shards_at_most(client: Any, server: 
     assert client.create_queue(QueueName="wide", Attributes={"Shards": "17"})["QueueUrl"].endswith("/wide")
 
 
+def test_a_client_raises_shards_to_sixteen_at_most(client: Any, create: Create, server: Running) -> None:
+    url = create()
+    refused = refusal(client.set_queue_attributes, QueueUrl=url, Attributes={"Shards": "17"})
+    assert refused == (
+        "InvalidAttributeValue",
+        "Invalid value for the parameter Shards. Reason: Must be at most 16 here.",
+    )
+    client.set_queue_attributes(QueueUrl=url, Attributes={"Shards": "2"})
+    queue = server.lake.queue(url.rpartition("/")[2])
+    assert queue.attributes(["Shards"]) == {"Shards": "2"}
+    queue.set_attributes(shards=17)
+    client.set_queue_attributes(QueueUrl=url, Attributes={"Shards": "17", "DelaySeconds": "1"})
+    assert refusal(client.set_queue_attributes, QueueUrl=url, Attributes={"Shards": "18"}) == refused
+    assert queue.attributes(["Shards", "DelaySeconds"]) == {"Shards": "17", "DelaySeconds": "1"}
+
+
 # --- dead-letter queues
 
 
@@ -254,6 +271,8 @@ def test_move_tasks_are_refused_in_the_words_of_aws(timed: Running, clock: Manua
         client.send_message(QueueUrl=urls[0], MessageBody=str(n))
     asked = {"SourceArn": letters, "DestinationArn": origin, "MaxNumberOfMessagesPerSecond": 1}
     handle = client.start_message_move_task(**asked)["TaskHandle"]  # one a second, and time stands still
+    assert json.loads(base64.urlsafe_b64decode(handle))["sourceArn"] == letters
+    assert letters.startswith("arn:aws:sqs:")
     assert refusal(client.start_message_move_task, **asked) == (
         "InvalidParameterValue",
         "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",

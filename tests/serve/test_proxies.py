@@ -1,14 +1,23 @@
-"""What a proxy in front of the server says of its clients, and who may say it."""
+"""What a proxy in front of the server says of its clients, and who may say it; a load balancer for TCP."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import boto3
 import httpx
 import pytest
+import trustme
+from botocore.config import Config
 
-from serve.serving import Process, headers, wait_until
+from serve.serving import PATIENCE, Process, headers, wait_until
 
 FORWARDED = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https", "Host": "queues.example"}
 
@@ -34,3 +43,85 @@ def test_headers_of_trusted_proxies_count(tmp_path: Path, options: tuple[str, ..
         assert answer.json()["QueueUrl"] == f"{url}000000000000/orders"
         wait_until(server.lines, "the log")
         assert server.lines()[0]["client"].rpartition(":")[0] == client
+
+
+BALANCER = "127.0.0.9"
+KEY, SECRET = "AKIDADMIN", "admin-secret-of-tests"
+
+
+@contextmanager
+def balanced(*ports: int) -> Iterator[int]:
+    """The port of a load balancer that passes TCP through, each connection to the next server."""
+    turns, loop = itertools.cycle(ports), asyncio.new_event_loop()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection("127.0.0.1", next(turns), local_addr=(BALANCER, 0))
+        await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+
+    listening = loop.run_until_complete(asyncio.start_server(accept, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield listening.sockets[0].getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(PATIENCE)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        listening.close()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+def test_two_servers_behind_a_load_balancer_for_tcp(tmp_path: Path):
+    """It passes TLS through, and the servers need no option for it."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    keys, key = tmp_path / "keys.json", tmp_path / "key.pem"
+    for private in keys, key:
+        private.touch(0o600)
+    issued.private_key_pem.write_to_path(key)
+    keys.write_text(json.dumps({KEY: {"secret": SECRET}}))
+    options = ["--keys", str(keys), "--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(key)]
+    with (
+        Process(tmp_path / "root", *options) as one,
+        Process(tmp_path / "root", *options) as other,
+        balanced(one.port, other.port) as port,
+    ):
+
+        def client() -> Any:
+            return boto3.client(
+                "sqs",
+                endpoint_url=f"https://localhost:{port}",
+                region_name="local",
+                aws_access_key_id=KEY,
+                aws_secret_access_key=SECRET,
+                verify=str(tmp_path / "authority.pem"),
+                config=Config(retries={"total_max_attempts": 1}),
+            )
+
+        sender, receiver = client(), client()  # with a connection each
+        url = sender.create_queue(QueueName="orders")["QueueUrl"]
+        assert url == f"https://localhost:{port}/000000000000/orders"
+        assert receiver.get_queue_url(QueueName="orders")["QueueUrl"] == url
+        bodies = [str(number) for number in range(5)]
+        for body in bodies:
+            sender.send_message(QueueUrl=url, MessageBody=body)
+        received = []
+        while len(received) < 5:
+            for message in receiver.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]:
+                sender.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+                received.append(message["Body"])
+        assert sorted(received) == bodies
+        for server in one, other:
+            wait_until(server.lines, "the log")
+            assert {line["client"].rpartition(":")[0] for line in server.lines()} == {BALANCER}

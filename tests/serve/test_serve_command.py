@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import warnings
+from importlib.metadata import version
 from pathlib import Path
 
+import boto3
 import httpx
 import pytest
 import trustme
+from botocore.exceptions import ClientError
 from cryptography.hazmat.primitives import serialization
 from typer.testing import CliRunner
 
 from lakequeue.cli import app
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.server import Certificate, is_loopback, listen
+from serve.serving import Process
 from serve.threaded_server import JSON, PATIENCE, everything, threaded_server, told
 
 PROGRAM = "from lakequeue.cli import main; main()"
@@ -216,6 +222,95 @@ def test_the_port_that_was_taken_is_printed(root, keys):
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_options_about_queues_and_keys_reach_the_server(root, keys, given):
+    keys.chmod(0o640 if given else 0o600)
+    options = ["--max-shards", "2", "--keys-group", "--ignore-kms", "--sse-managed"] if given else []
+    with Process(root, "--keys", str(keys), *options) as server:
+        sqs = boto3.client(
+            "sqs",
+            region_name="local",
+            endpoint_url=server.url,
+            aws_access_key_id="AKID",
+            aws_secret_access_key="0123456789abcdef",
+        )
+        url = sqs.create_queue(QueueName="orders", Attributes={"Shards": "2"})["QueueUrl"]
+        found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        assert found["SqsManagedSseEnabled"] == ("true" if given else "false")
+
+        def changed(refusal: str, **attributes: str) -> bool:
+            try:
+                sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes)
+            except ClientError as error:
+                assert error.response["Error"]["Code"] == refusal
+                return False
+            return True
+
+        assert changed("InvalidAttributeValue", Shards="3") is not given
+        assert changed("AWS.SimpleQueueService.UnsupportedOperation", KmsMasterKeyId="alias/aws/sqs") is given
+
+
+@pytest.mark.parametrize(
+    ("tls", "ciphers", "accepted"),
+    [
+        (ssl.TLSVersion.TLSv1_3, None, True),
+        (ssl.TLSVersion.TLSv1_2, None, True),
+        (ssl.TLSVersion.TLSv1_2, "ECDHE-ECDSA-AES128-SHA", False),
+        (ssl.TLSVersion.TLSv1_1, None, False),
+        (ssl.TLSVersion.TLSv1, None, False),
+    ],
+)
+def test_old_versions_of_tls_and_weak_ciphers_are_refused(certificate, authority, tls, ciphers, accepted):
+    """A client that would take them: its own limits are lifted."""
+    trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(trusted)
+    trusted.set_ciphers(f"{ciphers or 'ALL'}:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        trusted.minimum_version = trusted.maximum_version = tls
+    assert shakes_hands(trusted, certificate.context()) is accepted
+
+
+def test_no_cipher_of_the_server_is_weak(certificate):
+    context = certificate.context()
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    for cipher in context.get_ciphers():
+        assert cipher["aead"] or cipher["kea"] in ("kx-ecdhe", "kx-dhe"), cipher
+        assert cipher["strength_bits"] >= 128 and cipher["auth"] != "auth-null", cipher
+        assert not re.search("RC4|3DES|NULL|EXPORT|MD5|PSK|SRP", cipher["name"]), cipher
+
+
+def shakes_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> bool:
+    """Whether both sides agree on TLS, in memory."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(down, up, server_hostname="localhost"),
+        server.wrap_bio(up, down, server_side=True),
+    ]
+    try:
+        while sides:
+            for side in list(sides):
+                try:
+                    side.do_handshake()
+                    sides.remove(side)
+                except ssl.SSLWantReadError:
+                    pass
+    except ssl.SSLError:
+        return False
+    return True
+
+
+def test_uvicorn_has_an_upper_bound():
+    """Its private parts are overridden (`serve/connection.py`), and what is older takes weak ciphers."""
+    described = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    bounds = re.search(r'"uvicorn>=([0-9.]+),<([0-9.]+)"', described)
+    assert bounds, "one above which it was not tried, one below which it is not safe"
+    low, installed, high = (
+        tuple(map(int, text.split("."))) for text in (bounds[1], version("uvicorn"), bounds[2])
+    )
+    assert (0, 31) <= low <= installed < high
 
 
 def test_requests_over_tls(root, certificate, authority):

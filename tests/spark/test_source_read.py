@@ -133,6 +133,22 @@ def test_storage_options_are_in_no_plan(spark: SparkSession, lq: LakeQueue, way:
     assert "hunter2" not in plan and (way == "read" or "redacted" in plan)
 
 
+@pytest.mark.parametrize("way", ["read", "readStream"])
+def test_storage_options_are_in_no_failure(spark: SparkSession, lq: LakeQueue, tmp_path: Path, way: str) -> None:
+    """Neither in its text nor in the stacks of the JVM; no plan is told there."""
+    options = {"root": lq.root, "queue": "orders", "storage.azure_storage_account_key": "hunter2"}
+    frame = getattr(spark, way).format("lakequeue").options(**options).load().selectExpr("raise_error(body)")
+    with pytest.raises(Exception) as raised:
+        if way == "read":
+            frame.collect()
+        else:
+            started = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("noop")
+            started.trigger(availableNow=True).start().awaitTermination()
+    told = f"{raised.value!r} {raised.value} {getattr(raised.value, '_stackTrace', '')}"
+    assert "USER_RAISED_EXCEPTION" in told
+    assert "hunter2" not in told
+
+
 def test_what_cannot_be_read_is_one_line(spark: SparkSession, lq: LakeQueue) -> None:
     def told(act: Callable[[], object]) -> str:
         with pytest.raises(Exception) as raised:

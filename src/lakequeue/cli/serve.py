@@ -64,7 +64,7 @@ def serve(
         ),
     ] = 100,
     max_shards: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Maximum number of shards of queues that clients create.")
+        int, typer.Option(min=1, metavar="N", help="Maximum number of shards that clients give a queue.")
     ] = 16,
     ignore_kms: Annotated[
         bool, typer.Option("--ignore-kms", help="Keep and show KMS keys of queues, which encrypt nothing here.")

@@ -21,6 +21,14 @@ from lakequeue.runtime.steps import Steps
 from lakequeue.storage.catalog import QueueRow
 
 
+@attrs.frozen
+class _TablesMissing(Exception):
+    """The tables of shards that a queue is to get; from `first` on they are not made yet."""
+
+    row: QueueRow
+    first: int
+
+
 def read(queue: OpenQueue, names: Sequence[str]) -> dict[str, str]:
     """Attributes and counts by their SQS names, as strings (QUE-23)."""
     with queue.service("attributes"):
@@ -46,19 +54,20 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
         changes: returns the changes, given the current attributes.
     """
     with queue.service("set_attributes"):
+        made = 0
 
-        def change(row: QueueRow) -> QueueRow:
-            attributes = QueueAttributes.from_wire(row.attributes)
+        def change(newest: QueueRow) -> QueueRow:
+            attributes = QueueAttributes.from_wire(newest.attributes)
             wanted = redrive_policies.located(changes(attributes), queue.region)
             changed = attributes.with_changes(**wanted)
             if {"redrive_policy", "RedrivePolicy"} & wanted.keys():
                 check_redrive(queue.root, queue.region, queue.name, changed)
+            row, first = attrs.evolve(newest, shards=changed.shards), max(newest.shards, made)
+            if first < row.shards:
+                raise _TablesMissing(row, first)
             # every shard must have applied the last change: what that removed stays removed (RWD-8, RET-6)
-            queue.adopt(row)
+            queue.adopt(newest)
             queue.announce_attributes()
-            before, row = row.shards, attrs.evolve(row, shards=changed.shards)
-            if before < row.shards:
-                make_tables(queue.root, row, before)
             return attrs.evolve(
                 row,
                 attributes=changed.to_wire(),
@@ -68,7 +77,13 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
 
         steps = Steps("set_attributes")
         with steps.step():
-            queue.update(change)
+            while True:
+                try:
+                    queue.update(change)
+                    break
+                except _TablesMissing as missing:  # others go on while they are made
+                    make_tables(queue.root, missing.row, missing.first)
+                    made = missing.row.shards
         with steps.step():
             queue.announce_attributes()
 

@@ -49,7 +49,7 @@ class Application:
             given allows all.
         account: 12 digits, in the URLs and ARNs of queues; without `access`, also the sender of messages.
         metrics_queues: number of queues with metrics of their own.
-        max_shards: maximum number of shards of queues that clients create.
+        max_shards: maximum number of shards of queues that clients create, or to which they raise it.
         public_url: scheme and host of the URLs of queues; None: those of each request.
         encryption: what the operator says of it.
 

@@ -305,8 +305,9 @@ class ConsoleApi:
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> str | None:
+    """The condition of a redrive, which moves bodies, and whose counts would reveal what they contain."""
     where, ids = given.string("where"), given.message_ids(required=False)
-    if where is not None and not caller.may("ReceiveMessage", name):  # counts would reveal what bodies contain
+    if not caller.may("ReceiveMessage", name):
         raise access_denied(caller, "ReceiveMessage", name)
     if ids is None:
         return where

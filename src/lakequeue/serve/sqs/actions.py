@@ -23,6 +23,7 @@ from lakequeue.errors import (
 )
 from lakequeue.model import redrive_policies
 from lakequeue.model.attribute_values import parse_whole
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.messages import BatchResult, Message, check_batch_ids
 from lakequeue.operations import send, settle
 from lakequeue.serve.groups import Groups
@@ -45,7 +46,7 @@ _Result = TypeVar("_Result")
 PROFILE = "sqs"
 """Profile of the queues that SQS clients create without naming one."""
 MAX_SHARDS = 16
-"""Shards of a queue that an SQS client creates: each is a pair of tables."""
+"""Shards of a queue that an SQS client creates, or to which it raises them: each is a pair of tables."""
 _TASK_ARNS = ("SourceArn", "DestinationArn")
 _AFTER = "after "
 """Start of a page token; the name of the last queue of the page follows."""
@@ -57,7 +58,7 @@ class Actions:
     Args:
         account: in the URLs and ARNs of queues.
         sender: SenderId of all messages; None: it is the name of the caller, which sends give as `SENDER`.
-        max_shards: maximum number of shards of queues that clients create.
+        max_shards: maximum number of shards of queues that clients create, or to which they raise it.
         encryption: what the operator says of it.
     """
 
@@ -196,9 +197,9 @@ class Actions:
         queue = self.lake.create_queue(name, tags=given.get("tags"), **wanted)
         return {"QueueUrl": queue_url(base_url, self.account, queue.name)}
 
-    def _check_shards(self, shards: Any) -> None:
+    def _check_shards(self, shards: Any, before: int = 0) -> None:
         with suppress(ValueError):  # no number: the queue refuses it
-            if parse_whole(shards) > self._max_shards:
+            if parse_whole(shards) > max(before, self._max_shards):
                 raise InvalidAttributeValue(
                     f"Invalid value for the parameter Shards. Reason: Must be at most {self._max_shards} here."
                 )
@@ -243,12 +244,16 @@ class Actions:
     def _set_attributes(self, given: Structure, base_url: str) -> Structure:
         changes = queue_attributes.to_set(given["Attributes"], self._encryption)
 
+        def raised(current: QueueAttributes) -> Structure:
+            self._check_shards(changes.get("Shards", 1), current.shards)
+            return changes
+
         def change(queue: Queue) -> None:
             if queue.fifo and changes.get("FifoQueue") == "false":
                 raise InvalidAttributeValue(
                     "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported."
                 )
-            queue.set_attributes(**changes)
+            queue.update_attributes(raised)
 
         return self._do(given, change)
 

@@ -235,7 +235,9 @@ export function queue(name, tab, signal, reload) {
 function offered(action, queue) {
   if (!queue.may[action]) return false;
   if (action === "Rewind") return queue.min_rewind_time !== null;
-  if (action === "StartMessageMoveTask") return queue.sources === null || queue.sources.length > 0;
+  if (action === "StartMessageMoveTask") {
+    return queue.may.ReceiveMessage && (queue.sources === null || queue.sources.length > 0);
+  }
   return true;
 }
 
