@@ -87,7 +87,7 @@ class Connection(HttpToolsProtocol):
                 data = self._without_upgrade() + data[upgrade.args[0] :]
             except httptools.HttpParserError:
                 self._refuse()
-        if self._partial > MAX_PARTIAL_BYTES or len(self.pipeline) > MAX_PIPELINED:
+        if self._partial > MAX_PARTIAL_BYTES:
             self._refuse()
         if self._in_head or self.cycle.response_complete:
             self._wait_for_head()
@@ -105,6 +105,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self.parser.get_http_version() not in ("1.0", "1.1") or self.parser.get_method() == b"CONNECT":
             raise ValueError("this server speaks HTTP/1.1, and is no proxy")
+        if len(self.pipeline) >= MAX_PIPELINED:  # here, as the rest of what has arrived may be thousands more
+            raise ValueError("too many requests wait for an answer")
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()
