@@ -144,7 +144,8 @@ class Listener:
         except OSError:
             pass  # no handshake, or not in time
         finally:
-            if client.connection.transport is not None:
+            # asyncio's transports cannot be ended twice
+            if client.connection.transport is not None and not client.connection.lost.is_set():
                 client.connection.transport.abort()
 
     def _report(self, what: str) -> None:
