@@ -38,7 +38,7 @@ _STATES_SQL = """
 SELECT queue, state, count(*) AS messages, max(receive_count) AS received
 FROM messages WHERE queue LIKE 'lakequeue-demo%' GROUP BY ALL ORDER BY ALL
 """
-_LETTERS_SQL = """
+_DEAD_LETTERS_SQL = """
 SELECT body->>'path' AS path, receive_count AS received, source_queue
 FROM messages WHERE queue = 'lakequeue-demo-dead-letters' ORDER BY path LIMIT 10
 """
@@ -58,8 +58,8 @@ class _Tally:
 def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:
     """Sends the entries and consumes them; returns 0 if all were deleted but those that can only fail."""
     lake = LakeQueue(root)
-    letters = fresh_queue(lake, DEAD_LETTERS)
-    policy = RedrivePolicy(letters.name, MAX_RECEIVES)
+    dead_letters = fresh_queue(lake, DEAD_LETTERS)
+    policy = RedrivePolicy(dead_letters.name, MAX_RECEIVES)
     # SQL shows deleted messages for as long as they can be rewound
     queue = fresh_queue(lake, QUEUE, redrive_policy=policy, rewind_range=3_600)
     sent = queue.send_arrow(pa.table({"body": [*(body for body, _ in entries), *BROKEN]}))
@@ -94,9 +94,9 @@ def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> 
     console.print(f"Done: {tally.done:,} files with {tally.lines:,} lines, by {WORKERS} workers")
     console.print(f"Failures: {tally.failures:,}; such a message comes back after {RETRY_SECONDS} s")
     console.print(_answer(lake, "SQL, at the end", _STATES_SQL))
-    console.print(_answer(lake, f"Dead letters, after {MAX_RECEIVES} receives", _LETTERS_SQL))
+    console.print(_answer(lake, f"Dead letters, after {MAX_RECEIVES} receives", _DEAD_LETTERS_SQL))
     console.print(f"Root: {lake.root}", soft_wrap=True)
-    complete = tally.done == sent - len(tally.broken) and letters.counts().visible == len(tally.broken)
+    complete = tally.done == sent - len(tally.broken) and dead_letters.counts().visible == len(tally.broken)
     return 0 if complete else 3
 
 
