@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakequeue import LakeQueue, RedrivePolicy, SendEntry, errors
-from lakequeue.operations import judged_log
+from lakequeue.operations import judge, judged_log
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
@@ -100,14 +100,14 @@ def test_row_groups_of_a_large_file_are_left_unread(lq: LakeQueue) -> None:
     rows = pq.read_table(path, partitioning=None)
     pq.write_table(rows, path, row_group_size=500)  # as bulk sends write it
     read: list[int] = []
-    real = judged_log.JudgedShard._judge
+    real = judge.Judge.judge
 
-    def judge(self: Any, file: Any, offsets: Any, *rest: Any) -> Any:
+    def counted(self: Any, offsets: Any, *rest: Any) -> Any:
         read.append(len(offsets))
-        return real(self, file, offsets, *rest)
+        return real(self, offsets, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judged_log.JudgedShard, "_judge", judge)
+        patch.setattr(judge.Judge, "judge", counted)
         assert len(bodies(lq, pc.field("state") == "deleted")) == 100
         assert read == [500]
         read.clear()

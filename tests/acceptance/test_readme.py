@@ -150,6 +150,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     os.umask(before)
 
 
+@pytest.mark.slow  # as those with Spark: together a fifth of what the README's test command would take
 @pytest.mark.parametrize("page", pages(spark=False))
 def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     follow(page, PAGES[page], capsys)
@@ -161,7 +162,6 @@ def test_a_block_of_the_readme_runs_on_its_own(chosen: list[Block], capsys: pyte
     follow("README.md", chosen, capsys)
 
 
-@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.parametrize("page", pages(spark=True))
 def test_the_code_of_a_page_with_spark_runs(

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lakequeue import LakeQueue, SendEntry
+from lakequeue.operations import ranges as offset_ranges
 from lakequeue.operations import task_views
-from lakequeue.operations.task_views import Range
+from lakequeue.operations.ranges import Range
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
 
@@ -22,11 +23,11 @@ ASKED = pa.schema([("shard", pa.int32()), ("first", pa.int64()), ("last", pa.int
 
 def ranges(lq: LakeQueue, queue: str) -> list[Range]:
     [row] = [row for row in lq.runtime.rows() if row.name == queue]
-    return task_views._ranges(lq.runtime, row)
+    return [range_ for range_, _ in offset_ranges.ranges_of(lq.runtime, row)]
 
 
 def batch(asked: Iterable[Range]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([dict(zip(ASKED.names, each, strict=True)) for each in asked], ASKED)
+    return pa.RecordBatch.from_pylist([each._asdict() for each in asked], ASKED)
 
 
 def read(lq: LakeQueue, relation: str, queue: str, *asked: Range) -> list[dict[str, Any]]:
@@ -39,7 +40,7 @@ def read(lq: LakeQueue, relation: str, queue: str, *asked: Range) -> list[dict[s
 @pytest.fixture
 def lq(lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
     """Twelve messages of ``orders`` in files of their own, over two shards."""
-    monkeypatch.setattr(task_views, "RANGE_BYTES", 1)
+    monkeypatch.setattr(offset_ranges, "RANGE_BYTES", 1)
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
     monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 100)
     orders = lq.create_queue("orders.fifo", fifo=True, shards=2, rewind_range=300, **BY_GROUP)
@@ -62,7 +63,7 @@ def test_ranges_show_each_message_once_whatever_is_merged_and_sent_meanwhile(
     assert len(ranges(lq, "orders.fifo")) < len(asked)  # files were merged
     lq.queue("orders.fifo").send_batch([SendEntry(body, group_id=body) for body in ("late", "later")])
     found += [row["body"] for each in asked[0::2] for row in read(lq, "messages", "orders.fifo", each)]
-    ends = [each for each in asked if each[2] in (task_views._NO_OFFSET, None)]
+    ends = [each for each in asked if each[2] in (offset_ranges._NO_OFFSET, None)]
     late = [row["body"] for each in ends for row in read(lq, "messages", "orders.fifo", each)]
     assert set(late) >= {"late", "later"}
     assert sorted({*found, *late}) == sorted([f"order {index}" for index in range(12)] + ["late", "later"])
@@ -74,7 +75,7 @@ def test_ranges_of_one_task_are_read_together(lq: LakeQueue) -> None:
     every = read(lq, "messages", "orders.fifo", *asked)
     assert {row["body"] for row in every} == {f"order {index}" for index in range(12)} and len(every) == 12
     some = [asked[index] for index in (0, 1, 3, 7, 8)]
-    assert len(task_views._joined([dict(zip(ASKED.names, each, strict=True)) for each in some])) < len(some)
+    assert len(offset_ranges.joined(some)) < len(some)
     apart = [row for each in some for row in read(lq, "messages", "orders.fifo", each)]
     assert read(lq, "messages", "orders.fifo", *some) == apart and len(apart) == 5
 
@@ -82,7 +83,7 @@ def test_ranges_of_one_task_are_read_together(lq: LakeQueue) -> None:
 def test_other_relations_are_read_whole(lq: LakeQueue) -> None:
     queue = lq.queue("orders.fifo")
     queue.delete_batch([m.receipt_handle for m in queue.receive(max_messages=5)])
-    everything = (0, 0, None)
+    everything = Range(0, 0, None)
     [counts] = read(lq, "queues", "orders.fifo", everything)
     assert (counts["queue"], counts["visible"], counts["rewindable"]) == ("orders.fifo", 7, 5)
     assert {row["shard"] for row in read(lq, "receipts", "orders.fifo", everything)} == {0, 1}

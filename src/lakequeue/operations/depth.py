@@ -36,13 +36,13 @@ class Depth:
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:
         """The sum of the depths of its shards."""
         parts = list(shards)
-        oldest = min((part.oldest_sent_at for part in parts if part.oldest_sent_at is not None), default=None)
+        ages = [part.oldest_age for part in parts if part.oldest_age is not None]
         counts = QueueCounts(
             sum(part.counts.visible for part in parts),
             sum(part.counts.in_flight for part in parts),
             sum(part.counts.delayed for part in parts),
             sum(part.counts.rewindable for part in parts),
-            None if oldest is None else max(0, at - oldest) / MICROS,
+            max(0, *ages) / MICROS if ages else None,
             sum(part.counts.held for part in parts),
         )
         stored = [_stored(part.counts) for part in parts]

@@ -1,30 +1,37 @@
-"""Every message that the tables of a shard hold, with its state: SQL's ``messages`` as Arrow, without a JVM.
+"""Every message that the tables of a shard hold, with its state, in batches of bounded size; without a JVM.
 
-A shard is described once, from one snapshot of its ledger and one of its log. The description holds all that
-judges its messages, so another process can read a part of it.
+Files that cannot have messages which a condition chooses stay closed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import MICROS
-from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.model.states import MessageState
-from lakequeue.operations.browse import SCHEMA, attribute_texts, source_names
-from lakequeue.operations.results import WITH_VISIBLE_AT
+from lakequeue.operations.judge import (
+    DELAYED,
+    DELETED,
+    EXPIRED,
+    HELD,
+    IN_FLIGHT,
+    JUDGED,
+    MOVING,
+    NEVER,
+    STATES,
+    VISIBLE,
+    Judge,
+    integers,
+    log_columns,
+)
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.interface import Table
@@ -36,62 +43,19 @@ ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
 """Size in memory that its messages have on average: 8,192 of the largest bodies would be 8 GiB."""
-REWINDABLE = "rewindable"
-"""A column beyond ``browse.SCHEMA``: whether a rewind may bring the message back."""
-TYPED_ATTRIBUTES = "typed_attributes"
-"""Another: ``message_attributes`` as they were sent."""
-JUDGED = SCHEMA.append(pa.field(REWINDABLE, pa.bool_())).append(
-    layout.MESSAGES.field("message_attributes").with_name(TYPED_ATTRIBUTES)
-)
-
-Integers = npt.NDArray[np.int64]
-_T = TypeVar("_T")
-_RUNS = pa.schema(
-    [
-        ("settled", pa.bool_()),
-        ("first_offset", pa.int64()),
-        ("last_offset", pa.int64()),
-        ("state", pa.string()),
-        *(layout.RUN.field(name) for name in ("receive_count", "visible_at", "first_received_at")),
-    ]
-)
-_ALWAYS = ("position", "sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
-"""Columns of the log that states follow from."""
-_STATES = [
-    MessageState(name) for name in ("expired", "deleted", "moving", "held", "visible", "in_flight", "delayed")
-]
-EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT, DELAYED = range(len(_STATES))
-_NAMES = pa.array([state.value for state in _STATES])
-_SHOWN_FROM = [index for index, state in enumerate(_STATES) if state in WITH_VISIBLE_AT]
-_NEVER = np.iinfo(np.int64).min
 
 
 @attrs.frozen(eq=False)
 class JudgedShard:
-    """A shard as of one snapshot, and the instant that its messages are judged at; can be pickled.
+    """A shard as of one snapshot of its ledger and one of its log."""
 
-    Instants and durations are in microseconds.
-    """
-
-    queue: str
-    region: str
-    fifo: bool
-    shard: int
+    judge: Judge
     messages: str
     """Path of the table."""
-    instant: int
-    head_offset: int
-    purged_offset: int
-    held_from: int
-    retention: int
-    delay: int
-    rewind: int
-    runs: pa.RecordBatch
-    """Sorted by offset; history included."""
     files: Sequence[LogFile]
     """Of the messages that are not purged, by offset."""
     sent_before: Sequence[int | None]
-    """For each file an instant at which all its messages had been sent; None if that is not known."""
+    """For each file an instant in microseconds at which all its messages had been sent; None: not known."""
 
     @classmethod
     def load(cls, row: QueueRow, root: str, shard: int, open_: Callable[[str], Table], now: int) -> JudgedShard:
@@ -102,63 +66,23 @@ class JudgedShard:
         # the ledger first, so that the log is at least as new as the head that refers to it
         log = LogReader(open_(messages)).log
         check_head(head, log.end, ledger.table.path)
-        attributes = QueueAttributes.from_wire(head.attributes)
-        instant, held_from = max(now, head.committed_at), log.end
-        if attributes.delayed_limit is not None:
-            held_from = ledger.machine(lambda: log).held_from(instant)
+        judge = Judge.of(row.name, row.region, shard, head, now, log.end, rows.slice(1))
+        if judge.attributes.delayed_limit is not None:
+            judge = attrs.evolve(judge, held_from=ledger.machine(lambda: log).held_from(judge.instant))
         opened = sorted({file.opened_at for file in log.files})
         after = dict(zip(opened, opened[1:], strict=False))
         files = [file for file in log.files if file.last >= head.purged_offset]
-        return cls(
-            row.name,
-            row.region,
-            attributes.fifo,
-            shard,
-            messages,
-            instant,
-            head.head_offset,
-            head.purged_offset,
-            held_from,
-            attributes.retention_micros,
-            attributes.delay_micros,
-            attributes.rewind_micros,
-            _flat(rows.slice(1)),
-            files,
-            [file.opened_at if file.bulk else after.get(file.opened_at) for file in files],
-        )
-
-    def part(self, indexes: Sequence[int]) -> JudgedShard:
-        """The shard with some of its files, and no more of its ledger than they need."""
-        files = [self.files[index] for index in indexes]
-        return attrs.evolve(
-            self,
-            # copied, so that it is pickled without the others
-            runs=pa.concat_batches([self._runs_of(files[0].first, files[-1].last)]),
-            files=files,
-            sent_before=[self.sent_before[index] for index in indexes],
-        )
-
-    def matching(self, condition: ds.Expression | None) -> list[int]:
-        """Indexes of the files that may have messages for which a condition over `JUDGED` is true."""
-        return surviving(
-            [
-                [
-                    self._known(index, file.first, file.last, state)
-                    for state in self._states(index, file.first, file.last)
-                ]
-                for index, file in enumerate(self.files)
-            ],
-            condition,
-        )
+        before = [file.opened_at if file.bulk else after.get(file.opened_at) for file in files]
+        return cls(judge, messages, files, before)
 
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
         """Columns of `JUDGED` of the messages that may meet a condition, in batches of bounded size."""
         folder = store.folder(self.messages)
-        wanted = {*names, *_ALWAYS} | ({"message_attributes"} if TYPED_ATTRIBUTES in names else set())
-        needed = [name for name in layout.MESSAGES.names if name in wanted]
-        for index in self.matching(condition):
+        needed, purged = ["position", *log_columns(names)], self.judge.head.purged_offset
+        known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
+        for index in surviving(known, condition):
             file = self.files[index]
             with folder.parquet(file.file.name, file.size) as parquet:
                 for group, first in self._row_groups(parquet, index, condition):
@@ -168,11 +92,11 @@ class JudgedShard:
                         file.check(batch["position"], first, self.messages)
                         offsets = np.arange(first, first + len(batch))
                         first += len(batch)
-                        if offsets[0] < self.purged_offset:
-                            batch = batch.slice(int(np.searchsorted(offsets, self.purged_offset)))
+                        if offsets[0] < purged:
+                            batch = batch.slice(int(np.searchsorted(offsets, purged)))
                             offsets = offsets[len(offsets) - len(batch) :]
                         if len(batch):
-                            yield self._judge(file, offsets, batch, names)
+                            yield self.judge.judge(offsets, file.sent_at(batch).to_numpy(), batch, names)
 
     def _row_groups(
         self, parquet: pq.ParquetFile, index: int, condition: ds.Expression | None
@@ -194,107 +118,39 @@ class JudgedShard:
         """What is known of the messages of a file from an offset to another, if they have a state."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
-            names_are(self.queue, self.region)
-            & (pc.field("shard") == pa.scalar(self.shard, pa.int32()))
-            & (offset >= max(first, self.purged_offset))
+            names_are(self.judge.queue, self.judge.region)
+            & (pc.field("shard") == pa.scalar(self.judge.shard, pa.int32()))
+            & (offset >= max(first, self.judge.head.purged_offset))
             & (offset <= last)
             & (sent_at >= pa.scalar(self.files[index].opened_at, layout.INSTANT))
-            & (pc.field("state") == _NAMES[state])
+            & (pc.field("state") == STATES[state].value)
         )
         before = self.sent_before[index]
         return known if before is None else known & (sent_at <= pa.scalar(before, layout.INSTANT))
 
     def _states(self, index: int, first: int, last: int) -> list[int]:
         """The states that messages of a file from an offset to another may have."""
-        file, before = self.files[index], self.sent_before[index]
-        if before is not None and before + self.retention <= self.instant:
+        file, before, judge = self.files[index], self.sent_before[index], self.judge
+        retention, head_offset = judge.attributes.retention_micros, judge.head.head_offset
+        if before is not None and before + retention <= judge.instant:
             return [EXPIRED]
-        runs = self._runs_of(first, last)
+        runs = judge.runs_of(first, last)
         begin, end = np.maximum(runs["first_offset"], first), np.minimum(runs["last_offset"], last)
-        visible_at = _integers(runs["visible_at"], _NEVER)
+        visible_at = integers(runs["visible_at"])
         settled, kinds = (runs[name].to_numpy(zero_copy_only=False) for name in ("settled", "state"))
-        fresh, hidden = last >= self.head_offset, visible_at > self.instant
-        unseen = fresh or bool(np.any(~settled & (visible_at == _NEVER)))
+        fresh, hidden = last >= head_offset, visible_at > judge.instant
+        unseen = fresh or bool(np.any(~settled & (visible_at == NEVER)))
         found = {
-            EXPIRED: file.dead_letters or file.opened_at + self.retention <= self.instant,
-            DELETED: bool(settled.any())
-            or int((end - begin + 1).sum()) < min(last, self.head_offset - 1) - first + 1,
+            EXPIRED: file.dead_letters or file.opened_at + retention <= judge.instant,
+            DELETED: bool(settled.any()) or int((end - begin + 1).sum()) < min(last, head_offset - 1) - first + 1,
             MOVING: bool(np.any(kinds == MessageState.MOVING.value)),
-            HELD: fresh and last >= self.held_from,
+            HELD: fresh and last >= judge.held_from,
             VISIBLE: unseen or bool(np.any(~settled & ~hidden)),
             IN_FLIGHT: bool(np.any(hidden & (kinds == MessageState.IN_FLIGHT.value))),
-            DELAYED: (unseen and (file.delayed or self.delay > 0))
+            DELAYED: (unseen and (file.delayed or judge.attributes.delay_micros > 0))
             or bool(np.any(hidden & (kinds == MessageState.VISIBLE.value))),
         }
         return [state for state, possible in found.items() if possible]
-
-    def _runs_of(self, first: int, last: int) -> pa.RecordBatch:
-        start = int(np.searchsorted(self.runs["last_offset"].to_numpy(), first))
-        stop = int(np.searchsorted(self.runs["first_offset"].to_numpy(), last, side="right"))
-        return self.runs.slice(start, max(0, stop - start))
-
-    def _judge(
-        self, file: LogFile, offsets: Integers, rows: pa.RecordBatch, names: Collection[str]
-    ) -> pa.RecordBatch:
-        runs = self._runs_of(int(offsets[0]), int(offsets[-1]))
-        place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
-        within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
-        at = pa.array(place, mask=~within)
-        run_state = runs["state"].take(at).to_numpy(zero_copy_only=False)
-        settled = pc.fill_null(runs["settled"].take(at), False).to_numpy(zero_copy_only=False)
-        visible_at = _integers(runs["visible_at"].take(at), _NEVER)
-
-        sent_at = file.sent_at(rows).to_numpy()
-        delay = pc.fill_null(rows["delay_seconds"], self.delay / MICROS).to_numpy()
-        available = np.where(delay > 0, sent_at + np.rint(delay * MICROS).astype(np.int64), _NEVER)
-        available = np.where(visible_at != _NEVER, visible_at, available)
-        first_sent = _integers(rows["first_sent_at"], _NEVER)
-        gone_at = np.where(first_sent != _NEVER, first_sent, sent_at) + self.retention
-        state = np.select(
-            [
-                gone_at <= self.instant,
-                (~within & (offsets < self.head_offset)) | settled,
-                run_state == MessageState.MOVING.value,
-                ~within & (offsets >= self.held_from),
-                available <= self.instant,
-                run_state == MessageState.IN_FLIGHT.value,
-            ],
-            [EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT],
-            DELAYED,
-        )
-        count = len(offsets)
-        shown_at = np.where(available == _NEVER, sent_at, available)
-        receive_count = pc.fill_null(pc.coalesce(runs["receive_count"].take(at), rows["source_receive_count"]), 0)
-        columns: dict[str, Callable[[], pa.Array]] = {
-            "queue": lambda: pa.repeat(self.queue, count),
-            "region": lambda: pa.repeat(self.region, count),
-            "state": lambda: _NAMES.take(pa.array(state)),
-            "sent_at": lambda: pa.array(sent_at).cast(layout.INSTANT),
-            "visible_at": lambda: pa.array(shown_at, mask=~np.isin(state, _SHOWN_FROM)).cast(layout.INSTANT),
-            "receive_count": lambda: pc.if_else(
-                pa.array((state == EXPIRED) | (state == DELETED)), pa.scalar(None, pa.int32()), receive_count
-            ),
-            "first_received_at": lambda: runs["first_received_at"].take(at),
-            "age": lambda: pa.array((self.instant - sent_at) / MICROS),
-            "message_attributes": lambda: attribute_texts(rows["message_attributes"]),
-            TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
-            "source_queue": lambda: source_names(rows["source_queue"]),
-            "sequence_number": lambda: self._sequence_numbers(offsets),
-            "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
-            "log_offset": lambda: pa.array(offsets),
-            REWINDABLE: lambda: pa.array((state == DELETED) & settled & (sent_at >= self.instant - self.rewind)),
-        }
-        shown = [field for field in JUDGED if field.name in names]
-        arrays = [
-            (columns[field.name]() if field.name in columns else rows[field.name]).cast(field.type)
-            for field in shown
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(shown))
-
-    def _sequence_numbers(self, offsets: Integers) -> pa.Array:
-        if not self.fifo:
-            return pa.nulls(len(offsets), pa.string())
-        return pa.array([sequence_number(self.shard, offset) for offset in offsets.tolist()], pa.string())
 
 
 def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
@@ -330,18 +186,3 @@ def surviving(
     parts = [make(str(index), partition_expression=each) for index, either in enumerate(known) for each in either]
     found = ds.FileSystemDataset(parts, schema, kind, system).get_fragments(filter=condition)
     return sorted({int(part.path) for part in found})
-
-
-def _flat(rows: pa.Table) -> pa.RecordBatch:
-    """Runs of a ledger with the fields of their struct as columns."""
-    run = rows["run"].combine_chunks()
-    arrays = [
-        rows[field.name].combine_chunks() if field.name in rows.column_names else pc.struct_field(run, field.name)
-        for field in _RUNS
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_RUNS)
-
-
-def _integers(instants: pa.Array, missing: int) -> Integers:
-    numbers: Integers = pc.fill_null(instants.cast(pa.int64()), missing).to_numpy()
-    return numbers

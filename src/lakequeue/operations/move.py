@@ -140,12 +140,11 @@ def _targets(
     # messages that were redriven stay here
     letters = pc.is_valid(batch.rows["source_receive_count"])
     sources = pc.if_else(letters, batch.rows["source_queue"], None).to_pylist()
-    states = [batch.runs[number][1] for number in batch.run_numbers]
     targets: dict[str, list[int]] = {}
     keys: dict[str, str | None] = {}
     for row in map(int, rows):
         source = sources[row]
-        if most == 0 or states[row] is not MessageState.VISIBLE:
+        if most == 0 or batch.states[row] is not MessageState.VISIBLE:
             continue
         key = target_key
         if key is None and source is not None:

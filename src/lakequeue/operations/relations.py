@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from lakequeue.model.arguments import check_instant
 from lakequeue.model.attributes import HIDDEN
-from lakequeue.model.clock import to_micros
-from lakequeue.operations import sql_views
-from lakequeue.operations.browse import SCHEMA
-from lakequeue.operations.judged_log import JUDGED, REWINDABLE, JudgedShard, names_are, surviving
+from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.operations.depth import Depth
+from lakequeue.operations.judge import JUDGED, REWINDABLE, SCHEMA
+from lakequeue.operations.judged_log import JudgedShard, names_are, surviving
 from lakequeue.operations.pool import each
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_ledger import ShardDepth
@@ -29,30 +30,49 @@ from lakequeue.storage.cleaning import pin_files
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader
+from lakequeue.storage.stores import Store
 
-_TYPES: Mapping[str, pa.DataType] = {
-    "STRING": pa.string(),
-    "TIMESTAMP": layout.INSTANT,
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
-}
-
-
-def _schema(columns: Mapping[str, str]) -> pa.Schema:
-    return pa.schema([(name, _TYPES[type_]) for name, type_ in columns.items()])
-
-
+COUNTS = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("visible", "in_flight", "delayed", "held", "rewindable")),
+        ("oldest_age", pa.float64()),
+    ]
+)
+"""``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
+_PLACE = [SCHEMA.field("queue"), SCHEMA.field("region")]
+_KEPT_BACK = ("run", "head", "attributes", "attributes_version")
 SCHEMAS: Mapping[str, pa.Schema] = {
-    "queues": _schema(sql_views.QUEUES),
+    "queues": pa.schema(
+        [
+            *_PLACE,
+            *(layout.QUEUES.field(name) for name in ("created_at", "modified_at", "attributes", "tags", "shards")),
+            *COUNTS,
+        ]
+    ),
     "messages": SCHEMA,
-    "receipts": _schema(sql_views.RECEIPTS),
-    "history": _schema(sql_views.HISTORY),
-    "stats": _schema(sql_views.STATS),
+    # the row of `first_offset` -1 and `state` head is a shard's head
+    "receipts": pa.schema(
+        [
+            *_PLACE,
+            SCHEMA.field("shard"),
+            *{
+                field.name: field
+                for field in [*layout.RECEIPTS, *layout.RUN, *layout.HEAD]
+                if field.name not in _KEPT_BACK
+            }.values(),
+        ]
+    ),
+    # deleted messages that can be rewound now
+    "history": pa.schema(
+        field
+        for field in SCHEMA
+        if field.name not in ("state", "visible_at", "receive_count", "first_received_at")
+    ),
+    # counts of every queue, deleted ones too, at each minute in which the compactor passed, further back than the
+    # logs of the other tables reach; `sent` is all that were ever sent
+    "stats": pa.schema([*_PLACE, layout.STATS.field("minute"), *COUNTS, layout.STATS.field("sent")]),
 }
-"""The columns of each relation, those of the views of ``sql_views``."""
+"""The columns of each relation."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -150,10 +170,40 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
     return {name: Relation(SCHEMAS[name], read) for name, read in reads.items()}
 
 
-def judged_shards(root: Root, condition: ds.Expression) -> Iterator[JudgedShard]:
-    """The shards of the queues that a condition over `JUDGED` leaves, as they are now."""
+def judged(root: Root) -> Relation:
+    """The messages with all columns of `JUDGED`."""
+    return Relation(JUDGED, _Tables.of(root, None, None).messages)
+
+
+def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
+    """The queues of all regions that exist, or that existed at ``as_of``."""
+    then = None if as_of is None else check_instant("as_of", as_of)
+    if now is not None:
+        check_instant("now", now)
     with root.storage_errors():
-        yield from _Tables.of(root, None, None)._shards(condition)
+        return [
+            row
+            for row in root.rows()
+            if row.deleted_at is None or (then is not None and row.created_at <= then < row.deleted_at)
+        ]
+
+
+def versions_at(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
+    """The versions of the tables of queues that existed at an instant, and of the catalog, by path."""
+    found: dict[str, int] = {}
+    for queue in queues:
+        if from_micros(queue.created_at) <= as_of:
+            tables = [
+                path(store.root, queue.key, shard)
+                for shard in range(queue.shards)
+                for path in (layout.messages_path, layout.receipts_path)
+            ]
+            numbers = [past_versions.version_at(store, path, to_micros(as_of)) for path in tables]
+            if None not in numbers:  # else the queue was just being created
+                found |= {path: number for path, number in zip(tables, numbers, strict=True) if number is not None}
+    catalog = layout.queues_path(store.root)
+    number = past_versions.version_at(store, catalog, to_micros(as_of)) if found else None
+    return found if number is None else found | {catalog: number}
 
 
 @attrs.frozen
@@ -169,12 +219,12 @@ class _Tables:
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _Tables:
-        known = sql_views.shown_queues(root, now, as_of)
+        known = shown_queues(root, now, as_of)
         if as_of is None:
             return cls(root, now)
         store = root.engine.store
         with root.storage_errors():
-            versions = sql_views.versions_at(store, known, as_of)
+            versions = versions_at(store, known, as_of)
             number = versions.get(layout.queues_path(root.path))
             if number is None:
                 return cls(root, now or as_of, versions)
@@ -207,7 +257,7 @@ class _Tables:
             yield from each(rows, self._places(condition, SCHEMAS["receipts"]))
 
     def queues(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
-        counted = not names.isdisjoint(sql_views.COUNTS)
+        counted = not names.isdisjoint(COUNTS.names)
         with self.root.storage_errors():
             rows = self._rows(condition, SCHEMAS["queues"])
             places = [(row, shard) for row in rows for shard in range(row.shards)] if counted else []
@@ -221,13 +271,11 @@ class _Tables:
             for part in stats.parts(self.root.engine, self.root.path):
                 yield from part.select(schema.names).cast(schema).to_batches()
 
-    def _depth(self, place: tuple[QueueRow, int]) -> tuple[ShardDepth, int]:
+    def _depth(self, place: tuple[QueueRow, int]) -> ShardDepth:
         row, shard = place
         ledger = Ledger(self._open(layout.receipts_path(self.root.path, row.key, shard)))
         messages = layout.messages_path(self.root.path, row.key, shard)
-        machine = ledger.machine(lambda: LogReader(self._open(messages)).log)
-        instant = max(self._instant(), machine.head.committed_at)
-        return ShardDepth.of(machine, instant), instant
+        return ShardDepth.of(ledger.machine(lambda: LogReader(self._open(messages)).log), self._instant())
 
     def _shards(self, condition: ds.Expression | None) -> Iterator[JudgedShard]:
         now = self._instant()
@@ -281,12 +329,8 @@ def _receipts(row: QueueRow, shard: int, rows: pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
 
 
-def _queue(row: QueueRow, depths: Sequence[tuple[ShardDepth, int]]) -> dict[str, Any]:
-    counts = [depth.counts for depth, _ in depths]
-    ages = [
-        (instant - depth.oldest_sent_at) / 1e6 for depth, instant in depths if depth.oldest_sent_at is not None
-    ]
-    return {
+def _queue(row: QueueRow, depths: Sequence[ShardDepth]) -> dict[str, Any]:
+    return attrs.asdict(Depth.of(depths, 0).counts) | {
         "queue": row.name,
         "region": row.region,
         "created_at": row.created_at,
@@ -294,9 +338,4 @@ def _queue(row: QueueRow, depths: Sequence[tuple[ShardDepth, int]]) -> dict[str,
         "attributes": {name: value for name, value in row.attributes.items() if name not in HIDDEN},
         "tags": dict(row.tags),
         "shards": row.shards,
-        **{
-            name: sum(getattr(count, name) for count in counts)
-            for name in ("visible", "in_flight", "delayed", "held", "rewindable")
-        },
-        "oldest_age": max(ages, default=None),
     }

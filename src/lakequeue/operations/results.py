@@ -12,7 +12,6 @@ from lakequeue.model.clock import from_micros
 from lakequeue.model.messages import AttributeValue, Message, Settler, attach, select_attributes
 from lakequeue.model.states import MessageState
 from lakequeue.shard.commands import ClaimedSpan, ClaimResult
-from lakequeue.shard.runs import Run
 
 
 @attrs.frozen
@@ -70,13 +69,16 @@ class PeekedMessage:
     """``AWSTraceHeader`` of its send (SND-15)."""
 
 
-def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
+Attributes = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def _attributes(stored: Attributes | None) -> dict[str, AttributeValue]:
     return {
         name: AttributeValue(
             value["type"],
             value["binary_value"] if value["string_value"] is None else value["string_value"],
         )
-        for name, value in row["message_attributes"] or []
+        for name, value in stored or []
     }
 
 
@@ -100,7 +102,7 @@ def received_message(
         receive_count=span.receive_count,
         sent_at=row["first_sent_at"] or row["sent_at"],
         first_received_at=from_micros(span.first_received_at),
-        message_attributes=select_attributes(_attributes(row), names),
+        message_attributes=select_attributes(_attributes(row["message_attributes"]), names),
         group_id=row["group_id"],
         dedup_id=row["dedup_id"],
         sequence_number=sequence,
@@ -113,21 +115,16 @@ def received_message(
     return message
 
 
-def peeked_message(row: Mapping[str, Any], state: MessageState, run: Run) -> PeekedMessage:
+def peeked_message(
+    message_id: str,
+    body: str,
+    state: str,
+    receive_count: int | None,
+    sent_at: datetime,
+    visible_at: datetime | None,
+    attributes: Attributes,
+    *rest: str | None,
+) -> PeekedMessage:
     """A message as ``peek`` shows it."""
-    visible_at = None
-    if state in WITH_VISIBLE_AT:
-        visible_at = row["sent_at"] if run.visible_at is None else from_micros(run.visible_at)
-    return PeekedMessage(
-        row["message_id"],
-        row["body"],
-        state,
-        run.receive_count,
-        row["sent_at"],
-        visible_at,
-        _attributes(row),
-        row["group_id"],
-        None if row["source_queue"] is None else row["source_queue"].rpartition(":")[2],
-        row["dedup_id"],
-        row["trace_header"],
-    )
+    typed, count = _attributes(attributes), receive_count or 0
+    return PeekedMessage(message_id, body, MessageState(state), count, sent_at, visible_at, typed, *rest)

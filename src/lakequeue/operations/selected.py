@@ -95,7 +95,7 @@ def _apply(
             for row in pc.indices_nonzero(pc.is_in(batch.rows["message_id"], wanted)).to_pylist():
                 found += 1
                 offsets.append(int(batch.offsets[row]))
-                stayed[batch.runs[batch.run_numbers[row]][1]] += 1
+                stayed[batch.states[row]] += 1
             if found == len(wanted):
                 break
         if offsets:

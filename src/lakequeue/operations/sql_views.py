@@ -8,17 +8,19 @@ on ``queue`` does not read the other queues.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from lakequeue.errors import InvalidParameterValue, QueueClientError
-from lakequeue.model.arguments import check_instant
 from lakequeue.model.attributes import HIDDEN
-from lakequeue.model.clock import from_micros, to_micros
-from lakequeue.operations import browse
+from lakequeue.model.clock import to_micros
+from lakequeue.operations.judge import SCHEMA, log_columns
+from lakequeue.operations.relations import SCHEMAS, shown_queues, versions_at
 from lakequeue.runtime.root import Root
-from lakequeue.storage import layout, past_versions
+from lakequeue.storage import layout
 from lakequeue.storage.bulk.lease_frame import SEQUENCE_NUMBER
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.delta_log import is_table
@@ -44,55 +46,11 @@ _TYPES = {
 }
 """SQL type by Arrow type."""
 
-_OF_RUNS = ("state", "visible_at", "receive_count", "first_received_at")
-MESSAGES: Mapping[str, str] = {field.name: _TYPES[str(field.type)] for field in browse.SCHEMA}
-"""The columns of the view; a condition of ``Queue.peek`` may name them too (``browse.COLUMNS``).
 
-``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when
-the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``receive_count`` is NULL
-for deleted and expired messages; ``age`` is in seconds since the message was sent; ``message_attributes`` are
-texts, binary values in base64; standard queues have no sequence numbers."""
+def sql_type(field: pa.Field) -> str:
+    """The type of a column of the views."""
+    return _TYPES[str(field.type)]
 
-HISTORY: Mapping[str, str] = {name: type_ for name, type_ in MESSAGES.items() if name not in _OF_RUNS}
-"""Deleted messages that can be rewound now."""
-
-COUNTS = {
-    "visible": "BIGINT",
-    "in_flight": "BIGINT",
-    "delayed": "BIGINT",
-    "held": "BIGINT",
-    "rewindable": "BIGINT",
-    "oldest_age": "DOUBLE",
-}
-QUEUES: Mapping[str, str] = {
-    "queue": "STRING",
-    "region": "STRING",
-    "created_at": "TIMESTAMP",
-    "modified_at": "TIMESTAMP",
-    "attributes": "MAP<STRING, STRING>",
-    "tags": "MAP<STRING, STRING>",
-    "shards": "INT",
-    **COUNTS,
-}
-"""``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
-
-_RUNS = {"shard": "INT"} | {
-    field.name: _TYPES[str(field.type)]
-    for field in [*layout.RECEIPTS, *layout.RUN, *layout.HEAD]
-    if field.name not in ("run", "head", "attributes", "attributes_version")
-}
-RECEIPTS: Mapping[str, str] = {"queue": "STRING", "region": "STRING"} | _RUNS
-"""The row of ``first_offset`` -1 and ``state`` head is a shard's head."""
-
-STATS: Mapping[str, str] = {
-    "queue": "STRING",
-    "region": "STRING",
-    "minute": "TIMESTAMP",
-    **COUNTS,
-    "sent": "BIGINT",
-}
-"""Counts of every queue, deleted ones too, at each minute in which the compactor passed; ``sent`` is all that were
-ever sent. It reaches further back than the logs of the other tables."""
 
 _RUN_FIELDS = (
     "settled",
@@ -102,8 +60,9 @@ _RUN_FIELDS = (
     "visible_at",
     "first_received_at",
 )
-_RUN = f"STRUCT<{', '.join(f'{name}: {_RUNS[name]}' for name in _RUN_FIELDS)}>"
-_MESSAGE_FIELDS = [name for name in browse.LOG_SCHEMA.names if name != "trace_header"]
+_RUN_TYPES = ", ".join(f"{name}: {sql_type(SCHEMAS['receipts'].field(name))}" for name in _RUN_FIELDS)
+_RUN = f"STRUCT<{_RUN_TYPES}>"
+_MESSAGE_FIELDS = ["message_id", *(name for name in log_columns(SCHEMA.names) if name != "message_id")]
 
 
 def _later(instant: str, seconds: str) -> str:
@@ -159,19 +118,6 @@ def create_in_catalog(spark: SparkSession, statements: Sequence[str]) -> None:
         raise QueueClientError(f"the views cannot be created: {first_line(error)}") from error
 
 
-def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
-    """The queues of all regions that exist, or that existed at ``as_of``."""
-    then = None if as_of is None else check_instant("as_of", as_of)
-    if now is not None:
-        check_instant("now", now)
-    with root.storage_errors():
-        return [
-            row
-            for row in root.rows()
-            if row.deleted_at is None or (then is not None and row.created_at <= then < row.deleted_at)
-        ]
-
-
 def view_statements(
     store: Store,
     queues: Sequence[QueueRow],
@@ -199,16 +145,16 @@ def view_statements(
     if as_of is not None:
         queues = [queue for queue in queues if layout.receipts_path(root, queue.key, 0) in versions]
     instant = "current_timestamp()" if now is None else f"timestamp_micros({to_micros(now)})"
-    branches: dict[str, tuple[Mapping[str, str], Callable[[QueueRow], str]]] = {
-        "messages": (MESSAGES, lambda queue: _messages(root, queue, instant)),
-        "receipts": (RECEIPTS, lambda queue: _receipts(root, queue)),
-        "history": (HISTORY, lambda queue: _history(root, queue, instant)),
-        "queues": (QUEUES, lambda queue: _queue(root, queue, instant)),
+    branches: dict[str, Callable[[QueueRow], str]] = {
+        "messages": lambda queue: _messages(root, queue, instant),
+        "receipts": lambda queue: _receipts(root, queue),
+        "history": lambda queue: _history(root, queue, instant),
+        "queues": lambda queue: _queue(root, queue, instant),
     }
     create = "CREATE OR REPLACE TEMPORARY VIEW " if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
     statements = []
-    for view, (columns, branch) in branches.items():
-        text = " UNION ALL ".join(branch(queue) for queue in queues) or _nothing(columns)
+    for view, branch in branches.items():
+        text = " UNION ALL ".join(branch(queue) for queue in queues) or _nothing(SCHEMAS[view])
         for path, version in versions.items():  # tables are named by nothing else
             text = text.replace(_table(path), f"{_table(path)} VERSION AS OF {version}")
         statements.append(f"{create}{view} AS {text}")
@@ -226,35 +172,22 @@ def _place(schema: str) -> str:
 def _stats(store: Store) -> str:
     path = layout.stats_path(store.root)
     if not is_table(store.folder(path)):  # the compactor never passed
-        return _nothing(STATS)
-    return f"SELECT {', '.join(STATS)} FROM {_table(path)}"
+        return _nothing(SCHEMAS["stats"])
+    return f"SELECT {_columns('stats')} FROM {_table(path)}"
 
 
-def versions_at(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
-    """The versions of the tables of queues that existed at an instant, and of the catalog, by path."""
-    found: dict[str, int] = {}
-    for queue in queues:
-        if from_micros(queue.created_at) <= as_of:
-            tables = [
-                path(store.root, queue.key, shard)
-                for shard in range(queue.shards)
-                for path in (layout.messages_path, layout.receipts_path)
-            ]
-            numbers = [past_versions.version_at(store, path, to_micros(as_of)) for path in tables]
-            if None not in numbers:  # else the queue was just being created
-                found |= {path: number for path, number in zip(tables, numbers, strict=True) if number is not None}
-    catalog = layout.queues_path(store.root)
-    number = past_versions.version_at(store, catalog, to_micros(as_of)) if found else None
-    return found if number is None else found | {catalog: number}
+def _columns(view: str) -> str:
+    return ", ".join(map(quoted, SCHEMAS[view].names))
 
 
-def _nothing(columns: Mapping[str, str]) -> str:
-    nulls = ", ".join(f"CAST(NULL AS {type_}) AS {quoted(name)}" for name, type_ in columns.items())
+def _nothing(schema: pa.Schema) -> str:
+    nulls = ", ".join(f"CAST(NULL AS {sql_type(field)}) AS {quoted(field.name)}" for field in schema)
     return f"SELECT {nulls} WHERE false"
 
 
 def _receipts(root: str, queue: QueueRow) -> str:
-    return f"SELECT {_names(queue)}, {', '.join(_RUNS)} FROM ({_ledgers(root, queue)})"
+    columns = ", ".join(SCHEMAS["receipts"].names[2:])
+    return f"SELECT {_names(queue)}, {columns} FROM ({_ledgers(root, queue)})"
 
 
 def _queue(root: str, queue: QueueRow, now: str) -> str:
@@ -278,11 +211,11 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _messages(root: str, queue: QueueRow, now: str) -> str:
-    return f"SELECT {', '.join(map(quoted, MESSAGES))} FROM ({_judged(root, queue, now)})"
+    return f"SELECT {_columns('messages')} FROM ({_judged(root, queue, now)})"
 
 
 def _history(root: str, queue: QueueRow, now: str) -> str:
-    return f"SELECT {', '.join(map(quoted, HISTORY))} FROM ({_judged(root, queue, now)}) WHERE rewindable"
+    return f"SELECT {_columns('history')} FROM ({_judged(root, queue, now)}) WHERE rewindable"
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:
@@ -365,7 +298,7 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
     (a query over 16 shards: 68 jobs with, 53 without).
     """
     fields = ", ".join(_MESSAGE_FIELDS)
-    types = {"source_receive_count": "INT", **MESSAGES}
+    types = {"source_receive_count": "INT", **{field.name: sql_type(field) for field in SCHEMA}}
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
     # Spark's base64 breaks lines, that of `browse` does not

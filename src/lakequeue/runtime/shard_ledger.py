@@ -44,8 +44,8 @@ class ShardDepth(NamedTuple):
     """The depth of a shard at an instant, from one snapshot."""
 
     counts: Counts
-    oldest_sent_at: int | None
-    """When the oldest stored message was sent, in microseconds."""
+    oldest_age: int | None
+    """Microseconds since the oldest stored message was sent."""
     sent: int
     """Number of messages ever sent."""
 
@@ -53,7 +53,8 @@ class ShardDepth(NamedTuple):
     def of(cls, machine: ShardMachine, now: int) -> ShardDepth:
         counts = machine.counts(now)
         oldest = counts.oldest_offset
-        return cls(counts, None if oldest is None else machine.log.sent_at(oldest), machine.log.end)
+        age = None if oldest is None else max(now, machine.head.committed_at) - machine.log.sent_at(oldest)
+        return cls(counts, age, machine.log.end)
 
 
 @attrs.frozen

@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
-from lakequeue.model.states import MessageState
 from lakequeue.shard import admin, move, selected, settle
 from lakequeue.shard.claim.standard import attempt_lives, claim
 from lakequeue.shard.commands import (
@@ -42,7 +41,7 @@ from lakequeue.shard.commands import (
     Spans,
 )
 from lakequeue.shard.expire import advance, expired_below, next_expiry
-from lakequeue.shard.peek import deleted_messages, stored_messages
+from lakequeue.shard.peek import deleted_runs, stored_runs
 from lakequeue.shard.runs import IN_FLIGHT, Head, Log, Run
 from lakequeue.shard.state import ShardState
 
@@ -215,13 +214,9 @@ class ShardMachine:
         """First held offset; the end of the log if there is none (INF-9)."""
         return self._at(now).released
 
-    def peek(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, MessageState]]:
-        """The oldest stored messages from offset `start` on, see `peek.stored_messages`."""
-        return stored_messages(self._at(now), limit, start)
-
-    def peek_history(self, now: int, limit: int, start: int = 0) -> list[tuple[Run, MessageState]]:
-        """The oldest deleted messages from offset `start` on that can be rewound, see `peek.deleted_messages`."""
-        return deleted_messages(self._at(now), limit, start)
+    def peek(self, now: int, limit: int, start: int = 0, history: bool = False) -> list[Run]:
+        """The oldest stored messages from offset `start` on, or those in the history, see `shard.peek`."""
+        return (deleted_runs if history else stored_runs)(self._at(now), limit, start)
 
     def held(self, lease_id: str, spans: Spans, now: int) -> list[tuple[int, int]]:
         """The ranges of offsets in ``spans`` that a lease still hides from others."""

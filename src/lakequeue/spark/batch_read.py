@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -14,14 +14,15 @@ import pyarrow.compute as pc
 from pyarrow.dataset import Expression
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from lakequeue.operations.judged_log import JUDGED, TYPED_ATTRIBUTES, JudgedShard, names_are
-from lakequeue.operations.relations import judged_shards
+from lakequeue.operations.judge import JUDGED, TYPED_ATTRIBUTES
+from lakequeue.operations.judged_log import names_are, surviving
+from lakequeue.operations.ranges import Range, ranges_of, within
+from lakequeue.operations.relations import judged
 from lakequeue.spark import source_schema
 from lakequeue.spark.options import Options
 from lakequeue.spark.source_errors import one_line
-from lakequeue.spark.tasks import FILE_BYTES, cut, packed
+from lakequeue.spark.tasks import packed
 from lakequeue.storage import layout
-from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -30,28 +31,20 @@ _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
 """The names of columns in `JUDGED`, where they differ."""
 
 
-@attrs.frozen
-class JudgedPart:
-    """Files of a shard, or a range of offsets of one file."""
-
-    shard: JudgedShard
-    first: int
-    last: int
-
-
 @attrs.define
-class JudgedTask(InputPartition):
+class RangesTask(InputPartition):
     """What one task reads; pickled, so it holds values only."""
 
-    parts: list[JudgedPart]
+    ranges: dict[str, list[Range]]
+    """By queue."""
 
 
 class QueueReader(DataSourceReader):
     """Reads the messages of a queue, or of all queues of a region, as SQL's ``messages`` shows them.
 
-    The driver reads the ledgers when a DataFrame is first used, tasks read files of messages and open no table.
-    Filters are not handed over: Spark (4.1, 4.2) plans the tasks of a DataFrame once, by the filters of its latest
-    query, and reads them in all others, so that ``df.where(a)`` and then ``df`` showed the messages of ``a`` only.
+    Tasks read the ledgers, so each query of a DataFrame shows the newest states. Filters are not handed over:
+    Spark (4.1, 4.2) plans the tasks of a DataFrame once, by the filters of its latest query, and reads them in all
+    others, so that ``df.where(a)`` and then ``df`` showed the messages of ``a`` only.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -65,33 +58,43 @@ class QueueReader(DataSourceReader):
         if self._options.queue is not None:
             self._options.open_queue()  # it may have been deleted since the analysis
         root = self._options.open_root().runtime
-        return tasks_of(judged_shards(root, self._condition), self._condition)
+        with root.storage_errors():
+            queues = [row for row in root.rows() if row.deleted_at is None]
+            queues = [
+                queues[index]
+                for index in surviving([[names_are(row.name, row.region)] for row in queues], self._condition)
+            ]
+            found = [(row.name, *each) for row in queues for each in ranges_of(root, row)]
+        known = [[names_are(name, self._options.region) & within([range_])] for name, range_, _ in found]
+        chosen = (found[index] for index in surviving(known, self._condition))
+        tasks = []
+        for group in packed(((name, range_), size) for name, range_, size in chosen):
+            ranges: dict[str, list[Range]] = {}
+            for name, range_ in group:
+                ranges.setdefault(name, []).append(range_)
+            tasks.append(RangesTask(ranges))
+        return tasks
 
     @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, JudgedTask):  # Spark makes one of its own where there are none
+        if not isinstance(partition, RangesTask):  # Spark makes one of its own where there are none
             return
-        store = Store(self._options.root, dict(self._options.storage) or None)
         schema = source_schema.arrow_schema(self._schema)
         shown = [_JUDGED.get(name, name) for name in schema.names]
-        names = {name for name in JUDGED.names if name in shown or name in str(self._condition)}
-        offset = pc.field("log_offset")
-        for part in partition.parts:
-            wanted = self._condition & (offset >= part.first) & (offset <= part.last)
-            for batch in part.shard.batches(store, names | {"log_offset"}, wanted):
-                batch = batch.filter(wanted)
-                if batch.num_rows:
-                    arrays = [
-                        # these messages have no receipt handles
-                        batch[name].cast(field.type)
-                        if name in JUDGED.names
-                        else pa.nulls(batch.num_rows, field.type)
-                        for name, field in zip(shown, schema, strict=True)
-                    ]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        names = [name for name in JUDGED.names if name in shown] or ["log_offset"]
+        messages = judged(self._options.open_root().runtime)
+        for queue, ranges in partition.ranges.items():
+            wanted = self._condition & names_are(queue, self._options.region) & within(ranges)
+            for batch in messages.to_batches(columns=names, filter=wanted):
+                arrays = [
+                    # these messages have no receipt handles
+                    batch[name].cast(field.type) if name in names else pa.nulls(batch.num_rows, field.type)
+                    for name, field in zip(shown, schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def condition(options: Options) -> Expression:
@@ -111,21 +114,3 @@ def condition(options: Options) -> Expression:
     if options.sent_before is not None:
         chosen &= sent_at < pa.scalar(options.sent_before, layout.INSTANT)
     return chosen
-
-
-def tasks_of(shards: Iterable[JudgedShard], condition: Expression) -> list[JudgedTask]:
-    """The files of shards that may meet a condition, as tasks of about ``TASK_BYTES``.
-
-    Small files of several shards are one task: each task costs 80 ms.
-    """
-    parts = (part for shard in shards for part in _parts_of(shard, condition))
-    sizes = ((part, sum(file.size + FILE_BYTES for file in part.shard.files) - FILE_BYTES) for part in parts)
-    return [JudgedTask(group) for group in packed(sizes)]
-
-
-def _parts_of(shard: JudgedShard, condition: Expression) -> Iterator[JudgedPart]:
-    for group in packed((index, shard.files[index].size) for index in shard.matching(condition)):
-        part = shard.part(group)
-        first, last = part.files[0].first, part.files[-1].last
-        for range_ in cut(first, last, part.files[0].size) if len(group) == 1 else [(first, last)]:
-            yield JudgedPart(part, *range_)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakequeue.errors import InvalidOptions
-from lakequeue.operations import browse
+from lakequeue.operations.judge import SCHEMA
 from lakequeue.storage.bulk import lease_batches
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age", "source_queue", "first_sent_at")
-COLUMNS = pa.schema([*lease_batches.SCHEMA, *(browse.SCHEMA.field(name) for name in _OF_SQL)])
+COLUMNS = pa.schema([*lease_batches.SCHEMA, *(SCHEMA.field(name) for name in _OF_SQL)])
 """Those of ``Lease.messages``, then what SQL's ``messages`` has beyond them.
 
 A batch read shows no receipt handles, so ``receipt_handle`` is NULL. A stream fills ``queue``, ``region`` and

@@ -11,7 +11,6 @@ from urllib.parse import quote
 import attrs
 
 from lakequeue import PeekedMessage, Queue
-from lakequeue.conditions.predicate import Predicate
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 from lakequeue.model.clock import format_instant, from_micros, to_micros
 from lakequeue.operations import browse, plot, rewind, selected
@@ -189,7 +188,7 @@ class ConsoleApi:
         collect: Callable[[Iterator[PeekedMessage]], _Result],
     ) -> _Result:
         def read(queue: Queue) -> _Result:
-            predicate = None if where is None else Predicate(where, browse.SCHEMA, interrupt=given.interrupt)
+            predicate = browse.predicate(where, given.interrupt)
             return browse.peek_history(queue.runtime, since or from_micros(0), predicate, limit, collect)
 
         return self._on_queue(name, read)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, TypeVar, overload
 
-from lakequeue.conditions.predicate import Predicate
 from lakequeue.errors import InvalidParameterValue, MissingParameter, QueueNameExists, QueueServiceError
 from lakequeue.model.clock import parse_instant
 from lakequeue.model.interrupts import Interrupt
@@ -112,7 +111,7 @@ class Parameters:
             return " AND ".join(parts) or None
         if parts:
             with about("where"):
-                Predicate(where, browse.SCHEMA, interrupt=self.interrupt)  # an error then shows what was typed
+                browse.predicate(where, self.interrupt)  # an error then shows what was typed
             parts.append(f"(({where}\n))")  # double: inside single brackets "true) OR (true" would be valid
         return " AND ".join(parts) or where
 

@@ -1,0 +1,225 @@
+"""The one judge of what state a message is in, for everything that reads and changes nothing; in Arrow.
+
+``peek``, conditions, exports, SQL and Spark's data source show what it computes. The state machine has rules of
+its own, which tests compare with it, as they do the SQL text of ``sql_views``.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import MICROS
+from lakequeue.model.sequence_numbers import sequence_number
+from lakequeue.model.states import MessageState
+from lakequeue.operations.results import WITH_VISIBLE_AT
+from lakequeue.shard.runs import Head
+from lakequeue.storage import layout
+
+_TEXTS = pa.map_(pa.string(), pa.string())
+SCHEMA = pa.schema(
+    [
+        ("queue", pa.string()),
+        ("region", pa.string()),
+        ("message_id", pa.string()),
+        ("state", pa.string()),
+        ("group_id", pa.string()),
+        ("sent_at", layout.INSTANT),
+        ("visible_at", layout.INSTANT),
+        ("receive_count", pa.int32()),
+        ("first_received_at", layout.INSTANT),
+        ("age", pa.float64()),
+        ("body", pa.string()),
+        ("message_attributes", _TEXTS),
+        ("delay_seconds", pa.float64()),
+        ("dedup_id", pa.string()),
+        ("source_queue", pa.string()),
+        ("first_sent_at", layout.INSTANT),
+        ("sequence_number", pa.string()),
+        ("shard", pa.int32()),
+        ("log_offset", pa.int64()),
+    ]
+)
+"""The columns of SQL's ``messages``, which conditions may name too.
+
+``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when
+the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``receive_count`` is NULL
+for deleted and expired messages; ``age`` is in seconds since the message was sent; ``message_attributes`` are
+texts, binary values in base64; standard queues have no sequence numbers."""
+REWINDABLE = "rewindable"
+"""A further column: whether a rewind may bring the message back."""
+TYPED_ATTRIBUTES = "typed_attributes"
+"""Another: ``message_attributes`` as they were sent."""
+JUDGED = pa.schema(
+    [
+        *SCHEMA,
+        (REWINDABLE, pa.bool_()),
+        layout.MESSAGES.field("message_attributes").with_name(TYPED_ATTRIBUTES),
+        layout.MESSAGES.field("trace_header"),
+    ]
+)
+
+Integers = npt.NDArray[np.int64]
+_RUNS = pa.schema(
+    [
+        ("settled", pa.bool_()),
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("state", pa.string()),
+        *(layout.RUN.field(name) for name in ("receive_count", "visible_at", "first_received_at")),
+    ]
+)
+_ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
+"""Columns of the log that states follow from."""
+STATES = [
+    MessageState(name) for name in ("expired", "deleted", "moving", "held", "visible", "in_flight", "delayed")
+]
+EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT, DELAYED = range(len(STATES))
+_NAMES = pa.array([state.value for state in STATES])
+_SHOWN_FROM = [index for index, state in enumerate(STATES) if state in WITH_VISIBLE_AT]
+_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)  # a table keeps bodies in the chunks that a cache shares
+NEVER = np.iinfo(np.int64).min
+
+
+@attrs.frozen(eq=False)
+class Judge:
+    """What the states of a shard's messages follow from: one snapshot of its ledger, and an instant.
+
+    Instants and durations are in microseconds.
+    """
+
+    queue: str
+    region: str
+    shard: int
+    head: Head
+    attributes: QueueAttributes
+    instant: int
+    held_from: int
+    """The first held offset; the end of the log if there is none (INF-9)."""
+    runs: pa.RecordBatch
+    """Sorted by offset; history included."""
+
+    @classmethod
+    def of(
+        cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, rows: pa.Table
+    ) -> Judge:
+        """The judge of a shard at an instant; ``rows`` are runs as ``layout.RECEIPTS``, by offset."""
+        attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
+        return cls(queue, region, shard, head, attributes, instant, held_from, _flat(rows))
+
+    def runs_of(self, first: int, last: int) -> pa.RecordBatch:
+        """The runs that a range of offsets touches."""
+        start = int(np.searchsorted(self.runs["last_offset"].to_numpy(), first))
+        stop = int(np.searchsorted(self.runs["first_offset"].to_numpy(), last, side="right"))
+        return self.runs.slice(start, max(0, stop - start))
+
+    def judge(self, offsets: Integers, sent_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
+        """Columns of `JUDGED` of messages, whose rows of the log have the columns `log_columns` of the names."""
+        runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
+        place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
+        within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
+        at = pa.array(place, mask=~within)
+        run_state = runs["state"].take(at).to_numpy(zero_copy_only=False)
+        settled = pc.fill_null(runs["settled"].take(at), False).to_numpy(zero_copy_only=False)
+        visible_at = integers(runs["visible_at"].take(at))
+
+        delay = pc.fill_null(rows["delay_seconds"], self.attributes.delay_micros / MICROS).to_numpy()
+        available = np.where(delay > 0, sent_at + np.rint(delay * MICROS).astype(np.int64), NEVER)
+        available = np.where(visible_at != NEVER, visible_at, available)
+        first_sent = integers(rows["first_sent_at"])
+        gone_at = np.where(first_sent != NEVER, first_sent, sent_at) + self.attributes.retention_micros
+        state = np.select(
+            [
+                gone_at <= self.instant,
+                (~within & (offsets < self.head.head_offset)) | settled,
+                run_state == MessageState.MOVING.value,
+                ~within & (offsets >= self.held_from),
+                available <= self.instant,
+                run_state == MessageState.IN_FLIGHT.value,
+            ],
+            [EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT],
+            DELAYED,
+        )
+        count = len(offsets)
+        shown_at = np.where(available == NEVER, sent_at, available)
+        receive_count = pc.fill_null(pc.coalesce(runs["receive_count"].take(at), rows["source_receive_count"]), 0)
+        rewind = self.attributes.rewind_micros
+        columns: dict[str, Callable[[], pa.Array]] = {
+            "queue": lambda: pa.repeat(self.queue, count),
+            "region": lambda: pa.repeat(self.region, count),
+            "state": lambda: _NAMES.take(pa.array(state)),
+            "sent_at": lambda: pa.array(sent_at).cast(layout.INSTANT),
+            "visible_at": lambda: pa.array(shown_at, mask=~np.isin(state, _SHOWN_FROM)).cast(layout.INSTANT),
+            "receive_count": lambda: pc.if_else(
+                pa.array((state == EXPIRED) | (state == DELETED)), pa.scalar(None, pa.int32()), receive_count
+            ),
+            "first_received_at": lambda: runs["first_received_at"].take(at),
+            "age": lambda: pa.array((self.instant - sent_at) / MICROS),
+            "message_attributes": lambda: _attribute_texts(_whole(rows["message_attributes"])),
+            TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
+            "source_queue": lambda: _source_names(_whole(rows["source_queue"])),
+            "sequence_number": lambda: self._sequence_numbers(offsets),
+            "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
+            "log_offset": lambda: pa.array(offsets),
+            REWINDABLE: lambda: pa.array((state == DELETED) & settled & (sent_at >= self.instant - rewind)),
+        }
+        shown = [field for field in JUDGED if field.name in names]
+        arrays = [
+            (columns[field.name]() if field.name in columns else rows[field.name]).cast(field.type)
+            for field in shown
+        ]
+        return type(rows).from_arrays(arrays, schema=pa.schema(shown))
+
+    def _sequence_numbers(self, offsets: Integers) -> pa.Array:
+        if not self.attributes.fifo:
+            return pa.nulls(len(offsets), pa.string())
+        return pa.array([sequence_number(self.shard, offset) for offset in offsets.tolist()], pa.string())
+
+
+def log_columns(names: Collection[str]) -> list[str]:
+    """The columns of the log that the judge needs for columns of `JUDGED`."""
+    wanted = {*names, *_ALWAYS} | ({"message_attributes"} if TYPED_ATTRIBUTES in names else set())
+    return [name for name in layout.MESSAGES.names if name in wanted]
+
+
+def integers(instants: pa.Array) -> Integers:
+    """Instants in microseconds; NEVER for NULL."""
+    numbers: Integers = pc.fill_null(instants.cast(pa.int64()), NEVER).to_numpy()
+    return numbers
+
+
+def _flat(rows: pa.Table) -> pa.RecordBatch:
+    """Runs of a ledger with the fields of their struct as columns."""
+    run = rows["run"].combine_chunks()
+    arrays = [
+        rows[field.name].combine_chunks() if field.name in rows.column_names else pc.struct_field(run, field.name)
+        for field in _RUNS
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_RUNS)
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _source_names(arns: pa.Array) -> pa.Array:
+    """The names in the ARNs of queues."""
+    return pc.list_element(pc.split_pattern(arns, ":"), 5) if arns.null_count < len(arns) else arns
+
+
+def _attribute_texts(attributes: pa.MapArray) -> pa.MapArray:
+    """Values of message attributes as text; binary values in base64."""
+    texts = pc.struct_field(attributes.items, "string_value")
+    binary = pc.struct_field(attributes.items, "binary_value")
+    if binary.null_count < len(binary):
+        encoded = [None if value is None else base64.b64encode(value).decode() for value in binary.to_pylist()]
+        texts = pc.coalesce(texts, pa.array(encoded, pa.string()))
+    return pa.MapArray.from_arrays(attributes.offsets, attributes.keys, texts)
