@@ -26,6 +26,7 @@ from concurrency.stopping import time_flies
 from conformance.call_sequences import CallSequence
 from conformance.harness import Harness, local_only, long_on_s3, point_only
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
+from lakequeue.operations import compact
 from lakequeue.operations.compact import compact_root
 from lakequeue.runtime import root as roots
 from lakequeue.shard.commands import Rewrite
@@ -843,3 +844,106 @@ def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path):
 @point_only
 def test_dropping_the_open_segment_and_a_send_refuse_each_other(harness: Harness, monkeypatch):
     _an_open_segment_loses_no_send(harness, monkeypatch)
+
+
+# --- without a compactor, and with nothing for it to do
+
+
+@local_only
+@pytest.mark.spec("DUR-61")
+def test_a_busy_shard_removes_the_files_that_it_no_longer_needs(harness: Harness, clock, monkeypatch):
+    monkeypatch.setattr(cleaning, "VACUUM_EVERY", 1)
+    queue = harness.create()
+    for _ in range(3):
+        queue.send("a")
+        queue.delete(queue.receive()[0].receipt_handle)
+    queue.compact()  # trims the log once it is old
+    older(harness.root, 700)
+    queue.compact()
+    before = {name: set(files_of(queue, name)) for name in ("messages", "receipts")}
+    for name, files in before.items():
+        assert len(files) > live_files(queue, name)
+    for _ in range(2):  # the first lists what is needed, the second finds that list old enough
+        queue.send("b")
+        queue.receive(visibility_timeout=0)
+        older(harness.root, 70)
+    queue.send("c")
+    queue.receive(visibility_timeout=0)
+    assert len(before["receipts"] & set(files_of(queue, "receipts"))) <= 1  # the one that was live
+    assert set(drain(queue)) == {"b", "c"}
+
+
+@local_only
+def test_files_of_few_rows_fit_into_a_block_of_the_disk(harness: Harness):
+    queue = harness.create()
+    queue.send("a")
+    queue.receive()
+    folder = tables_of(queue)
+    assert max(file.size for file in folder.files() if file.name.endswith(".parquet")) <= 4096
+
+
+def whole_passes(harness: Harness, patch: Patch) -> list[str | None]:
+    """The queues that get a whole pass, as it goes on."""
+    done: list[str | None] = []
+    whole = compact.compact_queue
+    patch.setattr(compact, "compact_queue", lambda queue, note: done.append(queue.name) or whole(queue, note))
+    return done
+
+
+@point_only
+def test_a_queue_that_did_not_change_costs_one_look_until_it_was_idle_twice_as_long(
+    harness: Harness, clock, monkeypatch
+):
+    queue = harness.create()
+    queue.send("a")
+    done, minutes = whole_passes(harness, monkeypatch), []
+    for minute in range(16):
+        succeeded(harness.open().compact())
+        if done:
+            minutes.append(minute)
+        done.clear()
+        clock.advance(60)
+    assert minutes[:1] == [0] and minutes[-1] >= 8 and len(minutes) <= 7
+    rows = DeltaTable(f"{harness.root}/stats").to_pyarrow_table().sort_by("minute").to_pylist()
+    assert [(row["visible"], row["oldest_age"]) for row in rows] == [(1, 60.0 * minute) for minute in range(16)]
+
+
+CHANGES = {
+    "a send": lambda queue, clock: queue.send("b"),
+    "a receive": lambda queue, clock: queue.receive(),
+    "new attributes": lambda queue, clock: queue.set_attributes(delay=3),
+    "a timeout": lambda queue, clock: None,
+    "retention": lambda queue, clock: clock.advance(3600),
+}
+
+
+@point_only
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_queue_that_changed_gets_a_whole_pass(harness: Harness, clock, monkeypatch, change):
+    queue = harness.create(message_retention_period=3600, visibility_timeout=600)
+    queue.send("a")
+    if change == "a timeout":
+        queue.receive()
+    for _ in range(4):
+        succeeded(harness.open().compact())
+        clock.advance(140)
+    done = whole_passes(harness, monkeypatch)
+    succeeded(harness.open().compact())
+    assert done == []
+    clock.advance(60)
+    CHANGES[change](queue, clock)
+    succeeded(harness.open().compact())
+    assert done == ["orders"]
+
+
+@point_only
+def test_notes_that_are_torn_cost_a_whole_pass(harness: Harness, clock, monkeypatch):
+    harness.create()
+    for _ in range(4):
+        succeeded(harness.open().compact())
+        clock.advance(60)
+    folder = harness.open().runtime.engine.store.folder(layout.stats_path(harness.root))
+    folder.replace("_passes.json", b'{"ended_at": 1, "notes": {"k": ')
+    done = whole_passes(harness, monkeypatch)
+    succeeded(harness.open().compact())
+    assert done == ["orders"]

@@ -9,6 +9,7 @@ import pytest
 from concurrency.harness import keep_to
 from conformance.harness import Call, Harness, batch, bodies, handles, long_on_s3, point_only
 from lakequeue import LakeQueue, SendEntry, errors
+from lakequeue.storage import catalog
 
 
 @pytest.mark.spec("QUE-1", "QUE-4", "QUE-6", "QUE-13", "QUE-15", "QUE-27", "PRF-1", "DLT-3")
@@ -296,3 +297,16 @@ def test_caps_attributes_purge_and_deletion_reach_every_shard(harness: Harness):
     for _ in range(3):
         with pytest.raises(errors.QueueDoesNotExist):
             other.send("late")
+
+
+@point_only
+def test_creating_a_queue_does_not_read_every_other_one_again(harness: Harness, monkeypatch):
+    """Else the 3,000th takes ten times as long as the first."""
+    converted: list[int] = []
+    plain = catalog._plain
+    monkeypatch.setattr(catalog, "_plain", lambda part: converted.append(len(part)) or plain(part))
+    lq = harness.open()
+    for number in range(60):
+        lq.create_queue(f"queue-{number}")
+    assert sum(converted) < 5 * 60  # rather than 60 * 60 / 2
+    assert len(list(lq.list_queues())) == 60

@@ -2,6 +2,8 @@
 
 It changes no answer and commits under the same fences as every other operation. Each step may fail, be killed or
 run twice at once; a failed step is logged, named in the summary, and repeated by the next pass.
+A queue in which a pass found nothing to do rests until somebody commits to it, or until it has been idle twice as
+long, see `storage.passes`.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ import attrs
 from lakequeue.errors import QueueClientError, QueueDoesNotExist
 from lakequeue.model.clock import MICROS
 from lakequeue.operations import move, send_dataframe
-from lakequeue.operations.depth import depth
+from lakequeue.operations.depth import Depth, depth
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Expire
-from lakequeue.storage import cleaning, layout, stats
+from lakequeue.storage import cleaning, layout, passes, stats
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
@@ -72,6 +74,11 @@ class CompactionSummary:
             self.failures.append(f"{what}: {first_line(error)}")
             _log.warning("compaction of %s: %s failed: %s", self.queue or "the root", what, first_line(error))
 
+    @property
+    def idle(self) -> bool:
+        """Whether there was nothing to do."""
+        return self == CompactionSummary(self.queue, self.region)
+
     def freed(self, freed: Freed) -> None:
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
@@ -89,17 +96,27 @@ def compact_root(root: Root, progress: Progress | None = None) -> list[Compactio
         if not rows:
             raise QueueClientError(f"{root.path} holds no queues; there is nothing to compact")
         progress = progress or (lambda done, total, name: None)
+        store = root.engine.store
+        before, done = passes.load(store, root.path), passes.Passes()
         summaries, depths = [], []
         for number, row in enumerate(rows):
             progress(number, len(rows), row.name)
             if row.deleted_at is None:
-                summary, depth_rows = compact_queue(OpenQueue(root, row))
-                summaries.append(summary)
-                depths += depth_rows
+                note = before.notes.get(row.key)
+                if note and note.rests(root.now()) and passes.is_unchanged(store, root.path, row, note):
+                    summaries.append(CompactionSummary(row.name, row.region))
+                    depths.append(note.row(root.now()))
+                else:
+                    summary, depth_rows, note = compact_queue(OpenQueue(root, row), note)
+                    summaries.append(summary)
+                    depths += depth_rows
+                if note:
+                    done.notes[row.key] = note
             elif root.now() - row.deleted_at > DELETED_KEPT:
                 summaries.append(_remove(root, row))
         progress(len(rows), len(rows), "")
-        summaries.append(_compact_own_tables(root, depths))
+        done.ended_at = root.now()
+        summaries.append(_compact_own_tables(root, depths, done))
         return summaries
 
 
@@ -110,12 +127,21 @@ def compact(queue: OpenQueue) -> CompactionSummary:
         return compact_queue(queue)[0]
 
 
-def compact_queue(queue: OpenQueue) -> tuple[CompactionSummary, list[stats.StatsRow]]:
-    """One pass over a queue; also returns its depth afterwards, unless that cannot be read."""
-    summary = CompactionSummary(queue.name, queue.region)
+def compact_queue(
+    queue: OpenQueue, before: passes.Note | None = None
+) -> tuple[CompactionSummary, list[stats.StatsRow], passes.Note | None]:
+    """One whole pass over a queue.
+
+    Returns:
+        What it did; the depth afterwards, unless that cannot be read; a note if there was nothing to do.
+    """
+    summary, note = CompactionSummary(queue.name, queue.region), None
     depths: list[stats.StatsRow] = []
     try:
         with summary.step("compaction"), queue.service("compact"):
+            attributes_version, versions = queue.row.attributes_version, []
+            with summary.step("reading the newest versions"):
+                versions = [shard.activity() for shard in queue.shards]
             with summary.step("finishing a change of attributes"):
                 queue.announce_attributes()
             with summary.step("finishing a move"):
@@ -126,10 +152,16 @@ def compact_queue(queue: OpenQueue) -> tuple[CompactionSummary, list[stats.Stats
                 _compact_shard(queue, shard, summary)
             _sweep(queue, summary)
             with summary.step("counting"):
-                depths = [_statistics(queue)]
+                counted = depth(queue)
+                depths, now = [_statistics(queue, counted)], counted.at
+                if summary.idle:
+                    since = before.since if before and before.versions == versions else now
+                    changes = [shard.next_change(now) for shard in queue.shards]
+                    until = min((each for each in changes if each is not None), default=None)
+                    note = passes.Note(versions, attributes_version, since, now, until, attrs.asdict(depths[0]))
     except QueueDoesNotExist:  # deleted meanwhile, or partly before: ``service`` has completed that
         pass
-    return summary, depths
+    return summary, depths, note
 
 
 def _compact_shard(queue: OpenQueue, shard: ShardService, summary: CompactionSummary) -> None:
@@ -163,15 +195,9 @@ def _sweep(queue: OpenQueue, summary: CompactionSummary) -> None:
             cleaning.remove_empty_folders(messages.path, FOLDERS_KEPT)
 
 
-def _statistics(queue: OpenQueue) -> stats.StatsRow:
-    now = depth(queue)
-    return stats.StatsRow(
-        queue=queue.name,
-        region=queue.region,
-        key=queue.key,
-        sent=now.sent,
-        **attrs.asdict(now.counts),
-    )
+def _statistics(queue: OpenQueue, counted: Depth) -> stats.StatsRow:
+    counts = attrs.asdict(counted.counts)
+    return stats.StatsRow(queue=queue.name, region=queue.region, key=queue.key, sent=counted.sent, **counts)
 
 
 def _remove(root: Root, row: QueueRow) -> CompactionSummary:
@@ -183,10 +209,11 @@ def _remove(root: Root, row: QueueRow) -> CompactionSummary:
     return summary
 
 
-def _compact_own_tables(root: Root, depths: list[stats.StatsRow]) -> CompactionSummary:
+def _compact_own_tables(root: Root, depths: list[stats.StatsRow], done: passes.Passes) -> CompactionSummary:
     summary = CompactionSummary(None)
     with summary.step("the table of statistics"):
         stats.record(root.engine, root.path, depths, root.now())
+        passes.save(root.engine.store, root.path, done)
         summary.freed(stats.sweep(root.engine, root.path))
     with summary.step("the table of queues"):
         summary.freed(root.sweep_catalog())

@@ -110,8 +110,12 @@ class ShardLedger:
         with self._at_ledger():
             return None if self._machine is None else self._machine.next_event(now)
 
-    def activity(self) -> object:
-        """The newest versions of the tables, which change with every commit."""
+    def next_change(self, now: int) -> int | None:
+        """When the depth that ``depth`` has just told changes without a commit; None: never."""
+        return self.query(lambda machine: machine.next_change(now))
+
+    def activity(self) -> list[int]:
+        """The newest versions of ledger and messages, which change with every commit."""
         with self._at_ledger():
             tables = self._open_ledger().table, self._open_reader().table
             for table in tables:

@@ -185,6 +185,13 @@ class ShardMachine:
             instants.append(state.log.sent_at(oldest) + state.attributes.retention_micros)
         return min((known for known in instants if known is not None), default=None)
 
+    def next_change(self, now: int) -> int | None:
+        """Earliest instant from `now` on at which counts change without a commit, or something expires."""
+        if self._at(now).history.size:
+            return now
+        instants = (self.next_event(now), next_expiry(self._state))
+        return min((known for known in instants if known is not None), default=None)
+
     def attempt_lives(self, attempt_id: str, now: int) -> bool:
         """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
         return attempt_lives(self._at(now), attempt_id)

@@ -1,6 +1,7 @@
 """Removing what tables no longer need: unused files, old log entries, empty directories, deleted queues.
 
-Nothing here commits, and only this and `log_trimming` remove files. On local disks that happens while no process
+The compactor calls most of it; busy tables of local disks remove their own unused files as they commit. Nothing
+here commits, and only this and `log_trimming` remove files. On local disks that happens while no process
 is in a commit to the table, see `locks`; on object stores only what is days old is removed. It may run twice, in
 two processes at once, or in part, without harm.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -19,13 +21,16 @@ from operator import attrgetter
 from pathlib import Path
 
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import Snapshot
+from lakequeue.storage.delta_log import LiveFile, Snapshot
 from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.engines.locks import committing
+from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import readable_from, trim_log, wants_checkpoint
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import first_line
 
+VACUUM_EVERY = 100
+"""Commits to a table of a local disk between two attempts to remove its unused files."""
 PATIENCE = 5.0
 """Seconds that the compactor waits for the exclusive lock of a table."""
 _BATCH = 500
@@ -38,6 +43,7 @@ _PINS = "_pinned"
 """File whose age is that of the last call of ``pin_files``."""
 _WAITING = "bulk/"
 """Directory of files that wait for their commit; see `staged_files`."""
+_log = logging.getLogger("lakequeue")
 
 
 def pin_files(messages: Folder) -> None:
@@ -52,7 +58,26 @@ def pin_files(messages: Folder) -> None:
         Path(messages.path(_PINS)).touch()
 
 
-def vacuum(table: Table, retention: layout.Retention, waiting: Collection[str] = ()) -> Freed:
+def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
+    """Calls ``vacuum`` after one commit in ``VACUUM_EVERY`` to a table of a local disk; never fails.
+
+    Files of bulk sends are left to the compactor, which knows those that wait for their commit.
+    """
+    if table.folder.local is None or table.version % VACUUM_EVERY:
+        return
+    try:
+        lists = _lists(table.folder)
+        if _wants_list(lists, _kept_seconds(table.folder, retention)):
+            vacuum(table, retention, None, patience=0.2)
+    except LockHeld:
+        pass
+    except Exception as error:
+        _log.warning("removing files of %s failed: %s", table.path, first_line(error))
+
+
+def vacuum(
+    table: Table, retention: layout.Retention, waiting: Collection[str] | None = (), patience: float = PATIENCE
+) -> Freed:
     """Removes data files that no version needed within the retention.
 
     Delta's log does not say when a file was removed, so passes list what is needed. A file goes if it is older
@@ -61,21 +86,24 @@ def vacuum(table: Table, retention: layout.Retention, waiting: Collection[str] =
     Args:
         table: any table of the root.
         retention: how long files stay.
-        waiting: uncommitted files that stay.
+        waiting: uncommitted files of bulk sends that stay; None: all that bulk sends wrote stays.
+        patience: seconds to wait for the table's lock.
 
     Raises:
         LockHeld: another process holds the lock; what is left is removed the next time.
     """
-    folder, needed = table.folder, _needed_now(table).union(waiting)
+    folder, needed = table.folder, _needed_now(table).union(waiting or ())
     keep = _kept_seconds(folder, retention)
     lists = _lists(folder)
-    if not lists or lists[-1].modified <= time.time() - keep / _LISTS:
+    if _wants_list(lists, keep):
         folder.create(f"{_NEEDED}/{uuid.uuid4().hex}", json.dumps(sorted(needed)).encode())
         lists = _lists(folder)
     old = [each for each in lists if each.modified <= time.time() - keep]
     if not old:
         return Freed()
     unused, freed = _written_before(folder, old[-1].modified) - needed, Freed()
+    if waiting is None:
+        unused = {name for name in unused if not name.startswith(_WAITING)}
     for each in lists[len(old) - 1 :] if unused else []:
         try:
             unused.difference_update(json.loads(folder.read(each.name)))
@@ -85,9 +113,8 @@ def vacuum(table: Table, retention: layout.Retention, waiting: Collection[str] =
     names = sorted(unused)
     for start in range(0, len(names), _BATCH):
         # a process that wrote one of these files holds the lock until it has committed it
-        with committing(table.path, exclusive=True, patience=PATIENCE):
-            table.refresh()
-            named = {file.name for file in table.files()}
+        with committing(table.path, exclusive=True, patience=patience):
+            named = {file.name for file in _newest(table)}
             freed += folder.remove(name for name in names[start : start + _BATCH] if name not in named)
     folder.remove(each.name for each in old[:-1])
     return freed
@@ -120,8 +147,20 @@ def _needed_now(table: Table) -> set[str]:
     return names
 
 
+def _newest(table: Table) -> list[LiveFile]:
+    if table.folder.local is None:
+        table.refresh()
+        return table.files()
+    # not by the handle, on whose snapshot its owner may be about to decide
+    return Snapshot(table.folder).files()
+
+
 def _lists(folder: Folder) -> list[Entry]:
     return sorted(folder.files(_NEEDED), key=attrgetter("modified"))
+
+
+def _wants_list(lists: list[Entry], keep: float) -> bool:
+    return not lists or lists[-1].modified <= time.time() - keep / _LISTS
 
 
 def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:

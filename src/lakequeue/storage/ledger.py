@@ -16,6 +16,7 @@ from lakequeue.shard.commands import Decision
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Head, Run
 from lakequeue.storage import layout
+from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
@@ -129,11 +130,14 @@ class Ledger:
         else:
             prune += " AND t.settled = false"
         self._merges += 1
-        return commit(
+        landed = commit(
             self.table,
             fence,
             lambda token: self.table.merge(source, ["settled", "first_offset"], prune, ids, token),
         )
+        if landed:
+            vacuum_if_busy(self.table, layout.RECEIPTS_RETENTION)
+        return landed
 
     def rewrite(self, since: int, head: Head, runs: Sequence[Run], history: Sequence[Run]) -> bool:
         """Replaces all rows; False: the ledger has another epoch than ``since``, so load again."""

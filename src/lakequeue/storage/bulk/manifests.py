@@ -110,6 +110,11 @@ def load_manifest(tables: Folder, send_id: str) -> Manifest | None:
     return _load(tables, _manifest_name(send_id))
 
 
+def has_manifests(tables: Folder) -> bool:
+    """Whether a queue has files of a bulk send that wait for their commits."""
+    return next(tables.files(_FOLDER), None) is not None
+
+
 def manifests(tables: Folder) -> Iterator[Manifest]:
     """Every manifest of a queue."""
     for entry in tables.files(_FOLDER):

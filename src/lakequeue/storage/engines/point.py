@@ -366,7 +366,13 @@ def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str], *, new_
     path = f"{uuid.uuid4()}.parquet"
     target = pa.BufferOutputStream()
     # a receive of ten messages reads a row group
-    pq.write_table(data, target, row_group_size=max(1, min(4096, _ROW_GROUP * len(data) // max(1, data.nbytes))))
+    group = max(1, min(4096, _ROW_GROUP * len(data) // max(1, data.nbytes)))
+    # Of a file of a few rows, most would be the description of its columns: the log has the statistics that skip
+    # it, and readers know the schema.
+    many = len(data) > group
+    pq.write_table(
+        data, target, row_group_size=group, store_schema=False, write_statistics=many, use_dictionary=many
+    )
     content = target.getvalue()
     table.write(path, content, new_folder=new_folder)
     minimum, maximum, nulls = {}, {}, {}

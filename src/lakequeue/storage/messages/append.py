@@ -11,6 +11,7 @@ import pyarrow as pa
 from lakequeue.errors import QueueDoesNotExist
 from lakequeue.model.messages import ValidEntry
 from lakequeue.storage import layout
+from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.messages.dedup_window import DedupWindow, dedup_key
@@ -200,7 +201,9 @@ class Appender:
 
     def _commit(self, attempt: Any, attributes_version: int) -> bool:
         done = commit(self.table, self.fence(attributes_version), attempt)
-        if not done:
+        if done:
+            vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
+        else:
             self.refresh()
         return done
 

@@ -1,0 +1,102 @@
+"""What the compactor noted of each queue, so that a queue that did not change since costs it one look.
+
+The notes are one file beside the table of statistics. They only save work: a note that is missing, torn or
+overtaken means a whole pass over its queue. Of two compactors at once, the later one's notes stay; each is true.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from lakequeue.model.clock import MICROS
+from lakequeue.storage import layout
+from lakequeue.storage.bulk.manifests import has_manifests
+from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.stats import StatsRow
+from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.stores import Store
+
+LONGEST_REST = 24 * 3600 * MICROS
+"""Microseconds after which a queue gets a whole pass in any case."""
+_FILE = "_passes.json"
+
+_log = logging.getLogger("lakequeue")
+
+
+@attrs.frozen
+class Note:
+    """A queue in which a whole pass found nothing to do; instants in microseconds by the root's clock."""
+
+    versions: Sequence[Sequence[int]]
+    """Of the ledger and of the messages of each shard, before that pass."""
+    attributes_version: int
+    since: int
+    """The first pass that found it so."""
+    at: int
+    """The last whole pass."""
+    stands_until: int | None
+    """When its depth changes without a commit, by a timeout, a delay or retention; None: never."""
+    depth: Mapping[str, Any]
+    """The fields of a ``StatsRow``, as of then."""
+
+    def rests(self, now: int) -> bool:
+        """Whether another whole pass can wait: until the queue has been idle twice as long as at the last one.
+
+        What a pass removes has waited for an age, so this at most doubles that wait.
+        """
+        return 0 <= now - self.at <= min(self.at - self.since, LONGEST_REST) and (
+            self.stands_until is None or now < self.stands_until
+        )
+
+    def row(self, now: int) -> StatsRow:
+        """The depth at an instant before ``stands_until``."""
+        age = self.depth["oldest_age"]
+        return StatsRow(**{**self.depth, "oldest_age": None if age is None else age + (now - self.at) / MICROS})
+
+
+@attrs.define
+class Passes:
+    """The notes of a root."""
+
+    ended_at: int | None = None
+    """When the last pass over the whole root ended."""
+    notes: dict[str, Note] = attrs.field(factory=dict)
+    """By key of the queue."""
+
+
+def load(store: Store, root: str) -> Passes:
+    """The notes of the last pass; empty if there are none, or none that can be read."""
+    try:
+        found = json.loads(store.folder(layout.stats_path(root)).read(_FILE))
+        return Passes(found["ended_at"], {key: Note(**note) for key, note in found["notes"].items()})
+    except FileNotFoundError:
+        return Passes()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # torn, or of another version of lakequeue
+        _log.warning("the compactor's notes of %s cannot be read: %s", root, first_line(error))
+        return Passes()
+
+
+def save(store: Store, root: str, passes: Passes) -> None:
+    """Replaces the notes; the table of statistics exists."""
+    store.folder(layout.stats_path(root)).replace(_FILE, json.dumps(attrs.asdict(passes)).encode())
+
+
+def is_unchanged(store: Store, root: str, row: QueueRow, note: Note) -> bool:
+    """Whether nobody has committed to a queue since the note, or begun a bulk send."""
+    if (row.attributes_version, row.shards) != (note.attributes_version, len(note.versions)):
+        return False
+    for shard, versions in enumerate(note.versions):
+        for path, version in zip((layout.receipts_path, layout.messages_path), versions, strict=True):
+            table = store.folder(path(root, row.key, shard))
+            # local logs are trimmed oldest first and soon: without its own entry, the next one proves nothing
+            if table.local is not None and not table.exists(entry_name(version)):
+                return False
+            if table.exists(entry_name(version + 1)):
+                return False
+    return not has_manifests(store.folder(layout.tables_path(root, row.key)))
