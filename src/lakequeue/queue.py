@@ -269,7 +269,9 @@ class Queue:
         check_string("order_by", order_by, optional=True)
         return send_dataframe(self._runtime, df, send_id, order_by)
 
-    def send_arrow(self, data: Any, send_id: str | None = None, order_by: str | None = None) -> int:
+    def send_arrow(
+        self, data: Any, send_id: str | None = None, order_by: str | None = None, *, body: str = "body"
+    ) -> int:
         """Sends every row of Arrow data as a message, in one commit, without Spark; returns how many.
 
         Rows are written while they are read: a standard queue's send holds a batch of the reader and a few row
@@ -284,6 +286,8 @@ class Queue:
             send_id: makes the call repeatable: later calls with the same id send nothing.
             order_by: on FIFO queues, the column by which the messages of each group are ordered; None is the order
                 of the rows.
+            body: name of the column with the bodies; ``*`` sends each row as a JSON object of all its columns,
+                without NULLs. Of the other columns only those of ``send_dataframe`` are read then.
 
         Duplicates on FIFO queues are accepted and do not count (DDP-1).
 
@@ -296,7 +300,8 @@ class Queue:
 
         check_string("send_id", send_id, optional=True)
         check_string("order_by", order_by, optional=True)
-        return send_arrow(self._runtime, data, send_id, order_by)
+        check_string("body", body)
+        return send_arrow(self._runtime, data, send_id, order_by, body)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
         """Claims up to ``max_messages`` messages under one lease; None if no message is available.

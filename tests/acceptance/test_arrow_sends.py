@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -51,6 +52,38 @@ def reader(data: pa.Table) -> pa.RecordBatchReader:
 
 
 # --- what is sent
+
+
+def test_rows_are_sent_as_json_as_the_job_does(lq: LakeQueue) -> None:
+    queue, at = lq.create_queue("q.fifo", fifo=True, content_based_deduplication=True), datetime(2026, 1, 31, 8)
+    rows = pa.table(
+        {
+            "number": [1, None],
+            'say "it\'s"': ['é"', "\n"],
+            "at": pa.array([at.replace(tzinfo=timezone.utc)] * 2, pa.timestamp("us", "UTC")),
+            "plain": [at, None],
+            "bytes": [b"\0\xff", b""],
+            "ratio": [float("nan"), 0.5],
+            "deep": [{"a": None, "b": [1]}, {"a": 2, "b": []}],
+            "group_id": ["g", "h"],
+        }
+    )
+    assert queue.send_arrow(reader(rows), body="*") == 2
+    first, second = messages(queue)
+    assert json.loads(first["body"]) == {
+        **{"number": 1, 'say "it\'s"': 'é"', "at": "2026-01-31T08:00:00.000Z", "plain": "2026-01-31T08:00:00.000"},
+        **{"bytes": "AP8=", "ratio": "NaN", "deep": {"b": [1]}, "group_id": "g"},
+    }
+    assert json.loads(second["body"])["deep"] == {"a": 2, "b": []} and "number" not in second["body"]
+    assert [first["group_id"], second["group_id"]] == ["g", "h"]
+
+
+def test_a_column_with_another_name_is_the_body(lq: LakeQueue) -> None:
+    queue = lq.create_queue("q")
+    assert queue.send_arrow(pa.table({"text": ["a", "b"], "body": ["x", "y"], "id": [1, 2]}), body="text") == 2
+    assert bodies(queue) == ["a", "b"]
+    with pytest.raises(InvalidParameterValue, match="no such column; there are id"):
+        queue.send_arrow(pa.table({"id": [1]}), body="text")
 
 
 @pytest.mark.spec("SND-3", "DLY-9", "SND-17")

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from typer.testing import CliRunner
 import lakequeue
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app, values
+from lakequeue.cli.help import EXAMPLES
 
 Run = Callable[..., Any]
 
@@ -164,6 +167,14 @@ def test_instants_before_now(text: str, ago: float) -> None:
         (["counts", "orders", "--region", "north"], "region north, which has no queues"),
         (["redrive", "orders"], "orders is no dead-letter queue: no redrive policy names it"),
         (["cuonts"], "Did you mean 'counts'"),
+        (["create", "b", "--visibilty-timeout", "3"], "No such option: --visibilty-timeout; did you mean --visib"),
+        (["peek", "orders", "--where", "stat = 'visible'"], "There is no column stat; did you mean state or"),
+        (
+            ["sql", "SELECT m.reciept_count FROM messages m"],
+            "no column reciept_count at line 1, column 8; did you",
+        ),
+        (["create", "b.fifo"], "a name that ends in .fifo needs --fifo"),
+        (["create", "orders", "--delay", "5"], "lakequeue set orders changes it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -190,6 +201,37 @@ def test_values_reach_the_queue(run: Run, root: str) -> None:
     )
     changed = run("change-visibility", "orders", message["receipt_handle"], "2m")
     assert changed.stdout == "the message stays hidden for 120 s\n"
+
+
+# --- help
+
+
+def help_of(run: Run, *command: str) -> str:
+    return str(run(*command, "--help", env={"COLUMNS": "100"}).stdout)
+
+
+def test_help_shows_no_types_of_python(run: Run) -> None:
+    commands = ["", *EXAMPLES]
+    assert sorted(typer.main.get_command(app).commands) == sorted(EXAMPLES)  # type: ignore[attr-defined]
+    for command in commands:
+        shown = help_of(run, *command.split())
+        assert "Usage: lakequeue" in shown and not re.search("<(?!INSTANT)[a-zA-Z]+>", shown), shown
+    assert re.search("--prefix +PREFIX +Only names", help_of(run, "list"))
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_the_examples_of_a_command_are_in_its_help_and_can_be_typed(
+    run: Run, command: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("messages.txt").touch()
+    shown, group = help_of(run, command), typer.main.get_command(app)
+    for example in EXAMPLES[command]:
+        assert f"lakequeue {example}" in shown
+        name, *args = shlex.split(example)
+        assert name == command
+        each = group.commands[command]  # type: ignore[attr-defined]
+        each.make_context(command, [arg for arg in args if arg != "--json"])  # type: ignore[attr-defined]
 
 
 # --- questions
@@ -443,6 +485,22 @@ def test_ctrl_c_ends_an_export_that_nobody_reads(root: str, orders: Queue) -> No
         process.stdout.close()
         assert process.wait(30) == 130
     assert told.startswith("interrupted (") and told.endswith("written before that)\n")
+
+
+def test_an_export_whose_reader_has_enough_ends_quietly(root: str, orders: Queue) -> None:
+    orders.send_batch([SendEntry("x" * 1_000) for _ in range(1_000)])
+    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": root}
+    program = "import lakequeue_command; lakequeue_command.main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "export", "orders"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert json.loads(process.stdout.readline())["body"] == "x" * 1_000
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(30)) == (b"", 0)
 
 
 def test_ctrl_c_ends_a_send_from_a_terminal(root: str, orders: Queue) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from lakequeue import LakeQueue, Queue, SendEntry
+from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app
 
 LONG = "orders-of-the-northern-and-southern-regions-of-the-whole-world"  # 62 characters
@@ -62,7 +63,7 @@ def test_a_table_that_fits_stays_a_table(tmp_path: Path, columns: int) -> None:
     queue = LakeQueue(str(tmp_path / "root")).create_queue("orders")
     queue.send("x")
     table = shown(queue, columns, "list")
-    assert " queue    created" in table and max(map(len, table.splitlines())) <= columns
+    assert " queue    kind       messages   created" in table and max(map(len, table.splitlines())) <= columns
     if columns == 80:
         counted = shown(queue, columns, "counts").splitlines()
         assert counted[-1].split()[:5] == ["orders", "1", "0", "0", "0"] and max(map(len, counted)) <= 80
@@ -73,6 +74,31 @@ def test_a_row_that_does_not_fit_is_a_block_of_lines(queue: Queue) -> None:
     names = [line.split("  ")[0] for line in first.splitlines()]
     assert names == ["message", "state", "received", "sent", "visible at", "body"]
     assert second.startswith(f"message     {queue.peek()[1].message_id}")
+
+
+def test_one_long_name_leaves_a_table_a_table(queue: Queue) -> None:
+    above = shown(queue, 90, "counts").splitlines()
+    row = above.index(f" {LONG}") + 1
+    assert above[row].split()[:4] == ["3", "0", "1", "0"] and max(map(len, above)) <= 90
+    assert above[1].split()[:2] == ["queue", "visible"]
+    dead = next(line for line in above if line.startswith(" dead"))
+    assert dead.index("0") == above[row].index("3")
+
+
+def test_a_list_tells_kind_depth_and_dead_letters(queue: Queue) -> None:
+    lake = LakeQueue(queue.runtime.root.path)
+    lake.queue("dead").send("buried")
+    lake.create_queue("jobs.fifo", fifo=True)
+    queue.set_attributes(redrive_policy=RedrivePolicy("dead", 3))
+    lines = [line.split() for line in shown(queue, 160, "list").splitlines()]
+    assert lines[1] == ["queue", "kind", "messages", "dead", "letters", "created"]
+    assert [line[:-2] for line in lines[3:]] == [
+        ["dead", "standard", "1"],
+        ["jobs.fifo", "FIFO", "0"],
+        [LONG, "standard", "4", "1", "in", "dead"],
+    ]
+    [listed] = json.loads(shown(queue, 160, "list", "--json", "--prefix", "orders"))
+    assert (listed["messages"], listed["dead_letter_queue"], listed["dead_letters"]) == (4, "dead", 1)
 
 
 def test_show_prints_units(queue: Queue) -> None:

@@ -65,6 +65,16 @@ def test_before_any_compaction_the_versions_of_the_ledger_tell(lq, clock, begin,
     assert any(point.sent > 0 for point in between)
 
 
+def test_spans_that_nobody_knows_are_told(lq, clock, begin):
+    queue = lq.create_queue("orders")
+    clock.advance(600)
+    queue.send("x")
+    points = [Depth(to_micros(begin) + at * 1_000_000, queue.counts(), 0) for at in (90, 120, 600, 660)]
+    at = [begin, *(begin + timedelta(seconds=seconds) for seconds in (90, 120, 600))]
+    assert plot.unknown(points, begin) == [(at[0], at[1]), (at[2], at[3])]
+    assert plot.unknown(points, begin + timedelta(seconds=80)) == [(at[2], at[3])]
+
+
 def test_only_what_lies_in_the_span_is_told(lq, clock, begin):
     queue = lq.create_queue("orders")
     worked_on(queue, clock)
@@ -154,6 +164,17 @@ def test_the_command_draws_a_picture(run):
     assert picture.startswith(b"\x89PNG\r\n") and len(picture) > 10_000
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
     assert (width, height) == (1200, 720)
+
+
+def test_a_time_that_nobody_knows_is_named_and_grey(run, monkeypatch):
+    counts, now = QueueCounts(1, 0, 0, 0, None), to_micros(LakeQueue("root").clock.now())
+    monkeypatch.setattr(
+        plot, "points", lambda *_: [Depth(now + number * 600_000_000, counts, 1) for number in (1, 2)]
+    )
+    done = run("plot", "orders", "--out", "orders.svg")
+    assert done.stderr.count("not known: 20") == 2 and " to 20" in done.stderr
+    assert Path("orders.svg").read_text().count("#ebebeb") == 4
+    monkeypatch.undo()
 
 
 def test_the_picture_shows_every_series_with_units(run):

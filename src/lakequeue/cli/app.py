@@ -25,6 +25,7 @@ from lakequeue.cli import (
     watch,
 )
 from lakequeue.cli.errors import Commands
+from lakequeue.cli.help import Command, RewindCommand, epilog
 from lakequeue.cli.options import duration_option, key_values
 from lakequeue.cli.session import USAGE, Session, usage
 from lakequeue.cli.values import DURATION_HELP
@@ -153,10 +154,10 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "For other clients": {"serve": serve.serve},
     "With Spark": {"views": spark.views, "demo": spark.demo},
 }
-_CLASSES = {"rewind": moves.RewindCommand}
 for _panel, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():
-        app.command(_name, cls=_CLASSES.get(_name), rich_help_panel=_panel)(_command)
+        _class = RewindCommand if _name == "rewind" else Command
+        app.command(_name, cls=_class, rich_help_panel=_panel, epilog=epilog(_name))(_command)
 
 
 def main() -> None:

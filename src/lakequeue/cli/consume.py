@@ -41,7 +41,11 @@ def consume(
         ),
     ] = None,
     renewal: Annotated[
-        RenewalName, typer.Option(help="How messages are kept hidden while their handlers run.")
+        RenewalName,
+        typer.Option(
+            metavar="POLICY",
+            help="How messages are kept hidden while their handlers run: heartbeat, computed or none.",
+        ),
     ] = RenewalName.HEARTBEAT,
     visibility_timeout: Annotated[
         float | None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import traceback
 from collections import deque
@@ -13,13 +12,17 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from lakequeue.cli.output import OutputClosed, StderrHandler, print_error
+from lakequeue.cli.help import plain
+from lakequeue.cli.output import OutputClosed, StderrHandler, discard_output, print_error
 from lakequeue.cli.session import DONE, ENVIRONMENT, INTERRUPTED, REFUSED, USAGE, Session
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
 
 
 class Commands(TyperGroup):
     """The group of all commands; takes its options in any place, and turns errors into exit codes."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return plain(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self._own_first(args))
@@ -89,7 +92,7 @@ def report_error(session: Session, error: BaseException) -> int:
         case KeyboardInterrupt():
             return session.fail(INTERRUPTED, "interrupted", "interrupted")
         case OutputClosed():
-            _discard_output()
+            discard_output()
             return ENVIRONMENT
         case QueueServiceError():
             details = {
@@ -121,11 +124,8 @@ def report_error(session: Session, error: BaseException) -> int:
 
 def _usage_text(error: BaseException, text: str) -> str:
     text = text.removeprefix("Invalid value: ").rstrip(".")
+    if possible := getattr(error, "possibilities", None):  # of an option that does not exist
+        text = f"{getattr(error, 'message', text)}; did you mean {' or '.join(sorted(possible))}?"
     context = getattr(error, "ctx", None)
     path = "lakequeue" if context is None else context.command_path
     return f"{text}; see {path} --help"
-
-
-def _discard_output() -> None:
-    """Keeps Python from printing an error at exit, when it flushes into the closed pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

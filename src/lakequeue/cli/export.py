@@ -12,6 +12,7 @@ import typer
 
 from lakequeue.cli import json_lines, render
 from lakequeue.cli.options import Name
+from lakequeue.cli.output import OutputClosed, discard_output
 from lakequeue.cli.session import Session, json_line, usage
 
 if TYPE_CHECKING:
@@ -72,7 +73,10 @@ def export(
 def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], None]]:
     """Yields a function that writes a line: to standard output, or to a file that is there when it is whole."""
     if out is None:
-        yield session.line
+        try:
+            yield session.line
+        except OutputClosed:  # `export | head` has what it wants
+            discard_output()
         return
     part = out.with_name(f"{out.name}.part")
     try:

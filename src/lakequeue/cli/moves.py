@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import attrs
 import typer
-from typer.core import TyperCommand
 
 from lakequeue.cli import render
 from lakequeue.cli.options import DryRun, Name, Yes, duration_option, queue_option
@@ -24,13 +22,6 @@ if TYPE_CHECKING:
 
 _MARGINS = (0.1, 1, 10)
 """Seconds after the earliest instant of a rewind; it moves on between its reading and the rewind."""
-
-
-class RewindCommand(TyperCommand):
-    """Takes ``-10m`` as an instant, not as options."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, [f"{arg[1:]} ago" if re.match(r"-\d", arg) else arg for arg in args])
 
 
 def rewind(

@@ -47,6 +47,11 @@ def write(content: RenderableType) -> None:
         raise OutputClosed from error
 
 
+def discard_output() -> None:
+    """Keeps Python from printing an error at exit, when it flushes into the closed pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def print_error(text: str, title: str = "") -> None:
     """Writes a line to standard error; the title is red."""
     typer.echo((typer.style(title, fg="red") + " " if title else "") + printable(text), err=True)

@@ -14,6 +14,8 @@ from lakequeue.cli.session import Session, usage
 from lakequeue.cli.values import Moment
 from lakequeue.model.clock import from_micros
 
+SPANS = 3
+"""Maximum number of spans without a point that are named."""
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -37,11 +39,17 @@ def plot(
     lake = session.lake()
     begin = lake.clock.now() - timedelta(hours=hours) if since is None else since.instant(lake.clock)
     with render.spinner("reading"):
-        points = plot.points(session.queue(queue).runtime, begin)
+        source = session.queue(queue)
+        points = plot.points(source.runtime, begin)
+    spans = plot.unknown(points, max(begin, source.created_at))
     if out is not None:
-        plot.draw(queue, points, out)
+        plot.draw(queue, points, out, spans)
     drawn = [
         {"at": from_micros(point.at), "sent": point.sent} | documents.counts(queue, point.counts)
         for point in points
     ]
+    for first, last in spans[:SPANS]:
+        session.note(f"not known: {render.instant(first)} to {render.instant(last)}")
+    if len(spans) > SPANS:
+        session.note(f"not known: {len(spans) - SPANS} more spans")
     session.answer(drawn, f"drew {render.count(len(points), 'point')} into {out}")

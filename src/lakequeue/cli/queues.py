@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import typer
@@ -26,6 +26,7 @@ from lakequeue.cli.options import (
     queue_option,
 )
 from lakequeue.cli.session import Session, usage
+from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueDoesNotExist, QueueNameExists
 
 if TYPE_CHECKING:
     from lakequeue import LakeQueue, Queue
@@ -87,7 +88,15 @@ def create(
         deduplication_scope=deduplication_scope,
         shards=shards,
     )
-    created = session.lake().create_queue(queue, tags=parse_pairs(tag, "--tag"), **arguments)
+    try:
+        created = session.lake().create_queue(queue, tags=parse_pairs(tag, "--tag"), **arguments)
+    except QueueNameExists as error:
+        error.hint = f"lakequeue show {queue} shows what it has, lakequeue set {queue} changes it"
+        raise
+    except InvalidParameterValue as error:
+        if queue.endswith(".fifo") and not fifo:
+            error.hint = "a name that ends in .fifo needs --fifo"
+        raise
     session.answer(documents.queue(created), f"queue {created.name} is ready")
 
 
@@ -97,13 +106,49 @@ def list_(
     limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of queues.")] = None,
     after: Annotated[str | None, queue_option("Only names after this one.")] = None,
 ) -> None:
-    """List the queues by name."""
+    """List the queues by name, with kind, messages, and dead letters in their dead-letter queues."""
+    from lakequeue.operations.depth import depths
+
     session: Session = ctx.obj
-    found = list(listed(session.lake(), prefix, limit, after))
-    session.answer(
-        [documents.queue(queue) for queue in found],
-        render.table(["queue", "created"], [[queue.name, queue.created_at] for queue in found]),
-    )
+    lake = session.lake()
+    found = list(listed(lake, prefix, limit, after))
+    letters = {queue.name: arn.rpartition(":")[2] for queue in found if (arn := queue.dead_letter_queue)}
+    known = {queue.name: queue for queue in found}
+    elsewhere = set(letters.values()) - known.keys()
+    if elsewhere:
+        known |= {queue.name: queue for queue in lake.all_queues() if queue.name in elsewhere}
+    stored: dict[str, int | None] = {}
+    with render.progress("counting", len(known)) as advance:
+        for name, depth in zip(known, depths([queue.runtime for queue in known.values()]), strict=True):
+            advance(1, name)
+            stored[name] = None if isinstance(depth, LakeQueueError) else depth.stored
+            if isinstance(depth, LakeQueueError) and not isinstance(depth, QueueDoesNotExist):
+                session.note(f"{name}: {depth}")  # the others are listed all the same
+    answer = [
+        documents.queue(queue)
+        | {
+            "messages": stored[queue.name],
+            "dead_letter_queue": letters.get(queue.name),
+            "dead_letters": stored.get(letters.get(queue.name, "")),
+        }
+        for queue in found
+    ]
+    rows = [
+        [
+            *(each["name"], "FIFO" if each["fifo"] else "standard", each["messages"]),
+            *([_dead_letters(each)] if letters else []),
+            f"{each['created_at']:%F %R}Z",
+        ]
+        for each in answer
+    ]
+    columns = ["queue", "kind", "messages", *(["dead letters"] if letters else []), "created"]
+    session.answer(answer, render.table(columns, rows))
+
+
+def _dead_letters(listed: dict[str, Any]) -> str | None:
+    """``12 in dead``: where the dead letters of a listed queue are, and how many messages are there."""
+    number, name = listed["dead_letters"], listed["dead_letter_queue"]
+    return name and f"{'?' if number is None else format(number, ',')} in {name}"
 
 
 def show(ctx: typer.Context, queue: Name) -> None:

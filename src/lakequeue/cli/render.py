@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import attrs
 
@@ -17,7 +17,7 @@ from lakequeue.cli.values import shown_duration, shown_size
 from lakequeue.model.attributes import kind_of
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
     from rich.table import Table
 
     from lakequeue import CompactionSummary, Message, SendResult
@@ -127,55 +127,83 @@ def preview(text: str) -> str:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Fitting:
     """A table; columns of numbers are right-aligned. Where it is too wide, a row is a block of lines."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-    from rich.text import Text
-
     rows = [list(row) for row in rows]
     texts = [[_cell(value) for value in row] for row in rows]
-    made = Table(
-        title=None if title is None else escape(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
-    )
-    least = 2
+    made: list[_Column] = []
     for index, name in enumerate(columns):
         cells = [row[index] for row in rows if row[index] is not None]
-        numeric = bool(cells) and all(map(_is_number, cells))
         width = max((len(text[index]) for text in texts), default=0)
         folds = name in _FOLDED or any(len(text[index]) > LONG and " " in text[index] for text in texts)
-        least += max(len(name), min(width, FOLDED) if folds else width) + 3
-        made.add_column(Text(name), justify="right" if numeric else "left", overflow="fold", no_wrap=not folds)
-    for text in texts:
-        made.add_row(*map(Text, text))
-    return Fitting(made, least, list(columns), texts, title)
+        least = max(len(name), min(width, FOLDED) if folds else width)
+        made.append(_Column(name, bool(cells) and all(map(_is_number, cells)), folds, least))
+    return Fitting(made, texts, title)
+
+
+class _Column(NamedTuple):
+    name: str
+    numeric: bool
+    folds: bool
+    least: int
+    """Width in characters that it needs."""
 
 
 @attrs.frozen(eq=False)
 class Fitting:
-    """A table, or its rows as blocks of lines where that is narrower than the table at its least."""
+    """A table that fits: long names in the first column are on lines of their own, above the rest of their rows.
 
-    table: Table
-    least: int
-    columns: list[str]
+    Where not even that fits, its rows are blocks of lines.
+    """
+
+    columns: list[_Column]
     rows: list[list[str]]
     title: str | None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        if self.least <= options.max_width:
-            yield self.table
-            return
         pairs = len(self.columns) == 2
-        width = max(map(len, [row[0] for row in self.rows] if pairs else self.columns), default=0)
+        room = options.max_width - 2 - sum(column.least + 3 for column in self.columns[1:]) - 3
+        if room >= self.columns[0].least:
+            yield self._table(self.rows)
+            return
+        if not pairs and not self.columns[0].folds and room >= len(self.columns[0].name):
+            long = [row[0] for row in self.rows if len(row[0]) > room]
+            cut = [[_ABOVE if len(row[0]) > room else row[0], *row[1:]] for row in self.rows]
+            for line in console.render_lines(self._table(cut), options, pad=False):
+                text = "".join(part.text for part in line)
+                if _ABOVE in text:
+                    yield Text(" " * (not text.startswith(_ABOVE)) + long.pop(0), no_wrap=True, overflow="ignore")
+                yield Text(text.replace(_ABOVE, " "), no_wrap=True, overflow="ignore")
+            return
+        names = [column.name for column in self.columns]
+        width = max(map(len, [row[0] for row in self.rows] if pairs else names), default=0)
         lines = [] if self.title is None else [self.title, ""]
         for row in self.rows:
-            cells = [(name, cell) for name, cell in zip(self.columns, row, strict=True) if cell]
+            cells = [(name, cell) for name, cell in zip(names, row, strict=True) if cell]
             if pairs:
                 lines.append(f"{row[0]:<{width}}  {row[1]}")
             else:
                 lines += [f"{name:<{width}}  {cell}" for name, cell in cells] + [""]
         yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
+
+    def _table(self, rows: Sequence[Sequence[str]]) -> Table:
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table
+        from rich.text import Text
+
+        title = None if self.title is None else escape(self.title)
+        made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        for column in self.columns:
+            justify: JustifyMethod = "right" if column.numeric else "left"
+            made.add_column(Text(column.name), justify=justify, overflow="fold", no_wrap=not column.folds)
+        for row in rows:
+            made.add_row(*map(Text, row))
+        return made
+
+
+_ABOVE = "\ue000"
+"""Stands in a table for a name on the line above; one column wide, and in no name."""
 
 
 @contextmanager

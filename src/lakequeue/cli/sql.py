@@ -7,6 +7,7 @@ import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most some minutes ago")]
 
+_NO_COLUMN = re.compile(r'(?:Referenced column "|does not have a column named ")(\w+)"')
 _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 
 
@@ -92,6 +94,11 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
     if isinstance(failure, duckdb.PermissionException):
         usage(f"a query reads only {', '.join(views)}, and no files")
     if isinstance(failure, (duckdb.ProgrammingError, duckdb.NotSupportedError)):
+        column = _NO_COLUMN.search(str(failure))
+        names = {name for view in views.values() for name in view.schema.names}
+        nearest = get_close_matches(column[1].lower(), names) if column else []
+        if column and nearest:
+            usage(f"there is no column {column[1]}{_place(failure)}; did you mean {' or '.join(nearest)}?")
         usage(f"{_told(failure)}; --spark runs Spark SQL")
     raise QueueClientError(_told(failure)) from failure
 
@@ -122,12 +129,21 @@ def _told(error: Exception) -> str:
     if place is None:
         return text.strip().split("\n")[0]
     told = " ".join(text[: place.start()].split())
-    if not isinstance(error, duckdb.ProgrammingError):  # the place in DuckDB's own form of the query
-        return told
-    told += f" at line {int(place[1]) - (0 if isinstance(error, duckdb.ParserException) else 1)}"
+    # else the place in DuckDB's own form of the query
+    return told + (_place(error) if isinstance(error, duckdb.ProgrammingError) else "")
+
+
+def _place(error: Exception) -> str:
+    """`` at line 2, column 3``, as far as DuckDB tells it."""
+    import duckdb
+
+    place = _PLACE.search(str(error))
+    if place is None:
+        return ""
+    line = f" at line {int(place[1]) - (0 if isinstance(error, duckdb.ParserException) else 1)}"
     if place[2].startswith("..."):  # a part of a long line
-        return told
-    return f"{told}, column {len(place[3]) - len(f'LINE {place[1]}: ') + 1}"
+        return line
+    return f"{line}, column {len(place[3]) - len(f'LINE {place[1]}: ') + 1}"
 
 
 def _plain(found: pa.Table) -> pa.Table:

@@ -62,6 +62,8 @@ def watch(
                 done += 1
     except KeyboardInterrupt:  # the user ends it
         return
+    except output.OutputClosed:  # or the reader of its lines
+        output.discard_output()
 
 
 class _Watcher:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, BinaryIO
 
 import duckdb
@@ -137,7 +138,9 @@ class Evaluator:
                 raise Refused(f"The type {name} is not one of those that a condition may cast to")
         names = {part["column_names"][0].lower() for part in parts if part["class"] == "COLUMN_REF"}
         for name in sorted(names - {*columns.column_names}):
-            raise Refused(f"There is no column {name}, only {', '.join(columns.column_names)}")
+            nearest = get_close_matches(name, columns.column_names)
+            meant = f"; did you mean {' or '.join(nearest)}? There are" if nearest else ", only"
+            raise Refused(f"There is no column {name}{meant} {', '.join(columns.column_names)}")
         type_, _ = self._run(f"{_query(text)} FROM messages", columns)
         if type_ != "BOOLEAN":
             raise Refused(f"Must be BOOLEAN, not {type_}")

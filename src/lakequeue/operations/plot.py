@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,22 @@ def points(queue: OpenQueue, since: datetime) -> list[Depth]:
         return [*(_of_row(minute, row) for minute, row in rows if minute < before), *recent, present]
 
 
-def draw(name: str, shown: Sequence[Depth], path: Path) -> None:
-    """Draws points as a picture of the kind that the file's suffix names.
+def unknown(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
+    """Spans since an instant of which no source tells: the logs of a busy shard keep its last 200 commits.
+
+    Between points that is more than the statistics' minute, and than can be seen in a picture.
+    """
+    at = [begin, *(from_micros(point.at) for point in points)]
+    visible = (at[-1] - begin) / 25
+    gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, _SPARSE)]
+    return [(begin, at[1]), *gaps] if visible < at[1] - begin <= _SPARSE else gaps
+
+
+_SPARSE = timedelta(seconds=150)
+
+
+def draw(name: str, shown: Sequence[Depth], path: Path, unknown: Sequence[tuple[datetime, datetime]] = ()) -> None:
+    """Draws points as a picture of the kind that the file's suffix names; spans that nobody knows are grey.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -82,6 +97,8 @@ def draw(name: str, shown: Sequence[Depth], path: Path) -> None:
     if at[0] == at[-1]:
         age.set_xlim(at[0] - _AROUND, at[0] + _AROUND)
     for axes in (messages, age):
+        for first, last in unknown:
+            axes.axvspan(first, last, color="0.92", linewidth=0)
         _furnish(axes)
     figure.savefig(path)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
+from lakequeue.operations.json_rows import Bodies
 from lakequeue.operations.send_dataframe import send_staged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files
@@ -18,16 +19,20 @@ from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.folder import Folder
 
 
-def send_arrow(queue: OpenQueue, data: Any, send_id: str | None, order_by: str | None) -> int:
+def send_arrow(queue: OpenQueue, data: Any, send_id: str | None, order_by: str | None, body: str) -> int:
     """Sends every row as a message; returns how many."""
     name = None if send_id is None else SendKey.of_send(send_id)
     source = _Source(data)
+    schema, batches = source.schema, source.batches
+    if body != "body":
+        bodies = Bodies(source.schema, body, order_by)
+        schema, batches = bodies.schema, lambda: bodies.of(source.batches())
 
     def stage(tables: Folder, staging: Staging) -> Manifest:
-        check_order(source.schema, order_by)
-        return arrow_files.stage(tables, staging, source.batches())
+        check_order(schema, order_by)
+        return arrow_files.stage(tables, staging, batches())
 
-    return send_staged(queue, columns_of(source.schema), name, order_by, stage, "send_arrow")
+    return send_staged(queue, columns_of(schema), name, order_by, stage, "send_arrow")
 
 
 class _Source:
