@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from objectstore.servers import Bucket
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seed", type=int, help="repeat one run of tests/simulation, by the seed that a failure told"
+    )
+
+
 def pytest_configure() -> None:
     """Ctrl-C works in tests, and in the processes that they start, even in a background job of a shell.
 

@@ -71,7 +71,7 @@ def _by_partition(source: pa.Table, partitions: Sequence[str]) -> Iterator[tuple
     if not partitions:
         yield {}, source
         return
-    for values in source.select(partitions).group_by(partitions).aggregate([]).to_pylist():
+    for values in source.select(partitions).group_by(partitions, use_threads=False).aggregate([]).to_pylist():
         here = None
         for name, value in values.items():
             equal = pc.equal(source[name], pa.scalar(value, source.schema.field(name).type))

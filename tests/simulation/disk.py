@@ -1,0 +1,438 @@
+"""A local disk in memory, seen through `os`, `open` and locks: what is in use, and what a power cut keeps.
+
+A file has its content and what was synced of it; a directory has its names, and those that were synced. A cut
+keeps what was synced, and of the rest any part: of later changes of names any subset, of a file's content a prefix.
+"""
+
+from __future__ import annotations
+
+import builtins
+import fcntl
+import io
+import os
+import posixpath
+import random
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+
+from simulation.scheduler import Process, World
+
+ROOT = "/simulated"
+
+
+@attrs.define(eq=False)
+class File:
+    ino: int
+    modified: float
+    data: bytes = b""
+    synced: bytes | None = None
+    """Content after a power cut; None: any part of it."""
+    locks: dict[Any, bool] = attrs.field(factory=dict)
+    """Whether exclusive, by open file."""
+
+
+@attrs.define(eq=False)
+class Directory:
+    ino: int
+    modified: float
+    names: dict[str, File | Directory] = attrs.field(factory=dict)
+    synced: dict[str, File | Directory] = attrs.field(factory=dict)
+    changes: list[dict[str, File | Directory | None]] = attrs.field(factory=list)
+    """Since the last sync, each as a whole: what names lead to, None for nothing."""
+
+    def change(self, changes: dict[str, File | Directory | None], now: float) -> None:
+        for name, node in changes.items():
+            if node is None:
+                del self.names[name]
+            else:
+                self.names[name] = node
+        self.changes.append(changes)
+        self.modified = now
+
+
+class Disk:
+    """The files below `ROOT`. Paths elsewhere are the machine's."""
+
+    def __init__(self) -> None:
+        self.ino = 1
+        self.top = Directory(1, 0.0)
+        self.files: list[tuple[Process | None, File]] = []
+
+    def copy(self) -> Disk:
+        """An independent copy, all of it synced, without locks."""
+        new = Disk()
+        new.ino, new.top = self.ino, _copy(self.top)
+        return new
+
+    def node(self, path: str) -> File | Directory:
+        node: File | Directory = self.top
+        for name in path[len(ROOT) + 1 :].split("/"):
+            if not name:
+                continue
+            if not isinstance(node, Directory):
+                raise NotADirectoryError(20, "Not a directory", path)
+            try:
+                node = node.names[name]
+            except KeyError:
+                raise FileNotFoundError(2, "No such file or directory", path) from None
+        return node
+
+    def place(self, path: str) -> tuple[Directory, str]:
+        folder, name = posixpath.split(path)
+        node = self.node(folder)
+        if not isinstance(node, Directory):
+            raise NotADirectoryError(20, "Not a directory", folder)
+        return node, name
+
+    def number(self) -> int:
+        self.ino += 1
+        return self.ino
+
+    def cut(self, seed: int) -> None:
+        """Loses what was not synced, as the seed says."""
+        chance = random.Random(seed)
+        share = chance.choice([0.0, 0.5, 0.9, 1.0])
+        self._cut(self.top, chance, share)
+
+    def _cut(self, folder: Directory, chance: random.Random, share: float) -> None:
+        names = dict(folder.synced)
+        for change in folder.changes:
+            if chance.random() < share:
+                for name, node in change.items():
+                    if node is None:
+                        names.pop(name, None)
+                    else:
+                        names[name] = node
+        folder.names, folder.synced, folder.changes = names, dict(names), []
+        for node in names.values():
+            if isinstance(node, Directory):
+                self._cut(node, chance, share)
+            else:
+                node.locks.clear()
+                if node.synced != node.data:
+                    kept = chance.choice([len(node.data), 0, chance.randrange(len(node.data) + 1)])
+                    if node.synced is None or chance.random() < share:
+                        node.data = node.data[:kept]
+                    else:
+                        node.data = node.synced
+                node.synced = node.data
+
+
+def _copy(folder: Directory) -> Directory:
+    names: dict[str, File | Directory] = {
+        name: _copy(node) if isinstance(node, Directory) else File(node.ino, node.modified, node.data, node.data)
+        for name, node in folder.names.items()
+    }
+    return Directory(folder.ino, folder.modified, names, dict(names))
+
+
+class OpenFile(io.RawIOBase):
+    """An open file: of `open`, of `FileIO`, or a directory of `os.open`."""
+
+    def __init__(self, system: System, node: File | Directory, writes: bool = False, process: Any = None) -> None:
+        self.system, self.node, self.writes, self.at = system, node, writes, 0
+        self.process = process
+        self.number: int | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return self.writes
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:  # type: ignore[override]
+        assert isinstance(self.node, File)
+        data = self.node.data[self.at :] if size < 0 else self.node.data[self.at : self.at + size]
+        self.at += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        assert isinstance(self.node, File)
+        self.at = offset + (0, self.at, len(self.node.data))[whence]
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def write(self, data: Any) -> int:
+        self.system.world.step("write")
+        assert isinstance(self.node, File)
+        self.node.data += bytes(data)
+        self.node.modified = self.system.world.wall
+        return len(data)
+
+    def fileno(self) -> int:
+        if self.number is None:
+            self.number = self.system.descriptor(self)
+        return self.number
+
+    def close(self) -> None:
+        if not self.closed:
+            if isinstance(self.node, File):
+                self.node.locks.pop(self, None)
+            if self.number is not None and self.system.opened.get(self.number) is self:
+                del self.system.opened[self.number]
+        super().close()
+
+
+class System:
+    """What the modules of lakequeue see as `os`."""
+
+    def __init__(self, world: World, disk: Disk) -> None:
+        self.world, self.disk = world, disk
+        self.opened: dict[int, OpenFile] = {}
+        self._numbers = 100_000
+        self.path = SimpleNamespace(
+            **{name: getattr(posixpath, name) for name in ("join", "dirname", "basename", "relpath", "abspath")},
+            samestat=posixpath.samestat,
+            exists=self.exists,
+            isdir=self.isdir,
+            isfile=self.isfile,
+            realpath=lambda path: path if self.ours(path) else os.path.realpath(path),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def ours(self, path: Any) -> bool:
+        return isinstance(path, str) and path.startswith(ROOT)
+
+    def descriptor(self, file: OpenFile) -> int:
+        self._numbers += 1
+        self.opened[self._numbers] = file
+        return self._numbers
+
+    def die(self, process: Process) -> None:
+        """Closes what a process has open."""
+        for number, file in list(self.opened.items()):
+            if file.process is process:
+                if isinstance(file.node, File):
+                    file.node.locks.pop(file, None)
+                self.opened.pop(number, None)
+
+    # --- names
+
+    def _stat(self, node: File | Directory) -> Any:
+        is_file = isinstance(node, File)
+        return SimpleNamespace(
+            st_mode=stat.S_IFREG | 0o600 if is_file else stat.S_IFDIR | 0o700,
+            st_size=len(node.data) if isinstance(node, File) else 0,
+            st_mtime=node.modified,
+            st_uid=os.geteuid(),
+            st_ino=node.ino,
+            st_dev=1,
+        )
+
+    def stat(self, path: Any) -> Any:
+        if not self.ours(path):
+            return os.stat(path)
+        self.world.step("stat")
+        return self._stat(self.disk.node(path))
+
+    def fstat(self, number: int) -> Any:
+        return self._stat(self.opened[number].node)
+
+    def exists(self, path: str) -> bool:
+        if not self.ours(path):
+            return os.path.exists(path)
+        self.world.step("stat")
+        return self._found(path) is not None
+
+    def isdir(self, path: str) -> bool:
+        return isinstance(self._found(path), Directory) if self.ours(path) else os.path.isdir(path)
+
+    def isfile(self, path: str) -> bool:
+        return isinstance(self._found(path), File) if self.ours(path) else os.path.isfile(path)
+
+    def _found(self, path: str) -> File | Directory | None:
+        try:
+            return self.disk.node(path)
+        except OSError:
+            return None
+
+    def access(self, path: Any, mode: int, **more: Any) -> bool:
+        return self.exists(path) if self.ours(path) else os.access(path, mode, **more)
+
+    def link(self, source: str, target: str) -> None:
+        self.world.step("link")
+        folder, name = self.disk.place(target)
+        if name in folder.names:
+            raise FileExistsError(17, "File exists", target)
+        folder.change({name: self.disk.node(source)}, self.world.wall)
+
+    def unlink(self, path: str) -> None:
+        self.world.step("unlink")
+        folder, name = self.disk.place(path)
+        if name not in folder.names:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        folder.change({name: None}, self.world.wall)
+
+    def replace(self, source: str, target: str) -> None:
+        self.world.step("rename")
+        before, old = self.disk.place(source)
+        after, new = self.disk.place(target)
+        node = self.disk.node(source)
+        if before is after:
+            before.change({old: None, new: node}, self.world.wall)
+        else:
+            after.change({new: node}, self.world.wall)
+            before.change({old: None}, self.world.wall)
+
+    rename = replace
+
+    def mkdir(self, path: str, mode: int = 0o777) -> None:
+        self.world.step("mkdir")
+        folder, name = self.disk.place(path)
+        if name in folder.names:
+            raise FileExistsError(17, "File exists", path)
+        folder.change({name: Directory(self.disk.number(), self.world.wall)}, self.world.wall)
+
+    def makedirs(self, path: str, mode: int = 0o777, exist_ok: bool = False) -> None:
+        above = posixpath.dirname(path)
+        if not self.isdir(above):
+            self.makedirs(above, exist_ok=True)
+        try:
+            self.mkdir(path)
+        except FileExistsError:
+            if not exist_ok:
+                raise
+
+    def rmdir(self, path: str) -> None:
+        self.world.step("rmdir")
+        node = self.disk.node(path)
+        if not isinstance(node, Directory) or node.names:
+            raise OSError(39, "Directory not empty", path)
+        folder, name = self.disk.place(path)
+        folder.change({name: None}, self.world.wall)
+
+    def rmtree(self, path: str, ignore_errors: bool = False) -> None:
+        """As `shutil.rmtree`."""
+        for folder, _, names in sorted(self.walk(path), reverse=True):
+            for name in names:
+                try:
+                    self.unlink(f"{folder}/{name}")
+                except OSError:
+                    if not ignore_errors:
+                        raise
+            try:
+                self.rmdir(folder)
+            except OSError:
+                if not ignore_errors:
+                    raise
+
+    def chmod(self, path: str, mode: int) -> None:
+        self.world.step("chmod")
+
+    def listdir(self, path: str) -> list[str]:
+        self.world.step("list")
+        node = self.disk.node(path)
+        if not isinstance(node, Directory):
+            raise NotADirectoryError(20, "Not a directory", path)
+        return list(node.names)
+
+    def walk(self, path: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        self.world.step("list")
+        node = self._found(path)
+        if isinstance(node, Directory):
+            inner = [name for name, each in node.names.items() if isinstance(each, Directory)]
+            yield path, inner, [name for name, each in node.names.items() if isinstance(each, File)]
+            for name in inner:
+                yield from self.walk(f"{path}/{name}")
+
+    @contextmanager
+    def scandir(self, path: str) -> Iterator[list[Any]]:
+        node = self.disk.node(path) if self.listdir(path) is not None else None
+        assert isinstance(node, Directory)
+        yield [
+            SimpleNamespace(name=name, is_dir=lambda each=each: isinstance(each, Directory))
+            for name, each in node.names.items()
+        ]
+
+    # --- content
+
+    def file(self, path: Any, mode: str = "r", **more: Any) -> Any:
+        """As `open`."""
+        if not self.ours(path):
+            return builtins.open(path, mode, **more)
+        self.world.step("open")
+        if "r" in mode:
+            node = self.disk.node(path)
+            if not isinstance(node, File):
+                raise IsADirectoryError(21, "Is a directory", path)
+            return OpenFile(self, node, process=self.world.running)
+        folder, name = self.disk.place(path)
+        node = folder.names.get(name)
+        if node is None or "x" in mode or not isinstance(node, File):
+            if node is not None:
+                raise FileExistsError(17, "File exists", path)
+            node = File(self.disk.number(), self.world.wall)
+            folder.change({name: node}, self.world.wall)
+        elif "w" in mode:
+            node.data = b""
+        return OpenFile(self, node, writes=True, process=self.world.running)
+
+    def touch(self, path: str) -> None:
+        file = self.file(path, "ab")
+        file.node.modified = self.world.wall
+
+    def open(self, path: str, flags: int = os.O_RDONLY) -> int:
+        self.world.step("open")
+        return self.descriptor(OpenFile(self, self.disk.node(path), process=self.world.running))
+
+    def close(self, number: int) -> None:
+        self.opened.pop(number, None)
+
+    def fsync(self, number: int) -> None:
+        self.world.step("sync")
+        node = self.opened[number].node
+        if isinstance(node, File):
+            node.synced = node.data
+        else:
+            node.synced, node.changes = dict(node.names), []
+
+    def utime(self, number: int) -> None:
+        self.world.step("utime")
+        self.opened[number].node.modified = self.world.wall
+
+    # --- locks
+
+    def lock(self, file: OpenFile, operation: int) -> bool:
+        """As `file_lock._lock`."""
+        node = file.node
+        assert isinstance(node, File)
+        if operation == fcntl.LOCK_UN:
+            node.locks.pop(file, None)
+            return True
+        self.world.step("lock")
+        file.fileno()
+        exclusive = operation == fcntl.LOCK_EX
+        if any(exclusive or held for other, held in node.locks.items() if other is not file):
+            return False
+        node.locks[file] = exclusive
+        return True
+
+
+class Touched:
+    """`Path` for those that touch a file."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+
+    def __call__(self, path: Any) -> Any:
+        if self.system.ours(path):
+            return SimpleNamespace(touch=lambda: self.system.touch(path))
+        return Path(path)

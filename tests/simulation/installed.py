@@ -1,0 +1,206 @@
+"""A world put under lakequeue's modules: where they ask the machine, they ask the world."""
+
+from __future__ import annotations
+
+import random
+import sys
+import uuid
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import lakequeue
+from lakequeue import LakeQueue
+
+# what every module of the code under test has to be there to be patched
+from lakequeue.operations import check, compact, copy, repair  # noqa: F401
+from lakequeue.runtime import root as roots
+from lakequeue.storage.engines import disk_turn, file_lock, locks
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.messages import budget, read
+from simulation import tables
+from simulation.disk import Disk, System, Touched
+from simulation.object_store import Object, ObjectStore
+from simulation.scheduler import World
+
+MODULES = ("lakequeue.storage", "lakequeue.operations", "lakequeue.runtime", "lakequeue.model")
+
+
+class WorldClock:
+    """The `Clock` of a simulated process."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=round(self.world.time() * 1e6))
+
+    def wait(self, until: datetime, wake: Any) -> None:
+        left = (until - self.now()).total_seconds()
+        if left > 0:
+            self.world.sleep(min(left, 5.0))
+
+    async def wait_async(self, until: datetime, wake: Any) -> None:
+        raise NotImplementedError
+
+    @contextmanager
+    def participant(self, *, late: bool = False) -> Iterator[None]:
+        yield
+
+
+class _Inline:
+    """A pool whose calls are made at once: one process is one thread here."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Inline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, call: Any, *items: Any) -> Iterator[Any]:
+        return map(call, *items)
+
+    def submit(self, call: Any, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class _Threads:
+    """`threading` whose threads run at once."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def Thread(self, target: Any, **_: Any) -> Any:
+        return SimpleNamespace(start=target)
+
+
+class _Draws(random.Random):
+    """`random`, `secrets` and `uuid` of a world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.chance.getrandbits(64))
+        self.world = world
+
+    def Random(self, *_: Any) -> random.Random:
+        return random.Random(self.getrandbits(32))
+
+    def token_bytes(self, number: int) -> bytes:
+        return self.getrandbits(8 * number).to_bytes(number, "big")
+
+    def token_hex(self, number: int) -> str:
+        return self.token_bytes(number).hex()
+
+    def uuid4(self) -> uuid.UUID:
+        return uuid.UUID(int=self.getrandbits(128), version=4)
+
+    UUID = uuid.UUID
+
+
+class _Memory:
+    """Locks that a thread holds, by table."""
+
+    def __init__(self, name: str) -> None:
+        setattr(self, name, weakref.WeakValueDictionary())
+
+
+def memory() -> dict[tuple[Any, str], Any]:
+    """What a new process has in the variables of modules."""
+    return {
+        (roots, "opened"): weakref.WeakValueDictionary(),
+        (read, "_known"): {},
+        (locks, "_mine"): _Memory("locks"),
+        (disk_turn, "_mine"): _Memory("turns"),
+        (file_lock, "_open"): weakref.WeakSet(),
+    }
+
+
+@contextmanager
+def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None) -> Iterator[Any]:
+    """Puts the world under the code; yields its disk or store."""
+    system, store = System(world, disk or Disk()), ObjectStore(world, objects)
+    draws = _Draws(world)
+    world.on_kill = system.die
+
+    def cut(seed: int) -> None:
+        if disk is not None:
+            system.disk.cut(seed)
+
+    world.on_cut = cut
+    shims: dict[str, Any] = {
+        "os": system,
+        "time": SimpleNamespace(time=world.time, monotonic=lambda: world.monotonic, sleep=world.sleep),
+        "random": draws,
+        "secrets": draws,
+        "uuid": draws,
+        "obstore": store,
+        "shutil": SimpleNamespace(
+            disk_usage=lambda _: SimpleNamespace(free=2**20 * 10), rmtree=system.rmtree, copyfileobj=None
+        ),
+        "monotonic": lambda: world.monotonic,
+        "sleep": world.sleep,
+        "from_url": store.from_url,
+        "ThreadPoolExecutor": _Inline,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in list(sys.modules.items()):
+            if not name.startswith(MODULES) or name.endswith(("storage.mounts", "engines.process", "environment")):
+                continue
+            for attribute, shim in shims.items():
+                if attribute in vars(module):
+                    patch.setattr(module, attribute, shim)
+            if attribute_open(module):
+                patch.setattr(module, "open", system.file, raising=False)
+        engines = "lakequeue.storage.engines"
+        patch.setattr(f"{engines}.file_lock.FileIO", system.file)
+        patch.setattr(f"{engines}.file_lock._lock", system.lock)
+        patch.setattr(
+            f"{engines}.point.pq", SimpleNamespace(write_table=tables.write_table, ParquetFile=tables.ParquetFile)
+        )
+        patch.setattr("lakequeue.storage.folder.pq", SimpleNamespace(ParquetFile=tables.ParquetFile))
+        patch.setattr("lakequeue.storage.folder.pa", tables.Arrow(system.file))
+        patch.setattr(
+            f"{engines}.point.DeltaTable",
+            lambda path, storage_options=None: tables.DeltaTable(_folder(path, store)),
+        )
+        patch.setattr(f"{engines}.point.threading", _Threads(sys.modules["threading"]))
+        patch.setattr("lakequeue.storage.cleaning.Path", Touched(system))
+        patch.setattr("lakequeue.operations.check.space_problems", lambda _: [])
+        patch.setattr("lakequeue.operations.check.lock_problem", lambda _: None)
+        for (module, name), value in memory().items():
+            patch.setattr(module, name, value)
+        budget.BUDGET.bytes = 0
+        budget.BUDGET._order.clear()
+        yield system.disk if disk is not None else store
+
+
+def attribute_open(module: Any) -> bool:
+    """Whether a module opens files by itself."""
+    return module.__name__ in ("lakequeue.storage.folder", "lakequeue.storage.reserve")
+
+
+def _folder(path: str, store: ObjectStore) -> Folder:
+    return Folder(path, lambda: store.from_url(path))
+
+
+def client(world: World, root: str) -> LakeQueue:
+    """An entry to the root, as a process has it."""
+    return lakequeue.LakeQueue(
+        root, clock=WorldClock(world), network_file_system=True, durability="power", engine="point"
+    )

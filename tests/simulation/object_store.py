@@ -1,0 +1,149 @@
+"""An object store in memory, seen through `obstore`: answers that are late, lost or refused, and late PUTs.
+
+A request takes effect at one moment. A client that gets no answer repeats the request, as `obstore` does; one that
+gives up leaves a request behind that may still land.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from obstore.exceptions import AlreadyExistsError, GenericError
+
+from simulation.scheduler import World
+
+PAGE = 3
+"""Objects in one answer to a listing; what comes between two pages may be in the second one."""
+URI = "gs://simulated/root"
+_RETRIES = "retries, max_retries: 5, retry_timeout: 20s"
+_BUSY = "Server returned non-2xx status code: 503 Service Unavailable: <Error><Code>SlowDown</Code></Error>"
+
+
+class Object(NamedTuple):
+    data: bytes
+    modified: float
+
+
+class Bucket(NamedTuple):
+    """A client, as `obstore` makes it for a URI."""
+
+    uri: str
+
+    def name(self, path: str) -> str:
+        return f"{self.uri}/{path}" if path else self.uri
+
+
+class ObjectStore:
+    """What the modules of lakequeue see as `obstore`."""
+
+    def __init__(self, world: World, objects: dict[str, Object] | None = None) -> None:
+        self.world = world
+        self.objects = dict(objects or {})
+
+    def from_url(self, uri: str, **_: Any) -> Bucket:
+        return Bucket(uri)
+
+    def _request(self, method: str, name: str) -> str | None:
+        """Takes a step; returns what is wrong with the answer."""
+        action = self.world.step("request")
+        if action is None:
+            return None
+        kind, seconds = action
+        if kind == "slow":
+            self.world.sleep(seconds)
+            return None
+        if kind == "refuse" or (kind == "late" and method != "PUT"):
+            raise _failed(method, name, f"after 5 {_RETRIES}  - {_BUSY}")
+        return str(kind)
+
+    def _put(self, name: str, data: bytes, create: bool) -> bool:
+        if create and name in self.objects:
+            return False
+        self.objects[name] = Object(data, self.world.wall)
+        return True
+
+    def put(self, bucket: Bucket, path: str, data: Any, mode: str = "overwrite") -> None:
+        name, create = bucket.name(path), mode == "create"
+        content = bytes(data) if isinstance(data, (bytes, bytearray, memoryview)) else data.read()
+        fault = self._request("PUT", name)
+        if fault == "late":
+            # the data of every try is the same, so it is one late request
+            self.world.at(
+                self.world.chance.choice([0.05, 3.0, 30.0]), lambda: self._put(name, content, create) and None
+            )
+            self.world.sleep(20.0)
+            raise _failed("PUT", name, f"after 1 {_RETRIES}  - operation timed out")
+        done = self._put(name, content, create)
+        if fault == "lose":
+            self.world.sleep(1.0)
+            done = self._put(name, content, create)
+        self.world.step("answer")
+        if not done:
+            raise AlreadyExistsError(f"Object at location {name} already exists")
+
+    def get(self, bucket: Bucket, path: str) -> Any:
+        name = bucket.name(path)
+        self._request("GET", name)
+        data = self._object(name).data
+        return SimpleNamespace(bytes=lambda: data)
+
+    def get_range(self, bucket: Bucket, path: str, *, start: int, length: int) -> bytes:
+        name = bucket.name(path)
+        self._request("GET", name)
+        return self._object(name).data[start : start + length]
+
+    def head(self, bucket: Bucket, path: str) -> dict[str, Any]:
+        name = bucket.name(path)
+        self._request("HEAD", name)
+        return self._meta(bucket, name)
+
+    def delete(self, bucket: Bucket, path: str) -> None:
+        name = bucket.name(path)
+        self._request("DELETE", name)
+        self.objects.pop(name, None)
+
+    def rename(self, bucket: Bucket, source: str, target: str) -> None:
+        self._request("PUT", bucket.name(target))
+        self.objects[bucket.name(target)] = self._object(bucket.name(source))
+        self.world.step("request")
+        self.objects.pop(bucket.name(source), None)
+
+    def list(
+        self, bucket: Bucket, prefix: str | None = None, offset: str | None = None
+    ) -> Iterator[list[dict[str, Any]]]:
+        below = bucket.name(prefix or "") + "/"
+        after = "" if offset is None else bucket.name(offset)
+        while True:
+            self._request("GET", below)
+            names = sorted(name for name in self.objects if name.startswith(below) and name > after)
+            page = names[:PAGE]
+            if page:
+                yield [self._meta(bucket, name) for name in page]
+                after = page[-1]
+            if len(names) <= PAGE:
+                return
+
+    def list_with_delimiter(self, bucket: Bucket, prefix: str | None = None) -> dict[str, Any]:
+        below = bucket.name(prefix or "") + "/"
+        self._request("GET", below)
+        inside = {name[len(below) :] for name in self.objects if name.startswith(below)}
+        return {"common_prefixes": sorted({name.partition("/")[0] for name in inside if "/" in name})}
+
+    def _object(self, name: str) -> Object:
+        try:
+            return self.objects[name]
+        except KeyError:
+            raise FileNotFoundError(f"Object at location {name} not found") from None
+
+    def _meta(self, bucket: Bucket, name: str) -> dict[str, Any]:
+        found = self._object(name)
+        modified = datetime.fromtimestamp(found.modified, timezone.utc)
+        return {"path": name[len(bucket.uri) + 1 :], "size": len(found.data), "last_modified": modified}
+
+
+def _failed(method: str, name: str, reason: str) -> GenericError:
+    place = name.replace("gs://", "https://storage.googleapis.com/")
+    return GenericError(f"Generic GCS error: Error performing {method} {place} in 20.1s, {reason}")

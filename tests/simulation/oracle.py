@@ -1,0 +1,253 @@
+"""What a history may be: each answer against a naive model of messages, and the guarantees of the design.
+
+A call that was acknowledged took place between its beginning and its end; one that was refused never did; of one
+whose outcome is unknown, or whose process died, both are possible. A message must be there, may be there or must
+be gone, as the calls say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from lakequeue import Message
+from simulation.workloads import NAMES, Call, History, instant
+
+BACK = 60.0
+"""Seconds that clocks may have gone back within one call, if they went back at all."""
+
+
+class Broken(AssertionError):
+    """A guarantee is broken."""
+
+
+def judge(history: History, drained: dict[str, list[Message]], *, went_back: bool) -> None:
+    """Raises `Broken` for the first guarantee that a history breaks."""
+    _Judge(history, drained, went_back).judge()
+
+
+class _Judge:
+    def __init__(self, history: History, drained: dict[str, list[Message]], went_back: bool) -> None:
+        self.history, self.drained, self.went_back = history, drained, went_back
+        self.fifo = history.setting.kind == "fifo"
+        self.letters = history.setting.kind == "letters"
+        self.sends = [call for call in history.calls if call.bodies]
+        self.sent = {body: call for call in self.sends for body in call.bodies}
+        self.purges = [call for call in history.calls if call.verb[0] == "purge" and call.outcome != "refused"]
+        self.leases = [call for call in history.calls if call.verb[0] == "lease" and call.outcome != "refused"]
+        self.blind = [
+            call for call in history.calls if call.verb[0] in ("receive", "exchange") and call.outcome == "unknown"
+        ] + self.leases
+        """Claims of which nobody knows the messages."""
+        self.receipts: dict[str, list[tuple[Call, Message]]] = defaultdict(list)
+        for call in history.calls:
+            for message in call.got:
+                self.receipts[message.body].append((call, message))
+        self.settled: dict[str, list[tuple[Call, Message]]] = defaultdict(list)
+        for call in history.calls:
+            for message in call.target:
+                self.settled[message.body].append((call, message))
+        self.final = [message.body for messages in drained.values() for message in messages]
+
+    def judge(self) -> None:
+        self._answers()
+        self._once()
+        self._nothing_lost()
+        for body in self.receipts:
+            self._receipts(body)
+        if self.fifo:
+            self._order()
+            self._duplicates()
+        else:
+            self._fresh()
+
+    def _answers(self) -> None:
+        if self.history.unexpected:
+            raise Broken(f"7: {self.history.unexpected[0]}")
+
+    def _once(self) -> None:
+        twice = {body for body in self.final if self.final.count(body) > 1}
+        if twice:
+            raise Broken(f"5: stored twice: {sorted(twice)}")
+        for body in {*self.final, *self.receipts}:
+            call = self.sent.get(body)
+            if call is None and not body.startswith("p."):
+                raise Broken(f"5: {body} was never sent")
+            if call is not None and call.outcome == "refused":
+                raise Broken(f"7: {body} was refused ({call.error}), and is stored")
+        ids: dict[str, set[str]] = defaultdict(set)
+        for messages in ([message for _, message in each] for each in self.receipts.values()):
+            for message in messages:
+                ids[message.body].add(message.message_id)
+        for message in (each for messages in self.drained.values() for each in messages):
+            ids[message.body].add(message.message_id)
+        for body, found in ids.items():
+            if len(found) > 1:
+                raise Broken(f"5: {body} has two ids")
+
+    def _purged(self, body: str, *, surely: bool) -> bool:
+        """Whether a purge took a message, certainly or perhaps."""
+        call = self.sent.get(body)
+        if surely:
+            if self.letters:
+                return False
+            return any(
+                purge.outcome == "done" and (call is None or call.outcome == "done" and call.ended < purge.began)
+                for purge in self.purges
+            )
+        return any(call is None or call.began <= purge.ended for purge in self.purges)
+
+    def _gone(self, body: str) -> tuple[bool, bool]:
+        """Whether a message must be gone, and whether it may be."""
+        must = self._purged(body, surely=True)
+        may = must or self._purged(body, surely=False)
+        may = may or any(lease.verb[2] == "delete" for lease in self.leases)
+        for call, receipt in self.settled[body]:
+            if call.verb[0] not in ("delete", "exchange") or call.outcome == "refused":
+                continue
+            newer = [
+                other
+                for earlier, other in self.receipts[body]
+                if earlier.ended < call.began and other.receive_count > receipt.receive_count
+            ]
+            if newer and not self.letters:
+                continue  # an old receipt deletes nothing
+            may = True
+            if call.outcome == "done" and call.latest <= self._least(body, receipt, call):
+                must = must or not self.letters
+        return must, may
+
+    def _least(self, body: str, receipt: Message, before: Call | None = None) -> float:
+        """The earliest possible end of a receipt, as far as calls before another one go."""
+        until = instant(receipt.visible_at)
+        for call, settled in self.settled[body]:
+            if settled.receipt_handle != receipt.receipt_handle or call is before or call.outcome == "refused":
+                continue
+            if before is not None and call.began > before.ended:
+                continue
+            began = call.began_at - (BACK if self.went_back else 0.0)
+            end = began + (call.verb[2] if call.verb[0] == "change" else 0.0)
+            until = end if call.outcome == "done" and call.verb[0] == "change" else min(until, end)
+            if self.went_back or call.ended == float("inf"):
+                until = min(until, end)
+        changes = [call for call, settled in self.settled[body] if call.verb[0] == "change"]
+        if len(changes) > 1:  # in an order that nobody knows
+            until = min([until, *(call.began_at - BACK for call in changes)])
+        return until
+
+    def _nothing_lost(self) -> None:
+        there = set(self.final)
+        bodies = {f"p.{number}" for number in range(self.history.setting.prefilled)}
+        for call in self.sends:
+            if call.outcome == "done" and not self._repeats(call):
+                bodies |= set(call.bodies)
+        for body in sorted(bodies | set(self.sent) | there):
+            must, may = self._gone(body)
+            if body in bodies and body not in there and not may:
+                raise Broken(f"1: {body} was acknowledged, and is lost")
+            if body in there and must:
+                raise Broken(f"3: {body} was deleted or purged, and is there")
+
+    def _repeats(self, call: Call) -> bool:
+        return self.fifo and call.verb[0] == "send" and call.verb[3]
+
+    def _receipts(self, body: str) -> None:
+        known = sorted(self.receipts[body], key=lambda each: instant(each[1].received_at))
+        for (call, earlier), (other, later) in zip(known, known[1:], strict=False):
+            until = self._least(body, earlier)
+            if self.letters:
+                continue
+            if instant(later.received_at) < until and not self._purged(body, surely=False):
+                raise Broken(f"2: {body} was held twice at a time, by {call.verb} and {other.verb}")
+            if later.receive_count <= earlier.receive_count:
+                raise Broken(f"2: the count of {body} does not rise")
+        for call, receipt in self.settled[body]:
+            if call.verb[0] not in ("delete", "exchange") or call.outcome != "done":
+                continue
+            if call.latest <= self._least(body, receipt, call) and not self.letters:
+                again = [other for other, _ in self.receipts[body] if other.began > call.ended]
+                if again:
+                    raise Broken(f"3: {body} was deleted, and received again by {again[0].verb}")
+        if self._purged(body, surely=True):
+            for purge in self.purges:
+                after = [other for other, _ in self.receipts[body] if other.began > purge.ended]
+                sent = self.sent.get(body)
+                if after and purge.outcome == "done" and (sent is None or sent.ended < purge.began):
+                    raise Broken(f"3: {body} was purged, and received again")
+
+    def _order(self) -> None:
+        everyone: dict[str, tuple[str, int]] = {}
+        for message in (
+            *(message for each in self.receipts.values() for _, message in each),
+            *(message for messages in self.drained.values() for message in messages),
+        ):
+            everyone[message.body] = str(message.group_id), int(message.sequence_number or 0)
+        for call in self.sends:
+            for body, number in zip(call.bodies, call.places, strict=False):
+                if call.outcome == "done" and body in everyone and everyone[body][1] != int(number):
+                    raise Broken(f"4: {body} has another sequence number than its sender was told")
+        answers: list[tuple[Any, list[Message]]] = [(call, call.got) for call in self.history.calls if call.got]
+        answers.append((None, [message for messages in self.drained.values() for message in messages]))
+        for call, got in answers:
+            seen: set[str] = set()
+            for message in got:
+                group, number = everyone[message.body]
+                for body, (its_group, its_number) in everyone.items():
+                    if its_group != group or its_number >= number or body in seen:
+                        continue
+                    if self._purged(body, surely=False) or self._surely_later(body, call):
+                        continue
+                    if not self._may_be_deleted(body, call):
+                        raise Broken(f"4: {message.body} was delivered past {body}")
+                seen.add(message.body)
+
+    def _surely_later(self, body: str, call: Call | None) -> bool:
+        sent = self.sent.get(body)
+        return call is not None and sent is not None and sent.began > call.ended
+
+    def _may_be_deleted(self, body: str, call: Call | None) -> bool:
+        if any(lease.verb[2] == "delete" for lease in self.leases):
+            return True
+        return any(
+            other.verb[0] in ("delete", "exchange") and (call is None or other.began <= call.ended)
+            for other, _ in self.settled[body]
+            if other.outcome != "refused"
+        )
+
+    def _duplicates(self) -> None:
+        again: dict[str, list[Call]] = defaultdict(list)
+        for call in self.sends:
+            if self._repeats(call):
+                again[call.verb[2]].append(call)
+        for calls in again.values():
+            first, last = min(call.began_at for call in calls), max(call.latest for call in calls)
+            if (
+                last - first > 290
+                or any(self._purged(call.bodies[0], surely=False) for call in calls)
+                or self.went_back
+            ):
+                continue
+            stored = {call.bodies[0] for call in calls} & {*self.final, *self.receipts}
+            if len(stored) > 1:
+                raise Broken(f"5: of equal deduplication ids {sorted(stored)} were stored")
+            acknowledged = [call for call in calls if call.outcome == "done"]
+            if acknowledged and not stored and not any(self._gone(call.bodies[0])[1] for call in calls):
+                raise Broken(f"1: {acknowledged[0].bodies} was acknowledged, and is lost")
+
+    def _fresh(self) -> None:
+        if self.letters:
+            return
+        for call in self.history.calls:
+            if call.verb[0] != "receive" or call.outcome != "done" or call.got:
+                continue
+            for body in [*self.sent, *(f"p.{number}" for number in range(self.history.setting.prefilled))]:
+                sent = self.sent.get(body)
+                if sent is not None and not (sent.outcome == "done" and sent.ended < call.began):
+                    continue
+                if self._purged(body, surely=False) or any(other.began < call.ended for other in self.blind):
+                    continue
+                if not any(other.began < call.ended for other, _ in self.receipts[body]):
+                    raise Broken(f"8: {call.verb} found nothing, and {body} was there")
+
+
+__all__ = ["NAMES"]

@@ -1,0 +1,167 @@
+"""Runs of the simulation, each decided by a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from lakequeue.storage import layout
+from simulation import tables, workloads
+from simulation.disk import ROOT, Disk
+from simulation.installed import client, installed, memory
+from simulation.object_store import URI, Object
+from simulation.oracle import Broken, judge
+from simulation.scheduler import Drawn, Faults, Fixed, Place, Plan, World
+from simulation.workloads import Client, History, Setting, Verb
+
+PLACES = {"disk": f"{ROOT}/root", "store": URI}
+PROCESSES = 3
+_starts: dict[Setting, Disk | dict[str, Object]] = {}
+
+
+@attrs.frozen
+class Script:
+    """All that decides a run."""
+
+    setting: Setting
+    verbs: tuple[tuple[Verb, ...], ...]
+    plan: Callable[[], Plan] = attrs.field(repr=False)
+    actions: dict[Place, Any] | None = None
+    order: tuple[int, ...] = ()
+
+
+@attrs.define
+class Outcome:
+    """What a run was."""
+
+    script: Script
+    failure: BaseException | None
+    actions: dict[Place, Any]
+    steps: int
+    calls: int
+    kills: int
+    cuts: int
+    history: History
+
+    @property
+    def what(self) -> str:
+        """The kind of a failure: runs with equal ones fail in the same way."""
+        text = str(self.failure)
+        return text[:2] if isinstance(self.failure, Broken) else type(self.failure).__name__
+
+
+def script(seed: int, place: str | None = None, kind: str | None = None, length: int | None = None) -> Script:
+    """The script of a seed."""
+    chance = random.Random(seed)
+    drawn_place, drawn_kind = (
+        chance.choice(["disk", "store"]),
+        chance.choice(["standard", "standard", "fifo", "letters"]),
+    )
+    place, kind, length = place or drawn_place, kind or drawn_kind, length or chance.choice([3, 4, 5, 10])
+    setting = Setting(
+        place, kind, chance.choice([1, 1, 1, 2, 4]), chance.choice([4, 100, 100]), chance.choice([0, 3, 3])
+    )
+    verbs = tuple(tuple(workloads.drawn(chance, setting, length, number)) for number in range(PROCESSES))
+    order = list(range(PROCESSES))
+    chance.shuffle(order)
+    style = chance.choice(["calm", "kills", "stops", "jumps", "cuts", "requests", "all"])
+    every = style == "all"
+    faults = Faults(
+        kill=0.003 * (style == "kills" or every),
+        stop=0.006 * (style == "stops" or every),
+        jump=0.004 * (style == "jumps" or every),
+        cut=0.002 * ((style == "cuts" or every) and place == "disk"),
+        request=0.02 * ((style == "requests" or every) and place == "store"),
+    )
+    steps = PROCESSES * length * workloads.STEPS // (1 if place == "disk" else 3)
+    switch: float | None = chance.choice([0.3, 0.1, 0.03, 0.01])
+    changes: set[int] = set()
+    if chance.random() < 0.4:
+        switch, changes = None, {chance.randrange(1, steps) for _ in range(chance.randint(1, 4))}
+    drawing = chance.getrandbits(64)
+    return Script(setting, verbs, lambda: Drawn(random.Random(drawing), order, faults, switch, changes))
+
+
+def _knobs(patch: pytest.MonkeyPatch, setting: Setting) -> None:
+    """Makes segments, logs and their ends small enough for a few verbs."""
+    for properties in (layout.MESSAGES_PROPERTIES, layout.RECEIPTS_PROPERTIES, layout.QUEUES_PROPERTIES):
+        patch.setitem(properties, "delta.checkpointInterval", str(setting.checkpoints))
+    storage = "lakequeue.storage"
+    patch.setattr(f"{storage}.engines.commit.TRIM_EVERY", setting.checkpoints)
+    patch.setattr(f"{storage}.engines.log_trimming.LOG_ENTRIES", 3)
+    patch.setattr(f"{storage}.engines.log_trimming.READING", 2.0)
+    patch.setattr(f"{storage}.messages.append.SEGMENT_COMMITS", 2)
+    patch.setattr(f"{storage}.messages.merge_segments.TIER_SEGMENTS", 3)
+
+
+def _start(setting: Setting) -> tuple[Disk | None, dict[str, Object] | None]:
+    """A copy of the root at the beginning."""
+    if setting not in _starts:
+        world = World(Fixed([0], {}))
+        disk = Disk() if setting.place == "disk" else None
+        with pytest.MonkeyPatch.context() as patch, installed(world, disk, {}) as place:
+            _knobs(patch, setting)
+            workloads.prepare(client(world, PLACES[setting.place]), setting)
+            _starts[setting] = place if disk is not None else dict(place.objects)
+            for rows in list(tables.ROWS):
+                _KEPT.add(rows)
+    start = _starts[setting]
+    return (start.copy(), None) if isinstance(start, Disk) else (None, start)
+
+
+_KEPT: set[bytes] = set()
+
+
+def run(script: Script) -> Outcome:
+    """Runs a script and judges it."""
+    setting = script.setting
+    disk, objects = _start(setting)
+    plan = script.plan()
+    world, history = World(plan), History(setting)
+    world.chance.seed(1)
+    failure: BaseException | None = None
+    with pytest.MonkeyPatch.context() as patch, installed(world, disk, objects) as _:
+        _knobs(patch, setting)
+
+        def body(number: int) -> Callable[[Any], None]:
+            left = list(script.verbs[number])
+
+            def live(process: Any) -> None:
+                actor = Client(world, history, client(world, PLACES[setting.place]), number)
+                while left:
+                    actor.perform(left.pop(0))
+
+            return live
+
+        try:
+            world.run([body(number) for number in range(len(script.verbs))], memory)
+            if world.failure is not None:
+                raise world.failure
+            world.pass_time(50_000)
+            for (module, name), value in memory().items():
+                patch.setattr(module, name, value)
+            last = client(world, PLACES[setting.place])
+            damage = [finding for finding in last.check() if finding.damage]
+            if damage:
+                raise Broken(f"check: {damage[0]}")
+            drained = workloads.drain(last, setting, world)
+            went_back = any(action[0] == "jump" and action[1] < 0 for action in _actions(plan).values())
+            judge(history, drained, went_back=went_back)
+            damage = [finding for finding in last.check() if finding.damage]
+            if damage:
+                raise Broken(f"check: {damage[0]}")
+        except Exception as error:
+            failure = error
+    for rows in [rows for rows in tables.ROWS if rows not in _KEPT]:
+        del tables.ROWS[rows]
+    return Outcome(
+        script, failure, _actions(plan), world.steps, len(history.calls), world.kills, world.cuts, history
+    )
+
+
+def _actions(plan: Any) -> dict[Place, Any]:
+    return dict(plan.actions)

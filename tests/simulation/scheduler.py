@@ -1,0 +1,325 @@
+"""Simulated processes, one running at a time, and the plan that says when another one takes over.
+
+A process hands over at each system call, request, wait and clock read: `World.step`. What may happen there besides
+the call itself - another process goes on, this one dies, is stopped, the clock jumps, the power is cut, a store's
+answer is lost - is an action of the plan, by process and number of its step. So a plan repeats a run exactly, and
+leaving actions out makes it smaller.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+from greenlet import getcurrent, greenlet
+
+TICK = 0.0003
+"""Seconds that a step takes."""
+START = 1_800_000_000.0
+"""When a world begins, in seconds since the epoch."""
+PATIENCE = 40_000
+"""Steps of all processes after which a run counts as endless: each has some hundred."""
+
+Action = tuple[Any, ...]
+Place = tuple[int, int]
+"""A process, and the number of its step."""
+
+
+class Killed(BaseException):
+    """Unwinds a process that died; nothing that it does on its way has an effect."""
+
+
+class Endless(AssertionError):
+    """The processes do not come to an end."""
+
+
+class Plan(Protocol):
+    order: list[int]
+    """Processes by priority: the first of those that can run goes on when another one rests."""
+
+    def action(self, place: Place, what: str, world: World) -> Action | None: ...
+
+
+@attrs.define
+class Fixed:
+    """Actions of an earlier run."""
+
+    order: list[int]
+    actions: Mapping[Place, Action]
+
+    def action(self, place: Place, what: str, world: World) -> Action | None:
+        return self.actions.get(place)
+
+
+@attrs.define
+class Faults:
+    """What may go wrong, each with its chance at a step."""
+
+    kill: float = 0.0
+    stop: float = 0.0
+    jump: float = 0.0
+    cut: float = 0.0
+    request: float = 0.0
+    """That a request to a store is refused, is slow, loses its answer, or lands later."""
+
+
+@attrs.define
+class Drawn:
+    """Actions drawn at random, and noted."""
+
+    chance: random.Random
+    order: list[int]
+    faults: Faults
+    switch: float | None
+    """Chance of a handover at a step; None: priorities, with a few changes of them (PCT)."""
+    changes: set[int] = attrs.field(factory=set)
+    """Numbers of steps of the world at which the running process becomes the last one."""
+    actions: dict[Place, Action] = attrs.field(factory=dict)
+
+    def action(self, place: Place, what: str, world: World) -> Action | None:
+        found = self._draw(what, world)
+        if found is not None:
+            self.actions[place] = found
+        return found
+
+    def _draw(self, what: str, world: World) -> Action | None:
+        chance, faults = self.chance, self.faults
+        draw = chance.random()
+        if what == "request" and faults.request and draw < faults.request:
+            kind = chance.choice(["refuse", "lose", "late", "slow", "slow"])
+            return kind, chance.choice([0.01, 1.0, 5.0, 60.0])
+        draw -= faults.request
+        if 0 <= draw < faults.kill:
+            return ("kill",)
+        draw -= faults.kill
+        if 0 <= draw < faults.stop:
+            return "stop", chance.choice([0.002, 0.1, 1.0, 10.0, 40.0, 700.0, 7200.0])
+        draw -= faults.stop
+        if 0 <= draw < faults.jump:
+            return "jump", chance.choice([0.5, 3.0, 20.0, 100.0, 4000.0, -0.5, -20.0])
+        draw -= faults.jump
+        if 0 <= draw < faults.cut:
+            return "cut", chance.randrange(2**31)
+        draw -= faults.cut
+        if self.switch is not None:
+            if not 0 <= draw < self.switch:
+                return None
+        elif world.steps not in self.changes:
+            return None
+        others = [process.number for process in world.able() if process is not world.running]
+        return ("go", chance.choice(others)) if others else None
+
+
+@attrs.define(eq=False)
+class Process:
+    """A simulated process: its greenlets share what a real one keeps in memory."""
+
+    number: int
+    memory: dict[tuple[Any, str], Any] = attrs.field(factory=dict)
+    """Values of variables of modules."""
+    thread: greenlet | None = None
+    dead: bool = False
+    """It was killed, and unwinds."""
+    steps: int = 0
+    wakes: float | None = None
+    """When a wait ends, by the monotonic clock."""
+    ahead: float = 0.0
+    """Seconds by which its wall clock is ahead of that of the world: it is on another machine."""
+    lives: int = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.thread is not None and not self.thread.dead
+
+
+class World:
+    """Time, processes, and who runs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.chance = random.Random(0)
+        """For what the code itself draws: ids, pauses."""
+        self.wall, self.monotonic = START, 1_000.0
+        self.latest = START
+        """The latest time that any clock has shown."""
+        self.processes: list[Process] = []
+        self.running: Process | None = None
+        self.steps = 0
+        self.cuts = 0
+        self.kills = 0
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        """What happens by itself at an instant of the monotonic clock."""
+        self.on_kill: Callable[[Process], None] = lambda process: None
+        self.on_cut: Callable[[int], None] = lambda seed: None
+        self._hub: greenlet | None = None
+        self.failure: BaseException | None = None
+
+    # --- time
+
+    def time(self) -> float:
+        self.step("clock")
+        return self.now()
+
+    def now(self) -> float:
+        """The wall clock of the running process, without a step."""
+        now = self.wall + (self.running.ahead if self.running else 0.0)
+        self.latest = max(self.latest, now)
+        return now
+
+    def pass_time(self, seconds: float) -> None:
+        self.wall += seconds
+        self.monotonic += seconds
+        while self.later and self.later[0][0] <= self.monotonic:
+            self.later.pop(0)[1]()
+
+    def at(self, seconds: float, call: Callable[[], None]) -> None:
+        self.later.append((self.monotonic + seconds, call))
+        self.later.sort(key=lambda each: each[0])
+
+    def sleep(self, seconds: float) -> None:
+        process = self.running
+        if process is None:
+            self.pass_time(seconds)
+            return
+        self._check(process)
+        self.steps += 1
+        process.wakes = self.monotonic + max(0.0, seconds)
+        self._rest(process)
+
+    # --- handing over
+
+    def step(self, what: str = "") -> Action | None:
+        """Called before each access to what processes share; returns a fault of a request, if there is one."""
+        process = self.running
+        if process is None:
+            return None
+        self._check(process)
+        self.steps += 1
+        process.steps += 1
+        self.pass_time(TICK)
+        if self.steps > PATIENCE:
+            raise Endless(f"no end after {self.steps} steps")
+        action = self.plan.action((process.number, process.steps), what, self)
+        if action is None:
+            return None
+        kind = action[0]
+        if kind == "go":
+            other = self.processes[action[1]]
+            if other is not process and other in self.able():
+                self._switch(process, other)
+        elif kind == "kill":
+            self._kill(process)
+            raise Killed
+        elif kind == "cut":
+            self.cuts += 1
+            for each in self.processes:
+                self._kill(each)
+                each.wakes = None
+            self.on_cut(action[1])
+            raise Killed
+        elif kind == "stop":
+            process.wakes = self.monotonic + action[1]
+            self._rest(process)
+        elif kind == "jump":
+            self.wall += action[1]
+        elif what == "request":
+            return action
+        return None
+
+    def able(self) -> list[Process]:
+        """Processes that can go on now."""
+        return [each for each in self.processes if self._can(each)]
+
+    def _can(self, process: Process) -> bool:
+        return process.alive and (process.wakes is None or process.wakes <= self.monotonic)
+
+    def _kill(self, process: Process) -> None:
+        if process.alive:
+            self.kills += 1
+            process.dead = True
+            self.on_kill(process)
+
+    def _check(self, process: Process) -> None:
+        if process.dead:
+            raise Killed
+
+    def _rest(self, process: Process) -> None:
+        """Lets others go on until the process may."""
+        other = self._next()
+        if other is process:
+            process.wakes = None
+            return
+        self._switch(process, other)
+
+    def _next(self) -> Process:
+        for _ in range(2):
+            for number in self.plan.order:
+                if self._can(self.processes[number]):
+                    return self.processes[number]
+            waiting = [each.wakes for each in self.processes if each.alive and each.wakes]
+            self.pass_time(max(0.0, min(waiting) - self.monotonic))
+        raise AssertionError("somebody can run")
+
+    def _switch(self, process: Process, other: Process) -> None:
+        self._enter(process, other)
+        assert other.thread is not None
+        other.thread.switch()
+        # here again
+        self._check(process)
+
+    def _enter(self, process: Process | None, other: Process) -> None:
+        other.wakes = None
+        if process is other:
+            return
+        if process is not None:
+            for module, name in process.memory:
+                process.memory[module, name] = getattr(module, name)
+        for (module, name), value in other.memory.items():
+            setattr(module, name, value)
+        self.running = other
+
+    def run(
+        self, bodies: list[Callable[[Process], None]], memory: Callable[[], dict[tuple[Any, str], Any]]
+    ) -> None:
+        """Runs a body for each process to its end; a process that died starts it again."""
+        self._hub = getcurrent()
+
+        def life(process: Process, body: Callable[[Process], None]) -> None:
+            while True:
+                process.memory = memory()
+                for (module, name), value in process.memory.items():
+                    setattr(module, name, value)
+                try:
+                    body(process)
+                    return
+                except Killed:
+                    if self.failure is not None:
+                        return
+                    process.dead = False
+                    process.lives += 1
+                except BaseException as error:
+                    self.failure = self.failure or error
+                    return
+
+        for number, body in enumerate(bodies):
+            process = Process(number, memory())
+            process.thread = greenlet(lambda process=process, body=body: life(process, body))
+            self.processes.append(process)
+        while self.failure is None and any(each.alive for each in self.processes):
+            following = self._next()
+            self._enter(self.running, following)
+            assert following.thread is not None
+            following.thread.switch()
+        self.running = None
+        for each in self.processes:  # after a failure
+            if each.thread:
+                each.dead = True
+                self.running = each
+                each.thread.throw(Abandoned)
+        self.running = None
+
+
+class Abandoned(BaseException):
+    """Ends what is left of a run that failed."""

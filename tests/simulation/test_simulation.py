@@ -1,0 +1,86 @@
+"""Every interleaving: the real code in a simulated world, under schedules drawn from seeds.
+
+``pytest tests/simulation --seed N`` repeats one run; docs/internals/testing.md says what a run proves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+SECONDS = float(os.environ.get("LAKEQUEUE_SIMULATION_SECONDS", "30"))
+"""Seconds for each place; twenty times as long in the slow form."""
+RUNS = int(os.environ.get("LAKEQUEUE_SIMULATION_RUNS", "1000000"))
+"""Runs for each place in the long form."""
+
+
+def _simulate(*arguments: object, timeout: float) -> dict[str, Any]:
+    """The tally of runs in a process of their own: sets have the same order in each."""
+    done = subprocess.run(
+        [sys.executable, "-m", "simulation", *map(str, arguments)],
+        cwd=TESTS,
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    tally: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return tally
+
+
+@pytest.mark.spec("DUR-1", "RCV-4", "DDP-10", "FIF-1")
+@pytest.mark.parametrize("place", ["disk", "store"])
+def test_processes_keep_the_guarantees_under_any_schedule(place: str, request: pytest.FixtureRequest) -> None:
+    seed = request.config.getoption("--seed")
+    if seed is not None:
+        _simulate("--seed", seed, "--runs", 1, "--place", place, timeout=280)
+        return
+    tally = _simulate("--seconds", SECONDS, "--place", place, timeout=280)
+    assert tally["runs"] > SECONDS, "almost nothing ran"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("place", ["disk", "store"])
+def test_processes_keep_the_guarantees_under_schedules_that_nobody_has_seen(place: str) -> None:
+    first = 10**7 + 10**6 * (time.time_ns() // 10**9 % 10**6)  # other runs each time; a failure tells its seed
+    _simulate("--seed", first, "--seconds", 20 * SECONDS, "--place", place, timeout=1_100)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("place", ["disk", "store"])
+def test_a_million_schedules(place: str) -> None:
+    tally = _simulate("--runs", RUNS, "--place", place, timeout=10**6)
+    assert tally["runs"] == RUNS
+
+
+def test_a_run_is_repeated_exactly_by_its_seed() -> None:
+    tallies = [_simulate("--seed", 40, "--runs", 5, timeout=120) for _ in range(2)]
+    for tally in tallies:
+        del tally["seconds"]
+    assert tallies[0] == tallies[1]
+
+
+@pytest.mark.parametrize(
+    "safeguard", ["no check of the snapshot", "merge without a fence", "an acknowledged entry is not synced"]
+)
+def test_a_safeguard_that_is_missing_is_noticed(safeguard: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "simulation", "--mutation", safeguard, "--runs", "500"],
+        cwd=TESTS,
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"

@@ -1,0 +1,327 @@
+"""What simulated processes do: drawn verbs of queues, and a record of each call and its answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import attrs
+
+from lakequeue import LakeQueue, Message, Queue, QueueClientError, RequestThrottled, SendEntry
+from lakequeue.errors import DamagedTable, LeaseLost, QueueServiceError
+from lakequeue.operations import exchange
+from simulation.scheduler import Killed, World
+
+Verb = tuple[Any, ...]
+NAMES = {"standard": "orders", "fifo": "orders.fifo", "letters": "orders"}
+"""Names of the queue, by kind."""
+DEAD = "dead"
+"""Name of the dead-letter queue, if there is one."""
+STEPS = 120
+"""Steps of one verb on a disk, about."""
+
+
+@attrs.frozen
+class Setting:
+    """A queue and its place; runs of equal settings begin with copies of one root."""
+
+    place: str = "disk"
+    """``disk`` or ``store``."""
+    kind: str = "standard"
+    """``standard``, ``fifo``, or ``letters``: a standard queue with a dead-letter queue."""
+    shards: int = 1
+    checkpoints: int = 100
+    """Commits between two checkpoints."""
+    prefilled: int = 3
+    """Messages that are there at the beginning."""
+
+
+@attrs.define(eq=False)
+class Call:
+    """A call of a verb and what is known of it; instants by the caller's wall clock, in seconds."""
+
+    process: int
+    verb: Verb
+    began: int
+    """Number of the world's step."""
+    began_at: float
+    ended: float = float("inf")
+    """Number of the world's step, infinite if the process died."""
+    latest: float = float("inf")
+    """The latest time that any clock had shown when it ended."""
+    outcome: str = "unknown"
+    """``done``, ``refused``: nothing changed; ``unknown``."""
+    error: str = ""
+    bodies: list[str] = attrs.field(factory=list)
+    """What it sends."""
+    places: list[Any] = attrs.field(factory=list)
+    """Sequence numbers of what it sent."""
+    target: list[Message] = attrs.field(factory=list)
+    """Receipts that it settles."""
+    got: list[Message] = attrs.field(factory=list)
+    value: Any = None
+
+
+@attrs.define
+class History:
+    """All calls of a run, by the order of their beginnings."""
+
+    setting: Setting
+    calls: list[Call] = attrs.field(factory=list)
+    held: list[Message] = attrs.field(factory=list)
+    """Receipts; any process may settle them."""
+    unexpected: list[str] = attrs.field(factory=list)
+    """Errors that no rule allows."""
+
+
+def drawn(chance: random.Random, setting: Setting, length: int, process: int) -> list[Verb]:
+    """Verbs of a process."""
+    verbs: list[Verb] = []
+    for number in range(length):
+        kind = chance.choices(
+            [
+                "send",
+                "batch",
+                "receive",
+                "delete",
+                "change",
+                "exchange",
+                "lease",
+                "purge",
+                "compact",
+                "attributes",
+                "counts",
+                "redrive",
+            ],
+            [30, 8, 30, 20, 8, 8, 4, 1.5, 5, 2, 2, 6 if setting.kind == "letters" else 0],
+        )[0]
+        name = f"{process}.{number}"
+        if kind == "send":
+            verbs.append(("send", name, chance.choice("ab"), chance.random() < 0.25))
+        elif kind == "batch":
+            verbs.append(("batch", name, chance.randint(2, 4), chance.choice("ab")))
+        elif kind == "receive":
+            verbs.append(
+                (
+                    "receive",
+                    chance.choice([1, 2, 10]),
+                    chance.choice([1, 30, 30, 600]),
+                    chance.choice([0, 0, 0, 2]),
+                )
+            )
+        elif kind == "delete":
+            verbs.append(("delete", chance.randrange(8), chance.choice([1, 1, 3])))
+        elif kind == "change":
+            verbs.append(("change", chance.randrange(8), chance.choice([0, 0, 5, 60])))
+        elif kind == "exchange":
+            verbs.append(("exchange", chance.randrange(8), chance.choice([1, 3]), chance.choice([1, 3])))
+        elif kind == "lease":
+            verbs.append(("lease", chance.choice([2, 10]), chance.choice(["delete", "release", "none"])))
+        elif kind == "attributes":
+            verbs.append(("attributes", chance.choice([20, 40])))
+        else:
+            verbs.append((kind,))
+    return verbs
+
+
+class _Partly(Exception):
+    """Some parts of a call were refused."""
+
+
+class Client:
+    """A simulated process at its verbs."""
+
+    def __init__(self, world: World, history: History, entry: LakeQueue, process: int) -> None:
+        self.world, self.history, self.entry, self.process = world, history, entry, process
+        self._queue: Queue | None = None
+
+    @property
+    def queue(self) -> Queue:
+        if self._queue is None:
+            self._queue = self.entry.queue(NAMES[self.history.setting.kind])
+        return self._queue
+
+    @contextmanager
+    def _call(self, verb: Verb) -> Iterator[Call]:
+        world = self.world
+        call = Call(self.process, verb, world.steps, world.now())
+        self.history.calls.append(call)
+        try:
+            yield call
+            call.outcome = "done"
+        except QueueClientError as error:
+            call.error = str(error)
+            call.outcome = "unknown" if error.outcome_unknown else "refused"
+            if isinstance(error, DamagedTable) or not self._allowed(error):
+                self.history.unexpected.append(f"{verb}: {type(error).__name__}: {error}")
+        except _Partly as error:
+            call.error = str(error)
+        except (QueueServiceError, LeaseLost) as error:
+            call.error, call.outcome = type(error).__name__, "refused"
+        except Exception as error:
+            call.error = repr(error)
+            self.history.unexpected.append(f"{verb}: {error!r}")
+        if verb[0] == "lease" and call.value and call.outcome == "refused":
+            call.outcome = "unknown"  # it was claimed, and not settled
+        call.ended, call.latest = world.steps, world.latest
+
+    def _allowed(self, error: QueueClientError) -> bool:
+        """Whether a failure is one of the world, not of the code."""
+        if error.outcome_unknown or isinstance(error, RequestThrottled):
+            return True
+        return self.history.setting.place == "store" or "was held by another process" in str(error)
+
+    def perform(self, verb: Verb) -> None:
+        perform: Callable[[Verb], None] = getattr(self, f"_{verb[0]}")
+        perform(verb)
+
+    def _entry_of(self, body: str, group: str, again: bool = False) -> SendEntry:
+        if self.history.setting.kind != "fifo":
+            return SendEntry(body)
+        return SendEntry(body, group_id=group, dedup_id=f"again-{group}" if again else body)
+
+    def _send(self, verb: Verb) -> None:
+        _, body, group, again = verb
+        with self._call(verb) as call:
+            call.bodies = [body]
+            entry = self._entry_of(body, group, again)
+            sent = self.queue.send(body, group_id=entry.group_id, dedup_id=entry.dedup_id)
+            call.places = [sent.sequence_number]
+
+    def _batch(self, verb: Verb) -> None:
+        _, name, number, group = verb
+        with self._call(verb) as call:
+            call.bodies = [f"{name}:{index}" for index in range(number)]
+            result = self.queue.send_batch([self._entry_of(body, group) for body in call.bodies])
+            if result.failed:
+                raise _Partly(str({failure.code for failure in result.failed}))
+
+    def _receive(self, verb: Verb) -> None:
+        _, number, timeout, wait = verb
+        with self._call(verb) as call:
+            call.got = self.queue.receive(number, visibility_timeout=timeout, wait_time=wait)
+            self.history.held += call.got
+
+    def _targets(self, first: int, number: int = 1) -> list[Message]:
+        held = self.history.held
+        return [held[(first + index) % len(held)] for index in range(min(number, len(held)))] if held else []
+
+    def _delete(self, verb: Verb) -> None:
+        _, first, number = verb
+        targets = self._targets(first, number)
+        if not targets:
+            return
+        with self._call(verb) as call:
+            call.target = targets
+            if number == 1:
+                self.queue.delete(targets[0].receipt_handle)
+            else:
+                result = self.queue.delete_batch([each.receipt_handle for each in targets])
+                if result.failed:
+                    raise _Partly(str({failure.code for failure in result.failed}))
+
+    def _change(self, verb: Verb) -> None:
+        _, first, timeout = verb
+        targets = self._targets(first)
+        if not targets:
+            return
+        with self._call(verb) as call:
+            call.target = targets
+            self.queue.change_visibility(targets[0].receipt_handle, timeout)
+
+    def _exchange(self, verb: Verb) -> None:
+        _, first, number, wanted = verb
+        with self._call(verb) as call:
+            call.target = self._targets(first, number)
+            handles: list[tuple[str, Any]] = [(each.receipt_handle, None) for each in call.target]
+            answer = exchange.exchange(self.queue.runtime, handles, wanted, 1, 30)
+            call.got = list(answer.messages)
+            self.history.held += call.got
+            errors = [error for error in (answer.refused, *answer.errors) if error is not None]
+            failed = [error for error in errors if isinstance(error, QueueClientError)]
+            if failed:
+                raise failed[0]
+            if errors:
+                raise _Partly(type(errors[0]).__name__)
+
+    def _lease(self, verb: Verb) -> None:
+        _, number, then = verb
+        with self._call(verb) as call:
+            lease = self.queue.lease(number, visibility_timeout=30)
+            if lease is not None:
+                call.value = lease.message_count
+                if then == "delete":
+                    lease.delete()
+                elif then == "release":
+                    lease.release()
+
+    def _purge(self, verb: Verb) -> None:
+        with self._call(verb):
+            self.queue.purge()
+
+    def _compact(self, verb: Verb) -> None:
+        with self._call(verb) as call:
+            summary = self.queue.compact()
+            call.value = summary.failures
+            if summary.failures and self.history.setting.place == "disk":
+                wrong = [each for each in summary.failures if "was held by another process" not in each]
+                self.history.unexpected += [f"compact: {each}" for each in wrong]
+
+    def _attributes(self, verb: Verb) -> None:
+        with self._call(verb):
+            self.queue.set_attributes(visibility_timeout=verb[1])
+
+    def _counts(self, verb: Verb) -> None:
+        with self._call(verb) as call:
+            call.value = self.queue.counts()
+
+    def _redrive(self, verb: Verb) -> None:
+        with self._call(verb) as call:
+            call.value = self.entry.queue(DEAD).redrive()
+
+
+def prepare(entry: LakeQueue, setting: Setting) -> None:
+    """The queue of a setting, with the messages that are there at the beginning."""
+    name = NAMES[setting.kind]
+    more: dict[str, Any] = {}
+    if setting.kind == "letters":
+        more["redrive_policy"] = {"deadLetterTargetArn": entry.create_queue(DEAD).arn, "maxReceiveCount": 2}
+    if setting.kind == "fifo" and setting.shards > 1:
+        more["deduplication_scope"] = "messageGroup"
+    queue = entry.create_queue(name, fifo=setting.kind == "fifo", shards=setting.shards, **more)
+    for number in range(setting.prefilled):
+        body, group = f"p.{number}", "ab"[number % 2]
+        fifo = {"group_id": group, "dedup_id": body} if setting.kind == "fifo" else {}
+        queue.send(body, **fifo)
+
+
+def drain(entry: LakeQueue, setting: Setting, world: World) -> dict[str, list[Message]]:
+    """Receives and deletes everything, by queue."""
+    found: dict[str, list[Message]] = {}
+    names = [NAMES[setting.kind], *([DEAD] if setting.kind == "letters" else [])]
+    for name in names:
+        queue, found[name], rounds = entry.queue(name), [], 0
+        while True:
+            messages = queue.receive(100, visibility_timeout=30, wait_time=0)
+            if not messages:
+                counts = queue.counts()
+                if counts.visible + counts.in_flight + counts.delayed == 0 or (rounds := rounds + 1) > 4:
+                    break
+                world.pass_time(50_000)
+                continue
+            found[name] += messages
+            result = queue.delete_batch([each.receipt_handle for each in messages])
+            assert not result.failed, result.failed
+        assert counts.visible + counts.in_flight + counts.delayed == 0, f"{name} does not run empty: {counts}"
+    return found
+
+
+def instant(moment: datetime | None) -> float:
+    assert moment is not None
+    return (moment - datetime.fromtimestamp(0, timezone.utc)) / timedelta(seconds=1)
+
+
+__all__ = ["Killed"]
