@@ -47,6 +47,13 @@ RANGES = [  # attribute, its wire name, then per profile: values in range, value
     ("maximum_message_size", "MaximumMessageSize", ["sqs-2018"], [1_024, 262_144], [1_023, 262_145]),
     ("maximum_message_size", "MaximumMessageSize", ["cmq"], [1_024, 65_536], [1_023, 65_537, 2_000.5]),
     ("max_inflight_messages", "MaxInflightMessages", PROFILES, [1, 3, 120_000, 10**9], [0, -1, 1.5]),
+    (
+        "group_in_flight_limit",
+        "GroupInFlightLimit",
+        ("lake", "sqs", "cmq"),
+        [1, 120_000],
+        [0, -1, 1.5, 120_001, "x"],
+    ),
     ("max_delayed_messages", "MaxDelayedMessages", PROFILES, [1, 20_000], [0]),
     ("max_stored_messages", "MaxStoredMessages", ["cmq"], [10**6, 10**8], [10**6 - 1, 10**8 + 1]),
     ("max_stored_messages", "MaxStoredMessages", PROFILES[:3], [1, 10**10], [0]),
@@ -114,6 +121,7 @@ def test_the_wire_form_names_every_set_attribute():
         "MaximumMessageSize": "1048576",
         "RewindSeconds": "0",
         "MaxInflightMessages": "120000",
+        "FairGroups": "true",
         "AllowZeroVisibility": "true",
         "ProfileStrict": "true",
         "Shards": "1",
@@ -284,7 +292,9 @@ def test_there_are_no_fifo_queues_under_cmq_as_its_names_have_no_suffix():
 @pytest.mark.parametrize(("profile", "cap"), [("lake", None), ("sqs", 120_000), ("sqs-2018", 20_000)])
 def test_a_fifo_queue_starts_like_a_standard_one_with_deduplication_and_its_own_cap(profile, cap):
     attributes = fifo(profile)
-    assert attributes.to_wire() == create(profile, max_inflight_messages=cap).to_wire() | {
+    standard = create(profile, max_inflight_messages=cap).to_wire()
+    standard.pop("FairGroups", None)
+    assert attributes.to_wire() == standard | {
         "FifoQueue": "true",
         "ContentBasedDeduplication": "false",
         "DeduplicationScope": "queue",
@@ -667,3 +677,45 @@ def test_tags_have_bounded_keys_and_values():
 def test_a_policy_that_cannot_be_stored_is_refused():
     with pytest.raises(InvalidAttributeValue):
         create(policy='{"Id": "\ud800"}')
+
+
+@pytest.mark.spec("FAI-1", "FAI-4")
+def test_standard_queues_are_fair_by_default_where_they_take_group_ids():
+    shown = {name: create(name).to_wire().get("FairGroups") for name in PROFILES}
+    assert shown == {"lake": "true", "sqs": "true", "sqs-2018": None, "cmq": "false"}
+    assert create(fair_groups=False).with_changes(FairGroups="true").fair_groups is True
+    assert create().group_in_flight_limit is None
+    assert create(group_in_flight_limit=5).with_changes(GroupInFlightLimit="unlimited") == create()
+    assert create(GroupInFlightLimit="120000").to_wire()["GroupInFlightLimit"] == "120000"
+    for refused in ({"fair_groups": True}, {"group_in_flight_limit": 1}, {"group_in_flight_limit": None}):
+        with pytest.raises(InvalidAttributeName, match="only on a standard queue"):
+            fifo("lake", **refused)
+        with pytest.raises(InvalidAttributeName, match="only outside profile sqs-2018"):
+            create("sqs-2018", **refused)
+        with pytest.raises(InvalidAttributeName, match="only on a standard queue"):
+            fifo("lake").with_changes(**refused)
+
+
+@pytest.mark.spec("FAI-1")
+def test_queues_that_older_versions_made_are_as_fair_as_new_ones():
+    for attributes in (*map(create, PROFILES), fifo("lake"), fifo("sqs-2018")):
+        stored = {name: value for name, value in attributes.to_wire().items() if name != "FairGroups"}
+        assert QueueAttributes.from_wire(stored) == attributes
+
+
+@pytest.mark.spec("FAI-5")
+def test_a_limit_on_a_living_queue_needs_all_messages_of_a_group_on_one_shard():
+    sharded = create(shards=4, group_in_flight_limit=5)
+    assert sharded.by_group
+    assert sharded.with_changes(group_in_flight_limit=7, shards=4).group_in_flight_limit == 7
+    with pytest.raises(InvalidAttributeValue, match="Shards"):
+        sharded.with_changes(shards=5)
+    with pytest.raises(InvalidAttributeValue, match="Shards"):
+        create(group_in_flight_limit=5).with_changes(shards=2)
+    free = sharded.with_changes(group_in_flight_limit=None)
+    assert not free.by_group
+    assert free.with_changes(shards=5).shards == 5
+    for refused in ({"group_in_flight_limit": 5}, {"group_in_flight_limit": 5, "shards": 5}):
+        with pytest.raises(InvalidAttributeValue):
+            free.with_changes(**refused)
+    assert create().with_changes(group_in_flight_limit=5).group_in_flight_limit == 5

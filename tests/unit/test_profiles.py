@@ -52,6 +52,7 @@ def test_the_profile_is_chosen_once():
             "max_inflight_messages_fifo",
             [(None, 1, None), (120_000, 1, None), (20_000, 1, None), (None, 1, None)],
         ),
+        ("group_in_flight_limit", [(None, 1, 120_000)] * 4),
         ("max_delayed_messages", [(None, 1, None)] * 3 + [(20_000, 1, None)]),
         ("max_stored_messages", [(None, 1, None)] * 3 + [(100_000_000, 1_000_000, 100_000_000)]),
     ],
@@ -80,7 +81,7 @@ def test_defaults_and_ranges(field, values):
         ("over_limit_on", "short_poll", "short_poll", "end_of_wait", "short_poll"),
         ("fractional_seconds", True, False, False, False),
         ("fractional_wait", True, False, False, True),
-        ("group_id_on_standard", True, True, False, True),
+        ("fair_groups", True, True, None, False),
         ("fifo_queues", True, True, True, False),
     ],
 )

@@ -27,6 +27,8 @@ class ChangeableAttributes(TypedDict, total=False):
     max_inflight_messages: int | None
     max_delayed_messages: int | None
     max_stored_messages: int | None
+    fair_groups: bool
+    group_in_flight_limit: int | None
     redrive_policy: RedrivePolicy | Mapping[str, Any] | str | None
     redrive_allow_policy: RedriveAllowPolicy | Mapping[str, Any] | str | None
     policy: str | None
@@ -48,6 +50,8 @@ class ChangeableAttributes(TypedDict, total=False):
     MaxInflightMessages: Any
     MaxDelayedMessages: Any
     MaxStoredMessages: Any
+    FairGroups: Any
+    GroupInFlightLimit: Any
     RedrivePolicy: Any
     RedriveAllowPolicy: Any
     Policy: Any

@@ -64,6 +64,8 @@ _ATTRIBUTES = (
     _Attribute("max_inflight_messages", "MaxInflightMessages", "cap"),
     _Attribute("max_delayed_messages", "MaxDelayedMessages", "cap"),
     _Attribute("max_stored_messages", "MaxStoredMessages", "cap"),
+    _Attribute("fair_groups", "FairGroups", "flag"),
+    _Attribute("group_in_flight_limit", "GroupInFlightLimit", "cap"),
     _Attribute("redrive_policy", "RedrivePolicy", "redrive"),
     _Attribute("redrive_allow_policy", "RedriveAllowPolicy", "redrive allow"),
     _Attribute("policy", "Policy", "policy"),
@@ -113,6 +115,8 @@ class QueueAttributes:
     max_inflight_messages: int | None = None
     max_delayed_messages: int | None = None
     max_stored_messages: int | None = None
+    fair_groups: bool | None = None  # None on FIFO queues and where standard queues take no group ids
+    group_in_flight_limit: int | None = None
     redrive_policy: str | None = None  # JSON, as on the wire
     redrive_allow_policy: str | None = None  # likewise
     policy: str | None = None  # likewise; stored for tools that manage it, it grants nothing here
@@ -142,7 +146,7 @@ class QueueAttributes:
         rules = profile(given["profile"])
         with coded_for(rules.name):
             fields = _fields(given, rules)
-            _check_kind(fields, _parsed({"fifo": fields["fifo"]})["fifo"])
+            _check_kind(fields, _parsed({"fifo": fields["fifo"]})["fifo"], rules)
             values = _parsed(fields)
             settings = _with_whole_range(_defaults(rules, values) | values)
             checked = cls(**settings, created_deduplication_scope=settings["deduplication_scope"])
@@ -162,7 +166,7 @@ class QueueAttributes:
                     raise InvalidAttributeName(f"Attribute {name} can only be set when a queue is created.")
             if "fifo" in fields and not self.fifo:
                 raise InvalidAttributeName("Unknown Attribute FifoQueue.")
-            _check_kind(fields, self.fifo)
+            _check_kind(fields, self.fifo, self.profile_rules)
             values = _parsed(fields)
             if not values.pop("fifo", True):
                 raise InvalidAttributeValue("Modifying queue type is not supported.")
@@ -171,7 +175,19 @@ class QueueAttributes:
             if changed.shards < self.shards or (self.fifo and changed.shards > self.shards):
                 hint = "must stay" if self.fifo else "must be at least"
                 raise _invalid(_BY_FIELD["shards"], hint=f"{hint} {self.shards}, as many as there are")
+            changed._check_homes(self)
         return changed
+
+    def _check_homes(self, before: QueueAttributes) -> None:
+        """Refuses what would leave messages of one group on several shards of a queue with a limit (FAI-5)."""
+        if self.group_in_flight_limit is None:
+            return
+        if self.shards > before.shards:
+            hint = f"must stay {before.shards} while GroupInFlightLimit is set: a group lives on one shard"
+            raise _invalid(_BY_FIELD["shards"], hint=hint)
+        if before.group_in_flight_limit is None and self.shards > 1:
+            hint = "a queue with several shards gets its limit when it is created: its groups live on all of them"
+            raise _invalid(_BY_FIELD["group_in_flight_limit"], hint=hint)
 
     def differences(self, given: Mapping[str, Any]) -> list[str]:
         """Wire names of given attributes whose values differ from this queue's (QUE-15); errors as in `create`."""
@@ -192,12 +208,17 @@ class QueueAttributes:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, str]) -> QueueAttributes:
-        """The inverse of `to_wire`; does not check the values."""
-        values = {}
+        """The inverse of `to_wire`; does not check the values.
+
+        A queue that was made before there were fair groups has the profile's default.
+        """
+        values: dict[str, Any] = {}
         for name, text in wire.items():
             attribute = _BY_WIRE[name]
             values[attribute.field] = _parse(attribute, text)
-        return cls(**({"fifo": False} | values))
+        fifo = values.setdefault("fifo", False)
+        values.setdefault("fair_groups", None if fifo else profile(values["profile"]).fair_groups)
+        return cls(**values)
 
     @property
     def profile_rules(self) -> Profile:
@@ -213,6 +234,11 @@ class QueueAttributes:
     def dedup_by_group(self) -> bool:
         """Whether deduplication ids are unique per message group only (DDP-14); fixed at creation."""
         return self.created_deduplication_scope == "message_group"
+
+    @property
+    def by_group(self) -> bool:
+        """Whether the message group determines the shard, so that one shard sees all messages of a group."""
+        return self.fifo or self.group_in_flight_limit is not None
 
     @cached_property
     def redrive(self) -> RedrivePolicy | None:
@@ -388,8 +414,15 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
             return parse_choice(value, attribute.choices)
 
 
-def _check_kind(fields: Mapping[str, Any], fifo: bool) -> None:
-    """Refuses FIFO attributes on standard queues, whatever their value (QUE-9, DDP-14)."""
+def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
+    """Refuses attributes of the other kind of queue, whatever their value (QUE-9, DDP-14, FAI-1)."""
+    for field in ("fair_groups", "group_in_flight_limit"):
+        if field in fields and (fifo or rules.fair_groups is None):
+            wire, reason = (
+                _BY_FIELD[field].wire,
+                "on a standard queue" if fifo else f"outside profile {rules.name}",
+            )
+            raise InvalidAttributeName(f"You can specify the {wire} only {reason}.")
     if fifo:
         return
     if "content_based_deduplication" in fields:
@@ -410,6 +443,7 @@ def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
         "content_based_deduplication": False if fifo else None,
         "deduplication_scope": "queue" if fifo else None,
         "fifo_throughput_limit": "per_queue" if fifo else None,
+        "fair_groups": None if fifo else rules.fair_groups,
         "allow_zero_visibility": rules.allow_zero_visibility or not strict,
     }
 

@@ -512,7 +512,7 @@ def _check_ids(entry: SendEntry, attributes: QueueAttributes) -> None:
     if not attributes.fifo:
         if entry.dedup_id is not None:
             raise _not_for_this_queue("MessageDeduplicationId", entry.dedup_id)
-        if entry.group_id is not None and not attributes.profile_rules.group_id_on_standard:
+        if entry.group_id is not None and attributes.profile_rules.fair_groups is None:
             raise _not_for_this_queue("MessageGroupId", entry.group_id)
     check_identifier("MessageGroupId", entry.group_id)
     check_identifier("MessageDeduplicationId", entry.dedup_id)

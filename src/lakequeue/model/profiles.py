@@ -55,6 +55,7 @@ class Profile:
     max_inflight_messages_fifo: Limits
     max_delayed_messages: Limits = Limits(None, 1, None)
     max_stored_messages: Limits = Limits(None, 1, None)
+    group_in_flight_limit: Limits = Limits(None, 1, 120_000)
     rewind_range: Limits = Limits(0, 0, 15 * DAY)
     fractional_seconds: bool = False
     fractional_wait: bool = False
@@ -71,7 +72,8 @@ class Profile:
     receipt_policy_fifo: Literal["lenient", "strict"] = "strict"
     allow_zero_visibility: bool = True
     message_id_format: Literal["uuid", "cmq"] = "uuid"
-    group_id_on_standard: bool = True
+    fair_groups: bool | None = True
+    """Whether standard queues receive fairly by default; None if they take no group ids."""
     attributes_count_in_size: bool = True
 
 
@@ -95,7 +97,7 @@ _SQS_2018 = attrs.evolve(
     max_inflight_messages_fifo=Limits(20_000, 1, None),
     batch_bytes=262_144,
     over_limit_on="end_of_wait",
-    group_id_on_standard=False,
+    fair_groups=None,
 )
 
 _CMQ = Profile(
@@ -119,6 +121,7 @@ _CMQ = Profile(
     receipt_policy="strict",
     allow_zero_visibility=False,
     message_id_format="cmq",
+    fair_groups=False,
     attributes_count_in_size=False,
 )
 
