@@ -11,6 +11,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import attrs
 import pytest
 from typer.testing import CliRunner
 
@@ -18,6 +19,8 @@ from conformance.damage import DAMAGE, Victim, contents, empty, entries, live
 from conformance.harness import batch
 from lakequeue import LakeQueue, QueueDoesNotExist
 from lakequeue.cli import app
+from lakequeue.operations.doctor import Health, ShardHealth
+from lakequeue.operations.results import ShardCounts
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.inspection import environment
 from lakequeue.testing import ManualClock
@@ -121,3 +124,47 @@ def test_the_command_prints_findings_and_its_exit_code_tells_damage(victim: Vict
     assert document["versions"].keys() >= {"lakequeue", "pyarrow", "deltalake"}
     nobody = run(app, ["check", "nobody"])
     assert nobody.exit_code == 1 and "QueueDoesNotExist" in nobody.stderr
+
+
+def doctor(root: str) -> tuple[int, dict, str]:
+    """Exit code, document and text of the command."""
+    found = CliRunner().invoke(app, ["--root", root, "--json", "doctor"])
+    text = CliRunner().invoke(app, ["--root", root, "doctor"])
+    assert found.exit_code == text.exit_code
+    return found.exit_code, json.loads(found.stdout), text.stdout
+
+
+def test_doctor_tells_how_a_sound_root_is_doing(tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    queue = LakeQueue(root).create_queue("orders", shards=2)
+    for body in "abc":
+        queue.send(body)
+    code, document, text = doctor(root)
+    assert code == 0 and not document["damaged"] and document["queues"] == 1
+    assert len(document["warnings"]) == 1 and "never compacted" in document["warnings"][0] and "never" in text
+    assert sum(each["counts"]["visible"] for each in document["shards"]) == 3
+    assert document["free_bytes"] > 0 and document["clock_behind"] == 0
+    assert document["versions"]["lakequeue"] and "ledger runs" in text
+    LakeQueue(root).compact()
+    code, document, text = doctor(root)
+    assert document["warnings"] == [] and document["compacted_seconds_ago"] < 60 and "sound" in text
+
+
+def test_doctor_warns_of_clocks_old_compactions_and_races(tmp_path: Path) -> None:
+    """Its rules, on figures as a root could have them."""
+    counts = ShardCounts(0, 1, 0, 0, 0, commits=50, lost_races=40)
+    shard = ShardHealth("orders", "local", counts, ledger_runs=300_000, ledger_files=31)
+    warnings = Health([], 1, 1, 3 * 24 * 3600.0, 7.0, 1, [shard], ["late: no disk"]).warnings
+    for told in "72 hours ago", "7.0 s ahead", "300,000 runs", "40 races", "late: no disk":
+        assert sum(told in warning for warning in warnings) == 1
+    calm = attrs.evolve(shard, counts=attrs.evolve(counts, lost_races=1), ledger_runs=9)
+    assert Health([], 1, 1, 60.0, 0.0, 1, [calm], []).warnings == []
+
+
+def test_doctor_ends_with_1_if_something_is_damaged(tmp_path: Path) -> None:
+    victim = Victim(str(tmp_path / "root"), ManualClock())
+    victim.lake().create_queue("orders")
+    victim.send("a")
+    next(iter(DAMAGE.values()))(victim)
+    code, document, _ = doctor(victim.root)
+    assert code == 1 and document["damaged"] and document["findings"]

@@ -27,7 +27,7 @@ BY_PROMETHEUS = {"up": set[str]()}
 """What Prometheus itself adds; and to every sample, these labels."""
 TARGET = {"job", "instance"}
 WORDS = {
-    *("sum", "max", "min", "rate", "increase", "histogram_quantile", "by", "unless", "on", "and", "or"),
+    *("sum", "max", "min", "rate", "increase", "histogram_quantile", "by", "unless", "on", "and", "or", "time"),
     *("label_values",),
 }
 CODES = {*error_module.__all__} | {"OK", "InternalFailure", "ServiceUnavailable"}

@@ -8,6 +8,7 @@ import logging
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -232,6 +233,16 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
     assert later["lakequeue_queue_shard_lost_races_total", "orders", "0"] == 1
     assert later["lakequeue_queue_messages", "other.fifo", "visible"] == 1
     assert later["lakequeue_storage_readable",] == 1 and later["lakequeue_queues_left_out",] == 0
+    assert later["lakequeue_last_compaction_timestamp_seconds",] == 0
+
+
+@pytest.mark.usefixtures("unkept")
+def test_the_last_compaction_is_a_metric(client: Client, root: Path) -> None:
+    lake = LakeQueue(str(root))
+    lake.create_queue("orders")
+    began = time.time()
+    lake.compact()
+    assert began <= samples(client)["lakequeue_last_compaction_timestamp_seconds",] <= time.time()
 
 
 @pytest.mark.usefixtures("unkept")

@@ -138,6 +138,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "compact": maintenance.compact,
         "check": check.check,
         "repair": check.repair,
+        "doctor": check.doctor,
         "delete-queue": queues.delete_queue,
     },
     "Messages": {

@@ -12,7 +12,10 @@ from lakequeue.cli.options import OptionalName, Yes
 from lakequeue.cli.session import REFUSED, Session, usage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lakequeue import Finding, Repair
+    from lakequeue.operations.doctor import Health
 
 SHOWN = 20
 """Ranges of offsets, and ids, that are printed of each kind."""
@@ -32,6 +35,58 @@ def check(ctx: typer.Context, queue: OptionalName = None) -> None:
     session.answer(document, "\n".join([*map(finding_text, found), _verdict(found)]))
     if document["damaged"]:
         raise typer.Exit(REFUSED)
+
+
+def doctor(ctx: typer.Context) -> None:
+    """Check all queues, and tell how the root is doing: space, compaction, clock, shards. Exit code 1: damage."""
+    from rich.console import Group
+
+    from lakequeue.operations.doctor import doctor as examine
+
+    session: Session = ctx.obj
+    lake = session.lake()
+    with render.spinner(f"examining {lake.root}"):
+        health = examine(lake.runtime)
+    damaged = any(each.damage for each in health.findings)
+    document = {"damaged": damaged, "warnings": health.warnings, **attrs.asdict(health), "versions": versions()}
+    session.answer(document, Group("\n".join(_health_lines(health)), _shards(health), _verdict(health.findings)))
+    if damaged:
+        raise typer.Exit(REFUSED)
+
+
+def _health_lines(health: Health) -> Iterator[str]:
+    yield from map(finding_text, health.findings)
+    for warning in health.warnings:
+        yield f"warning: {warning}"
+    free = "unlimited" if health.free_bytes is None else f"{health.free_bytes / 2**30:,.1f} GiB"
+    places = "" if health.free_files is None else f", room for {health.free_files:,} files"
+    ago = health.compacted_seconds_ago
+    yield f"free space       {free}{places}"
+    yield f"last compaction  {'never' if ago is None else f'{render.age(max(0.0, ago))} ago'}"
+    behind = health.clock_behind
+    yield f"clock            {f'{behind:.1f} s behind the newest commit' if behind else 'not behind any commit'}"
+    more = len(health.shards) - SHOWN
+    yield f"queues           {health.queues}{f'; the {SHOWN} largest shards, --json has all' if more > 0 else ''}"
+
+
+def _shards(health: Health) -> render.Fitting:
+    columns = [
+        "queue",
+        "shard",
+        "visible",
+        "in flight",
+        "delayed",
+        "ledger runs",
+        "files",
+        "commits",
+        "lost races",
+    ]
+    rows: list[list[object]] = []
+    for each in health.shards[:SHOWN]:
+        counts = each.counts
+        rows.append([each.queue, counts.shard, counts.visible, counts.in_flight, counts.delayed + counts.held])
+        rows[-1] += [each.ledger_runs, each.ledger_files, counts.commits, counts.lost_races]
+    return render.table(columns, rows)
 
 
 def repair(

@@ -135,6 +135,12 @@ class ShardLedger:
         commits, lost = zip(*found, strict=True)
         return sum(commits), sum(lost)
 
+    def ledger_size(self) -> tuple[int, int, int]:
+        """Runs and files of the newest ledger, and the instant of its last commit in microseconds."""
+        with self._at_ledger():
+            machine = self._fresh_machine()
+            return machine.run_count, self._open_ledger().table.file_count, machine.head.committed_at
+
     def forgotten(self) -> bool:
         """Whether no process claimed new messages since this process last read the ledger; at first False.
 

@@ -18,8 +18,10 @@ from prometheus_client.metrics_core import Metric
 from lakequeue import Queue
 from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+from lakequeue.model.clock import MICROS
 from lakequeue.operations.depth import depth
 from lakequeue.runtime.tallies import EVENTS
+from lakequeue.storage.passes import ended_at
 
 QUEUES = 100
 """Queues with labels of their own, unless the server is told another number."""
@@ -84,7 +86,13 @@ class QueueMetrics:
             "lakequeue_queues_summed", f"Queues without labels of their own, summed as {OTHER}."
         )
         summed.add_metric([], len(queues) - len(own))
-        return [readable(1), number, summed, *self._gauges(own)]
+        runtime = self._lake.runtime
+        compacted = GaugeMetricFamily(
+            "lakequeue_last_compaction_timestamp_seconds",
+            "When the last compaction of the whole root ended; 0 if there was none.",
+            (ended_at(runtime.engine.store, runtime.path) or 0) / MICROS,
+        )
+        return [readable(1), number, summed, compacted, *self._gauges(own)]
 
     def _gauges(self, queues: Collection[Queue]) -> list[Metric]:
         messages = GaugeMetricFamily("lakequeue_queue_messages", "Messages by state.", labels=["queue", "state"])

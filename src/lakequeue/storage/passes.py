@@ -70,6 +70,15 @@ class Passes:
     """By key of the queue."""
 
 
+def ended_at(store: Store, root: str) -> int | None:
+    """When the last pass over the whole root ended, in microseconds; None if nobody noted one."""
+    try:
+        ended: int | None = json.loads(store.folder(layout.stats_path(root)).read(_FILE))["ended_at"]
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+    return ended
+
+
 def load(store: Store, root: str) -> Passes:
     """The notes of the last pass; empty if there are none, or none that can be read."""
     try:

@@ -1,0 +1,129 @@
+"""How a root is doing as a whole: what check finds, and what an operator would look up one by one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import attrs
+
+from lakequeue.errors import LakeQueueError
+from lakequeue.model.clock import MICROS
+from lakequeue.model.damage import Finding
+from lakequeue.operations.check import check
+from lakequeue.operations.depth import by_shard
+from lakequeue.operations.results import ShardCounts
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.root import Root
+from lakequeue.storage import passes
+from lakequeue.storage.roots import local_path
+
+COMPACTION_SECONDS = 24 * 3600
+"""Seconds without a pass of the compactor after which a root is warned of."""
+CLOCK_SECONDS = 1.0
+"""Seconds that the newest commit may lie ahead of this machine's clock."""
+LARGE_LEDGER = 200_000
+"""Runs above which a shard is slow."""
+LOST_SHARE = 0.5
+"""Lost races for each commit above which the processes of a shard stand in each other's way."""
+LEAST_COMMITS = 20
+"""Commits of a shard below which that says nothing."""
+
+
+@attrs.frozen
+class ShardHealth:
+    """A shard of a queue, as ``doctor`` shows it."""
+
+    queue: str
+    region: str
+    counts: ShardCounts
+    ledger_runs: int
+    ledger_files: int
+
+
+@attrs.frozen
+class Health:
+    """What ``doctor`` found."""
+
+    findings: list[Finding]
+    """Of ``check``."""
+    free_bytes: int | None
+    """On the file system of a local root."""
+    free_files: int | None
+    """Places for files there; None where it has no such limit."""
+    compacted_seconds_ago: float | None
+    """Since the last pass over the whole root; None: there was none."""
+    clock_behind: float
+    """Seconds by which the newest commit lies ahead of this machine's clock; 0 as it should be."""
+    queues: int
+    shards: list[ShardHealth]
+    """The one with the largest ledger first."""
+    unreadable: list[str]
+    """Why queues are not among them, one text each."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What deserves attention, beside the findings."""
+        return [*self._warnings()]
+
+    def _warnings(self) -> Iterator[str]:
+        ago = self.compacted_seconds_ago
+        if self.queues and ago is None:
+            yield "the root was never compacted: run lakequeue compact, once a minute to once a day"
+        elif self.queues and ago is not None and ago > COMPACTION_SECONDS:
+            yield f"the root was last compacted {ago / 3600:.0f} hours ago: see whether the compactor still runs"
+        if self.clock_behind > CLOCK_SECONDS:
+            yield f"the newest commit is {self.clock_behind:.1f} s ahead of this clock: synchronize clocks"
+        for each in self.shards:
+            place, counts = f"{each.queue}, shard {each.counts.shard}", each.counts
+            if each.ledger_runs > LARGE_LEDGER:
+                yield f"{place}: its ledger has {each.ledger_runs:,} runs, above {LARGE_LEDGER:,} it is slow"
+            if counts.commits >= LEAST_COMMITS and counts.lost_races > LOST_SHARE * counts.commits:
+                yield (
+                    f"{place}: {counts.lost_races} races lost at its last {counts.commits} commits: "
+                    "use larger batches, fewer processes or more shards"
+                )
+        yield from self.unreadable
+
+
+def doctor(root: Root) -> Health:
+    """How a root of any number of queues is doing; changes nothing, and reads every file."""
+    findings = check(root)
+    shards: list[ShardHealth] = []
+    unreadable: list[str] = []
+    newest = 0
+    with root.storage_errors():
+        rows = sorted(root.rows(), key=lambda row: (row.region, row.name))
+    living = [row for row in rows if row.deleted_at is None]
+    for row in living:
+        queue = OpenQueue(root, row)
+        try:
+            for counts in by_shard(queue):
+                runs, files, committed_at = queue.shards[counts.shard].ledger_size()
+                newest = max(newest, committed_at)
+                shards.append(ShardHealth(row.name, row.region, counts, runs, files))
+        except LakeQueueError as error:
+            unreadable.append(f"{row.name}: {error}")
+        finally:
+            queue.release()
+    now, ended = root.now(), passes.ended_at(root.engine.store, root.path)
+    free_bytes, free_files = _free(root.path)
+    return Health(
+        findings,
+        free_bytes,
+        free_files,
+        None if ended is None else (now - ended) / MICROS,
+        max(0, newest - now) / MICROS,
+        len(living),
+        sorted(shards, key=lambda each: -each.ledger_runs),
+        unreadable,
+    )
+
+
+def _free(path: str) -> tuple[int | None, int | None]:
+    local = local_path(path)
+    if local is None:
+        return None, None
+    status = os.statvfs(local)
+    return shutil.disk_usage(local).free, status.f_favail if status.f_files else None
