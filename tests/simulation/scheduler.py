@@ -22,6 +22,9 @@ START = 1_800_000_000.0
 PATIENCE = 40_000
 """Steps of all processes after which a run counts as endless: each has some hundred."""
 
+COMMITS = {"link": 8.0, "lock": 3.0}
+"""How much likelier a fault is at the steps around a commit."""
+
 Action = tuple[Any, ...]
 Place = tuple[int, int]
 """A process, and the number of its step."""
@@ -87,6 +90,8 @@ class Drawn:
     def _draw(self, what: str, world: World) -> Action | None:
         chance, faults = self.chance, self.faults
         draw = chance.random()
+        if what in COMMITS:
+            draw /= COMMITS[what]
         if what == "request" and faults.request and draw < faults.request:
             kind = chance.choice(["refuse", "lose", "late", "slow", "slow"])
             return kind, chance.choice([0.01, 1.0, 5.0, 60.0])
