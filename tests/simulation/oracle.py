@@ -284,7 +284,7 @@ class _Judge:
         """A purge frees deduplication ids (DDP-13)."""
         for purge in self.purges:
             before = [call for call in calls if call.began < purge.ended]
-            after = [call for call in calls if call.began > purge.ended]
+            after = [call for call in calls if call.began >= purge.ended]
             if (
                 purge.outcome != "done"
                 or len(self.purges) > 1

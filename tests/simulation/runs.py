@@ -62,27 +62,33 @@ def script(seed: int, place: str | None = None, kind: str | None = None, length:
     kinds = ["standard", "standard", "standard", "fifo", "fifo", "letters", "letters", "dropped"]
     drawn_place, drawn_kind = chance.choice(["disk", "store"]), chance.choice(kinds)
     place, kind, length = place or drawn_place, kind or drawn_kind, length or chance.choice([3, 4, 5, 10])
-    style = chance.choice(["calm", "kills", "stops", "jumps", "cuts", "requests", "all"])
+    style = chance.choice(["calm", "kills", "stops", "asleep", "jumps", "cuts", "requests", "all"])
     # what is stopped or cut off matters where logs are trimmed meanwhile
-    lasting = style in ("stops", "cuts", "all")
+    lasting = style in ("stops", "asleep", "cuts", "all")
     checkpoints = chance.choice([4, 4, 100] if lasting else [4, 100, 100, 100])
     setting = Setting(place, kind, chance.choice([1, 1, 1, 2, 4]), checkpoints, chance.choice([0, 3, 3]))
-    busy = chance.random() < 0.4
+    if style == "asleep":
+        setting, length = attrs.evolve(setting, shards=1, checkpoints=4), 10
+    busy = style == "asleep" or chance.random() < 0.4
     verbs = tuple(tuple(workloads.drawn(chance, setting, length, number, busy)) for number in range(PROCESSES))
     order = list(range(PROCESSES))
     chance.shuffle(order)
     every = style == "all"
+    asleep = style == "asleep" and place == "disk"
     faults = Faults(
         kill=0.003 * (style == "kills" or every),
         stop=0.006 * (style == "stops" or every),
         jump=0.004 * (style == "jumps" or every),
         cut=0.002 * ((style == "cuts" or every) and place == "disk"),
+        asleep=0.15 * asleep,
         request=0.02 * ((style == "requests" or every) and place == "store"),
     )
     steps = PROCESSES * length * workloads.STEPS // (1 if place == "disk" else 3)
     switch: float | None = chance.choice([0.3, 0.1, 0.03, 0.01])
+    if asleep:  # most of the rest goes on undisturbed
+        switch = 0.003
     changes: set[int] = set()
-    if chance.random() < 0.4:
+    if not asleep and chance.random() < 0.4:
         switch, changes = None, {chance.randrange(1, steps) for _ in range(chance.randint(1, 4))}
     drawing = chance.getrandbits(64)
     return Script(setting, verbs, lambda: Drawn(random.Random(drawing), order, faults, switch, changes))
