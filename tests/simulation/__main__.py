@@ -14,14 +14,12 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from contextlib import nullcontext
 from typing import Any
 
 import attrs
 import pyarrow as pa
-import pytest
 
-from simulation.runs import run, script
+from simulation.runs import Mutate, run, script
 from simulation.shrinking import shrunk, told
 
 
@@ -38,14 +36,16 @@ class Tally:
     failed: dict[int, str] = attrs.field(factory=dict)
 
 
-def many(seeds: Iterable[int], seconds: float, **how: Any) -> Tally:
+def many(
+    seeds: Iterable[int], seconds: float, place: str | None, kind: str | None, mutate: Mutate = lambda patch: None
+) -> Tally:
     """Runs seeds for a while."""
     quiet()
     tally, began = Tally(), time.monotonic()
     for seed in seeds:
         if time.monotonic() - began > seconds or tally.failed:
             break
-        outcome = run(script(seed, **how))
+        outcome = run(script(seed, place, kind), mutate)
         tally.runs += 1
         tally.steps += outcome.steps
         tally.calls += outcome.calls
@@ -72,24 +72,23 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=10**9)
     parser.add_argument("--place", choices=["disk", "store"])
-    parser.add_argument("--kind", choices=["standard", "fifo", "letters"])
+    parser.add_argument("--kind", choices=["standard", "fifo", "letters", "dropped"])
     parser.add_argument("--mutation", help="take a safeguard out, by its name")
     given = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names have the same order in each run
         command = [sys.executable, "-m", "simulation", *sys.argv[1:]]
         os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})
-    how = {"place": given.place, "kind": given.kind}
-    with pytest.MonkeyPatch.context() if given.mutation else nullcontext() as patch:
-        if patch is not None:
-            from simulation.safeguards import SAFEGUARDS
+    how: dict[str, Any] = {"place": given.place, "kind": given.kind}
+    if given.mutation:
+        from simulation.safeguards import SAFEGUARDS
 
-            SAFEGUARDS[given.mutation].apply(patch)
-        tally = many(range(given.seed, given.seed + given.runs), given.seconds, **how)
-        for seed in tally.failed:
-            outcome = run(script(seed, **how))
-            if outcome.failure is not None and not given.mutation:
-                traceback.print_exception(outcome.failure, limit=-6)
-                print(told(shrunk(outcome), seed))
+        how["mutate"] = SAFEGUARDS[given.mutation].apply
+    tally = many(range(given.seed, given.seed + given.runs), given.seconds, **how)
+    for seed in [] if given.mutation else tally.failed:
+        outcome = run(script(seed, given.place, given.kind))
+        if outcome.failure is not None:
+            traceback.print_exception(outcome.failure, limit=-6)
+            print(told(shrunk(outcome), seed))
     print(json.dumps(attrs.asdict(tally)))
     return 1 if tally.failed else 0
 

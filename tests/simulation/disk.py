@@ -1,7 +1,7 @@
 """A local disk in memory, seen through `os`, `open` and locks: what is in use, and what a power cut keeps.
 
 A file has its content and what was synced of it; a directory has its names, and those that were synced. A cut
-keeps what was synced, and of the rest any part: of later changes of names any subset, of a file's content a prefix.
+keeps what was synced, and of the rest any part: of later changes of names a subset, of a file's content a prefix.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ class _Judge:
         self.purges = [call for call in history.calls if call.verb[0] == "purge" and call.outcome != "refused"]
         self.leases = [call for call in history.calls if call.verb[0] == "lease" and call.outcome != "refused"]
         self.blind = [
-            call for call in history.calls if call.verb[0] in ("receive", "exchange") and call.outcome == "unknown"
+            call
+            for call in history.calls
+            if call.verb[0] in ("receive", "exchange", "attempt", "again") and call.outcome == "unknown"
         ] + self.leases
         """Claims of which nobody knows the messages."""
         self.receipts: dict[str, list[tuple[Call, Message]]] = defaultdict(list)
@@ -51,6 +53,8 @@ class _Judge:
 
     def judge(self) -> None:
         self._answers()
+        if self.history.setting.kind == "dropped" and self._dropped():
+            return
         self._once()
         self._nothing_lost()
         for body in self.receipts:
@@ -64,6 +68,47 @@ class _Judge:
     def _answers(self) -> None:
         if self.history.unexpected:
             raise Broken(f"7: {self.history.unexpected[0]}")
+        for call in self.history.calls:
+            if call.verb[0] == "forge" and call.outcome == "done":
+                raise Broken("3: a forged receipt was accepted")
+            if call.verb[0] == "again" and call.outcome == "done":
+                self._again(call)
+
+    def _again(self, call: Call) -> None:
+        """Judges a receive that repeats an attempt."""
+        first = call.value
+        bodies = [message.body for message in first]
+        others = [
+            other
+            for body in bodies
+            for other, _ in self.settled[body]
+            if other is not call and other.began < call.ended and other.outcome != "refused"
+        ]
+        lives = call.latest < instant(first[0].received_at) + 290
+        if self.purges or self.leases or self.went_back or not lives:
+            return
+        again = [message.body for message in call.target]
+        if call.verb[3]:
+            if again and len(others) == 1:
+                raise Broken(f"4: an attempt goes on after a delete: {again}")
+        elif not others and (again != bodies or call.got):
+            raise Broken(f"4: an attempt was answered by {bodies}, then by {again}")
+
+    def _dropped(self) -> bool:
+        """Judges a queue that was deleted; returns whether it may be gone."""
+        drops = [call for call in self.history.calls if call.verb[0] == "drop" and call.outcome != "refused"]
+        for drop in drops:
+            late = [call for call in self.sends if call.outcome == "done" and call.began > drop.ended]
+            if drop.outcome == "done" and late:
+                raise Broken(f"7: {late[0].bodies} was accepted by a queue that was deleted")
+        seen = any(drop.outcome == "done" for drop in drops) or any(
+            call.error == "QueueDoesNotExist" for call in self.history.calls
+        )
+        if seen and self.drained:
+            raise Broken("6: a deletion that others saw is not finished")
+        if not self.drained and not drops:
+            raise Broken("1: the queue is gone, and nobody deleted it")
+        return bool(drops)
 
     def _once(self) -> None:
         twice = {body for body in self.final if self.final.count(body) > 1}
@@ -221,6 +266,7 @@ class _Judge:
                 again[call.verb[2]].append(call)
         for calls in again.values():
             first, last = min(call.began_at for call in calls), max(call.latest for call in calls)
+            self._free_after_a_purge(calls)
             if (
                 last - first > 290
                 or any(self._purged(call.bodies[0], surely=False) for call in calls)
@@ -234,6 +280,23 @@ class _Judge:
             if acknowledged and not stored and not any(self._gone(call.bodies[0])[1] for call in calls):
                 raise Broken(f"1: {acknowledged[0].bodies} was acknowledged, and is lost")
 
+    def _free_after_a_purge(self, calls: list[Call]) -> None:
+        """A purge frees deduplication ids (DDP-13)."""
+        for purge in self.purges:
+            before = [call for call in calls if call.began < purge.ended]
+            after = [call for call in calls if call.began >= purge.ended]
+            if (
+                purge.outcome != "done"
+                or len(self.purges) > 1
+                or any(call.ended >= purge.began for call in before)
+            ):
+                continue
+            bodies = {call.bodies[0] for call in after}
+            acknowledged = [call.bodies for call in after if call.outcome == "done"]
+            gone = any(self.settled[body] for body in bodies) or self.leases
+            if acknowledged and not gone and not bodies & {*self.final, *self.receipts}:
+                raise Broken(f"5: {acknowledged[0]} is no duplicate after a purge, and is not stored")
+
     def _fresh(self) -> None:
         if self.letters:
             return
@@ -244,7 +307,9 @@ class _Judge:
                 sent = self.sent.get(body)
                 if sent is not None and not (sent.outcome == "done" and sent.ended < call.began):
                     continue
-                if self._purged(body, surely=False) or any(other.began < call.ended for other in self.blind):
+                delayed = sent is not None and sent.verb[0] == "send" and sent.verb[3]
+                unknown = any(other.began < call.ended for other in self.blind)
+                if delayed or unknown or self._purged(body, surely=False):
                     continue
                 if not any(other.began < call.ended for other, _ in self.receipts[body]):
                     raise Broken(f"8: {call.verb} found nothing, and {body} was there")

@@ -15,12 +15,15 @@ from typing import Any, Protocol
 import attrs
 from greenlet import getcurrent, greenlet
 
-TICK = 0.0003
+TICK = 0.002
 """Seconds that a step takes."""
 START = 1_800_000_000.0
 """When a world begins, in seconds since the epoch."""
 PATIENCE = 40_000
 """Steps of all processes after which a run counts as endless: each has some hundred."""
+
+COMMITS = {"link": 8.0, "lock": 3.0}
+"""How much likelier a fault is at the steps around a commit."""
 
 Action = tuple[Any, ...]
 Place = tuple[int, int]
@@ -63,6 +66,8 @@ class Faults:
     cut: float = 0.0
     request: float = 0.0
     """That a request to a store is refused, is slow, loses its answer, or lands later."""
+    asleep: float = 0.0
+    """That a process is stopped for two hours right before it links a file to its place, once in a run."""
 
 
 @attrs.define
@@ -87,6 +92,10 @@ class Drawn:
     def _draw(self, what: str, world: World) -> Action | None:
         chance, faults = self.chance, self.faults
         draw = chance.random()
+        if what == "link" and draw < faults.asleep and ("stop", 7200.0) not in self.actions.values():
+            return "stop", 7200.0
+        if what in COMMITS:
+            draw /= COMMITS[what]
         if what == "request" and faults.request and draw < faults.request:
             kind = chance.choice(["refuse", "lose", "late", "slow", "slow"])
             return kind, chance.choice([0.01, 1.0, 5.0, 60.0])

@@ -93,8 +93,6 @@ class DeltaTable:
 
     def __init__(self, folder: Folder) -> None:
         self._folder, self._version = folder, -1
-        with self._materialised() as (_, table):
-            self._version = table.version()
 
     def version(self) -> int:
         return self._version

@@ -16,7 +16,7 @@ from lakequeue.operations import exchange
 from simulation.scheduler import Killed, World
 
 Verb = tuple[Any, ...]
-NAMES = {"standard": "orders", "fifo": "orders.fifo", "letters": "orders"}
+NAMES = {"standard": "orders", "fifo": "orders.fifo", "letters": "orders", "dropped": "orders"}
 """Names of the queue, by kind."""
 DEAD = "dead"
 """Name of the dead-letter queue, if there is one."""
@@ -31,7 +31,7 @@ class Setting:
     place: str = "disk"
     """``disk`` or ``store``."""
     kind: str = "standard"
-    """``standard``, ``fifo``, or ``letters``: a standard queue with a dead-letter queue."""
+    """``standard``, ``fifo``, ``letters``: with a dead-letter queue; ``dropped``: it is deleted meanwhile."""
     shards: int = 1
     checkpoints: int = 100
     """Commits between two checkpoints."""
@@ -77,8 +77,12 @@ class History:
     """Errors that no rule allows."""
 
 
-def drawn(chance: random.Random, setting: Setting, length: int, process: int) -> list[Verb]:
-    """Verbs of a process."""
+def drawn(chance: random.Random, setting: Setting, length: int, process: int, busy: bool) -> list[Verb]:
+    """Verbs of a process; ``busy``: few kinds, so that many commits meet at few tables."""
+    rare = 0 if busy else 1
+    letters = 6 if setting.kind == "letters" else 0
+    attempts = 10 if setting.kind == "fifo" else 0
+    drops = 5 if setting.kind == "dropped" else 0
     verbs: list[Verb] = []
     for number in range(length):
         kind = chance.choices(
@@ -95,8 +99,27 @@ def drawn(chance: random.Random, setting: Setting, length: int, process: int) ->
                 "attributes",
                 "counts",
                 "redrive",
+                "forge",
+                "attempt",
+                "drop",
             ],
-            [30, 8, 30, 20, 8, 8, 4, 1.5, 5, 2, 2, 6 if setting.kind == "letters" else 0],
+            [
+                40,
+                8 * rare,
+                30,
+                20,
+                8 * rare,
+                8 * rare,
+                4 * rare,
+                1.5 * rare,
+                6,
+                2 * rare,
+                2 * rare,
+                letters,
+                2 * rare,
+                attempts,
+                drops,
+            ],
         )[0]
         name = f"{process}.{number}"
         if kind == "send":
@@ -120,6 +143,10 @@ def drawn(chance: random.Random, setting: Setting, length: int, process: int) ->
             verbs.append(("exchange", chance.randrange(8), chance.choice([1, 3]), chance.choice([1, 3])))
         elif kind == "lease":
             verbs.append(("lease", chance.choice([2, 10]), chance.choice(["delete", "release", "none"])))
+        elif kind == "attempt":
+            verbs.append(("attempt", f"attempt-{name}", chance.choice([1, 3, 10]), chance.random() < 0.3))
+        elif kind == "forge":
+            verbs.append(("forge", chance.randrange(8)))
         elif kind == "attributes":
             verbs.append(("attributes", chance.choice([20, 40])))
         else:
@@ -180,7 +207,7 @@ class Client:
 
     def _entry_of(self, body: str, group: str, again: bool = False) -> SendEntry:
         if self.history.setting.kind != "fifo":
-            return SendEntry(body)
+            return SendEntry(body, delay=60 if again else None)
         return SendEntry(body, group_id=group, dedup_id=f"again-{group}" if again else body)
 
     def _send(self, verb: Verb) -> None:
@@ -188,7 +215,7 @@ class Client:
         with self._call(verb) as call:
             call.bodies = [body]
             entry = self._entry_of(body, group, again)
-            sent = self.queue.send(body, group_id=entry.group_id, dedup_id=entry.dedup_id)
+            sent = self.queue.send(body, delay=entry.delay, group_id=entry.group_id, dedup_id=entry.dedup_id)
             call.places = [sent.sequence_number]
 
     def _batch(self, verb: Verb) -> None:
@@ -258,6 +285,43 @@ class Client:
                 elif then == "release":
                     lease.release()
 
+    def _attempt(self, verb: Verb) -> None:
+        """Receives with an attempt id, deletes one message or none, and receives again."""
+        _, attempt, number, deletes = verb
+        with self._call(verb) as call:
+            call.got = first = self.queue.receive(number, visibility_timeout=600, wait_time=0, attempt_id=attempt)
+            self.history.held += first
+        if not first or call.outcome != "done":
+            return
+        if deletes:
+            with self._call(("delete", 0, 1)) as settling:
+                settling.target = first[:1]
+                self.queue.delete(first[0].receipt_handle)
+            if settling.outcome != "done":
+                return
+        with self._call(("again", attempt, number, deletes)) as again:
+            again.value = first
+            second = self.queue.receive(number, visibility_timeout=600, wait_time=0, attempt_id=attempt)
+            known = {message.receipt_handle for message in first}
+            again.target = [message for message in second if message.receipt_handle in known]
+            again.got = [message for message in second if message.receipt_handle not in known]
+            self.history.held += again.got
+
+    def _forge(self, verb: Verb) -> None:
+        targets = self._targets(verb[1])
+        if not targets:
+            return
+        head, _, mac = targets[0].receipt_handle.rpartition("-")
+        forged = f"{head}-{mac[::-1]}"
+        if forged == targets[0].receipt_handle:
+            return
+        with self._call(verb):
+            self.queue.delete(forged)
+
+    def _drop(self, verb: Verb) -> None:
+        with self._call(verb):
+            self.entry.delete_queue(NAMES[self.history.setting.kind])
+
     def _purge(self, verb: Verb) -> None:
         with self._call(verb):
             self.queue.purge()
@@ -302,6 +366,8 @@ def drain(entry: LakeQueue, setting: Setting, world: World) -> dict[str, list[Me
     """Receives and deletes everything, by queue."""
     found: dict[str, list[Message]] = {}
     names = [NAMES[setting.kind], *([DEAD] if setting.kind == "letters" else [])]
+    if setting.kind == "dropped" and not entry.list_queues():
+        return {}
     for name in names:
         queue, found[name], rounds = entry.queue(name), [], 0
         while True:
