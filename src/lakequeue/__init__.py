@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lakequeue.model.states import MessageState
     from lakequeue.operations.compact import CompactionSummary
     from lakequeue.operations.copy import CopiedQueue
-    from lakequeue.operations.results import PeekedMessage, QueueCounts, ShardCounts
+    from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, ShardCounts
     from lakequeue.queue import Queue
     from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
     from lakequeue.shard.commands import LeaseCounts
@@ -52,6 +52,7 @@ __all__ = [
     "Finding",
     "CopiedQueue",
     "Health",
+    "GroupCounts",
     "HeartbeatRenewal",
     "Hold",
     "LakeQueue",
@@ -93,7 +94,7 @@ if not TYPE_CHECKING:
         "model.states": "MessageState",
         "operations.compact": "CompactionSummary",
         "operations.copy": "CopiedQueue",
-        "operations.results": "PeekedMessage QueueCounts ShardCounts",
+        "operations.results": "GroupCounts PeekedMessage QueueCounts ShardCounts",
         "queue": "Queue",
         "renewal.policies": "ComputedRenewal HeartbeatRenewal Hold NoRenewal Renewal",
         "shard.commands": "LeaseCounts",

@@ -279,6 +279,7 @@ class Queue(_Face):
     update_attributes = _verb(sync_queue.Queue.update_attributes)
     counts = _verb(sync_queue.Queue.counts)
     shard_counts = _verb(sync_queue.Queue.shard_counts)
+    groups = _verb(sync_queue.Queue.groups)
     peek = _verb(sync_queue.Queue.peek)
     _redrive = _verb(sync_queue.Queue.redrive)
     _redrivable = _verb(sync_queue.Queue.redrivable)

@@ -224,7 +224,7 @@ class LakeQueue:
     def register_views(
         self, spark: SparkSession, now: datetime | None = None, as_of: datetime | None = None
     ) -> None:
-        """Creates the temporary views ``queues``, ``messages``, ``receipts``, ``history`` and ``stats``.
+        """Creates the temporary views ``queues``, ``messages``, ``groups``, ``receipts``, ``history``, ``stats``.
 
         Spark's tasks read them through lakequeue. If the tasks do not have it, and with ``as_of``, the views are
         scans of Delta's tables, which take about 0.4 s for each shard before a query begins.
@@ -256,7 +256,7 @@ class LakeQueue:
         return sql_views.statements_of(self._runtime, now, as_of)
 
     def create_views(self, spark: SparkSession, schema: str) -> None:
-        """Creates or replaces the five views in a schema of a catalog, for other sessions and tools.
+        """Creates or replaces the views in a schema of a catalog, for other sessions and tools.
 
         They show the state at the time of each query, of the queues that exist now. Call it again when queues came
         or went: a view fails once the tables of a deleted queue are gone, a day after the deletion.
@@ -278,7 +278,7 @@ class LakeQueue:
         sql_views.create_in_catalog(spark, sql_views.statements_of(self._runtime, None, None, schema))
 
     def arrow_views(self, now: datetime | None = None, as_of: datetime | None = None) -> dict[str, Dataset]:
-        """The relations ``queues``, ``messages``, ``receipts``, ``history`` and ``stats`` as datasets of Arrow.
+        """``queues``, ``messages``, ``groups``, ``receipts``, ``history`` and ``stats`` as datasets of Arrow.
 
         They have the columns and rows of the views that `register_views` makes, of all regions, without a JVM, for
         DuckDB, polars (``scan_pyarrow_dataset``), pandas and others that read Arrow. Nothing is read before they

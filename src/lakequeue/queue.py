@@ -15,7 +15,7 @@ from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import ABSENT, BatchResult, Message, SendEntry, SendResult, receipt_handle_of
 from lakequeue.operations import attributes, browse, move, purge, queues, receive, rewind, selected, send, settle
 from lakequeue.operations.depth import by_shard, depth
-from lakequeue.operations.results import PeekedMessage, QueueCounts, ShardCounts
+from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Queue:
             body: text of at least one byte, at most the queue's maximum message size (SND-1, SND-2).
             delay: seconds until it becomes visible; None is the queue's delay, 0 overrides it (DLY-9).
             attributes: at most ten, each a str, number, bytes or ``(type, value)`` (MSA-3).
-            group_id: the message group, required on FIFO queues (SND-4); only a tag on standard queues.
+            group_id: the message group, required on FIFO queues (SND-4); on standard queues a tenant (FAI-1).
             dedup_id: on FIFO queues, sends with the same id within 300 s are one message (DDP-1); optional with
                 content-based deduplication.
             system_attributes: ``AWSTraceHeader`` (SND-15).
@@ -397,6 +397,21 @@ class Queue:
         It reads the newest entries of the shards' logs: 100 requests a shard on object stores.
         """
         return by_shard(self._runtime)
+
+    def groups(self, limit: int = 10) -> list[GroupCounts]:
+        """What each message group has visible and in flight, those with most messages first (FAI-3).
+
+        It reads the groups of all stored messages, which takes half a second for a million.
+
+        Args:
+            limit: maximum number of groups.
+
+        Raises:
+            InvalidParameterValue: ``limit`` is below 1.
+        """
+        from lakequeue.operations.group_depth import group_counts
+
+        return group_counts(self._runtime, limit)
 
     def peek(
         self, where: str | None = None, limit: int = 10, interrupt: Interrupt | None = None

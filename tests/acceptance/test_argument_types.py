@@ -113,6 +113,7 @@ TABLE: dict[str, dict[str, str]] = {
     "Queue.attributes": {"names": "texts"},
     "Queue.set_attributes": {"changes": "**"},
     "Queue.update_attributes": {"update": "object"},
+    "Queue.groups": {"limit": "whole"},
     "Queue.peek": {"where": "text or none", "limit": "whole", "interrupt": "or none"},
     "Queue.redrive": {
         "max_messages": "whole or none",

@@ -171,6 +171,34 @@ def test_shards_are_raised_later(ask):
     assert [shard["shard"] for shard in ask("show", "orders")["shards"]] == [*range(8)]
 
 
+@pytest.mark.spec("FAI-3", "FAI-4")
+def test_show_names_the_largest_groups_of_a_standard_queue(run, ask):
+    ask("create", "orders", "-a", "group_in_flight_limit=5")
+    assert ask("show", "orders")["groups"] == [], "nobody has sent a group"
+    for group in ("a", "b", "a"):
+        ask("send", "orders", "x", "--group", group)
+    ask("send", "orders", "x")
+    shown = ask("show", "orders")
+    assert shown["attributes"]["GroupInFlightLimit"] == "5" and shown["attributes"]["FairGroups"] == "true"
+    assert [(group["group_id"], group["visible"]) for group in shown["groups"]] == [("a", 2), ("b", 1), (None, 1)]
+    assert "oldest_age" in run("show", "orders").stdout
+    ask("set", "orders", "-a", "FairGroups=false", "-a", "group_in_flight_limit=unlimited")
+    assert ask("show", "orders")["groups"] == [], "not counted where groups are no tenants"
+
+
+@pytest.mark.spec("FAI-4")
+@pytest.mark.parametrize("given", ["0", "120001", "x", "1.5", ""])
+def test_a_limit_for_groups_out_of_range_is_refused(run, ask, given):
+    ask("create", "orders")
+    for command in (["create", "new"], ["set", "orders"]):
+        told = run(*command, "-a", f"group_in_flight_limit={given}").output
+        assert "GroupInFlightLimit" in told and told.count("\n") == 1
+    told = run("create", "orders.fifo", "--fifo", "-a", "group_in_flight_limit=5").output
+    assert "GroupInFlightLimit" in told and told.count("\n") == 1
+    assert "GroupInFlightLimit" not in ask("show", "orders")["attributes"]
+    assert [queue["name"] for queue in ask("list")] == ["orders"]
+
+
 @pytest.mark.spec("QUE-28")
 def test_tags_are_given_at_creation_added_and_removed(ask):
     ask("create", "orders", "--tag", "team=a=b")
@@ -359,7 +387,7 @@ def test_peek_changes_nothing(run, ask, queue, root):
 
 def test_the_sql_of_the_views_is_printed_without_a_jvm(run, ask, queue):
     printed = run("views").stdout
-    assert printed.count("CREATE OR REPLACE TEMPORARY VIEW") == printed.count(";\n") == 5
+    assert printed.count("CREATE OR REPLACE TEMPORARY VIEW") == printed.count(";\n") == 6
     assert f"/q/{queue.key}/0/receipts`" in printed and "VERSION AS OF" not in printed
     then = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}"
     *past, stats = ask("views", "--as-of", then)

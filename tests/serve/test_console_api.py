@@ -416,6 +416,23 @@ def test_long_bodies_are_cut_until_they_are_asked_for(console: Console):
         assert (gone.status_code, gone.json()["code"]) == (404, "ResourceNotFoundException")
 
 
+@pytest.mark.spec("FAI-3")
+def test_the_largest_groups_of_a_queue_with_tenants_are_shown(console: Console):
+    orders = console.lake.create_queue("orders", profile="sqs", group_in_flight_limit=5)
+    orders.send("a")
+    assert console.get("queues/orders/groups") == {"groups": None}, "no message has a group"
+    jobs = console.lake.create_queue("jobs", profile="sqs")
+    for group in ["noisy"] * 30 + [f"quiet {index}".replace(" ", "-") for index in range(30)]:
+        jobs.send(group, group_id=group)
+    found = console.get("queues/jobs/groups")
+    assert (found["total"], found["noisy"], len(found["groups"])) == (31, 1, 20) and found["seconds_ago"] < 10
+    [first, second, *_] = found["groups"]
+    assert (first["group_id"], first["visible"], first["in_flight"], first["noisy"]) == ("noisy", 30, 0, True)
+    assert (second["group_id"], second["visible"], second["noisy"]) == ("quiet-0", 1, False)
+    jobs.purge()
+    assert console.get("queues/jobs/groups")["total"] == 31, "kept for some seconds, and not counted at each tick"
+
+
 def test_a_list_holds_few_whole_bodies_at_a_time(console: Console):
     """A page of large messages took four bytes of memory for each of their characters."""
     queue = console.lake.create_queue("orders", profile="sqs", shards=2)
@@ -767,6 +784,7 @@ def test_a_key_shows_no_more_than_it_may(lake: LakeQueue, clock: ManualClock):
         assert refused.status_code == 403
         assert refused.json()["message"] == "reader may not do GetQueueAttributes on secret."
         for path in (
+            "groups",
             "messages",
             "messages/x",
             "history",

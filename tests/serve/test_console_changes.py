@@ -113,6 +113,27 @@ def test_a_queue_is_created_changed_and_deleted(console: Console, lake: LakeQueu
         ("queues", {"QueueName": "new", "Attributes": {"Shards": "17"}}, "InvalidAttributeValue", "Shards"),
         ("queues/orders/attributes", {"Attributes": {"Shards": "17"}}, "InvalidAttributeValue", "Shards"),
         ("queues/orders/attributes", {"Attributes": []}, "SerializationException", None),
+        *(
+            (
+                path,
+                {"Attributes": {"GroupInFlightLimit": limit}} | named,
+                "InvalidAttributeValue",
+                "GroupInFlightLimit",
+            )
+            for path, named in (("queues", {"QueueName": "new"}), ("queues/orders/attributes", {}))
+            for limit in ("0", "120001", "-1", "1.5", "x")
+        ),
+        ("queues/orders/attributes", {"Attributes": {"FairGroups": "x"}}, "InvalidAttributeValue", "FairGroups"),
+        (
+            "queues",
+            {"QueueName": "new.fifo", "Attributes": {"FifoQueue": "true", "GroupInFlightLimit": "5"}},
+            "InvalidAttributeName",
+            "GroupInFlightLimit",
+        ),
+        *(
+            ("queues/orders/send", {"MessageBody": "b", "MessageGroupId": group}, "InvalidParameterValue", None)
+            for group in ("g" * 129, "two words", "")
+        ),
         ("queues/orders/attributes", {}, "MissingParameter", None),
         ("queues/orders/delete", {"name": "order"}, "InvalidParameterValue", "name"),
         ("queues/orders/purge", {"name": "order"}, "InvalidParameterValue", "name"),

@@ -90,7 +90,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
     lake = LakeQueue(str(tmp_path_factory.mktemp("watched") / "queues"))
     lake.create_queue("orders")
     with running(lake) as server, client_of(server.url) as client:
-        client("SendMessage", QueueUrl=client.queue_url("orders"), MessageBody="A")
+        client("SendMessage", QueueUrl=client.queue_url("orders"), MessageBody="A", MessageGroupId="g")
         client.http.get(f"{client.url}/console/api/queues")
         text = client.http.get(f"{client.url}/metrics").text
     found: Known = dict(BY_PROMETHEUS)

@@ -43,7 +43,7 @@ def test_other_sessions_query_states_and_a_refresh_follows_the_queues(
     lq.queue("orders").receive(visibility_timeout=600)  # each query sees the newest
     assert states()[1] == ("orders", "a", "in_flight")
     shown = {row.viewName for row in other.sql("SHOW VIEWS IN shown_queues").collect() if not row.isTemporary}
-    assert shown == {"queues", "messages", "receipts", "history", "stats"}
+    assert shown == {"queues", "messages", "groups", "receipts", "history", "stats"}
     assert other.sql("SELECT sum(in_flight) FROM spark_catalog.shown_queues.queues").head()[0] == 1
     lq.delete_queue("gone")
     lq.create_queue("new").send("c")

@@ -70,6 +70,10 @@ def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> LakeQueue:
     lq.create_queue("deleted").send("nowhere")
     lq.delete_queue("deleted")
     lq.create_queue("empty")
+    tenants = lq.create_queue("tenants", shards=2)
+    groups = [None, *"abcde", *["noisy"] * 80]
+    for index in range(8):
+        tenants.send_batch([SendEntry(body="x", group_id=group) for group in groups[index::8]])
     clock.advance(800)  # the first messages expire; the receipts of the others end, and some become dead letters
     orders.receive(max_messages=5, visibility_timeout=60)
     lq.queue("dead").receive(max_messages=3, visibility_timeout=50)
@@ -78,6 +82,7 @@ def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> LakeQueue:
     for index in range(6):
         held.send(f"held again {index}", delay=500)
     again.receive(visibility_timeout=30)
+    tenants.receive(max_messages=10, visibility_timeout=500)
     orders.send("late", delay=600)
     return lq
 
@@ -107,10 +112,11 @@ def compare(spark: SparkSession, lq: LakeQueue, **when: datetime) -> dict[str, l
 
 
 @pytest.mark.timeout(900)
-def test_all_five_are_equal_whatever_happened(spark: SparkSession, lq: LakeQueue, clock: ManualClock) -> None:
+def test_all_are_equal_whatever_happened(spark: SparkSession, lq: LakeQueue, clock: ManualClock) -> None:
     now = clock.now()
     found = compare(spark, lq, now=now)
-    assert found["history"] and found["stats"] and len(found["queues"]) == 7
+    assert found["history"] and found["stats"] and len(found["queues"]) == 8
+    assert {row["noisy"] for row in found["groups"]} == {True, False, None}
     seen = {row["state"] for row in found["messages"]}
     for seconds in (400, 400_000):  # timeouts and delays have ended, then retention
         found = compare(spark, lq, now=now + timedelta(seconds=seconds))

@@ -152,8 +152,10 @@ def _dead_letters(listed: dict[str, Any]) -> str | None:
 
 
 def show(ctx: typer.Context, queue: Name) -> None:
-    """Show a queue's attributes, tags and shards."""
+    """Show a queue's attributes, tags and shards, and the largest message groups if they are tenants."""
     from rich.console import Group
+
+    from lakequeue.operations.group_depth import is_shared
 
     session: Session = ctx.obj
     shown = session.queue(queue)
@@ -161,12 +163,16 @@ def show(ctx: typer.Context, queue: Name) -> None:
     settings = [(name, render.setting(name, value)) for name, value in attributes.items()]
     rows = [*settings, *((f"tag {key}", value) for key, value in tags.items())]
     parts = [attrs.asdict(shard) for shard in shards]
+    groups = [attrs.asdict(group) for group in shown.groups()] if is_shared(shown.runtime) else []
+    if not any(group["group_id"] is not None for group in groups):
+        groups = []
+    tables = [
+        render.table(["attribute", "value"], rows, title=shown.name),
+        *(render.table([*each[0]], [list(part.values()) for part in each]) for each in (parts, groups) if each),
+    ]
     session.answer(
-        documents.queue(shown) | {"attributes": attributes, "tags": tags, "shards": parts},
-        Group(
-            render.table(["attribute", "value"], rows, title=shown.name),
-            render.table([*parts[0]], [list(part.values()) for part in parts]),
-        ),
+        documents.queue(shown) | {"attributes": attributes, "tags": tags, "shards": parts, "groups": groups},
+        Group(*tables),
     )
 
 

@@ -36,7 +36,7 @@ def sql(
     ctx: typer.Context,
     query: Annotated[
         str | None,
-        typer.Argument(help="SELECT over queues, messages, receipts, history and stats, as DuckDB writes it."),
+        typer.Argument(help="SELECT over queues, messages, groups and other relations, as DuckDB writes it."),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of rows.")] = 1_000,
     as_of: AsOf = None,

@@ -1,4 +1,4 @@
-"""The relations of SQL - ``queues``, ``messages``, ``receipts``, ``history``, ``stats`` - as Arrow, without a JVM.
+"""The relations of SQL - ``queues``, ``messages`` and the others of `SCHEMAS` - as Arrow, without a JVM.
 
 Each is a dataset of Arrow, the form in which DuckDB and polars hand down their columns and filters. A read takes
 what the tables hold when it begins, and yields batches of bounded size.
@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 from lakequeue.model.arguments import check_instant
 from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.operations import group_depth
 from lakequeue.operations.depth import Depth
 from lakequeue.operations.judge import JUDGED, REWINDABLE, SCHEMA
 from lakequeue.operations.judged_log import JudgedShard, names_are, surviving
@@ -68,6 +69,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
         for field in SCHEMA
         if field.name not in ("state", "visible_at", "receive_count", "first_received_at")
     ),
+    "groups": group_depth.GROUPS,
     # counts of every queue, deleted ones too, at each minute in which the compactor passed, further back than the
     # logs of the other tables reach; `sent` is all that were ever sent
     "stats": pa.schema([*_PLACE, layout.STATS.field("minute"), *COUNTS, layout.STATS.field("sent")]),
@@ -158,13 +160,14 @@ class Relation(ds.Dataset):
 
 
 def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[str, Relation]:
-    """The five relations by name; ``LakeQueue.arrow_views`` says what they are."""
+    """The relations by name; ``LakeQueue.arrow_views`` says what they are."""
     source = _Tables.of(root, now, as_of)
     reads = {
         "queues": source.queues,
         "messages": source.messages,
         "receipts": source.receipts,
         "history": source.history,
+        "groups": source.groups,
         "stats": source.stats,
     }
     return {name: Relation(SCHEMAS[name], read) for name, read in reads.items()}
@@ -264,6 +267,15 @@ class _Tables:
             depths = each(self._depth, places)
             shown = [_queue(row, [next(depths) for _ in range(row.shards if counted else 0)]) for row in rows]
         yield pa.RecordBatch.from_pylist(shown, SCHEMAS["queues"])
+
+    def groups(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
+        schema, store = SCHEMAS["groups"], self.root.engine.store
+        with self.root.storage_errors():
+            for row in self._rows(condition, schema):
+                shards = self._shards(names_are(row.name, row.region))
+                sums = group_depth.summed(shards, store, row.attributes.get("FifoQueue") == "true")
+                named = [pa.repeat(row.name, len(sums)), pa.repeat(row.region, len(sums)), *sums.columns]
+                yield from pa.Table.from_arrays(named, schema=schema).to_batches()
 
     def stats(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         schema = SCHEMAS["stats"]

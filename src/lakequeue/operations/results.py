@@ -44,6 +44,20 @@ class ShardCounts:
     """Times that the process of such a commit had to decide again, as another one had committed before it."""
 
 
+@attrs.frozen
+class GroupCounts:
+    """What a message group has in a queue."""
+
+    group_id: str | None
+    """None for all messages without a group."""
+    visible: int
+    in_flight: int
+    oldest_age: float | None
+    """Seconds since its oldest visible message was sent; None if none is visible."""
+    noisy: bool | None
+    """Whether it has far more messages than the other groups (FAI-3); None on FIFO queues."""
+
+
 WITH_VISIBLE_AT = (MessageState.VISIBLE, MessageState.IN_FLIGHT, MessageState.DELAYED)
 """States in which it is known when a message becomes, or became, visible."""
 

@@ -1,4 +1,4 @@
-"""SQL over the queues of a root: the temporary views ``queues``, ``messages``, ``receipts`` and ``history``.
+"""SQL over the queues of a root: the temporary views ``queues``, ``messages``, ``groups`` and others.
 
 The views are SQL text over the tables' paths, so each query sees the newest snapshots. They cover the queues that
 exist when they are registered. Each branch of their UNION ALL has the queue's name as a literal, so that a filter
@@ -17,6 +17,7 @@ import pyarrow as pa
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import to_micros
+from lakequeue.operations import group_depth
 from lakequeue.operations.judge import SCHEMA, log_columns
 from lakequeue.operations.relations import SCHEMAS, shown_queues, versions_at
 from lakequeue.runtime.root import Root
@@ -125,7 +126,7 @@ def view_statements(
     as_of: datetime | None = None,
     schema: str | None = None,
 ) -> list[str]:
-    """The SQL that creates or replaces the five views, for a session with Delta's extension and catalog (DLT-5).
+    """The SQL that creates or replaces the views, for a session with Delta's extension and catalog (DLT-5).
 
     If a queue gets a cap on delayed messages later, register the views again to show its held messages.
 
@@ -150,6 +151,7 @@ def view_statements(
         "receipts": lambda queue: _receipts(root, queue),
         "history": lambda queue: _history(root, queue, instant),
         "queues": lambda queue: _queue(root, queue, instant),
+        "groups": lambda queue: group_depth.statement(_judged(root, queue, instant), _is_fifo(queue)),
     }
     create = "CREATE OR REPLACE TEMPORARY VIEW " if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
     statements = []
@@ -224,7 +226,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
     The run of a message is the last run that begins at or before it, if it includes it. A window over messages
     and runs together finds it, in chunks of offsets, without a range join and in parallel.
     """
-    number = SEQUENCE_NUMBER if queue.attributes.get("FifoQueue") == "true" else "CAST(NULL AS STRING)"
+    number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""
         SELECT {_names(queue)}, message_id, state, group_id, sent_at,
             CASE WHEN state IN ({_RELEASED}) THEN coalesce(available_at, sent_at) END AS visible_at,
@@ -368,6 +370,10 @@ def _ledgers(root: str, queue: QueueRow) -> str:
         f"FROM {_table(layout.receipts_path(root, queue.key, shard))}"
         for shard in range(queue.shards)
     )
+
+
+def _is_fifo(queue: QueueRow) -> bool:
+    return queue.attributes.get("FifoQueue") == "true"
 
 
 def _names(queue: QueueRow) -> str:

@@ -21,6 +21,7 @@ from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.model.clock import MICROS
 from lakequeue.operations.depth import depth
 from lakequeue.runtime.tallies import EVENTS
+from lakequeue.serve.group_depths import GroupDepths
 from lakequeue.storage.passes import ended_at
 
 QUEUES = 100
@@ -62,6 +63,7 @@ class QueueMetrics:
         self._now = now
         self._read_at = float("-inf")
         self._depths: list[Metric] = []
+        self._groups = GroupDepths(now)
         self._chosen: set[str] = set()
         self._seen: dict[str, Counter[str]] = {}
         self._totals: dict[str, Counter[str]] = {}
@@ -134,7 +136,30 @@ class QueueMetrics:
             _add_shards(commits, queue.name, {shard: number for shard, (number, _) in races.items()})
             _add_shards(lost, queue.name, {shard: number for shard, (_, number) in races.items()})
         left_out.add_metric([], missing)
-        return [left_out, messages, rewindable, oldest, appended, shards, commits, lost]
+        groups = self._group_gauges(queues, until)
+        return [left_out, messages, rewindable, oldest, appended, shards, commits, lost, *groups]
+
+    def _group_gauges(self, queues: Collection[Queue], until: float) -> list[Metric]:
+        noisy = GaugeMetricFamily("lakequeue_queue_noisy_groups", "Noisy message groups.", labels=["queue"])
+        visible = GaugeMetricFamily(
+            "lakequeue_queue_quiet_groups_visible_messages", "Visible messages of other groups.", labels=["queue"]
+        )
+        oldest = GaugeMetricFamily(
+            "lakequeue_queue_quiet_groups_oldest_message_age_seconds",
+            "Age of the oldest visible message of other groups.",
+            labels=["queue"],
+        )
+        for queue in self._groups.stalest(queues):
+            try:
+                found = self._groups.of(queue, read=self._now() <= until)
+            except LakeQueueError as error:
+                _log.warning("a scrape leaves the groups of %s out: %s", queue.name, error)
+                continue
+            if found is not None and found.groups:
+                noisy.add_metric([queue.name], found.noisy)
+                visible.add_metric([queue.name], found.quiet_visible)
+                oldest.add_metric([queue.name], found.quiet_oldest_age)
+        return [noisy, visible, oldest]
 
     def _count(self) -> list[Metric]:
         """The totals by label.

@@ -20,6 +20,7 @@ from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory
 from lakequeue.serve.console.parameters import Parameters, about, about_one_of, literal, refusal
 from lakequeue.serve.errors import ErrorResponse
+from lakequeue.serve.group_depths import GroupDepths
 from lakequeue.serve.keys import ANY
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.authorization import required_permissions
@@ -50,6 +51,7 @@ class ConsoleApi:
         self._actions = actions
         self._lake = actions.lake
         self.depths = DepthHistory(actions.lake)
+        self._groups = GroupDepths()
 
     # --- read
 
@@ -126,6 +128,15 @@ class ConsoleApi:
         """Messages and lost races of each shard."""
         given.end()
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
+
+    def groups(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """The largest message groups of a queue, counted some seconds ago; None if it has no groups."""
+        given.end()
+        found = self._on_queue(name, self._groups.of)
+        if found is None or not found.groups:
+            return {"groups": None}
+        top = [attrs.asdict(group) for group in found.top]
+        return {"groups": top, "total": found.groups, "noisy": found.noisy, "seconds_ago": self._groups.age(found)}
 
     def points(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Depth of a queue over the last hours."""

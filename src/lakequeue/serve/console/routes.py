@@ -84,6 +84,7 @@ class Console:
                 self._post(f"{one}/attributes", "SetQueueAttributes", api.set_attributes),
                 self._post(f"{one}/delete", "DeleteQueue", api.delete),
                 self._get(f"{one}/shards", "GetQueueAttributes", api.shards),
+                self._get(f"{one}/groups", "ReceiveMessage", api.groups),
                 self._get(f"{one}/points", "GetQueueAttributes", api.points),
                 self._get(f"{one}/messages", "ReceiveMessage", api.messages, _FILTERS),
                 self._get(f"{one}/messages/{{id}}", "ReceiveMessage", api.message, _FILTERS),

@@ -52,7 +52,7 @@ export function send(queue, reload) {
         "div",
         { class: "pair" },
         queue.fifo ? null : field("Delay in seconds", delay, "empty: the default of the queue"),
-        field("Group id", group, queue.fifo ? "messages of a group keep their order" : "optional"),
+        field("Group id", group, queue.fifo ? "messages of a group keep their order" : "optional: the tenant"),
         queue.fifo ? field("Deduplication id", dedup, byContent ? "empty: a hash of the body" : null) : null,
       ),
       el("p", { class: "legend" }, "Attributes ", el("button", { type: "button", class: "small", click: add }, "Add attribute")),

@@ -31,6 +31,13 @@ const SHARD = [
   ["commits", "Newest commits"],
   ["lost_races", "Lost races"],
 ];
+const GROUP = [
+  ["group_id", "Group", (value) => value ?? "no group"],
+  ["visible", "Visible", number],
+  ["in_flight", "In flight", number],
+  ["oldest_age", "Oldest visible", duration],
+  ["noisy", "Noisy", (value) => (value ? "noisy" : "")],
+];
 const SPANS = [[3, "3 h"], [24, "24 h"], [168, "7 d"]];
 const CHART_INTERVAL = 60_000;
 const SECONDS = new Set(["VisibilityTimeout", "MessageRetentionPeriod", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RewindSeconds"]);
@@ -143,6 +150,10 @@ export function queue(name, tab, signal, reload) {
     const tags = el("tbody");
     const none = el("p", { class: "quiet" });
     const shards = el("tbody");
+    const groups = el("tbody");
+    const counted = el("p", { class: "quiet" });
+    const numbers = (key) => ({ class: ["group_id", "noisy"].includes(key) ? null : "number" });
+    const tenants = el("div", { class: "card wide", hidden: true }, el("h2", {}, "Message groups"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, GROUP.map(([key, label]) => el("th", { ...numbers(key), scope: "col" }, label)))), groups)), counted);
     let known = "";
     return {
       root: el(
@@ -151,11 +162,19 @@ export function queue(name, tab, signal, reload) {
         el("div", { class: "card wide" }, el("h2", {}, "Attributes"), el("table", { class: "pairs" }, rows), el("p", { class: "buttons" }, change)),
         el("div", { class: "card" }, el("h2", {}, "Tags"), el("table", { class: "pairs" }, tags), none),
         el("div", { class: "card wide" }, el("h2", {}, "Shards"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, SHARD.map(([, label]) => el("th", { class: "number", scope: "col" }, label)))), shards))),
+        tenants,
       ),
       async update(newest) {
         show(change, newest.may.SetQueueAttributes);
         const parts = await get(queuePath(name, "/shards"), {}, signal);
         shards.replaceChildren(...parts.shards.map((shard) => el("tr", {}, SHARD.map(([key]) => el("td", { class: "number" }, number(shard[key]))))));
+        const found = newest.may.ReceiveMessage ? await get(queuePath(name, "/groups"), {}, signal) : { groups: null };
+        show(tenants, found.groups !== null);
+        if (found.groups !== null) {
+          groups.replaceChildren(...found.groups.map((group) => el("tr", {}, GROUP.map(([key, , shown]) => el("td", numbers(key), shown(group[key]))))));
+          const limit = newest.attributes.GroupInFlightLimit;
+          setText(counted, `${count(found.total, "group")}, ${number(found.noisy)} noisy, counted ${duration(found.seconds_ago)} ago.${limit ? ` At most ${count(Number(limit), "message")} of a group are in flight.` : ""}`);
+        }
         const settings = Object.entries(newest.attributes).filter(([key]) => !key.startsWith("ApproximateNumber"));
         const state = JSON.stringify([settings, newest.tags]);
         if (state === known) return; // so that a selection stays

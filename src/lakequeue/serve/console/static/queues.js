@@ -23,15 +23,20 @@ function text(name, properties = {}) {
   return el("input", { type: "text", name, autocomplete: "off", autocapitalize: "off", spellcheck: "false", ...properties });
 }
 
-// The fields of both forms; `changes` gives the attributes that differ from those given.
-function attributeFields(given, policy) {
+// The fields of both forms; `changes` gives the attributes that differ from those given. FIFO queues have no tenants.
+function attributeFields(given, policy, fifo) {
   const inputs = NUMBERS.map(([name]) => text(name, { inputmode: "numeric", placeholder: "default", value: given[name] ?? "" }));
   const target = text("RedrivePolicy", { placeholder: "none", value: policy?.queue ?? "" });
   const receives = el("input", { type: "number", min: "1", max: "1000", value: policy?.receives ?? 5, "aria-label": "Receives before a message goes there" });
+  const fair = el("select", { name: "FairGroups" }, [["", "default"], ["true", "fair between groups"], ["false", "oldest first"]].map(([value, label]) => el("option", { value, selected: value === (given.FairGroups ?? "") }, label)));
+  const limit = text("GroupInFlightLimit", { inputmode: "numeric", placeholder: "no limit", value: given.GroupInFlightLimit ?? "" });
+  const tenants = el("div", { class: "pair", hidden: fifo }, field("Receives", fair), field("In flight of each group", limit, "messages; empty: no limit"));
   return {
+    tenants,
     nodes: [
       el("div", { class: "pair" }, NUMBERS.map(([, label, unit], index) => field(label, inputs[index], unit))),
       el("div", { class: "pair" }, field("Dead-letter queue", target, "the name of a queue that exists"), field("Receives before that", receives)),
+      tenants,
     ],
     changes() {
       const found = {};
@@ -39,6 +44,11 @@ function attributeFields(given, policy) {
         const value = inputs[index].value.trim();
         if (value !== "" && value !== given[name]) found[name] = value;
       });
+      if (!tenants.hidden) {
+        if (fair.value !== (given.FairGroups ?? "") && fair.value) found.FairGroups = fair.value;
+        const most = limit.value.trim();
+        if (most !== (given.GroupInFlightLimit ?? "")) found.GroupInFlightLimit = most || "unlimited";
+      }
       const queue = target.value.trim();
       const same = queue === (policy?.queue ?? "") && (!queue || Number(receives.value) === policy?.receives);
       if (!same) found.RedrivePolicy = queue && JSON.stringify({ deadLetterTargetArn: queue, maxReceiveCount: Number(receives.value) });
@@ -53,16 +63,20 @@ export function createQueue() {
   const byContent = el("input", { type: "checkbox", name: "ContentBasedDeduplication" });
   const dedup = el("label", { class: "check", hidden: true }, byContent, el("span", {}, "Deduplicate by the content of messages"));
   const profile = el("select", { name: "Profile" }, PROFILES.map(([value, label]) => el("option", { value }, label)));
-  const attributes = attributeFields({}, null);
+  const attributes = attributeFields({}, null, false);
 
   function suit() {
     fifo.checked = name.value.endsWith(".fifo");
-    show(dedup, fifo.checked);
+    ofKind();
   }
   function suffix() {
     const bare = name.value.replace(/\.fifo$/, "");
     name.value = fifo.checked ? `${bare}.fifo` : bare;
+    ofKind();
+  }
+  function ofKind() {
     show(dedup, fifo.checked);
+    show(attributes.tenants, !fifo.checked);
   }
 
   ask({
@@ -87,7 +101,7 @@ export function createQueue() {
 
 export function changeQueue(queue, reload) {
   const policy = queue.dead_letter_queue === null ? null : { queue: queue.dead_letter_queue, receives: queue.max_receive_count };
-  const attributes = attributeFields(queue.attributes, policy);
+  const attributes = attributeFields(queue.attributes, policy, queue.fifo);
   ask({
     title: `Change ${queue.name}`,
     parts: attributes.nodes,

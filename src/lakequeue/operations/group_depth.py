@@ -1,0 +1,138 @@
+"""The depth of each message group: what it has visible and in flight, and whether it is noisy (FAI-3).
+
+States come from the tables, so a sum reads the groups and times of all stored messages, not their bodies: half a
+second for a million. Memory holds a row for each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.model.arguments import check_whole
+from lakequeue.model.clock import MICROS
+from lakequeue.model.states import MessageState
+from lakequeue.operations.judged_log import JudgedShard
+from lakequeue.operations.pool import each
+from lakequeue.operations.results import GroupCounts
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.shard.claim.fair import NOISE, NOISE_FROM, GroupLoad, noisy
+from lakequeue.storage import layout
+from lakequeue.storage.cleaning import pin_files
+from lakequeue.storage.stores import Store
+
+GROUPS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("queue", "region", "group_id")),
+        *((name, pa.int64()) for name in ("visible", "in_flight")),
+        ("oldest_age", pa.float64()),
+        ("noisy", pa.bool_()),
+    ]
+)
+"""Message groups with messages visible or in flight; ``group_id`` is NULL for messages without a group, and
+``noisy`` on FIFO queues. ``oldest_age``: seconds since the oldest visible message was sent, or NULL."""
+
+_IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
+_COUNTED = pc.field("state").isin([MessageState.VISIBLE.value, *_IN_FLIGHT])
+_SUMS = [("visible", "sum"), ("in_flight", "sum"), ("oldest_age", "max")]
+_PARTS = 1 << 16
+"""Rows of partial sums that are kept before they are added up."""
+
+
+def is_shared(queue: OpenQueue) -> bool:
+    """Whether the groups of a queue are tenants that share it (FAI-1, FAI-4)."""
+    return bool(queue.attributes.fair_groups or queue.attributes.group_in_flight_limit)
+
+
+def group_counts(queue: OpenQueue, limit: int) -> list[GroupCounts]:
+    """The groups of a queue, those with most messages first; at most ``limit``."""
+    check_whole("limit", limit)
+    return largest(group_sums(queue), limit)
+
+
+def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
+    """The groups with most messages of what `group_sums` returned."""
+    most = sums.append_column("all", pc.add(sums["visible"], sums["in_flight"]))
+    order = [("all", "descending"), ("group_id", "ascending")]
+    return [GroupCounts(**row) for row in most.sort_by(order).slice(0, limit).drop_columns("all").to_pylist()]
+
+
+def group_sums(queue: OpenQueue) -> pa.Table:
+    """All groups of a queue: the columns of `GROUPS` but its names."""
+    with queue.service("groups"):
+        queue.shards[0].query(lambda _: None)  # it knows of added shards, and whether the queue is deleted
+        root, now = queue.root, queue.now()
+
+        def judged(shard: int) -> JudgedShard:
+            pin_files(root.engine.store.folder(layout.messages_path(root.path, queue.key, shard)))
+            return JudgedShard.load(queue.row, root.path, shard, root.engine.open, now)
+
+        return summed(each(judged, range(len(queue.shards))), root.engine.store, queue.fifo)
+
+
+def summed(shards: Iterable[JudgedShard], store: Store, fifo: bool) -> pa.Table:
+    """The groups of a queue, given all its shards: the columns of `GROUPS` but its names."""
+    parts, rows, added = [_EMPTY], 0, 0
+    for shard in shards:
+        for batch in shard.batches(store, {"group_id", "state", "sent_at"}, _COUNTED):
+            part = _part(batch, shard.judge.instant)
+            parts.append(part)
+            rows += len(part)
+            if rows > added + _PARTS:
+                parts = [_added(parts)]
+                rows = 0
+                added = len(parts[0])
+    sums = _added(parts)
+    return sums.append_column("noisy", _noisy(sums, fifo))
+
+
+def _part(batch: pa.RecordBatch, instant: int) -> pa.Table:
+    batch = batch.filter(_COUNTED)
+    visible = pc.equal(batch["state"], MessageState.VISIBLE.value)
+    ages = pc.divide(pc.subtract(instant, batch["sent_at"].cast(pa.int64())).cast(pa.float64()), float(MICROS))
+    counts = visible.cast(pa.int64())
+    columns = [batch["group_id"], counts, pc.subtract(1, counts), pc.if_else(visible, ages, None)]
+    return _added([pa.Table.from_arrays(columns, schema=_EMPTY.schema)])
+
+
+def _added(parts: Iterable[pa.Table]) -> pa.Table:
+    sums = pa.concat_tables(parts).group_by("group_id", use_threads=False).aggregate(_SUMS)
+    return sums.select(["group_id", *("_".join(each) for each in _SUMS)]).rename_columns(_EMPTY.column_names)
+
+
+_EMPTY = pa.schema(
+    [("group_id", pa.string()), ("visible", pa.int64()), ("in_flight", pa.int64()), ("oldest_age", pa.float64())]
+).empty_table()
+
+
+def _noisy(sums: pa.Table, fifo: bool) -> pa.Array:
+    if fifo:
+        return pa.nulls(len(sums), pa.bool_())
+    names = pc.fill_null(sums["group_id"], "").to_pylist()
+    loads = map(GroupLoad, names, sums["visible"].to_pylist(), sums["in_flight"].to_pylist())
+    found = noisy(list(loads))
+    return pa.array([name in found for name in names], pa.bool_())
+
+
+def statement(judged: str, fifo: bool) -> str:
+    """The same in SQL, over the messages of a queue with their states."""
+    shares = ("visible", "in_flight")
+    loud = " OR ".join(
+        f"{share} >= {NOISE_FROM} AND {share} > {NOISE} * "
+        f"percentile_disc(0.5) WITHIN GROUP (ORDER BY {share}) OVER ()"
+        for share in shares
+    )
+    return f"""
+        SELECT queue, region, group_id, visible, in_flight, oldest_age,
+            {"CAST(NULL AS BOOLEAN)" if fifo else f"count(*) OVER () > 1 AND ({loud})"} AS noisy
+        FROM (
+            SELECT queue, region, group_id, count_if(state = 'visible') AS visible,
+                count_if(state <> 'visible') AS in_flight,
+                max(CASE WHEN state = 'visible' THEN age END) AS oldest_age
+            FROM ({judged})
+            WHERE state IN ('visible', 'in_flight', 'moving')
+            GROUP BY queue, region, group_id
+        )
+    """
