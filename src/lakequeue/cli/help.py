@@ -29,6 +29,7 @@ EXAMPLES = {
     "compact": ("compact", "compact orders"),
     "check": ("check", "check orders"),
     "repair": ("repair orders", "repair --all"),
+    "doctor": ("doctor",),
     "delete-queue": ("delete-queue orders",),
     "send": (
         "send orders 'a body' --delay 5m -a language=en",

@@ -83,7 +83,7 @@ STATES = [
     MessageState(name) for name in ("expired", "deleted", "moving", "held", "visible", "in_flight", "delayed")
 ]
 EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT, DELAYED = range(len(STATES))
-_NAMES = pa.array([state.value for state in STATES])
+_NAMES = [state.value for state in STATES]  # an array made here would import pandas
 _SHOWN_FROM = [index for index, state in enumerate(STATES) if state in WITH_VISIBLE_AT]
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)  # a table keeps bodies in the chunks that a cache shares
 NEVER = np.iinfo(np.int64).min
@@ -155,7 +155,7 @@ class Judge:
         columns: dict[str, Callable[[], pa.Array]] = {
             "queue": lambda: pa.repeat(self.queue, count),
             "region": lambda: pa.repeat(self.region, count),
-            "state": lambda: _NAMES.take(pa.array(state)),
+            "state": lambda: pa.array(_NAMES).take(pa.array(state)),
             "sent_at": lambda: pa.array(sent_at).cast(layout.INSTANT),
             "visible_at": lambda: pa.array(shown_at, mask=~np.isin(state, _SHOWN_FROM)).cast(layout.INSTANT),
             "receive_count": lambda: pc.if_else(
