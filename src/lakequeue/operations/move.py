@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_whole
-from lakequeue.model.states import MessageState
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.states import MessageState
 from lakequeue.operations import browse
 from lakequeue.operations.send import shard_of_group
 from lakequeue.operations.settle import Settling
