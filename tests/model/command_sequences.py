@@ -557,7 +557,7 @@ class Comparison:
         runs = machine.peek(self.clock, 5)
         assert [offset for run in runs for offset in range(run.first, run.last + 1)] == stored[:5]
         self.judged += 1
-        if states and self.judged % 4 == 0:  # in Arrow it costs as much as the rest of the comparison
+        if states and self.judged % 8 == 0:  # in Arrow it costs as much as the rest of the comparison
             judged = _judged(machine, model.now)
             assert [judged[offset] for offset in stored] == [states[offset] for offset in stored]
             gone = {judged[offset] for offset, state in enumerate(states) if state in GONE}

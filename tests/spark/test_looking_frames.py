@@ -76,14 +76,3 @@ def test_a_condition_chooses_the_same_messages_in_sql(spark: SparkSession, tmp_p
     for number, where in enumerate(conditions):
         chosen = {row.message_id for row in rows if row[f"c{number}"]}
         assert chosen and chosen == {m.message_id for one in (queue, fifo) for m in one.peek(where)}, where
-
-
-def test_long_binary_values_are_the_same_text_in_sql_and_in_conditions(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    lq = LakeQueue(str(tmp_path), spark=spark)
-    queue = lq.create_queue("orders")
-    queue.send("a", attributes={"raw": bytes(range(256))})
-    lq.register_views(spark)
-    [(text,)] = spark.sql("SELECT message_attributes['raw'] FROM messages").collect()
-    assert [message.body for message in queue.peek(f"message_attributes['raw'] = '{text}'")] == ["a"]

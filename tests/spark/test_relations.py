@@ -11,6 +11,7 @@ import pytest
 from lakequeue import LakeQueue, RedrivePolicy, SendEntry
 from lakequeue.operations import relations, sql_views
 from lakequeue.testing import ManualClock
+from random_consumer import consumed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> LakeQueue:
         tags={"a": "b"},
     )
     orders.send_batch([SendEntry(body=f"too old {index}") for index in range(4)])
-    orders.send("raw", attributes={"raw": b"\x00\xff", "half": 0.5, "text": "x"})
+    orders.send("raw", attributes={"raw": bytes(range(256)), "half": 0.5, "text": "x"})
     orders.receive(max_messages=2, visibility_timeout=600)
     clock.advance(300)
     fifo = lq.create_queue("orders.fifo", fifo=True, delay=5, max_delayed_messages=2, rewind_range=600)
@@ -122,3 +123,11 @@ def test_all_are_equal_whatever_happened(spark: SparkSession, lq: LakeQueue, clo
         found = compare(spark, lq, now=now + timedelta(seconds=seconds))
         seen |= {row["state"] for row in found["messages"]}
     assert seen == {"visible", "in_flight", "delayed", "held", "deleted", "expired"}
+
+
+def test_they_are_equal_after_any_operations(spark: SparkSession, tmp_path: Path, clock: ManualClock) -> None:
+    lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=clock)
+    queues = [lq.create_queue("plain", rewind_range=300), lq.create_queue("a.fifo", fifo=True, rewind_range=300)]
+    consumed(queues, clock)
+    clock.advance(240)  # the oldest are beyond the range
+    assert compare(spark, lq, now=clock.now())["history"]

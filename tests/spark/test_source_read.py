@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chispa import assert_df_equality
 
-from lakequeue import LakeQueue, Queue
+from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.spark import register
 from lakequeue.storage import layout
 from lakequeue.storage.messages import append, merge_segments
@@ -120,6 +120,10 @@ def test_a_query_of_a_data_frame_leaves_its_other_queries_whole(spark: SparkSess
     some, others = (found.where(f"queue = '{name}' AND shard = 0") for name in ("orders", "other"))
     assert found.where("body = '3'").count() == 1
     assert found.count() == 9 and some.count() == 8
+    lq.queue("other").send("later")
+    lq.queue("orders").purge()
+    assert found.count() == 2  # the newest state, whichever query came first
+    lq.queue("orders").send_batch([SendEntry("new")] * 8)
     assert sorted(row.queue for row in some.union(others).collect()) == 8 * ["orders"] + others.count() * ["other"]
 
 

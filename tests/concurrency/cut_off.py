@@ -1,0 +1,43 @@
+"""Bulk sends that end between the commits of two shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from concurrency.harness import check_log
+from lakequeue import Queue, QueueClientError
+from lakequeue.storage.bulk import commit_files
+
+SHARDS, ROWS = 3, 30
+
+
+def cut_off_after(patch: pytest.MonkeyPatch, commits: int) -> None:
+    """Has every commit of a bulk send but the first ones fail."""
+    done, add = 0, commit_files._ShardCommit.commit
+
+    def failing(*args: Any, **more: Any) -> int:
+        nonlocal done
+        done += 1
+        if done > commits:
+            raise OSError("cut off")
+        return add(*args, **more)
+
+    patch.setattr(commit_files._ShardCommit, "commit", failing)
+
+
+def cut_off(queue: Queue, send: Callable[[], object], commits: int) -> QueueClientError:
+    with pytest.MonkeyPatch.context() as patch:
+        cut_off_after(patch, commits)
+        with pytest.raises(QueueClientError) as caught:
+            send()
+    assert caught.value.outcome_unknown == (commits > 0)
+    sent = bodies(queue)
+    assert (0 < len(sent) < ROWS) if commits else not sent
+    return caught.value
+
+
+def bodies(queue: Queue) -> list[int]:
+    return sorted(int(row.body) for row in check_log(queue))

@@ -1,0 +1,137 @@
+"""Bulk sends over several shards: cut off between two of them, repeated, completed, and never doubled.
+
+Files of Arrow and of Spark are committed by the same code; `tests/spark/test_bulk_shards.py` has Spark's form.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from concurrency.cut_off import ROWS, SHARDS, bodies, cut_off
+from concurrency.harness import apart, check_log
+from concurrency.stopping import older
+from lakequeue import LakeQueue, Queue, SystemClock
+from lakequeue.operations import send_dataframe
+from lakequeue.storage import layout
+from lakequeue.storage.bulk import arrow_files, commit_files, manifests
+
+pytestmark = pytest.mark.spec("SND-17", "DLT-3")
+
+
+@pytest.fixture(params=[False, True], ids=["standard", "fifo"])
+def queue(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    monkeypatch.setattr("lakequeue.storage.bulk.arrow_rows.ROW_GROUP", 200)
+    monkeypatch.setattr(arrow_files, "FILE", 600)
+    lq = LakeQueue(str(tmp_path / "root"))
+    if request.param:
+        return lq.create_queue("orders.fifo", fifo=True, shards=SHARDS, deduplication_scope="message_group")
+    return lq.create_queue("orders", shards=SHARDS)
+
+
+def rows_of(queue: Queue) -> pa.Table:
+    """Enough bytes for several files, so that they reach every shard."""
+    bodies = [f"{number:060}" for number in range(ROWS)]
+    return pa.table(dict.fromkeys(("body", *(("group_id", "dedup_id") if queue.fifo else ())), bodies))
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_a_repeated_send_adds_what_its_first_attempt_left_out(queue: Queue, commits: int) -> None:
+    df = rows_of(queue)
+    cut_off(queue, lambda: queue.send_arrow(df, "load"), commits)
+    left = ROWS - len(bodies(queue))
+    other = apart(queue.runtime.root.path, SystemClock(), 1)[0].queue(queue.name)
+    assert other.send_arrow(df, "load") == left
+    assert queue.send_arrow(df, "load") == 0
+    assert bodies(queue) == [*range(ROWS)]
+
+
+def test_a_send_without_a_name_says_how_to_repeat_it(queue: Queue) -> None:
+    df = rows_of(queue)
+    error = cut_off(queue, lambda: queue.send_arrow(df), 1)
+    _, _, name = str(error).partition("send_id=")
+    queue.send_arrow(df, name.split("'")[1])
+    assert bodies(queue) == [*range(ROWS)]
+
+
+@pytest.mark.parametrize("hours", [1, 30])
+def test_the_compactor_completes_what_reached_some_shards(queue: Queue, hours: float) -> None:
+    cut_off(queue, lambda: queue.send_arrow(rows_of(queue)), 1)
+    begun = bodies(queue)
+    assert not queue.compact().failures
+    assert bodies(queue) == begun  # its process may be at it
+    older(queue.runtime.root.path, hours * 3600)
+    for _ in range(2):
+        assert not queue.compact().failures
+    assert bodies(queue) == [*range(ROWS)]
+    assert len(queue.receive(1_000)) == ROWS
+
+
+def test_files_of_a_send_that_reached_some_shards_are_kept_however_old(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    df = rows_of(queue)
+    cut_off(queue, lambda: queue.send_arrow(df, "load"), 1)
+    older(queue.runtime.root.path, 30 * 3600)
+    with monkeypatch.context() as patch:
+        patch.setattr(send_dataframe, "complete_bulk_sends", lambda queue: None)
+        assert not queue.compact().failures
+    queue.send_arrow(df, "load")
+    assert bodies(queue) == [*range(ROWS)]
+
+
+def test_files_of_a_send_that_reached_no_shard_go_when_they_are_old(queue: Queue) -> None:
+    cut_off(queue, lambda: queue.send_arrow(rows_of(queue), "load"), 0)
+    folder = Path(layout.tables_path(queue.runtime.root.path, queue.key))
+    assert [*folder.glob("*/messages/bulk/*/*/*.parquet")]
+    for _ in range(2):  # the second pass removes what the first found unneeded
+        older(queue.runtime.root.path, 30 * 3600)
+        assert not queue.compact().failures
+    assert not [*folder.glob("*/messages/bulk/*/*/*.parquet")] and not [*folder.glob("manifests/*")]
+    assert bodies(queue) == []
+
+
+def test_the_check_of_what_was_reached_can_fail(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guarantee 5: without it, a repeated send adds again what reached a shard."""
+    df = rows_of(queue)
+    cut_off(queue, lambda: queue.send_arrow(df, "load"), 2)
+    for kind in manifests.SendKey, manifests.Manifest:
+        monkeypatch.setattr(kind, "reached", lambda *_: False)
+    monkeypatch.setattr(commit_files, "Duplicates", lambda *_: None)  # a FIFO queue would notice
+    monkeypatch.setattr(manifests.Manifest, "too_old", False)
+    queue.send_arrow(df, "load")
+    with pytest.raises(AssertionError):
+        check_log(queue)
+
+
+def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = commit_files._ShardCommit.commit
+    now = time.time
+
+    def slow(*args: Any, **more: Any) -> int:
+        monkeypatch.undo()
+        rows = add(*args, **more)
+        with pytest.MonkeyPatch.context() as patch:  # it takes so long that it seems to be gone
+            patch.setattr("lakequeue.storage.bulk.commit_files.time.time", lambda: now() + 3_600)
+            assert not queue.compact().failures
+        return rows
+
+    monkeypatch.setattr(commit_files._ShardCommit, "commit", slow)
+    queue.send_arrow(rows_of(queue))
+    assert bodies(queue) == [*range(ROWS)]
+
+
+def test_a_send_whose_parts_were_all_committed_by_others_keeps_their_files(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = commit_files.complete
+    monkeypatch.setattr(commit_files, "complete", lambda *args: complete(*args) * 0)  # the answer of who was late
+    assert queue.send_arrow(rows_of(queue)) == 0
+    assert bodies(queue) == [*range(ROWS)]
+    assert len(queue.receive(1_000)) == ROWS
