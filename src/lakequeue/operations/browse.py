@@ -247,6 +247,11 @@ def source_names(arns: pa.Array) -> pa.Array:
     return pc.list_element(pc.split_pattern(arns, ":"), 5) if arns.null_count < len(arns) else arns
 
 
+def reasons(rows: pa.Table | pa.RecordBatch) -> pa.Array:
+    """Why the last handlers of dead letters failed, in JSON."""
+    return pc.if_else(pc.is_valid(rows["source_receive_count"]), rows["send_id"], None)
+
+
 def _ages(batch: Batch) -> pa.Array:
     return pc.divide(pc.subtract(batch.now, batch.rows["sent_at"].cast(pa.int64())).cast(pa.float64()), 1e6)
 
@@ -281,6 +286,7 @@ COLUMNS: dict[str, tuple[pa.DataType, Callable[[Batch], pa.Array | pa.ChunkedArr
     "dedup_id": (pa.string(), _logged("dedup_id")),
     "source_queue": (pa.string(), lambda batch: source_names(_whole(batch, "source_queue"))),
     "first_sent_at": (layout.INSTANT, _logged("first_sent_at")),
+    "dead_letter_reason": (pa.string(), lambda batch: reasons(batch.rows)),
     "sequence_number": (pa.string(), _sequence_numbers),
     "shard": (pa.int32(), _constant(lambda batch: batch.shard.shard, pa.int32())),
     "log_offset": (pa.int64(), lambda batch: pa.array(batch.offsets)),
@@ -293,7 +299,7 @@ LOG_SCHEMA = pa.schema(
         layout.MESSAGES.field(name)
         for name in (
             *("message_id", "body", "message_attributes", "group_id", "dedup_id", "sent_at", "delay_seconds"),
-            *("source_queue", "source_receive_count", "first_sent_at", "trace_header"),
+            *("source_queue", "source_receive_count", "first_sent_at", "trace_header", "send_id"),
         )
     ]
 )

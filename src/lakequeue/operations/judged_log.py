@@ -23,7 +23,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS
 from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.model.states import MessageState
-from lakequeue.operations.browse import SCHEMA, attribute_texts, source_names
+from lakequeue.operations.browse import SCHEMA, attribute_texts, reasons, source_names
 from lakequeue.operations.results import WITH_VISIBLE_AT
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
@@ -156,7 +156,8 @@ class JudgedShard:
     ) -> Iterator[pa.RecordBatch]:
         """Columns of `JUDGED` of the messages that may meet a condition, in batches of bounded size."""
         folder = store.folder(self.messages)
-        wanted = {*names, *_ALWAYS} | ({"message_attributes"} if TYPED_ATTRIBUTES in names else set())
+        of = {TYPED_ATTRIBUTES: "message_attributes", "dead_letter_reason": "send_id"}
+        wanted = {*_ALWAYS, *(of.get(name, name) for name in names)}
         needed = [name for name in layout.MESSAGES.names if name in wanted]
         for index in self.matching(condition):
             file = self.files[index]
@@ -279,6 +280,7 @@ class JudgedShard:
             "message_attributes": lambda: attribute_texts(rows["message_attributes"]),
             TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
             "source_queue": lambda: source_names(rows["source_queue"]),
+            "dead_letter_reason": lambda: reasons(rows),
             "sequence_number": lambda: self._sequence_numbers(offsets),
             "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
             "log_offset": lambda: pa.array(offsets),

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from lakequeue.model.clock import from_micros
+from lakequeue.model.failures import DeadLetterReason, parse_reason
 from lakequeue.model.messages import AttributeValue, Message, Settler, attach, select_attributes
 from lakequeue.model.states import MessageState
 from lakequeue.shard.commands import ClaimedSpan, ClaimResult
@@ -68,6 +69,8 @@ class PeekedMessage:
     dedup_id: str | None = None
     trace_header: str | None = None
     """``AWSTraceHeader`` of its send (SND-15)."""
+    dead_letter_reason: DeadLetterReason | None = None
+    """Why the last handler of a dead letter failed; None if its consumer was killed, or none of ours (DLQ-4)."""
 
 
 def _attributes(row: Mapping[str, Any]) -> dict[str, AttributeValue]:
@@ -108,6 +111,7 @@ def received_message(
         system_attributes={name: value for name, value in system.items() if value is not None},
         received_at=from_micros(claimed.received_at),
         visible_at=from_micros(claimed.visible_at),
+        dead_letter_reason=_reason(row),
     )
     attach(message, settler)
     return message
@@ -130,4 +134,9 @@ def peeked_message(row: Mapping[str, Any], state: MessageState, run: Run) -> Pee
         None if row["source_queue"] is None else row["source_queue"].rpartition(":")[2],
         row["dedup_id"],
         row["trace_header"],
+        _reason(row),
     )
+
+
+def _reason(row: Mapping[str, Any]) -> DeadLetterReason | None:
+    return None if row["source_receive_count"] is None else parse_reason(row["send_id"])
