@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lakequeue.lease import Lease
     from lakequeue.model.clock import Clock, SystemClock
     from lakequeue.model.damage import Finding, Repair
+    from lakequeue.model.failures import DeadLetterReason
     from lakequeue.model.messages import (
         AttributeValue,
         BatchFailure,
@@ -49,6 +50,7 @@ __all__ = [
     "ComputedRenewal",
     "Consumer",
     "Context",
+    "DeadLetterReason",
     "Finding",
     "CopiedQueue",
     "Health",
@@ -89,6 +91,7 @@ if not TYPE_CHECKING:
         "lease": "Lease",
         "model.clock": "Clock SystemClock",
         "model.damage": "Finding Repair",
+        "model.failures": "DeadLetterReason",
         "model.messages": "AttributeValue BatchFailure BatchResult BatchSuccess Message SendEntry SendResult",
         "model.redrive_policies": "RedriveAllowPolicy RedrivePolicy",
         "model.states": "MessageState",

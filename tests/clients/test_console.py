@@ -146,6 +146,11 @@ def test_the_list_keeps_itself_up_to_date_and_what_is_typed(lake: LakeQueue, vis
     assert search.evaluate("node => node === document.activeElement")
     visit.button("Visible").click()
     shows(page.locator("tbody tr th")).to_have_text([re.compile("list-orders"), re.compile("list-jobs.fifo")])
+    page.wait_for_url(re.compile(r"#/\?text=list-&sort=visible&down=1$"))  # a list that can be sent to others
+    page.goto("about:blank")
+    visit.open("#/?text=list-jobs&sort=visible")
+    shows(visit.row("")).to_have_count(1)
+    assert search.input_value() == "list-jobs"
     search.fill("list-nothing")
     shows(page.get_by_text("No queue has “list-nothing” in its name.")).to_be_visible()
 
@@ -426,7 +431,8 @@ def test_a_queue_is_created_changed_and_deleted(lake: LakeQueue, visit: Visit):
     page.keyboard.press("Enter")
     shows(dialog.get_by_label("Visibility timeout")).to_have_attribute("aria-invalid", "true")
     shows(name).not_to_have_attribute("aria-invalid", "true")
-    dialog.get_by_label("Visibility timeout").fill("60")
+    shows(dialog.get_by_role("alert")).to_contain_text("0 to 43,200")
+    dialog.get_by_label("Visibility timeout").fill("1m")
     dialog.get_by_label("Dead-letter queue").fill("made-letters")
     dialog.get_by_role("button", name="Create", exact=True).click()
     shows(page.get_by_role("heading", name="made-orders")).to_be_visible()
@@ -598,4 +604,4 @@ def test_rates_are_told_once_they_are_known(lake: LakeQueue, visit: Visit):
     shows(page.locator(".rates")).to_contain_text("Rates are known after")
     page.route("**/api/queues/rated", rated)
     shows(page.locator(".rates")).to_contain_text("Per minute: 12 sent")
-    shows(page.locator(".rates")).to_contain_text("6 received  0 deleted  over the last 5 minutes")
+    shows(page.locator(".rates")).to_contain_text("6 received here  0 deleted  over the last 5 minutes")

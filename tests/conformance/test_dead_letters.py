@@ -13,6 +13,7 @@ from hostile import SLOW, SLOW_BODY
 from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
 from lakequeue.conditions import sandbox
 from lakequeue.operations import browse, move
+from lakequeue.operations.exchange import exchange
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
 
@@ -62,6 +63,20 @@ def cut_short(patch: pytest.MonkeyPatch, before: str) -> Iterator[None]:
     with patch.context() as scope, pytest.raises(KeyboardInterrupt):
         scope.setattr(move, "_bring", die)
         yield
+
+
+@pytest.mark.spec("DLQ-4")
+def test_the_reason_of_a_dead_letter_goes_through_both_engines(harness: Harness):
+    """Recorded and moved through one, read through the other."""
+    create(harness, "dead", "orders")
+    orders, reason = harness.open(engine="point").queue("orders"), '{"error": "E"}'
+    orders.send("a")
+    [message] = orders.receive(visibility_timeout=60)
+    here = harness.open().queue("orders").runtime
+    exchange(here, [(message.receipt_handle, 0)], 0, 0, None, {message.receipt_handle: reason})
+    assert bodies(harness.open().queue("orders")) == []
+    [letter] = harness.open().queue("dead").peek("dead_letter_reason->>'$.error' = 'E'")
+    assert letter.body == "a" and letter.receive_count == 1
 
 
 @pytest.mark.spec("DLQ-2", "DLQ-4")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -69,7 +69,12 @@ class Recorder(Queue):
         return super().change_visibility_batch(changes)
 
     def exchange(
-        self, wanted: Sequence[tuple[str, Duration | None]], max_messages: int, enough: int, timeout: Any
+        self,
+        wanted: Sequence[tuple[str, Duration | None]],
+        max_messages: int,
+        enough: int,
+        timeout: Any,
+        failures: Mapping[str, str],
     ) -> Exchanged:
         """Takes down a round as the calls that it stands for."""
         try:
@@ -84,7 +89,7 @@ class Recorder(Queue):
                 self._note("receive", options, [])
         except (QueueServiceError, QueueClientError) as error:
             return Exchanged([error] * len(wanted), (), error if max_messages else None)
-        found = exchange(self.runtime, wanted, max_messages, enough, timeout)
+        found = exchange(self.runtime, wanted, max_messages, enough, timeout, failures)
         self.bodies |= {message.receipt_handle: message.body for message in found.messages}
         return found
 

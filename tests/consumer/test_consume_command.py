@@ -101,22 +101,33 @@ def test_it_consumes_until_the_queue_is_empty(queue: Queue, run: Any, handler: s
     assert queue.counts().visible == queue.counts().in_flight == 0
 
 
+def test_it_can_end_with_an_error_if_a_handler_failed(queue: Queue, run: Any) -> None:
+    queue.send_batch([SendEntry("0"), SendEntry("bad")])
+    arguments = ("orders", "application:handle", "--until-empty", "--retry-delay", "60", "--name", "mine")
+    assert run(*arguments, "--fail-on-error").exit_code == 1
+    queue.purge()
+    assert run(*arguments, "--fail-on-error").exit_code == run(*arguments).exit_code == 0
+
+
 @pytest.mark.slow
-def test_a_failed_message_is_logged_in_one_line_and_comes_again(queue: Queue, start: Any) -> None:
+def test_a_failed_message_is_logged_with_its_stack_and_comes_again(queue: Queue, start: Any) -> None:
     queue.send("bad")
     for as_json in (False, True):
         process = start("application:handle", "--until-empty", "--retry-delay", "3", json=as_json)
         errors = process.communicate(timeout=60)[1].splitlines()
         assert process.returncode == 0
-        assert not [line for line in errors if "Traceback" in line]
         if as_json:
             [failed] = [line for line in map(json.loads, errors) if line["level"] == "error"]
+            assert failed["stack"].startswith("Traceback") and "in handle" in failed["stack"]
+            assert (failed["queue"], failed["receive_count"]) == ("orders", 2)
             assert failed["error"] == "ValueError: by a\nhandler" and failed["logger"] == "lakequeue"
             assert failed["message"].endswith("the handler failed")
         else:
             assert errors[0].endswith("info consuming orders with application:handle, 10 at a time")
-            assert errors[1].endswith("the handler failed: ValueError: by a handler")
-            assert errors[2].endswith("info consumed orders, it is empty")
+            assert "the handler failed queue=orders message_id=" in errors[1]
+            assert errors[1].endswith(": ValueError: by a handler") and " receive_count=1 " in errors[1]
+            assert errors[2].startswith("Traceback") and any("in handle" in line for line in errors)
+            assert errors[-1].endswith("info consumed orders, it is empty: 0 handled, 1 failed")
             wait_until(lambda: queue.counts().visible == 1)
 
 

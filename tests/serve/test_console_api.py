@@ -21,7 +21,7 @@ import httpx
 import pytest
 from deltalake import DeltaTable
 
-from lakequeue import LakeQueue, Queue, SendEntry
+from lakequeue import LakeQueue, Queue, SendEntry, __version__
 from lakequeue.model.clock import to_micros
 from lakequeue.serve.app import Application
 from lakequeue.serve.auth import Caller, NoAuthentication
@@ -232,6 +232,7 @@ def test_the_list_tells_how_every_queue_stands(console: Console, clock: ManualCl
     }
     assert found["queues"][0]["counts"]["oldest_age"] is None
     assert (found["total"], found["next"], found["region"], found["caller"]) == (2, None, "local", "-")
+    assert found["version"] == __version__
 
 
 def test_the_list_has_pages_and_a_filter(console: Console):

@@ -14,9 +14,9 @@ import typer
 from lakequeue.cli.imports import imported
 from lakequeue.cli.options import Name, duration_option
 from lakequeue.cli.output import printable
-from lakequeue.cli.session import Session, usage
+from lakequeue.cli.session import REFUSED, Session, usage
 from lakequeue.cli.values import at_least
-from lakequeue.runtime.log_lines import JsonLines
+from lakequeue.runtime.log_lines import FAILED_WITH, JsonLines
 
 
 class RenewalName(str, Enum):
@@ -63,6 +63,15 @@ def consume(
     ] = None,
     wait: Annotated[float, duration_option("How long a receive waits for messages.")] = 20,
     until_empty: Annotated[bool, typer.Option("--until-empty", help="End when the queue is empty.")] = False,
+    fail_on_error: Annotated[
+        bool, typer.Option("--fail-on-error", help="End with code 1 if a handler failed, also when retried well.")
+    ] = False,
+    consumer_name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="NAME", help="What log and dead letters call it; host and process id if not given."
+        ),
+    ] = None,
     drain_timeout: Annotated[
         float,
         typer.Option(
@@ -123,13 +132,18 @@ def consume(
         retry_delay=None if retry_delay is None else RetryBackoff(retry_delay, longest=max(900, retry_delay)),
         metrics_port=metrics_port,
         metrics_host=metrics_host,
+        name=consumer_name,
     )
     stopping = _Stopping(consumer, drain_timeout)
     logging.getLogger("lakequeue").info("consuming %s with %s, %s at a time", name, handler, concurrency)
     consumer.run(until_empty)
-    logging.getLogger("lakequeue").info("consumed %s, %s", name, "stopped" if stopping.signals else "it is empty")
+    why = "stopped" if stopping.signals else "it is empty"
+    counted = f"{consumer.handled:,} handled, {consumer.failed:,} failed"
+    logging.getLogger("lakequeue").info("consumed %s, %s: %s", name, why, counted)
     if len(stopping.signals) > 1:
         raise typer.Exit(128 + stopping.signals[-1])
+    if fail_on_error and consumer.failed:
+        raise typer.Exit(REFUSED)
 
 
 class _Stopping:
@@ -174,6 +188,7 @@ class _TextLines(JsonLines):
     def format(self, record: logging.LogRecord) -> str:
         line = self.fields(record)
         text = " ".join(line[part] for part in ("at", "level", "message"))
+        text += "".join(f" {name}={line[name]}" for name in FAILED_WITH if name in line)
         text += f": {line['error']}" if "error" in line else ""
         text = printable(" ".join(text.split()))
         return text + (f"\n{printable(line['stack'])}" if "stack" in line else "")

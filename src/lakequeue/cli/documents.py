@@ -72,6 +72,7 @@ def message(message: Message) -> dict[str, Any]:
         _fields(message, "message_id receipt_handle body md5_of_body")
         | {"message_attributes": _attributes(message.message_attributes)}
         | _fields(message, "receive_count sent_at first_received_at group_id dedup_id sequence_number attributes")
+        | {"dead_letter_reason": reason(message)}
     )
 
 
@@ -80,7 +81,13 @@ def peeked(message: PeekedMessage) -> dict[str, Any]:
         _fields(message, "message_id state body")
         | {"message_attributes": _attributes(message.message_attributes)}
         | _fields(message, "receive_count sent_at visible_at group_id")
+        | {"dead_letter_reason": reason(message)}
     )
+
+
+def reason(message: Message | PeekedMessage) -> dict[str, Any] | None:
+    """Why a dead letter failed the last time."""
+    return None if message.dead_letter_reason is None else attrs.asdict(message.dead_letter_reason)
 
 
 def _attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Any]:

@@ -40,7 +40,10 @@ EXAMPLES = {
     "delete": ("delete orders HANDLE",),
     "change-visibility": ("change-visibility orders HANDLE 10m",),
     "peek": ("peek orders --where \"state = 'in_flight'\"",),
-    "consume": ("consume orders shop.handlers:handle", "consume orders shop.handlers:handle --until-empty"),
+    "consume": (
+        "consume orders shop.handlers:handle",
+        "consume orders shop.handlers:handle --until-empty --fail-on-error",
+    ),
     "export": ("export orders --out orders.jsonl", "export orders --state visible"),
     "sql": (
         "sql 'SELECT * FROM queues'",

@@ -184,9 +184,12 @@ def peek(
     with render.spinner("reading messages"):
         messages = source.peek(where, limit)
     columns = ["message", "state", "received", "sent", "visible at", "body"]
-    rows = [
+    rows: list[list[object]] = [
         [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)] for m in messages
     ]
+    if any(m.dead_letter_reason for m in messages):
+        columns.append("reason")
+        rows = [[*row, m.dead_letter_reason] for row, m in zip(rows, messages, strict=True)]
     session.answer([documents.peeked(message) for message in messages], render.table(columns, rows))
 
 

@@ -28,7 +28,7 @@ FOLDED = 20
 """Least width of a column of text, which goes on in the next line; ids and names are never split."""
 LONG = 40
 """Length from which words fold; an instant is not so long."""
-_FOLDED = {"body", "error"}
+_FOLDED = {"body", "error", "reason"}
 COMPACTED = (
     "expired: messages older than the retention; dropped, merged, cut: parts of logs removed, joined, shortened; "
     "ledgers: rewritten; freed: files and bytes deleted; failed: steps that the next pass repeats"
@@ -92,6 +92,8 @@ def message_text(message: Message) -> str:
         lines.append(f"  group     {message.group_id}")
     if message.sequence_number is not None:
         lines.append(f"  sequence  {message.sequence_number}")
+    if message.dead_letter_reason is not None:
+        lines.append(f"  reason    {_indented(str(message.dead_letter_reason))}")
     for name, (type_, value) in message.message_attributes.items():
         shown = value if isinstance(value, str) else base64.b64encode(value).decode()
         lines.append(f"  attribute {name}:{type_}={_indented(shown)}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -41,6 +43,7 @@ STOP_TIMEOUT = 30
 _REFUSED_PAUSE = timedelta(seconds=0.5)
 """Time between receives while the queue refuses them for now."""
 MOST_PREFETCH = 10_000
+LONGEST_NAME = 100
 _LONGEST_GATHER = 0.25
 """Seconds for which what was handled waits for the next commit at most; as long as the last one took otherwise."""
 _BETWEEN_RECEIVES = timedelta(seconds=0.2)
@@ -72,6 +75,10 @@ class Consumer:
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
         retry_delay: when failed messages come again: seconds, or a function from their number of receives to
             seconds, such as `RetryBackoff`; None: as ``make_failed_messages_visible_immediately`` says.
+        name: what the log and the reasons of dead letters call the consumer; None: host and process id.
+
+    Attributes:
+        handled, failed: messages of the current run, or the last one, whose handlers ended well or not.
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.
@@ -92,10 +99,21 @@ class Consumer:
         retry_delay: RetryDelay | None = None,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
+        name: str | None = None,
     ) -> None:
         at_once = make_failed_messages_visible_immediately
         _check(
-            queue, handler, concurrency, renewal, at_once, wait_time, prefetch, outage, retry_delay, metrics_port
+            queue,
+            handler,
+            concurrency,
+            renewal,
+            at_once,
+            wait_time,
+            prefetch,
+            outage,
+            retry_delay,
+            metrics_port,
+            name,
         )
         self._queue = queue
         self._clock = queue.runtime.root.clock
@@ -106,6 +124,8 @@ class Consumer:
         self._hand_back = renewal.failed_visible_at_once if at_once is None else at_once
         self._retry_delay = retry_delay
         self._wait_time = wait_time
+        self.name = f"{socket.gethostname()}-{os.getpid()}" if name is None else name
+        self.handled = self.failed = 0
         self._runs = threading.Lock()
         self._interrupt = Interrupt()
         self._stopping = False
@@ -151,12 +171,14 @@ class Consumer:
                     Observers(self._observers),
                     self._interrupt.set,
                     self._fail,
+                    self.name,
                 )
                 pool.start()
                 try:
                     self._consume(pool, until_empty)
                 finally:
                     self._wind_down(pool)
+                    self.handled, self.failed = pool.handled, pool.failed
             if self._error is not None:
                 raise self._error
         finally:
@@ -312,6 +334,7 @@ def _check(
     outage: object,
     retry_delay: object,
     metrics_port: object,
+    name: object,
 ) -> None:
     if not isinstance(queue, Queue):
         raise InvalidOptions([f"queue: must be a Queue, not {queue!r}"])
@@ -348,5 +371,7 @@ def _check(
         )
     if metrics_port is not None and not (type(metrics_port) is int and 0 <= metrics_port <= 65_535):
         problems.append(f"metrics_port: must be a whole number of 0 to 65535, not {metrics_port!r}")
+    if name is not None and not (isinstance(name, str) and 1 <= len(name) <= LONGEST_NAME):
+        problems.append(f"name: must be a text of 1 to {LONGEST_NAME} characters, not {name!r}")
     if problems:
         raise InvalidOptions(problems)

@@ -34,6 +34,7 @@ from lakequeue.errors import (
     RequestThrottled,
 )
 from lakequeue.model.clock import MICROS, Duration, from_micros, seconds, to_micros
+from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import UNAVAILABLE, BatchFailure, Message
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.operations.exchange import Exchanged, exchange
@@ -112,8 +113,10 @@ class WorkerPool:
         observers: are told what becomes of messages.
         ended: called when there is something to settle, or messages stop being active.
         broken: called with errors that must end the consumer.
+        name: of the consumer, kept with dead letters.
 
     Attributes:
+        handled, failed: handlers that have ended, well or not.
         hungry: set when a hand finds nothing to do.
     """
 
@@ -130,6 +133,7 @@ class WorkerPool:
         observers: Observers,
         ended: Callable[[], None],
         broken: Callable[[BaseException], None],
+        name: str = "",
     ) -> None:
         self._queue = queue
         self._clock = queue.runtime.root.clock
@@ -143,6 +147,9 @@ class WorkerPool:
         self._observers = observers
         self._ended = ended
         self._broken = broken
+        self._name = name
+        self.handled = self.failed = 0
+        self._failures: dict[str, str] = {}
         self._largest_batch = queue.runtime.attributes.profile_rules.max_batch
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
             self._clock, renewal, self._extend, self._lose, broken, self._largest_batch
@@ -298,15 +305,30 @@ class WorkerPool:
                 raised = error
         if isinstance(raised, Exception):
             if not (isinstance(raised, LeaseLost) and job.context.lost):  # it ended as intended
-                _log.error("%s: the handler failed", job, exc_info=raised)
+                message = job.context.message
+                fields = {"message_id": message.message_id, "receive_count": message.receive_count}
+                where = {"queue": self._queue.name, "consumer": self._name}
+                _log.error("%s: the handler failed", job, exc_info=raised, extra=where | fields)
         elif raised is not None:  # meant for the process: stop in an orderly way
             self._broken(raised)
             outcome = Outcome.FAILED_RETRY_NOW
         took = to_micros(self._clock.now()) - began
         with self._lock:
             self._ahead.took(took)
+            if outcome is Outcome.SUCCESS:
+                self.handled += 1
+            else:
+                self.failed += 1
+                self._keep_reason(job.context, raised)
         self._observers.handled(job.context.message, took / MICROS, outcome, raised)
         return outcome
+
+    def _keep_reason(self, context: Context, raised: BaseException | None) -> None:
+        """Has the next round record why a message failed for the last time before it becomes a dead letter."""
+        policy, message = self._queue.runtime.attributes.redrive, context.message
+        if policy is not None and message.receive_count >= policy.max_receive_count and not context.lost:
+            reason = DeadLetterReason.of(raised, self._clock.now(), self._name)
+            self._failures[message.receipt_handle] = reason.json()
 
     def _handled(self, job: _Job, outcome: Outcome) -> None:
         """Decides what becomes of a message whose handler has ended."""
@@ -371,7 +393,7 @@ class WorkerPool:
 
     def _settle_later(self, done: _Done) -> None:
         with self._lock:
-            first = not self.unsettled
+            first = all(done.due is not None for done in self._done)
             self._done.append(done)
         if first:
             self._ended()
@@ -379,7 +401,7 @@ class WorkerPool:
     @property
     def unsettled(self) -> bool:
         """Whether the next round has something to settle that was not tried yet."""
-        return any(done.due is None for done in self._done)
+        return bool(self._failures) or any(done.due is None for done in self._done)
 
     def next_event(self) -> datetime | None:
         """When a settlement is tried again, or work that was not begun is given back."""
@@ -397,6 +419,7 @@ class WorkerPool:
         now, later = self._clock.now(), list[_Done]()
         with self._lock:
             known, self._done = self._done, []
+            failures, self._failures = self._failures, {}
         due: list[_Done] = []
         for done in known:
             if done.jobs[0].context.lost:
@@ -407,13 +430,14 @@ class WorkerPool:
         if later:
             with self._lock:
                 self._done += later
-        if not due:
+        if not due and not failures:
             return None
         # what failed is tried alone: the claim may be what fails
         room = self.room(due) if may_claim and not any(done.failures for done in due) else 0
         wanted = [(job.handle, self._timeout(done.again_in)) for done in due for job in reversed(done.jobs)]
         try:
-            found = exchange(self._queue.runtime, wanted, room, self._concurrency, self._renewal.receive_timeout)
+            timeout = self._renewal.receive_timeout
+            found = exchange(self._queue.runtime, wanted, room, self._concurrency, timeout, failures)
         except BaseException:
             with self._lock:
                 self._done = due + self._done

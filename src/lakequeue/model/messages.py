@@ -36,6 +36,7 @@ from lakequeue.errors import (
 from lakequeue.model.arguments import check_delay, check_identifier, check_mapping
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Duration, to_micros
+from lakequeue.model.failures import DeadLetterReason
 
 MAX_ATTRIBUTES = 10
 MAX_ATTRIBUTE_NAME = 256
@@ -218,6 +219,8 @@ class Message(_Attached):
     `Queue.change_visibility(message, …)`.
 
     Attributes:
+        dead_letter_reason: on a dead letter, why its last handler failed; None if its consumer was killed, or
+            settled it otherwise.
         received_at, visible_at: when this receipt began, and when it ends unless extended, by the queue's clock.
     """
 
@@ -236,6 +239,7 @@ class Message(_Attached):
     # not compared: a repeated receive returns an equal message with a new timeout (ATT-3)
     received_at: datetime | None = attrs.field(default=None, eq=False)
     visible_at: datetime | None = attrs.field(default=None, eq=False)
+    dead_letter_reason: DeadLetterReason | None = None
 
     @property
     def md5_of_body(self) -> str:

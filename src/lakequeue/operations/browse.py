@@ -52,7 +52,7 @@ _Page = TypeVar("_Page")
 _LOGGED = pa.schema([layout.MESSAGES.field(name) for name in log_columns(JUDGED.names)])
 _PEEKED = [
     *("message_id", "body", "state", "receive_count", "sent_at", "visible_at", TYPED_ATTRIBUTES),
-    *("group_id", "source_queue", "dedup_id", "trace_header"),
+    *("dead_letter_reason", "group_id", "source_queue", "dedup_id", "trace_header"),
 ]
 
 

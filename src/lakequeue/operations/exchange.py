@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import attrs
@@ -37,6 +37,7 @@ def exchange(
     max_messages: int,
     enough: int,
     visibility_timeout: Duration | None,
+    failures: Mapping[str, str] | None = None,
 ) -> Exchanged:
     """Settles receipts, then claims messages without a wait, in the same commit if they are of the same shard.
 
@@ -45,8 +46,9 @@ def exchange(
         max_messages: maximum number of messages to claim; 0: none.
         enough: number of messages after which no further shard is asked.
         visibility_timeout: of the claim, in seconds; None: the queue's.
+        failures: why handlers failed, by receipt handle; kept with the messages.
     """
-    settling = Settling(queue, wanted)
+    settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []
     refused: QueueServiceError | QueueClientError | None = None
     if max_messages:

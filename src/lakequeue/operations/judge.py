@@ -43,6 +43,7 @@ SCHEMA = pa.schema(
         ("dedup_id", pa.string()),
         ("source_queue", pa.string()),
         ("first_sent_at", layout.INSTANT),
+        ("dead_letter_reason", pa.string()),
         ("sequence_number", pa.string()),
         ("shard", pa.int32()),
         ("log_offset", pa.int64()),
@@ -166,6 +167,7 @@ class Judge:
             "message_attributes": lambda: _attribute_texts(_whole(rows["message_attributes"])),
             TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
             "source_queue": lambda: _source_names(_whole(rows["source_queue"])),
+            "dead_letter_reason": lambda: _reasons(rows),
             "sequence_number": lambda: self._sequence_numbers(offsets),
             "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
             "log_offset": lambda: pa.array(offsets),
@@ -186,7 +188,8 @@ class Judge:
 
 def log_columns(names: Collection[str]) -> list[str]:
     """The columns of the log that the judge needs for columns of `JUDGED`."""
-    wanted = {*names, *_ALWAYS} | ({"message_attributes"} if TYPED_ATTRIBUTES in names else set())
+    of = {TYPED_ATTRIBUTES: "message_attributes", "dead_letter_reason": "send_id"}
+    wanted = {*_ALWAYS, *(of.get(name, name) for name in names)}
     return [name for name in layout.MESSAGES.names if name in wanted]
 
 
@@ -213,6 +216,11 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _source_names(arns: pa.Array) -> pa.Array:
     """The names in the ARNs of queues."""
     return pc.list_element(pc.split_pattern(arns, ":"), 5) if arns.null_count < len(arns) else arns
+
+
+def _reasons(rows: pa.Table | pa.RecordBatch) -> pa.Array:
+    """Why the last handlers of dead letters failed, in JSON."""
+    return pc.if_else(pc.is_valid(rows["source_receive_count"]), rows["send_id"], None)
 
 
 def _attribute_texts(attributes: pa.MapArray) -> pa.MapArray:

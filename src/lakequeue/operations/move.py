@@ -191,7 +191,7 @@ def finish(queue: OpenQueue, shard: ShardService) -> None:
         end = MoveBack if target is None else Moved
         ended = queue.command(shard, end(move.number))
         if end is Moved and ended:  # else another process counts them
-            queue.tally(dead_lettered=sum(last - first + 1 for first, last, count in move.parts if count))
+            queue.tally(dead_lettered=sum(last - first + 1 for first, last, count, _ in move.parts if count))
 
 
 def finish_all(queue: OpenQueue) -> None:
@@ -207,21 +207,22 @@ def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueR
     fifo = attributes.fifo
     turn = (shard.shard + move.number) % target.shards
     messages: dict[int, list[Cells]] = {}
-    for first, last, count in move.parts:
+    for first, last, count, failure in move.parts:
         for row in shard.messages(first, last):
             if row is not None:  # else it expired meanwhile
                 group = row["group_id"] or ""
                 index = shard_of_group(group, target.shards) if attributes.by_group else turn
-                messages.setdefault(index, []).append(_cells(queue, row, count, fifo))
+                messages.setdefault(index, []).append(_cells(queue, row, count, failure, fifo))
     shards = queue.root.shards(target)
     return all(shards[index].deliver(source, cells, queue.now, fifo) for index, cells in messages.items())
 
 
-def _cells(queue: OpenQueue, row: dict[str, Any], count: int, fifo: bool) -> Cells:
+def _cells(queue: OpenQueue, row: dict[str, Any], count: int, failure: str | None, fifo: bool) -> Cells:
     # a redrive, which has no count, is a fresh start; retention of dead letters goes on on standard queues
     first_sent_at: datetime | None = row["first_sent_at"] or row["sent_at"]
     return {name: row[name] for name in _CARRIED} | {
         "delay_seconds": None if fifo else 0.0,
+        "send_id": failure,
         "source_queue": queue.arn,
         "source_receive_count": count or None,
         "first_sent_at": first_sent_at if count and not fifo else None,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import attrs
 
 from lakequeue.model.clock import from_micros
+from lakequeue.model.failures import DeadLetterReason, parse_reason
 from lakequeue.model.messages import AttributeValue, Message, Settler, attach, select_attributes
 from lakequeue.model.states import MessageState
 from lakequeue.shard.commands import ClaimedSpan, ClaimResult
@@ -81,6 +83,8 @@ class PeekedMessage:
     dedup_id: str | None = None
     trace_header: str | None = None
     """``AWSTraceHeader`` of its send (SND-15)."""
+    dead_letter_reason: DeadLetterReason | None = None
+    """Why the last handler of a dead letter failed; None if its consumer was killed, or none of ours (DLQ-4)."""
 
 
 Attributes = Sequence[tuple[str, Mapping[str, Any]]]
@@ -124,6 +128,7 @@ def received_message(
         system_attributes={name: value for name, value in system.items() if value is not None},
         received_at=from_micros(claimed.received_at),
         visible_at=from_micros(claimed.visible_at),
+        dead_letter_reason=_reason(row),
     )
     attach(message, settler)
     return message
@@ -137,8 +142,15 @@ def peeked_message(
     sent_at: datetime,
     visible_at: datetime | None,
     attributes: Attributes,
+    reason: str | None,
     *rest: str | None,
 ) -> PeekedMessage:
     """A message as ``peek`` shows it."""
     typed, count = _attributes(attributes), receive_count or 0
-    return PeekedMessage(message_id, body, MessageState(state), count, sent_at, visible_at, typed, *rest)
+    why = parse_reason(reason)
+    shown = partial(PeekedMessage, message_id, body, MessageState(state), count, sent_at, visible_at, typed)
+    return shown(*rest, dead_letter_reason=why)
+
+
+def _reason(row: Mapping[str, Any]) -> DeadLetterReason | None:
+    return None if row["source_receive_count"] is None else parse_reason(row["send_id"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -20,7 +20,7 @@ from lakequeue.model.clock import Duration
 from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess, check_batch_ids
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.shard.commands import ChangeVisibility, Command, Delete, LeaseDelete, Result
+from lakequeue.shard.commands import ChangeVisibility, Command, Delete, LeaseDelete, RecordFailure, Result
 from lakequeue.shard.spans import joined
 
 _Maker = Callable[[int, str, str], Command]
@@ -47,12 +47,17 @@ class Settler:
 class Settling:
     """Receipts to settle, in one commit for each shard, and what became of them.
 
+    Args:
+        failures: why handlers failed, by receipt handle, in JSON; kept with the messages.
+
     Attributes:
         waiting: indexes and commands by shard, until they were committed or failed.
         errors: why each receipt was not settled; None: it was, or it still waits.
     """
 
-    def __init__(self, queue: OpenQueue, wanted: Sequence[Wanted]) -> None:
+    def __init__(
+        self, queue: OpenQueue, wanted: Sequence[Wanted], failures: Mapping[str, str] | None = None
+    ) -> None:
         self.waiting: dict[int, list[tuple[list[int], Command]]] = {}
         self.errors: list[Outcome] = [None] * len(wanted)
         self._queue = queue
@@ -75,6 +80,10 @@ class Settling:
             spans = joined((offset, offset) for offset, _ in sorted(receipts))
             deletes = LeaseDelete(lease_id, spans)
             self.waiting.setdefault(shard, []).append(([index for _, index in receipts], deletes))
+        for text, failure in (failures or {}).items():
+            handle = _decoded(queue, text)
+            record = RecordFailure(handle.offset, handle.lease_id, failure)
+            self.waiting.setdefault(handle.shard, []).append(([], record))
 
     def commands(self, shard: int) -> list[Command]:
         """What waits for a commit to a shard."""

@@ -237,6 +237,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
             (unix_micros(instant) - unix_micros(sent_at)) / 1e6D AS age,
             body, message_attributes, delay_seconds, dedup_id,
             substring_index(source_queue, ':', -1) AS source_queue, first_sent_at,
+            CASE WHEN source_receive_count IS NOT NULL THEN send_id END AS dead_letter_reason,
             {number} AS sequence_number, shard, `offset` AS log_offset,
             coalesce(state = 'deleted' AND run.settled AND sent_at >= rewindable_from, false) AS rewindable
         FROM (
@@ -300,7 +301,11 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
     (a query over 16 shards: 68 jobs with, 53 without).
     """
     fields = ", ".join(_MESSAGE_FIELDS)
-    types = {"source_receive_count": "INT", **{field.name: sql_type(field) for field in SCHEMA}}
+    types = {
+        "source_receive_count": "INT",
+        "send_id": "STRING",
+        **{field.name: sql_type(field) for field in SCHEMA},
+    }
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
     # Spark's base64 breaks lines, that of `browse` does not

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
 from lakequeue.model.clock import Clock
+
+FAILED_WITH = ("queue", "message_id", "receive_count", "consumer")
+"""Fields of a record that say which message a handler failed with."""
 
 
 class JsonLines(logging.Formatter):
@@ -23,17 +27,21 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(self.fields(record))
 
-    def fields(self, record: logging.LogRecord) -> dict[str, str]:
-        """What a line says, by name: ``error`` and ``stack`` only if there are any."""
-        line = {
+    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        """What a line says, by name: ``error`` and ``stack`` only if there are any, and where a handler failed.
+
+        The stack of a handler, which is the user's own code, is always there.
+        """
+        line: dict[str, Any] = {
             "at": self._clock.now().isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        line |= {name: getattr(record, name) for name in FAILED_WITH if hasattr(record, name)}
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             line["error"] = f"{type(error).__name__}: {error}"
-            if self._stacks:
+            if self._stacks or hasattr(record, "receive_count"):
                 line["stack"] = self.formatException(record.exc_info)
         return line

@@ -49,6 +49,18 @@ class ChangeVisibility:
 
 
 @attrs.frozen
+class RecordFailure:
+    """Keep why the handler of one message failed, in JSON, until it is received again or becomes a dead letter.
+
+    The answer is None; nothing happens if the receipt is no longer the latest.
+    """
+
+    offset: int
+    lease_id: str
+    failure: str
+
+
+@attrs.frozen
 class LeaseDelete:
     """Delete the messages of `spans` that a lease still holds; `except_offsets` become visible instead."""
 
@@ -176,6 +188,7 @@ Command = (
     Claim
     | Delete
     | ChangeVisibility
+    | RecordFailure
     | LeaseDelete
     | LeaseExtend
     | LeaseRelease
@@ -230,14 +243,14 @@ class ClaimResult:
 
 @attrs.frozen
 class Outgoing:
-    """An unfinished move: ranges `(first, last, receive_count)`, lowest first.
+    """An unfinished move: ranges `(first, last, receive_count, failure)`, lowest first.
 
     A count of 0 means a redrive, which forgets earlier receives.
     """
 
     number: int
     target_key: str
-    parts: tuple[tuple[int, int, int], ...]
+    parts: tuple[tuple[int, int, int, str | None], ...]
 
 
 @attrs.frozen

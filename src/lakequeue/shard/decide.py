@@ -34,6 +34,7 @@ from lakequeue.shard.commands import (
     Moved,
     Outgoing,
     Purge,
+    RecordFailure,
     Result,
     Rewind,
     Rewrite,
@@ -172,7 +173,7 @@ class ShardMachine:
         return Outgoing(
             runs[0].move_number or 0,
             runs[0].target_key or "",
-            tuple((run.first, run.last, run.receive_count) for run in runs),
+            tuple((run.first, run.last, run.receive_count, run.failure) for run in runs),
         )
 
     def stored(self, now: int) -> int:
@@ -263,6 +264,7 @@ _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     Claim: claim,
     Delete: settle.delete,
     ChangeVisibility: settle.change_visibility,
+    RecordFailure: settle.record_failure,
     LeaseDelete: settle.lease_delete,
     LeaseExtend: settle.lease_extend,
     LeaseRelease: settle.lease_release,

@@ -116,8 +116,8 @@ class ShardIndex:
             if run.state == MOVING:
                 moving.append((run.first, run.last))
                 continue
-            if run.attempt_id is not None:
-                self.attempts.setdefault(run.attempt_id, []).append((run.first, run.last))
+            if run.attempt is not None:
+                self.attempts.setdefault(run.attempt, []).append((run.first, run.last))
             if run.visible_at is None:
                 never_received.append(run)
             elif run.visible_at <= now:

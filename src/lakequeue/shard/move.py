@@ -38,7 +38,8 @@ def set_aside(state: ShardState, runs: Sequence[Run], target_key: str) -> None:
     number = state.head.move_number + 1
     state.head = attrs.evolve(state.head, move_number=number)
     for run in runs:
-        aside = Run(run.first, run.last, MOVING, receive_count=run.receive_count)
+        reason = run.failure if run.receive_count else None  # a redrive is a fresh start
+        aside = Run(run.first, run.last, MOVING, receive_count=run.receive_count, attempt_id=reason)
         state.set_aside(aside._replace(move_number=number, target_key=target_key))
 
 

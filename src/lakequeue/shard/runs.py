@@ -48,6 +48,16 @@ class Run(NamedTuple):
         """Messages in the run."""
         return self.last - self.first + 1
 
+    @property
+    def attempt(self) -> str | None:
+        """The receive request attempt id whose answer the run is a part of (ATT-3)."""
+        return None if self.attempted_at is None else self.attempt_id
+
+    @property
+    def failure(self) -> str | None:
+        """Why the handler failed that had the messages last, in JSON; see `RecordFailure`."""
+        return self.attempt_id if self.attempted_at is None else None
+
     def alike(self, other: Run) -> bool:
         """Whether everything but the range is equal, so that neighbours form one run."""
         return self[2:] == other[2:]

@@ -20,9 +20,10 @@ from lakequeue.shard.commands import (
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
+    RecordFailure,
     Spans,
 )
-from lakequeue.shard.runs import IN_FLIGHT, Run
+from lakequeue.shard.runs import IN_FLIGHT, MOVING, Run
 from lakequeue.shard.state import ShardState
 
 
@@ -75,6 +76,18 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
         if not state.group_room(part):
             raise OverLimit("The maximum number of messages in flight of the message group is reached.")
     return None, state.hide(part, state.now + command.timeout)
+
+
+def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, bool]:
+    """Keep why a handler failed with the message, as long as no one else received it."""
+    run = state.runs.at(command.offset)
+    if run is None or run.lease_id != command.lease_id or run.state == MOVING:
+        return None, False
+    part = run._replace(first=command.offset, last=command.offset)
+    if run.attempt is not None:
+        state.forget_attempt(run.attempt)
+    state.runs.put(part._replace(attempt_id=command.failure, attempted_at=None, attempt_place=None))
+    return None, True
 
 
 def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, bool]:

@@ -44,7 +44,7 @@ class ShardState(ShardIndex):
 
     def hide(self, run: Run, visible_at: int) -> bool:
         """Let the receipt of a run, or part of one, end at `visible_at`; False if it already does."""
-        if run.visible_at == visible_at and run.attempt_id is None:
+        if run.visible_at == visible_at and run.attempt is None:
             return False
         self.leave(run)
         self.set_runs([_unattempted(run)._replace(visible_at=visible_at)])
@@ -143,13 +143,13 @@ class ShardState(ShardIndex):
         self.moving.discard(run.first, run.last)
         if self.live(run):
             self.count_in_flight(run.first, run.last, -1)
-        if run.attempt_id is not None:
-            self.forget_attempt(run.attempt_id)
+        if run.attempt is not None:
+            self.forget_attempt(run.attempt)
 
     def attempt(self, attempt_id: str) -> list[Run]:
         """Runs of the stored messages that an attempt received."""
         spans = self.attempts.get(attempt_id, [])
-        return [run for span in spans for run in self.runs.pieces(*span) if run.attempt_id == attempt_id]
+        return [run for span in spans for run in self.runs.pieces(*span) if run.attempt == attempt_id]
 
     def forget_attempt(self, attempt_id: str) -> None:
         """Forget an attempt, so that its retry is a new receive."""

@@ -55,6 +55,7 @@ MESSAGES = pa.schema(
         ("trace_header", pa.string()),
         ("sent_at", INSTANT),
         ("delay_seconds", pa.float64()),
+        # Of a bulk send. Dead letters, which come from none: why the last handler failed, in JSON (DLQ-4).
         ("send_id", pa.string()),
         # Moved messages: the ARN of the source queue. Dead letters also: how often they were received there and,
         # on standard queues, when they were first sent (DLQ-4, RET-7).
@@ -72,6 +73,8 @@ RUN = pa.struct(
         ("visible_at", INSTANT),
         ("received_at", INSTANT),
         ("first_received_at", INSTANT),
+        # Without attempted_at: why the handler failed that had the messages last, in JSON, until they are dead
+        # letters. It has no column of its own, as older processes would not know that.
         ("attempt_id", pa.string()),
         ("attempted_at", INSTANT),
         ("attempt_place", pa.int32()),

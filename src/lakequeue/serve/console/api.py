@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import attrs
 
-from lakequeue import PeekedMessage, Queue
+from lakequeue import PeekedMessage, Queue, __version__
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 from lakequeue.model.clock import format_instant, from_micros, to_micros
 from lakequeue.operations import browse, plot, rewind, selected
@@ -73,6 +73,7 @@ class ConsoleApi:
             "hours": SPAN / timedelta(hours=1),
             "region": self._lake.region,
             "root": self._root(caller),
+            "version": __version__,
             "caller": caller.name,
             "may": {"CreateQueue": caller.may_on_any_queue("CreateQueue")},
         }
@@ -105,6 +106,7 @@ class ConsoleApi:
                 "name": queue.name,
                 "region": queue.region,
                 "root": self._root(caller),
+                "version": __version__,
                 "fifo": queue.fifo,
                 "created_at": format_instant(queue.created_at),
                 "counts": attrs.asdict(now.counts),

@@ -76,5 +76,6 @@ def _message(message: PeekedMessage, max_length: int | None) -> dict[str, Any]:
         "visible_at": None if message.visible_at is None else format_instant(message.visible_at),
         "group_id": message.group_id,
         "source_queue": message.source_queue,
+        "dead_letter_reason": None if message.dead_letter_reason is None else str(message.dead_letter_reason),
         "attributes": attributes,
     }

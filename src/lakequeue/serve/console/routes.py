@@ -240,7 +240,9 @@ def _error(error: Exception, call: ApiCall) -> Response:
     elif not isinstance(error, (QueueServiceError, RequestError)):
         _log.exception("%s failed in the console", call.action)
     challenge = BASIC_CHALLENGE if response.status == 401 else None
-    content = {"code": call.code, "message": response.message}
+    hint = getattr(error, "hint", None)  # such as a range; clients of SQS do not get it
+    message = response.message if hint is None else f"{response.message.rstrip('.')}: {hint}"
+    content = {"code": call.code, "message": message}
     field = field_of(error)
     return _json(content if field is None else content | {"field": field}, response.status, challenge)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from sortedcontainers import SortedDict
 
 from lakequeue.storage import layout
@@ -23,11 +24,7 @@ TABLE_BYTES = 32 * 1024
 READ_AHEAD_BYTES = 2 * 1024 * 1024
 READ_AHEAD_ROWS = 4096
 
-_COLUMNS = [
-    name
-    for name in layout.MESSAGES.names
-    if name not in layout.MESSAGE_PARTITIONS and name not in ("position", "send_id")
-]
+_COLUMNS = [name for name in layout.MESSAGES.names if name not in layout.MESSAGE_PARTITIONS and name != "position"]
 
 
 class BodyCache:
@@ -101,6 +98,10 @@ class BodyCache:
         rows = table.read_rows(file.file, offset - file.first, stop - file.first, ["position", *_COLUMNS])
         file.check(rows["position"], offset, table.path)
         rows = rows.select(_COLUMNS)
+        # an id of a bulk send is of no use, and takes memory in each row
+        letters = pc.is_valid(rows["source_receive_count"])
+        kept = pc.if_else(letters, rows["send_id"], pa.scalar(None, pa.string()))
+        rows = rows.set_column(rows.column_names.index("send_id"), "send_id", kept)
         if file.bulk:
             sent_at = pa.array([file.opened_at] * len(rows), layout.INSTANT)
             rows = rows.set_column(rows.column_names.index("sent_at"), "sent_at", sent_at)

@@ -27,7 +27,7 @@ from lakequeue.storage.messages.read import Integers, log_files
 
 ATTEMPTS = 60
 """Lost races before the caller gets RequestThrottled."""
-_CLEARED = ("message_attributes", "group_id", "dedup_id", "sender_id", "trace_header")
+_CLEARED = ("message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
 """Columns set to NULL; ``body``, which every message has, becomes empty."""
 
 

@@ -12,11 +12,14 @@ export function sparkline() {
   return {
     node,
     update(values, hours) {
-      const known = (values ?? []).map((value, index) => [index, value]).filter(([, value]) => value !== null);
+      // what is known of a young queue fills the width
+      const since = Math.max(0, (values ?? []).findIndex((value) => value !== null));
+      const seen = (values ?? []).slice(since);
+      const known = seen.map((value, index) => [index, value]).filter(([, value]) => value !== null);
       const most = Math.max(1, ...known.map(([, value]) => value));
-      const step = WIDTH / Math.max(1, (values?.length ?? 1) - 1);
+      const step = WIDTH / Math.max(1, seen.length - 1);
       const points = known.map(([index, value]) => [index * step, HEIGHT - 2 - (value / most) * (HEIGHT - 4)]);
-      if (points.length === 1) points.unshift([points[0][0] - step, points[0][1]]);
+      if (points.length === 1) points.push([WIDTH, points[0][1]]);
       line.setAttribute("d", path(points));
       area.setAttribute("d", points.length ? `${path(points)}V${HEIGHT}H${points[0][0].toFixed(1)}Z` : "");
       const last = known.length ? number(known.at(-1)[1]) : "unknown";

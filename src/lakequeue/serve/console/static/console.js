@@ -54,6 +54,7 @@ async function refresh(shown) {
     if (shown !== current) return;
     show(fault, false);
     const parts = answer === null ? [] : [answer.root, answer.region, answer.caller === "-" ? null : answer.caller];
+    if (answer?.version) parts.push(`lakequeue ${answer.version}`);
     const spans = parts.map((part, index) => part && el("span", index ? {} : { class: "code", title: `Root: ${part}` }, part));
     about.replaceChildren(...spans.filter(Boolean));
   } catch (error) {

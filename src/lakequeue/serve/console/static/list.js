@@ -14,14 +14,29 @@ const COLUMNS = [
   ["oldest_age", "Oldest"],
 ];
 
-// Kept while the page is open, so that the user returns to the same list.
+// Kept while the page is open, so that the user returns to the same list; also in the address, which can be sent.
 const kept = { text: "", after: "", before: [], sort: "name", down: false };
+
+function fromAddress() {
+  const given = new URLSearchParams(/^#\/\?(.*)$/.exec(location.hash)?.[1] ?? "");
+  if (!given.size) return;
+  const sort = given.get("sort") ?? "name";
+  Object.assign(kept, { text: given.get("text") ?? "", after: given.get("after") ?? "", before: given.get("after") ? [""] : [] });
+  Object.assign(kept, { sort: COLUMNS.some(([key]) => key === sort) ? sort : "name", down: given.has("down") });
+}
+
+function intoAddress() {
+  const shown = Object.entries({ text: kept.text, after: kept.after, sort: kept.sort === "name" ? "" : kept.sort, down: kept.down ? "1" : "" });
+  const query = new URLSearchParams(shown.filter(([, value]) => value)).toString();
+  if (query || location.hash.startsWith("#/?")) history.replaceState(null, "", query ? `#/?${query}` : "#/");
+}
 
 export function queueLink(name) {
   return el("a", { href: `#/q/${encodeURIComponent(name)}`, title: name }, name);
 }
 
 export function list(signal, reload) {
+  fromAddress();
   const search = el("input", {
     type: "search",
     id: "search",
@@ -109,6 +124,7 @@ export function list(signal, reload) {
   }
 
   function render() {
+    if (!signal.aborted) intoAddress();
     const value = (queue) => (kept.sort === "name" ? queue.name : (queue.counts?.[kept.sort] ?? -1));
     const sorted = [...last.queues].sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
     rows.show(kept.down ? sorted.reverse() : sorted);

@@ -13,7 +13,7 @@ const STATES = [
   ["held", "Held"],
   ["moving", "Moving"],
 ];
-const COLUMNS = "message_id, body, state, receive_count, sent_at, visible_at, age, group_id, dedup_id, source_queue, message_attributes";
+const COLUMNS = "message_id, body, state, receive_count, sent_at, visible_at, age, group_id, dedup_id, source_queue, dead_letter_reason, message_attributes";
 const PAGE_SIZE = 50;
 const MAX_MESSAGES = 200;
 
@@ -210,6 +210,7 @@ function detail(name, listName, first, signal) {
     listName === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received)],
     first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
+    first.dead_letter_reason === null ? null : pair("Reason", first.dead_letter_reason),
     pair("Length", count(first.length, "character")),
   );
   draw();

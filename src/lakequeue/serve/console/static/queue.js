@@ -189,7 +189,7 @@ export function queue(name, tab, signal, reload) {
   }
 
   function showRates(found) {
-    const parts = [["sent", "sent"], ["received", "received"], ["deleted", "deleted"]];
+    const parts = [["sent", "sent"], ["received", "received here"], ["deleted", "deleted"]];
     rates.replaceChildren(
       ...(found === null
         ? ["Rates are known after the server has seen the queue for a minute."]
@@ -199,7 +199,7 @@ export function queue(name, tab, signal, reload) {
             el("span", {}, `over the last ${count(Math.round(found.minutes), "minute")}`),
           ]),
     );
-    rates.title = "Received: through this server. Deleted: also what expired or was purged.";
+    rates.title = "Received here: through this server; other consumers are not counted. Deleted: also what expired or was purged.";
   }
 
   function span(value) {

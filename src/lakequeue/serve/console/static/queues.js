@@ -5,13 +5,15 @@ import { ask, field, typedName } from "./dialog.js";
 import { count, el, setText, show } from "./dom.js";
 
 const NUMBERS = [
-  ["VisibilityTimeout", "Visibility timeout", "seconds"],
-  ["MessageRetentionPeriod", "Retention", "seconds"],
-  ["DelaySeconds", "Delay", "seconds"],
+  ["VisibilityTimeout", "Visibility timeout", "seconds, or 5m, 1h30m"],
+  ["MessageRetentionPeriod", "Retention", "seconds, or 12h, 4d"],
+  ["DelaySeconds", "Delay", "seconds, or 5m"],
   ["ReceiveMessageWaitTimeSeconds", "Wait of receives", "seconds"],
-  ["RewindSeconds", "Rewind range", "seconds; 0: off"],
-  ["MaximumMessageSize", "Largest message", "bytes"],
+  ["RewindSeconds", "Rewind range", "seconds, or 1d; 0: off"],
+  ["MaximumMessageSize", "Largest message", "bytes, or 64KiB"],
 ];
+const DURATIONS = { ms: 0.001, s: 1, m: 60, min: 60, h: 3_600, d: 86_400, w: 604_800 };
+const SIZES = { kb: 1_000, kib: 1_024, k: 1_024, mb: 1_000_000, mib: 1_048_576, m: 1_048_576 };
 const PROFILES = [
   ["lake", "lake: SQS without most limits"],
   ["sqs", "sqs: as SQS today"],
@@ -23,10 +25,28 @@ function text(name, properties = {}) {
   return el("input", { type: "text", name, autocomplete: "off", autocapitalize: "off", spellcheck: "false", ...properties });
 }
 
+// A duration in seconds, or a size in bytes, as people write them; what is neither is the server's to refuse.
+function plain(name, value) {
+  const text = value.toLowerCase().replace(/\s/g, "");
+  if (name === "MaximumMessageSize") {
+    const [, size, unit] = /^([\d.]+)([km]i?b?)$/.exec(text) ?? [];
+    return unit ? String(size * SIZES[unit]) : value;
+  }
+  if (!/^(\d+(\.\d+)?(ms|min|[smhdw]))+$/.test(text)) return value;
+  const parts = [...text.matchAll(/([\d.]+)([a-z]+)/g)].map(([, size, unit]) => size * DURATIONS[unit]);
+  return String(Number(parts.reduce((sum, part) => sum + part, 0).toFixed(6)));
+}
+
 // The fields of both forms; `changes` gives the attributes that differ from those given. FIFO queues have no tenants.
 function attributeFields(given, policy, fifo) {
   const inputs = NUMBERS.map(([name]) => text(name, { inputmode: "numeric", placeholder: "default", value: given[name] ?? "" }));
-  const target = text("RedrivePolicy", { placeholder: "none", value: policy?.queue ?? "" });
+  const target = text("RedrivePolicy", { placeholder: "none", value: policy?.queue ?? "", list: "known-queues" });
+  const known = el("datalist", { id: "known-queues" });
+  const suggest = async () => {
+    const { queues } = await get("queues", { text: target.value.trim() });
+    known.replaceChildren(...queues.map((queue) => el("option", { value: queue.name })));
+  };
+  target.addEventListener("focus", () => suggest().catch(() => null)); // the field takes any name without it
   const receives = el("input", { type: "number", min: "1", max: "1000", value: policy?.receives ?? 5, "aria-label": "Receives before a message goes there" });
   const fair = el("select", { name: "FairGroups" }, [["", "default"], ["true", "fair between groups"], ["false", "oldest first"]].map(([value, label]) => el("option", { value, selected: value === (given.FairGroups ?? "") }, label)));
   const limit = text("GroupInFlightLimit", { inputmode: "numeric", placeholder: "no limit", value: given.GroupInFlightLimit ?? "" });
@@ -35,13 +55,13 @@ function attributeFields(given, policy, fifo) {
     tenants,
     nodes: [
       el("div", { class: "pair" }, NUMBERS.map(([, label, unit], index) => field(label, inputs[index], unit))),
-      el("div", { class: "pair" }, field("Dead-letter queue", target, "the name of a queue that exists"), field("Receives before that", receives)),
+      el("div", { class: "pair" }, field("Dead-letter queue", target, "choose a queue, or type its name"), known, field("Receives before that", receives)),
       tenants,
     ],
     changes() {
       const found = {};
       NUMBERS.forEach(([name], index) => {
-        const value = inputs[index].value.trim();
+        const value = plain(name, inputs[index].value.trim());
         if (value !== "" && value !== given[name]) found[name] = value;
       });
       if (!tenants.hidden) {
