@@ -66,7 +66,7 @@ def draw(path: Path) -> None:
         }
         axes.plot([*longest], [*longest.values()], color=colour, linewidth=2, label=label)
     axes.axvline(AT, color="grey", linewidth=1, linestyle="dotted")
-    axes.annotate(
+    axes.annotate(f"another tenant sends {BACKLOG:,} messages", (AT, 190), (130, 185), arrowprops={"arrowstyle": "->"})
         f"another tenant\nsends {BACKLOG:,} messages", (AT, 100), (-6, 0), "data", "offset points", ha="right"
     )
     axes.set(xlabel="sent at (seconds)", ylabel="seconds until received", xlim=(0, 500), ylim=(-5, None))

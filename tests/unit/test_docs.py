@@ -17,7 +17,7 @@ from lakequeue.conditions import evaluator, predicate, sandbox
 from lakequeue.model.attributes import ATTRIBUTE_NAMES
 from lakequeue.model.profiles import PROFILES
 from lakequeue.model.states import TRANSITIONS, MessageState
-from lakequeue.operations import browse, sql_views
+from lakequeue.operations import browse, group_depth, sql_views
 
 HERE = Path(__file__).parents[2]
 REFERENCE = HERE / "docs" / "reference"
@@ -126,9 +126,9 @@ def test_every_public_name_is_on_the_page_of_the_api():
     assert set(lakequeue.__all__) == told | errors.SERVICE_ERRORS.keys() | {"__version__"}
 
 
-@pytest.mark.parametrize("view", ["queues", "messages", "receipts", "stats"])
+@pytest.mark.parametrize("view", ["queues", "messages", "groups", "receipts", "stats"])
 def test_the_page_names_the_columns_of_a_view(view: str):
-    schema: Mapping[str, str] = getattr(sql_views, view.upper())
+    schema: Mapping[str, str] = getattr(group_depth if view == "groups" else sql_views, view.upper())
     table = rows(SQL.split(f"\n## {view}\n")[1].split("\n## ")[0], "column")
     told = {name: kind.replace("&lt;", "<") for names, kind, _ in table for name in codes(names)}
     assert told.keys() == schema.keys()
