@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import typer
-from benchmarks import bulk, consumers, durable, fifo, point, profile, soak, source, sql, store, upkeep, wire
+from benchmarks import bulk, consumers, durable, fair, fifo, point, profile, soak, source, sql, store, upkeep, wire
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
@@ -39,6 +39,7 @@ ROWS = {
     "concurrent": point.concurrent,
     "fifo": fifo.fifo,
     "tenants": fifo.tenants,
+    "fair": fair.fair,
     "mixed": bulk.mixed,
     "consumers": consumers.consumers,
     "store": store.store,

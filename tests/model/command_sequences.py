@@ -13,6 +13,7 @@ import attrs
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.shard import index
+from lakequeue.shard.claim import tenants
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
@@ -38,7 +39,7 @@ from lakequeue.shard.commands import (
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Head, Run
 
-from . import fifo
+from . import fair, fifo
 from . import model as naive
 from .fifo import FifoModel
 from .fifo import model as new_model
@@ -67,6 +68,7 @@ DELAYS = (0, 0, 0, 5 * SECOND, 10 * SECOND, 45 * SECOND, 100 * SECOND)  # the la
 RETENTIONS = (345_600 * SECOND, 60 * SECOND, 150 * SECOND, 86_400 * SECOND)
 REWINDS = (345_600 * SECOND, 60 * SECOND, 0, 345_600 * SECOND, 10 * SECOND, 0, 3_600 * SECOND, 150 * SECOND)
 CAPS = (None, None, 2, 4)
+GROUP_LIMITS = (None, None, 1, 2, 3)
 RECEIVES = (None, None, 1, 2, 3)
 KEYS: tuple[dict[str, str | None], ...] = (
     *({DEAD_LETTER_QUEUE: "dead"},) * 5,
@@ -110,6 +112,8 @@ def wire(settings: Settings) -> dict[str, str]:
         given["redrive_policy"] = policy
     given["max_inflight_messages"] = settings.cap
     given["max_delayed_messages"] = settings.delayed_cap
+    if settings.tenants:
+        given |= {"fair_groups": settings.fair, "group_in_flight_limit": settings.group_limit}
     if settings.fifo:
         given |= {"fifo": True, "content_based_deduplication": True, "delay": settings.delay / SECOND}
     return QueueAttributes.create("cmq" if settings.strict and not settings.fifo else "lake", **given).to_wire()
@@ -118,12 +122,12 @@ def wire(settings: Settings) -> dict[str, str]:
 class Comparison:
     """The machine, the model, and a table that holds the committed rows, given the same commands.
 
-    On FIFO queues the messages belong to up to `groups` message groups.
+    On FIFO queues, and with tenants, the messages belong to up to `groups` message groups.
     """
 
     def __init__(self, settings: Settings, tell: Callable[[str], None], groups: int = 1) -> None:
         self.tell = tell
-        self.groups = "ABCDEFGH"[:groups]
+        self.groups = ["" if settings.tenants else "A", *"BCDEFGH"][:groups]
         # dead letters that expire while held are gone once they are released, which the model does not know
         self.aged_letters = settings.delayed_cap is None and settings.max_receives is not None
         self.clock = 1_000 * SECOND
@@ -160,6 +164,10 @@ class Comparison:
     def fifo(self) -> bool:
         return self.model.settings.fifo
 
+    @property
+    def tenants(self) -> bool:
+        return self.model.settings.tenants
+
     def add(self, command: Any, name: str, *arguments: Any) -> None:
         self.batch.append((command, (name, *arguments)))
 
@@ -173,7 +181,8 @@ class Comparison:
                 group = self.groups[(b if c % 3 == 0 else (b >> i) ^ c) % len(self.groups)]
                 self.append(0, group, letter=c % 5 == 4)
             else:
-                self.append(DELAYS[(b if i < 3 else c) % len(DELAYS)], letter=(c + i) % 5 == 4)
+                group = self.groups[(b if c % 3 == 0 else (b >> i) ^ c) % len(self.groups)] if self.tenants else ""
+                self.append(DELAYS[(b if i < 3 else c) % len(DELAYS)], group, letter=(c + i) % 5 == 4)
 
     def append(self, delay: int, group: str = "", letter: bool = False) -> None:
         sent_at = max(self.clock, self.log[-1].sent_at if self.log else 0)
@@ -312,6 +321,9 @@ class Comparison:
             retention=RETENTIONS[c % len(RETENTIONS)],
             rewind_range=self.rewind_range(b, c),
             max_receives=RECEIVES[(a + b) % len(RECEIVES)],
+            tenants=self.tenants,
+            fair=self.tenants and (a + c) % 8 > 0,
+            group_limit=GROUP_LIMITS[(a // 4 + c) % len(GROUP_LIMITS)] if self.tenants else None,
             version=self.model.settings.version + (b % 5 > 0),
         )
         self.add(SetAttributes(wire(new), new.version), "set_attributes", new)
@@ -578,6 +590,8 @@ def small_steps() -> Iterator[None]:
     """Lets indexes be built anew at any time, and little be looked at ahead."""
     with (
         mock.patch.multiple(index, _MANY=1, _STALE=1, _CHUNK=1),
+        mock.patch.multiple(tenants, _STALE=1, FAIR=2),
+        mock.patch.object(fair, "FAIR", 2),
         mock.patch("lakequeue.shard.claim.fifo.LOOK_AHEAD", 2),
         mock.patch.object(fifo, "LOOK_AHEAD", 2),
         mock.patch("lakequeue.shard.move.MOVED_AT_ONCE", 2),
@@ -587,7 +601,9 @@ def small_steps() -> Iterator[None]:
         yield
 
 
-def random_commands(seed: int, fifo: bool, length: int = 40) -> tuple[list[bytes], Settings, int]:
+def random_commands(
+    seed: int, fifo: bool, length: int = 40, tenants: bool = False
+) -> tuple[list[bytes], Settings, int]:
     """Random steps, the settings of the queue, and the number of message groups."""
     source = random.Random(seed)
     steps = [source.randbytes(5) for _ in range(length)]
@@ -602,4 +618,6 @@ def random_commands(seed: int, fifo: bool, length: int = 40) -> tuple[list[bytes
         settings |= {"fifo": True, "delay": source.choice(DELAYS)}
     groups = source.randint(1, 5)
     settings["delayed_cap"] = source.choice(DELAYED_CAPS)
+    if tenants:
+        settings |= {"tenants": True, "fair": source.random() < 0.8, "group_limit": source.choice(GROUP_LIMITS)}
     return steps, Settings(**settings, visibility_timeout=30 * SECOND), groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .fair import FairModel
 from .model import GONE, SECOND, Claimed, Message, Model, Row, Settings
 
 ATTEMPT_WINDOW = 300 * SECOND
@@ -215,4 +216,6 @@ class FifoModel(Model):
 
 def model(settings: Settings) -> Model:
     """An empty shard of the kind that the settings tell."""
+    if settings.tenants:
+        return FairModel(settings)
     return FifoModel(settings) if settings.fifo else Model(settings)

@@ -73,6 +73,14 @@ class ListLog:
             if row.count:
                 yield DeadLetters(offset, offset, row.count, row.first_sent_at)
 
+    def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
+        for group, offsets in self.groups(spans):
+            yield group, len(offsets)
+
+    def only_group(self, first: int) -> str | None:
+        groups = {row.group for row in self.rows[first:]}
+        return None if len(groups) > 1 else next(iter(groups), "")
+
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, list[int]]]:
         """A few messages at a time, so that most groups come several times."""
         offsets = [offset for first, last in spans for offset in range(first, last + 1)]
@@ -104,6 +112,9 @@ class Settings:
     retention: int = 60 * SECOND
     rewind_range: int = 0
     max_receives: int | None = None
+    tenants: bool = False  # whether messages of a standard queue have groups
+    fair: bool = False
+    group_limit: int | None = None
     version: int = 1
 
     @property
@@ -257,6 +268,15 @@ class Model:
     def full(self) -> bool:
         return self.settings.cap is not None and self.in_flight() >= self.settings.cap
 
+    def load(self, group: str) -> int:
+        """Messages of a group in flight."""
+        return sum(message.group == group and message.state(self.now) == "in_flight" for message in self.messages)
+
+    def group_full(self, group: str) -> bool:
+        """Whether no more messages of a group may be in flight (FAI-4)."""
+        limit = self.settings.group_limit
+        return limit is not None and self.load(group) >= limit
+
     def stored(self) -> int:
         return sum(message.status not in GONE for message in self.messages)
 
@@ -282,7 +302,8 @@ class Model:
                 instants.append(message.sent_at + message.delay)
             if state == "in_flight":
                 instants.append(message.hidden_until or 0)
-        if self.full():
+        blocked = self.settings.group_limit is not None and (instants or self.moving())
+        if self.full() or blocked:
             stored = [message for message in self.messages if message.status not in GONE]
             instants += [self.born(message) + self.settings.retention for message in stored]
         if "held" in self.states():
@@ -481,7 +502,7 @@ class Model:
         assert message.received_at is not None
         if self.now + timeout > message.received_at + TWELVE_HOURS:
             raise Refused("InvalidParameterValue", "beyond the limit")
-        if self.ended(message) and self.full():
+        if self.ended(message) and (self.full() or self.group_full(message.group)):
             raise Refused("OverLimit")
         self.hide(message, self.now + timeout)
 
@@ -526,7 +547,7 @@ class Model:
                 raise Refused("InvalidParameterValue", "beyond the limit")
         done = 0
         for message in leased:
-            if not (self.ended(message) and self.full()):
+            if not (self.ended(message) and (self.full() or self.group_full(message.group))):
                 self.hide(message, self.now + timeout)
                 done += 1
         return self.count(spans, done)

@@ -15,6 +15,7 @@ from .command_sequences import (
     CAPS,
     DELAYED_CAPS,
     DELAYS,
+    GROUP_LIMITS,
     RETENTIONS,
     REWINDS,
     random_commands,
@@ -42,6 +43,17 @@ FIFO = st.builds(
     cap=st.sampled_from(CAPS),
     delayed_cap=st.sampled_from(DELAYED_CAPS),
     delay=st.sampled_from(DELAYS),
+    retention=st.sampled_from(RETENTIONS),
+    rewind_range=st.sampled_from(REWINDS),
+)
+TENANTS = st.builds(
+    Settings,
+    tenants=st.just(True),
+    fair=st.sampled_from((True, True, True, False)),
+    group_limit=st.sampled_from(GROUP_LIMITS),
+    strict=st.booleans(),
+    cap=st.sampled_from(CAPS),
+    delayed_cap=st.sampled_from(DELAYED_CAPS),
     retention=st.sampled_from(RETENTIONS),
     rewind_range=st.sampled_from(REWINDS),
 )
@@ -79,6 +91,25 @@ def test_machine_and_model_agree_on_any_fifo_commands(steps: list[bytes], settin
     run_commands(steps, settings, groups, note)
 
 
+@pytest.mark.spec("FAI-1", "FAI-2", "FAI-4", "INF-11", "STA-13")
+@sequences(EXAMPLES // 2)
+@given(SEQUENCES, TENANTS, GROUPS)
+def test_machine_and_model_agree_on_any_commands_with_tenants(
+    steps: list[bytes], settings: Settings, groups: int
+) -> None:
+    run_commands(steps, settings, groups, note)
+
+
+@pytest.mark.spec("FAI-2", "FAI-4")
+@sequences(EXAMPLES // 4)
+@given(SEQUENCES, TENANTS, GROUPS)
+def test_indexes_of_tenants_built_anew_at_any_time_tell_the_same(
+    steps: list[bytes], settings: Settings, groups: int
+) -> None:
+    with small_steps():
+        run_commands(steps, settings, groups, note)
+
+
 @sequences(EXAMPLES // 4)
 @given(SEQUENCES, STANDARD)
 def test_indexes_built_anew_at_any_time_tell_the_same(steps: list[bytes], settings: Settings) -> None:
@@ -97,21 +128,19 @@ def test_fifo_indexes_built_anew_at_any_time_tell_the_same(
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + 600)
-@pytest.mark.parametrize("kind", ["fifo", "standard"])
+@pytest.mark.parametrize("kind", ["fifo", "standard", "fair"])
 def test_new_commands_for_a_while(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """New random commands, for LAKEQUEUE_MODEL_SECONDS."""
     start, told = int.from_bytes(os.urandom(6), "big"), 0
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        steps, call = (
-            nullcontext,
-            f"run_commands(*random_commands({start + told}, {kind == 'fifo'}, {40 + told % 60}))",
-        )
+        arguments = start + told, kind == "fifo", 40 + told % 60, kind == "fair"
+        steps, call = nullcontext, f"run_commands(*random_commands{arguments})"
         if told % 2:
             steps, call = small_steps, f"with small_steps(): {call}"
         try:
             with steps():
-                run_commands(*random_commands(start + told, kind == "fifo", 40 + told % 60))
+                run_commands(*random_commands(*arguments))
         except Exception as error:
             raise AssertionError(call) from error
         told += 1

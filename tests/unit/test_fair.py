@@ -30,7 +30,7 @@ def test_the_group_with_fewest_in_flight_comes_next_then_the_one_that_waits_long
 
 
 @pytest.mark.spec("FAI-2")
-def test_a_claim_picks_an_overdue_group_once():
+def test_only_the_first_message_of_a_claim_goes_to_an_overdue_group():
     waiting = [Turn(0, NOW, 0, "idle"), Turn(4, NOW - PATIENCE, 9, "overdue")]
     assert next_turn(waiting, NOW, None, False) == waiting[0]
 

@@ -44,6 +44,9 @@ class FakeLog:
     def end(self) -> int:
         return len(self.sent)
 
+    def only_group(self, first: int) -> str | None:
+        return ""
+
     def sent_at(self, offset: int) -> int:
         return self.sent[offset]
 

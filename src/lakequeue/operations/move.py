@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_whole
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse
 from lakequeue.operations.send import shard_of_group
@@ -203,14 +204,15 @@ def finish_all(queue: OpenQueue) -> None:
 def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueRow) -> bool:
     """Copies the messages to the log of the target; False if that was deleted."""
     source = Source(queue.key, shard.shard, move.number)
-    fifo = target.attributes.get("FifoQueue") == "true"
+    attributes = QueueAttributes.from_wire(target.attributes)
+    fifo = attributes.fifo
     turn = (shard.shard + move.number) % target.shards
     messages: dict[int, list[Cells]] = {}
     for first, last, count in move.parts:
         for row in shard.messages(first, last):
             if row is not None:  # else it expired meanwhile
                 group = row["group_id"] or ""
-                index = shard_of_group(group, target.shards) if fifo else turn
+                index = shard_of_group(group, target.shards) if attributes.by_group else turn
                 messages.setdefault(index, []).append(_cells(queue, row, count, fifo))
     shards = queue.root.shards(target)
     return all(shards[index].deliver(source, cells, queue.now, fifo) for index, cells in messages.items())

@@ -174,8 +174,8 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[ShardService], Entries]]:
-    """Entries with the shards to try in order: on FIFO queues the shard of the group, else all."""
-    if not queue.fifo:
+    """Entries with the shards to try in order: the shard of the group where it determines that, else all."""
+    if not queue.attributes.by_group:
         return [(in_turn(queue), entries)]
     found: dict[int, dict[int, ValidEntry]] = {}
     for index, entry in entries.items():

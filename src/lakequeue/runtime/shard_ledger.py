@@ -26,6 +26,8 @@ from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
+OVERLOOKED = 16
+"""Claims from a shard without message groups after which the next one learns whether messages with groups came."""
 LOOK_CLOSELY_EVERY = 8
 """Every n-th call of ``forgotten`` reads the commits to tell claims from others."""
 Now = Callable[[], int]
@@ -91,6 +93,7 @@ class ShardLedger:
         self._reader: LogReader | None = None
         self._machine: ShardMachine | None = None
         self._looks = 0
+        self._claims = 0  # since the log was refreshed
 
     def command(self, commands: Sequence[Command], now: Now) -> list[Result]:
         """Applies commands in one commit, possibly with those of other callers.
@@ -187,6 +190,7 @@ class ShardLedger:
         # these apply to every message sent before the call
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
         rewrite = any(isinstance(command, Rewrite) for command in commands)
+        self._claims += wanted > 0
         fresh, races = False, Races(shard_races.ATTEMPTS)
         newest = False  # whether the ledger's snapshot was loaded within this call
         for _ in races:
@@ -197,10 +201,13 @@ class ShardLedger:
             machine, ledger = self._machine, self._open_ledger()
             assert machine is not None
             machine.log = self._open_reader().advance()
-            # FIFO: groups may hide any number of messages, and a delete searches for the group's next message
-            reread = whole or machine.fifo or machine.log.end - machine.head.head_offset < wanted
+            # groups: they may hide any number of messages, a delete searches for the group's next message, and
+            # other groups may have sent
+            overlooked = self._claims >= OVERLOOKED and machine.may_be_grouped
+            reread = whole or overlooked or machine.grouped or machine.log.end - machine.head.head_offset < wanted
             if reread:
                 machine.log = self._open_reader().refresh()
+                self._claims = 0
             try:
                 decision = machine.decide(commands, now())
             except OSError:

@@ -103,9 +103,19 @@ class ShardMachine:
         self._state.log = log
 
     @property
-    def fifo(self) -> bool:
-        """Whether claims go by message group."""
-        return self._state.attributes.fifo
+    def blocks(self) -> bool:
+        """Whether messages in flight may keep others of their group from being claimed."""
+        return self._state.attributes.by_group
+
+    @property
+    def may_be_grouped(self) -> bool:
+        """Whether a message that was sent lately may come before those that are known."""
+        return self.blocks or bool(self._state.attributes.fair_groups)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether one may, and there are messages with groups."""
+        return self.blocks or (self.may_be_grouped and self.log.only_group(0) != "")
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:
         """Apply commands in order at one instant.
@@ -174,12 +184,12 @@ class ShardMachine:
         """Earliest instant after `now` at which a claim may find more than it does now (LPL-4).
 
         A visibility timeout or a delay ends; or the oldest message expires while the shard is at its cap, or while
-        hidden messages of a FIFO shard may block others (RET-10); or the oldest delayed message expires while
+        hidden messages may block others (RET-10, FAI-4); or the oldest delayed message expires while
         others are held behind it (INF-9).
         """
         state = self._at(now)
         instant = state.next_arrival()
-        blocking = self.fifo and (instant is not None or state.moving.size > 0)
+        blocking = self.blocks and (instant is not None or state.moving.size > 0)
         instants = [instant, next_expiry(state) if state.room == 0 or blocking else None]
         if state.released < state.log.end:
             oldest = next(first for first, _ in state.delayed)

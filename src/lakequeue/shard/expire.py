@@ -42,12 +42,17 @@ def next_expiry(state: ShardState) -> int | None:
     if lowest is None:
         return None
     since = state.log.sent_at(lowest)
+    in_history = []
     while state.aging:
         first_sent_at, first, last = state.aging[0]
         if state.stored_from(first) <= last:
             since = min(since, first_sent_at)
             break
-        heapq.heappop(state.aging)
+        letters = heapq.heappop(state.aging)
+        if any(state.history.pieces(first, last)):
+            in_history.append(letters)  # retention ends for them, too
+    for letters in in_history:
+        heapq.heappush(state.aging, letters)
     return since + state.attributes.retention_micros
 
 
@@ -73,7 +78,7 @@ def _drop(state: ShardState, first: int, last: int) -> bool:
         state.pass_head(first, last)
     for run in list(state.runs.pieces(first, last)):
         state.leave(run)
-    state.available.discard(first, last)
+    state.withdraw(first, last)
     state.delayed.discard(first, last)
     state.runs.cut(first, last)
     state.history.cut(first, last)

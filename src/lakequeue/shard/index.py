@@ -18,6 +18,7 @@ import attrs
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.shard.claim.fifo import Groups
+from lakequeue.shard.claim.tenants import Tenants
 from lakequeue.shard.runmap import RunMap
 from lakequeue.shard.runs import IN_FLIGHT, MOVING, Head, Log, Run
 from lakequeue.shard.spans import SpanSet
@@ -43,6 +44,7 @@ class ShardIndex:
         self.expired = 0  # messages that retention removed since the last commit, history included
         self.scanned = 0
         self._groups: Groups | None = None
+        self._tenants: Tenants | None = None
         # dead letters by the instant that their retention counts from: (instant, first, last)
         self.aging: list[tuple[int, int, int]] = []
         self.aging_end = head.floor_offset
@@ -64,12 +66,45 @@ class ShardIndex:
             self._groups.add(known)
         return self._groups
 
+    @property
+    def by_tenant(self) -> bool:
+        """Whether claims of a standard queue go by message group (FAI-1); not while there is one group only."""
+        attributes = self.attributes
+        if attributes.fifo or not (attributes.fair_groups or attributes.group_in_flight_limit):
+            return False
+        lowest = self.lowest
+        return lowest is not None and (
+            attributes.group_in_flight_limit is not None or self.log.only_group(lowest) is None
+        )
+
+    @property
+    def tenants(self) -> Tenants:
+        """The message groups of a standard queue; built on first use, by claims and by late extensions."""
+        if self._tenants is None:
+            self._tenants = Tenants(self)
+            self._tenants.count([(run.first, run.last) for run in self.runs if self.live(run)], 1)
+            self._tenants.add(list(self.available))
+        return self._tenants
+
+    def withdraw(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Remove the messages of a range from the available ones, and return them as ranges."""
+        found = self.available.take_within(first, last)
+        if self._tenants is not None and found:
+            self._tenants.withdrawn(first, last)
+        return found
+
+    def count_in_flight(self, first: int, last: int, sign: int) -> None:
+        """Note that messages began (1) or ceased (-1) to be in flight."""
+        self.in_flight += sign * (last - first + 1)
+        if self._tenants is not None:
+            self._tenants.count([(first, last)], sign)
+
     def _index(self, runs: RunMap) -> None:
         """Rebuild the indexes from the runs; fresh messages are added as they are scanned."""
         now = self.now
         self.runs = runs
         self.attempts: dict[str, list[tuple[int, int]]] = {}
-        self._groups = None
+        self._groups = self._tenants = None
         self.in_flight = 0
         self.delayed = SpanSet()
         self.scanned = self.head.head_offset
@@ -119,13 +154,17 @@ class ShardIndex:
         """Make available the messages of a heap entry that are due."""
         for run in self.runs.overlapping(first, last):
             if run.state != MOVING and (run.visible_at is None or run.visible_at <= self.now):
-                added = self.available.add(max(run.first, first), min(run.last, last))
+                start, end = max(run.first, first), min(run.last, last)
                 if run.state == IN_FLIGHT:
-                    self.in_flight -= added
+                    for gap in self.available.missing(start, end):
+                        self.count_in_flight(*gap, -1)
+                self.available.add(start, end)
         if last >= self.head.head_offset:
             self.available.add(max(first, self.head.head_offset), last)
         if self._groups is not None:
             self._groups.arrived(first, last)
+        if self._tenants is not None:
+            self._tenants.arrived(first, last)
 
     @property
     def lowest(self) -> int | None:
@@ -208,6 +247,8 @@ class ShardIndex:
             return False
         if self._groups is not None:
             self._groups.add([(first, self.scanned - 1)])
+        if self._tenants is not None:
+            self._tenants.arrived(first, self.scanned - 1)
         return True
 
     def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
@@ -215,11 +256,14 @@ class ShardIndex:
         return self.log.spans(first, last, self.delay)
 
     def visible_since(self, offset: int) -> int:
-        """Instant at which a message of a FIFO queue becomes, or became, visible."""
+        """Instant at which a message becomes, or became, visible."""
         run = self.runs.at(offset)
         if run is not None and run.visible_at is not None:
             return run.visible_at
-        return self.log.sent_at(offset) + (self.delay or 0)
+        if self.delay is None:
+            _, _, instant = next(self.spans(offset, offset))
+            return instant or self.log.sent_at(offset)
+        return self.log.sent_at(offset) + self.delay
 
     def stored_from(self, offset: int) -> int:
         """Lowest offset from `offset` on that is stored; fresh messages count as stored."""

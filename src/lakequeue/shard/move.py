@@ -47,7 +47,7 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
     if state.moving.size:
         return None, False
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
-    found = [part for span in sorted(command.spans) for part in state.available.take_within(*span)]
+    found = [part for span in sorted(command.spans) for part in state.withdraw(*span)]
     if found:
         set_aside(state, [run._replace(receive_count=0) for run in state.take(found)], command.target_key)
     return sum(last - first + 1 for first, last in found), bool(found)

@@ -121,3 +121,9 @@ class Log(Protocol):
 
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
         """Offsets by message group in ascending ranges; a group may occur again with higher offsets."""
+
+    def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
+        """Number of messages by message group in ascending ranges; a group may occur again."""
+
+    def only_group(self, first: int) -> str | None:
+        """The message group of all messages from an offset on, "" for none; None if there may be several."""

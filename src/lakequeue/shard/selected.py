@@ -15,7 +15,7 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
-    found = [part for span in sorted(command.spans) for part in state.available.take_within(*span)]
+    found = [part for span in sorted(command.spans) for part in state.withdraw(*span)]
     for run in state.take(found):
         state.remove(run)
     state.serve_groups()

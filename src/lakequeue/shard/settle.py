@@ -51,7 +51,7 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
         InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2),
             or the total since the receive would pass twelve hours (VIS-9).
         MessageNotInflight: the message was handed back, or a strict queue's receipt has ended (RCP-12).
-        OverLimit: the receipt has ended, and there is no room to hide the message again (INF-11).
+        OverLimit: the receipt has ended, and there is no room to hide the message again (INF-11, FAI-4).
     """
     run = state.runs.at(command.offset)
     if run is None:
@@ -69,8 +69,11 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
         state.hand_back(part)
         return None, True
     check_total(state, run, command.timeout)
-    if not state.live(run) and state.room == 0:
-        raise OverLimit("The maximum number of messages in flight is reached.")
+    if not state.live(run):
+        if state.room == 0:
+            raise OverLimit("The maximum number of messages in flight is reached.")
+        if not state.group_room(part):
+            raise OverLimit("The maximum number of messages in flight of the message group is reached.")
     return None, state.hide(part, state.now + command.timeout)
 
 
@@ -105,15 +108,16 @@ def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, 
         check_total(state, run, command.timeout)
     done = 0
     changed = False
-    for run in parts:
-        if not state.live(run):
-            room = state.room
-            if room == 0:
-                continue
-            if room is not None and room < run.size:
-                run = run._replace(last=run.first + room - 1)
-        changed |= state.hide(run, state.now + command.timeout)
-        done += run.size
+    for part in parts:
+        for run in [part] if state.live(part) else state.group_room(part):
+            if not state.live(run):
+                room = state.room
+                if room == 0:
+                    continue
+                if room is not None and room < run.size:
+                    run = run._replace(last=run.first + room - 1)
+            changed |= state.hide(run, state.now + command.timeout)
+            done += run.size
     return _counts(command.spans, done), changed
 
 

@@ -76,13 +76,32 @@ class SpanSet:
         self.size -= removed
         return removed
 
-    def take_within(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Remove the offsets within a range, and return them as ranges."""
+    def within(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The offsets within a range, as ranges."""
         end = self.end_of(first - 1)
         found = [] if end is None or end < first else [(first, min(end, last))]
-        found += [(start, min(self._spans[start], last)) for start in self._spans.irange(first, last)]
+        return found + [(start, min(self._spans[start], last)) for start in self._spans.irange(first, last)]
+
+    def take_within(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Remove the offsets within a range, and return them as ranges."""
+        found = self.within(first, last)
         self.discard(first, last)
         return found
+
+    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The offsets within a range that are not in the set, as ranges."""
+        found = []
+        for start, end in self.within(first, last):
+            if first < start:
+                found.append((first, start - 1))
+            first = end + 1
+        return [*found, (first, last)] if first <= last else found
+
+    def next_from(self, offset: int) -> int | None:
+        """Lowest offset of the set from an offset on; None if there is none."""
+        if offset in self:
+            return offset
+        return next(self._spans.irange(offset), None)
 
     def take(self, count: int) -> list[tuple[int, int]]:
         """Remove up to `count` offsets, lowest first, and return them as ranges."""

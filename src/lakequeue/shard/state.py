@@ -35,10 +35,12 @@ class ShardState(ShardIndex):
                 self.available.add(run.first, run.last)
                 if self._groups is not None:
                     self._groups.arrived(run.first, run.last)
+                if self._tenants is not None:
+                    self._tenants.arrived(run.first, run.last)
             else:
                 heapq.heappush(self._coming, (run.visible_at, run.first, run.last))
                 if run.state == IN_FLIGHT:
-                    self.in_flight += run.size
+                    self.count_in_flight(run.first, run.last, 1)
 
     def hide(self, run: Run, visible_at: int) -> bool:
         """Let the receipt of a run, or part of one, end at `visible_at`; False if it already does."""
@@ -47,6 +49,12 @@ class ShardState(ShardIndex):
         self.leave(run)
         self.set_runs([_unattempted(run)._replace(visible_at=visible_at)])
         return True
+
+    def group_room(self, run: Run) -> list[Run]:
+        """The parts of a run whose receipts have ended that their message groups may have in flight (FAI-4)."""
+        if self.attributes.group_in_flight_limit is None:
+            return [run]
+        return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run) -> None:
         """Make a run visible now; lease and receive count stay with it (VIS-4, VIS-16)."""
@@ -93,11 +101,12 @@ class ShardState(ShardIndex):
             for run in list(self.runs.pieces(first, below - 1)):
                 if self.live(run):
                     self.in_flight -= run.size
+                    self._tenants = None  # the log may not have their groups any more
             self.runs.cut(first, below - 1)
             self.moving.discard(first, below - 1)
         lowest = next(iter(self.available), None)
         if lowest is not None and lowest[0] < below:
-            self.available.discard(lowest[0], below - 1)
+            self.withdraw(lowest[0], below - 1)
         if self._groups is not None:
             self._groups.removed(0, below - 1)
             self._groups.serve(behind=False)
@@ -130,10 +139,10 @@ class ShardState(ShardIndex):
 
     def leave(self, run: Run) -> None:
         """Remove a run, or part of one, from the indexes; this ends the attempt that it belongs to (ATT-5)."""
-        self.available.discard(run.first, run.last)
+        self.withdraw(run.first, run.last)
         self.moving.discard(run.first, run.last)
         if self.live(run):
-            self.in_flight -= run.size
+            self.count_in_flight(run.first, run.last, -1)
         if run.attempt_id is not None:
             self.forget_attempt(run.attempt_id)
 
@@ -151,6 +160,10 @@ class ShardState(ShardIndex):
     def keep_released(self) -> None:
         """Record what is released now, before a change that would hold it again (INF-9)."""
         self.head = attrs.evolve(self.head, released_offset=self.released)
+
+    def forget_tenants(self) -> None:
+        """Let the next claim find the message groups anew, by the attributes that it finds."""
+        self._tenants = None
 
     def change_cap(self) -> None:
         """Apply a new cap on delayed messages."""

@@ -167,8 +167,8 @@ _PROPERTIES = {
 }
 QUEUES_PROPERTIES = _PROPERTIES
 MESSAGES_PROPERTIES = _PROPERTIES | {
-    # readers skip files by these four; statistics on bodies would fill the log
-    "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds,source_receive_count",
+    # readers skip files by these five; statistics on bodies would fill the log
+    "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds,source_receive_count,group_id",
 }
 RECEIPTS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "first_offset,last_offset"}
 STATS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "minute"}

@@ -5,13 +5,13 @@ no rate is limited. Each message of a claim goes to
 
 1. no group that has as many messages in flight as `GroupInFlightLimit` allows, those that this claim
    picked included;
-2. the group that has waited longest, if it is overdue: it waited for `PATIENCE` or longer. At most one
-   message of a claim is picked so. No group starves whose messages in flight nobody works on any more;
+2. if it is the first, the group that has waited longest, if that is overdue: it waited for `PATIENCE` or
+   longer. So no group starves whose messages in flight nobody works on any more;
 3. otherwise the group with the fewest messages in flight, those that this claim picked included; of several
    the one that has waited longest; of several the one whose message has the lowest offset.
 
 Within a group the available message with the lowest offset comes first. A group has waited since that message
-became available or, if that is later, since the group was last served while another one waited. So groups whose
+became available or, if that is later, since the group last had a turn while another one waited. So groups whose
 messages are deleted as fast as they come take turns, and a group with slow messages has as many hands as any
 other; the noisy one has what nobody else needs.
 
@@ -44,16 +44,16 @@ class Turn(NamedTuple):
     group: str
 
 
-def next_turn(waiting: Sequence[Turn], now: int, limit: int | None, overdue_allowed: bool) -> Turn | None:
+def next_turn(waiting: Sequence[Turn], now: int, limit: int | None, first: bool) -> Turn | None:
     """The group whose turn it is, by the rule above; None if nobody may be served.
 
-    `overdue_allowed` is False once the claim has picked an overdue group.
+    `first` says whether the claim has picked nothing yet.
     """
     eligible = [turn for turn in waiting if limit is None or turn.in_flight < limit]
     if not eligible:
         return None
     oldest = min(eligible, key=lambda turn: turn[1:])
-    return oldest if overdue_allowed and is_overdue(oldest.since, now) else min(eligible)
+    return oldest if first and is_overdue(oldest.since, now) else min(eligible)
 
 
 def is_overdue(since: int, now: int) -> bool:

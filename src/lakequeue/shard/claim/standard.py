@@ -1,4 +1,7 @@
-"""The claim: received messages that are available again come first, then fresh ones; on FIFO queues by group."""
+"""The claim: received messages that are available again come first, then fresh ones.
+
+On FIFO queues, and on standard queues with several groups, they go by message group.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +68,8 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     state.set_runs(claimed)
     if state.attributes.fifo:
         state.groups.placed()
+    elif state.by_tenant:
+        state.tenants.placed()
     return _result(state, claimed, state.now + timeout, command.lease_id, order), bool(claimed)
 
 
@@ -72,6 +77,8 @@ def pick(state: ShardState, count: int) -> list[tuple[int, int]]:
     """Remove up to `count` messages from the available ones; ranges in the order of delivery."""
     if state.attributes.fifo:
         return state.groups.pick(count)
+    if state.by_tenant:
+        return state.tenants.pick(count)
     state.scan_for(count)
     return state.available.take(count)
 
@@ -81,6 +88,8 @@ def _put_back(state: ShardState, spans: Spans) -> None:
         state.available.add(first, last)
     if state.attributes.fifo:
         state.groups.placed()
+    elif state.by_tenant:
+        state.tenants.placed(spans)
 
 
 def _letters_first(
@@ -109,7 +118,7 @@ def _letters_first(
         found = [(run.first, run.last) for run in dead(state, picked)]
         _put_back(state, picked)
         for span in found:
-            state.available.discard(*span)
+            state.withdraw(*span)
         set_aside(state, state.take(sorted(found)), key)
     return attrs.evolve(result, moving=True), free
 
@@ -126,7 +135,8 @@ def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimR
     """Hand out the messages of an attempt once more, with the same receipts, hidden anew (ATT-1, ATT-3, ATT-8)."""
     before = sorted(state.attempt(attempt_id), key=lambda run: (run.attempt_place or 0, run.first))
     again = [run._replace(visible_at=visible_at, received_at=state.now) for run in before]
-    state.in_flight -= sum(run.size for run in before)
+    for run in before:
+        state.count_in_flight(run.first, run.last, -1)
     state.set_runs(again)
     lease_id = again[0].lease_id or ""
     order = [(run.first, run.last) for run in again]

@@ -56,6 +56,7 @@ class RowRules:
         max_delay: largest delay a row may ask for, in seconds; None: any.
         fifo: options of a FIFO queue; None on standard queues.
         count_attributes: whether message attributes count towards ``max_bytes``.
+        by_group: whether the message group determines the shard on a standard queue (FAI-5).
     """
 
     max_bytes: int
@@ -63,6 +64,7 @@ class RowRules:
     max_delay: float | None = None
     fifo: Fifo | None = None
     count_attributes: bool = True
+    by_group: bool = False
 
     @property
     def order_by(self) -> str | None:

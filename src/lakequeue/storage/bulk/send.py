@@ -39,6 +39,7 @@ def row_rules(attributes: QueueAttributes, order_by: str | None = None) -> RowRu
         max_delay=None if delay.high is None else float(delay.high),
         fifo=_fifo(attributes, order_by) if attributes.fifo else None,
         count_attributes=attributes.profile_rules.attributes_count_in_size,
+        by_group=attributes.by_group,
     )
 
 

@@ -1,7 +1,11 @@
-"""Which shards of a standard queue get which rows of a bulk send: contiguous ranges of about the same size."""
+"""Which shards of a standard queue get which rows of a bulk send.
+
+They are contiguous ranges of about the same size; or the rows of message groups that live there.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -47,6 +51,31 @@ def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -
         if len(cuts) > 2:
             messages.remove([file.path])
         start += file.rows
+    return placed
+
+
+def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
+    """The files, in their order, each cut into the rows of each shard, which the message group determines (FAI-5).
+
+    Args:
+        messages: the folder in which the files are.
+        files: all rows of the send.
+        shards: all shards of the queue.
+    """
+    if len(shards) == 1:
+        return [WaitingFile(shards[0], file) for file in files]
+    placed: list[WaitingFile] = []
+    for file in files:
+        with messages.parquet(file.path, file.size) as parquet:
+            names = parquet.read(["group_id"], use_threads=False)["group_id"].combine_chunks().fill_null("")
+        coded = names.dictionary_encode()
+        home = np.array([zlib.crc32(name.encode()) % len(shards) for name in coded.dictionary.to_pylist()])
+        homes = home[coded.indices.to_numpy()]
+        placed += [
+            WaitingFile(int(shard), staged_files.rewrite(messages, file, homes == shard))
+            for shard in np.unique(homes)
+        ]
+        messages.remove([file.path])
     return placed
 
 

@@ -9,7 +9,7 @@ import shutil
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ ROW_GROUP = 4 << 20
 COLUMNS = pa.schema([field for field in layout.MESSAGES if field.name not in layout.MESSAGE_PARTITIONS])
 
 
-_JUDGED = ["position", "delay_seconds", "source_receive_count"]
+_JUDGED = ["position", "delay_seconds", "source_receive_count", "group_id"]
 """Columns of whose values the log tells bounds and NULLs."""
 
 
@@ -155,9 +155,9 @@ def described(folder: Folder, path: str, size: int) -> DataFile:
 
 def _statistics(
     footer: pq.FileMetaData,
-) -> tuple[dict[str, int | float], dict[str, int | float], dict[str, int]]:
-    minimum: dict[str, int | float] = {}
-    maximum: dict[str, int | float] = {}
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    minimum: dict[str, Any] = {}
+    maximum: dict[str, Any] = {}
     nulls = {"sent_at": footer.num_rows}  # a bulk segment was sent when it was opened
     columns = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
     for name in _JUDGED:
@@ -167,6 +167,7 @@ def _statistics(
         nulls[name] = sum(group.null_count for group in groups)
         bounds = [group for group in groups if group.has_min_max]
         if bounds and nulls[name] + sum(group.num_values for group in bounds) == footer.num_rows:
-            minimum[name] = min(group.min for group in bounds)
-            maximum[name] = max(group.max for group in bounds)
+            low, high = min(group.min for group in bounds), max(group.max for group in bounds)
+            if low == high or not isinstance(low, str):
+                minimum[name], maximum[name] = low, high
     return minimum, maximum, nulls

@@ -15,7 +15,7 @@ from lakequeue.storage.bulk import manifests, staged_files
 from lakequeue.storage.bulk.dedup import without_repeats
 from lakequeue.storage.bulk.manifests import Manifest, SendKey, WaitingFile
 from lakequeue.storage.bulk.message_rules import RowRules
-from lakequeue.storage.bulk.spread import spread
+from lakequeue.storage.bulk.spread import spread, spread_by_group
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
 
@@ -61,7 +61,8 @@ class Staging:
                 files = without_repeats(messages, files, fifo.dedup_by_group)
                 waiting = [WaitingFile(staged_files.shard_of(messages, file, fifo.shards), file) for file in files]
             else:
-                waiting = spread(messages, files, self.shards)
+                placed = spread_by_group if self.rules.by_group else spread
+                waiting = placed(messages, files, self.shards)
             for each in waiting:
                 staged_files.move_file(tables, each.file, first, each.shard)
         except BaseException:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 import pyarrow as pa
@@ -37,8 +37,9 @@ class DataFile:
     rows: int
     partition: Mapping[str, str]
     """Partition values as Delta writes them (instants: ``2026-01-01 00:00:00.000000``)."""
-    minimum: Mapping[str, int | float] = attrs.field(factory=dict)
-    maximum: Mapping[str, int | float] = attrs.field(factory=dict)
+    minimum: Mapping[str, Any] = attrs.field(factory=dict)
+    """Of texts only if all are equal."""
+    maximum: Mapping[str, Any] = attrs.field(factory=dict)
     nulls: Mapping[str, int] = attrs.field(factory=dict)
 
     def statistics(self) -> str:

@@ -350,7 +350,9 @@ class PointEngine:
         folder.create(entry_name(0), entries.first_entry(schema, partitions, properties, files))
 
 
-_STATISTICS = {"position", "sent_at", "delay_seconds", "source_receive_count", "first_offset", "last_offset"}
+_STATISTICS = {"first_offset", "last_offset"} | {
+    *("position", "sent_at", "delay_seconds", "source_receive_count", "group_id"),
+}
 
 
 def _within(file: LiveFile, partition: Mapping[str, Sequence[int | bool | str]]) -> bool:
@@ -375,5 +377,6 @@ def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str], *, new_
         nulls[name] = column.null_count
         if column.null_count < len(column) and not pa.types.is_timestamp(column.type):
             bounds = pa.compute.min_max(column).as_py()
-            minimum[name], maximum[name] = bounds["min"], bounds["max"]
+            if bounds["min"] == bounds["max"] or not pa.types.is_string(column.type):
+                minimum[name], maximum[name] = bounds["min"], bounds["max"]
     return DataFile(path, content.size, len(data), partition, minimum, maximum, nulls)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from sys import getsizeof
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import attrs
 import numpy as np
@@ -31,11 +31,15 @@ _ARRAYS_BYTES = 6 * 1024
 
 class Columns(NamedTuple):
     """Cached columns of a file: send instants and delays (µs), groups as indexes into ``names``; for dead letters
-    the receive count (0 for others) and the first send instant, if it differs (else 0)."""
+    the receive count (0 for others) and the first send instant, if it differs (else 0).
+
+    A column of one value takes no memory. So a message with a group takes about 10 bytes: 8 for the send instant
+    and 1, 2 or 4 for the group, by the number of groups in the file.
+    """
 
     sent_at: Integers
     delay: Integers
-    group: Integers
+    group: npt.NDArray[np.unsignedinteger[Any]]
     names: list[str]
     source_receive_count: Integers
     first_sent_at: Integers
@@ -43,7 +47,7 @@ class Columns(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes in memory."""
-        arrays = sum(each.nbytes for each in self if isinstance(each, np.ndarray))
+        arrays = sum(each.nbytes for each in self if isinstance(each, np.ndarray) and each.strides != (0,))
         return _ARRAYS_BYTES + arrays + sum(map(getsizeof, self.names))
 
 
@@ -63,6 +67,8 @@ class LogFile:
     """It may hold messages with a delay."""
     dead_letters: bool
     """It may hold messages that were received too often in another queue."""
+    group: str | None
+    """The message group of all its messages, "" for none; None if there are several, or if that is not known."""
 
     @classmethod
     def of(cls, file: LiveFile) -> LogFile:
@@ -77,6 +83,7 @@ class LogFile:
             bulk=file.nulls.get("sent_at") == file.rows,
             delayed=delay is None or delay > 0,
             dead_letters=file.nulls.get("source_receive_count") != file.rows,
+            group=_only_group(file),
         )
 
     def check(self, positions: pa.ChunkedArray, first: int, table: str) -> None:
@@ -120,6 +127,7 @@ class ShardLog:
         self._columns = columns
         self._firsts = [file.first for file in self.files]
         self._opened = [file.opened_at for file in self.files]
+        self._same_from: int | None = None  # first offset from which on all messages are of one group
 
     def file_of(self, offset: int) -> LogFile | None:
         """The file that holds an offset; None if its segment was dropped."""
@@ -199,7 +207,37 @@ class ShardLog:
                 if count[start]:
                     yield DeadLetters(low + start, low + stop - 1, int(count[start]), int(sent[start]) or None)
 
+    def only_group(self, first: int) -> str | None:
+        last = self.files[-1].group if self.files else ""
+        if self._same_from is None:
+            differ = (file.last + 1 for file in reversed(self.files) if file.group is None or file.group != last)
+            self._same_from = next(differ, 0)
+        return None if first < self._same_from else last
+
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
+        for names, group, offsets in self._grouped(spans):
+            if len(names) == 1:
+                yield names[0], cast(Sequence[int], offsets)
+                continue
+            order = np.argsort(group, kind="stable")  # by group, and in each the offsets stay in order
+            offsets, group = offsets[order], group[order]
+            for start, stop in stretches(group):
+                yield names[int(group[start])], cast(Sequence[int], offsets[start:stop])
+
+    def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
+        for names, group, offsets in self._grouped(spans):
+            if len(names) == 1:
+                yield names[0], len(offsets)
+            elif len(offsets) == 1:
+                yield names[int(group[0])], 1
+            else:
+                sizes = np.bincount(group, minlength=len(names))
+                yield from ((names[place], int(sizes[place])) for place in np.flatnonzero(sizes).tolist())
+
+    def _grouped(
+        self, spans: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
+        """The messages of ascending ranges by file: names of groups, the place of each message's, and offsets."""
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -209,16 +247,17 @@ class ShardLog:
             parts = []
             while pending and pending[0][0] <= file.last:
                 first, last = pending.popleft()
-                parts.append(np.arange(first, min(last, file.last) + 1))
+                # half the bytes: a shard's index of groups holds them
+                small = np.int32 if file.last < 2**31 else np.int64
+                parts.append(np.arange(first, min(last, file.last) + 1, dtype=small))
                 if last > file.last:
                     pending.appendleft((file.last + 1, last))
             offsets = np.concatenate(parts)
-            columns = self._columns(file)
-            group = columns.group[offsets - file.first]
-            order = np.argsort(group, kind="stable")  # by group, and in each the offsets stay in order
-            offsets, group = offsets[order], group[order]
-            for start, stop in stretches(group):
-                yield columns.names[group[start]], cast(Sequence[int], offsets[start:stop])
+            if file.group is not None:
+                yield [file.group], offsets, offsets
+            else:
+                columns = self._columns(file)
+                yield columns.names, columns.group[offsets - file.first], offsets
 
 
 class LogReader:
@@ -260,16 +299,31 @@ class LogReader:
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
             group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()
             known = Columns(
-                sent,
-                np.rint(delay * MICROS).astype(np.int64),
-                group.indices.to_numpy(),
+                _folded(sent),
+                _folded(np.rint(delay * MICROS).astype(np.int64)),
+                _folded(group.indices.to_numpy().astype(np.min_scalar_type(len(group.dictionary)))),
                 group.dictionary.to_pylist(),
-                pc.fill_null(rows["source_receive_count"].cast(pa.int64()), 0).to_numpy(),
-                pc.fill_null(rows["first_sent_at"].cast(pa.int64()), 0).to_numpy(),
+                _folded(pc.fill_null(rows["source_receive_count"].cast(pa.int64()), 0).to_numpy()),
+                _folded(pc.fill_null(rows["first_sent_at"].cast(pa.int64()), 0).to_numpy()),
             )
             with BUDGET.lock:
                 BUDGET.put(_known, name, known, known.size)
         return known
+
+
+def _folded(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The column, without memory of its own if all its values are equal."""
+    if len(column) and (column == column[0]).all():
+        return np.broadcast_to(column[0].copy(), column.shape)
+    return column
+
+
+def _only_group(file: LiveFile) -> str | None:
+    nulls, low, high = file.nulls.get("group_id"), file.minimum.get("group_id"), file.maximum.get("group_id")
+    if nulls == file.rows:
+        return ""
+    # statistics by Spark cut texts after 32 characters
+    return low if nulls == 0 and isinstance(low, str) and low == high and len(low) < 32 else None
 
 
 _known: dict[str, Columns] = {}

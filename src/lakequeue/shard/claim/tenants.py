@@ -1,0 +1,252 @@
+"""Message groups of a standard shard: what each has in flight, and where it waits by the rule of `fair`.
+
+A group's offsets are kept in the pieces that the log returned, 4 bytes a message of the shard, as a heap by the
+next offset of each. A piece is checked when its turn comes: what is not available is passed over, and comes back
+as a piece of its own when it arrives. Groups wait in two heaps, by `Turn` and by how long they have waited,
+whose outdated entries are passed over when they come up.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from sortedcontainers import SortedDict
+
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.shard.claim.fair import FAIR, Turn, is_overdue
+from lakequeue.shard.runs import Head, Log
+from lakequeue.shard.spans import Span, SpanSet, joined
+
+SCANNED = 1 << 24
+"""Available messages of a shard that the index of groups holds; so it takes 64 MiB at most, and what each group
+takes. A group whose first message comes behind so many waits until these are fewer."""
+_STALE = 10_000  # outdated entries above which the heaps are built anew
+
+
+class Shard(Protocol):
+    """What the groups need of their shard; `ShardIndex` provides it."""
+
+    head: Head
+    log: Log
+    now: int
+    available: SpanSet
+    attributes: QueueAttributes
+    scanned: int
+
+    def visible_since(self, offset: int) -> int:
+        """Instant at which a message became visible."""
+
+    def scan_to(self, end: int) -> bool:
+        """Scan the fresh messages below `end` that are not held; returns whether there were any."""
+
+    def stamp(self, offset: int) -> None:
+        """Count a visible message as visible since now."""
+
+
+_Piece = tuple[int, int, Sequence[int], int]  # next offset, number, offsets, place of the next among them
+
+
+class Tenants:
+    """The groups of a shard, over all messages that were scanned."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._fair = bool(shard.attributes.fair_groups)
+        self._limit = shard.attributes.group_in_flight_limit
+        self._pieces: dict[str, list[_Piece]] = {}
+        self._count = 0  # of pieces
+        self._in_flight: dict[str, int] = {}
+        self._taken: dict[str, int] = {}  # of the current claim
+        self._turns: dict[str, Turn] = {}  # of the groups that wait
+        self._heads: SortedDict[int, str] = SortedDict()  # those groups by the offset of their turn
+        self._by_turn: list[Turn] = []
+        self._by_age: list[tuple[int, int, str]] = []
+
+    def add(self, spans: Sequence[Span]) -> None:
+        """Add messages that may have become available."""
+        changed = set()
+        for group, piece in self._shard.log.groups(spans):
+            self._count += 1
+            entry = (int(piece[0]), self._count, piece, 0)
+            heapq.heappush(self._pieces.setdefault(group, []), entry)
+            changed.add(group)
+        for group in changed:
+            self._place(group)
+
+    def arrived(self, first: int, last: int) -> None:
+        """Note that messages of a range may have become available."""
+        self.add(self._shard.available.within(first, last))
+
+    def withdrawn(self, first: int, last: int) -> None:
+        """Note that messages of a range are not available any more."""
+        for group in [self._heads[offset] for offset in self._heads.irange(first, last)]:
+            self._place(group)
+
+    def count(self, spans: Sequence[Span], sign: int) -> None:
+        """Note that messages began (1) or ceased (-1) to be in flight."""
+        for group, size in self._shard.log.group_sizes(spans):
+            left = self._in_flight.get(group, 0) + sign * size
+            if left:
+                self._in_flight[group] = left
+            else:
+                self._in_flight.pop(group, None)
+            if group not in self._taken:
+                self._place(group)
+
+    def pick(self, count: int) -> list[Span]:
+        """Remove up to `count` messages from the available ones, as `fair` says; `placed` must follow."""
+        shard = self._shard
+        most = max(count, SCANNED)
+        while shard.available.size < most and shard.scan_to(shard.scanned + most - shard.available.size):
+            pass
+        found: list[Span] = []
+        fair_left = FAIR
+        while count > 0:
+            if self._limit is None and (fair_left <= 0 or not self._fair):
+                rest = shard.available.take(count)
+                for span in rest:
+                    self.withdrawn(*span)
+                found += rest
+                break
+            turn = self._first()
+            if turn is None:
+                break
+            if self._fair and not self._taken:
+                oldest = self._oldest()
+                if oldest is not None and is_overdue(oldest.since, shard.now):
+                    turn = oldest
+            most = 1
+            if fair_left <= 0 or self._is_alone(turn.group):
+                most = count if self._limit is not None else min(count, fair_left)
+            if self._limit is not None:
+                most = min(most, self._limit - self._load(turn.group))
+            taken = self._take(turn.group, most)
+            size = sum(last - first + 1 for first, last in taken)
+            found += taken
+            count -= size
+            fair_left -= size
+            self._taken[turn.group] = self._taken.get(turn.group, 0) + size
+            self._place(turn.group)
+        return joined(sorted(found))
+
+    def placed(self, put_back: Sequence[Span] = ()) -> None:
+        """Put the groups of the last `pick` back in line; with `put_back` nothing was handed out after all."""
+        taken, self._taken = self._taken, {}
+        for group in taken:
+            self._place(group)
+        if put_back:
+            self.add(put_back)
+        elif self._fair:
+            behind = [group for group in taken if self._pieces.get(group) and not self._is_alone(group)]
+            for group in behind:
+                offset = self._next(group)
+                if offset is not None:
+                    self._shard.stamp(offset)
+            for group in behind:
+                self._place(group)
+
+    def room(self, first: int, last: int) -> list[Span]:
+        """The messages of a range, none of which is in flight, that may be so: the lowest of each group."""
+        if self._limit is None:
+            return [(first, last)]
+        room: dict[str, int] = {}
+        found: list[int] = []
+        for group, piece in self._shard.log.groups([(first, last)]):
+            left = room.setdefault(group, max(0, self._limit - self._load(group)))
+            found += [int(offset) for offset in piece[:left]]
+            room[group] = left - len(piece[:left])
+        return joined((offset, offset) for offset in sorted(found))
+
+    def _load(self, group: str) -> int:
+        return self._in_flight.get(group, 0) + self._taken.get(group, 0)
+
+    def _place(self, group: str) -> None:
+        """Let a group wait for its turn, if it may have one."""
+        offset, load = self._next(group), self._load(group)
+        before = self._turns.pop(group, None)
+        if before is not None:
+            del self._heads[before.offset]
+        if offset is None or (self._limit is not None and load >= self._limit):
+            return
+        weight = (load, self._shard.visible_since(offset)) if self._fair else (0, 0)
+        turn = Turn(*weight, offset, group)
+        self._turns[group], self._heads[offset] = turn, group
+        if turn != before:
+            self._enter([turn])
+            if len(self._by_turn) + len(self._by_age) > 4 * len(self._turns) + _STALE:
+                self._by_turn, self._by_age = [], []
+                self._enter(self._turns.values())
+
+    def _enter(self, turns: Iterable[Turn]) -> None:
+        for turn in turns:
+            heapq.heappush(self._by_turn, turn)
+            if self._fair:
+                heapq.heappush(self._by_age, turn[1:])
+
+    def _first(self) -> Turn | None:
+        """The lowest turn."""
+        while self._by_turn:
+            turn = self._by_turn[0]
+            if self._turns.get(turn.group) == turn:
+                return turn
+            heapq.heappop(self._by_turn)
+        return None
+
+    def _oldest(self) -> Turn | None:
+        """The turn of the group that has waited longest."""
+        while self._by_age:
+            oldest = self._by_age[0]
+            turn = self._turns.get(oldest[2])
+            if turn is not None and turn[1:] == oldest:
+                return turn
+            heapq.heappop(self._by_age)
+        return None
+
+    def _is_alone(self, group: str) -> bool:
+        """Whether no other group waits."""
+        own: list[Turn] = []
+        while (turn := self._first()) is not None and turn.group == group:
+            own.append(heapq.heappop(self._by_turn))
+        for each in own[:1]:
+            heapq.heappush(self._by_turn, each)
+        return turn is None
+
+    def _next(self, group: str) -> int | None:
+        """Lowest available offset of a group."""
+        available, pieces = self._shard.available, self._pieces.get(group)
+        while pieces:
+            offset, number, piece, place = pieces[0]
+            following = available.next_from(offset)
+            if following == offset:
+                return offset
+            place = len(piece) if following is None else bisect_left(piece, following, place)
+            self._move_on(pieces, number, piece, place)
+        self._pieces.pop(group, None)
+        return None
+
+    @staticmethod
+    def _move_on(pieces: list[_Piece], number: int, piece: Sequence[int], place: int) -> None:
+        if place < len(piece):
+            heapq.heapreplace(pieces, (int(piece[place]), number, piece, place))
+        else:
+            heapq.heappop(pieces)
+
+    def _take(self, group: str, count: int) -> list[Span]:
+        """Remove the lowest available messages of a group."""
+        available, taken = self._shard.available, []
+        while count > 0 and (offset := self._next(group)) is not None:
+            pieces = self._pieces[group]
+            _, number, piece, place = pieces[0]
+            last = available.end_of(offset) or offset
+            if len(pieces) > 1:  # not beyond where another piece begins
+                last = max(offset, min(last, *(other[0] - 1 for other in pieces[1:3])))
+            stop = place + 1 if count == 1 else min(place + count, bisect_right(piece, last, place))
+            for span in joined((int(each), int(each)) for each in piece[place:stop]):
+                available.discard(*span)
+                taken.append(span)
+            count -= stop - place
+            self._move_on(pieces, number, piece, stop)
+        return taken

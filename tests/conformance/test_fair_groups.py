@@ -1,0 +1,203 @@
+"""Standard queues whose messages have groups: fair receives and the limit of each group, on real tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from conformance.harness import Harness, point_only
+from lakequeue import (
+    InvalidAttributeName,
+    InvalidAttributeValue,
+    InvalidParameterValue,
+    LeaseLost,
+    OverLimit,
+    SendEntry,
+)
+
+NOISY = 200
+
+
+def groups_of(messages) -> list[str | None]:
+    return [message.group_id for message in messages]
+
+
+def fill(queue, *quiet: str | None, noisy: int = NOISY) -> None:
+    for groups in filter(None, (["noisy"] * noisy, quiet)):
+        queue.send_batch([SendEntry("x", group_id=group) for group in groups])
+
+
+@pytest.mark.spec("FAI-1", "FAI-2", "SND-14")
+def test_a_quiet_group_does_not_wait_behind_the_backlog_of_a_noisy_one(harness: Harness):
+    queue = harness.create()
+    fill(queue, "a", "b", None)
+    first = queue.receive(5)
+    assert Counter(groups_of(first)) == {"noisy": 2, "a": 1, "b": 1, None: 1}
+    fill(queue, "c", noisy=0)
+    assert [message.group_id for message in queue.receive(1)] == ["c"]
+    assert len(queue.receive(1_000)) == NOISY - 2
+
+
+@pytest.mark.spec("FAI-2")
+def test_groups_whose_messages_are_deleted_at_once_take_turns_over_processes(harness: Harness, clock):
+    queue = harness.create()
+    fill(queue, *["quiet"] * 5)
+    found = []
+    for _ in range(10):
+        queue = harness.queue()
+        clock.advance(0.01)
+        for message in queue.receive(1):
+            found.append(message.group_id)
+            message.delete()
+    assert found == ["noisy", "quiet"] * 5
+
+
+@point_only
+@pytest.mark.spec("FAI-1")
+def test_fairness_is_switched_off_and_on_on_a_living_queue(harness: Harness):
+    queue = harness.create(fair_groups=False)
+    fill(queue, "quiet")
+    assert set(groups_of(queue.receive(10))) == {"noisy"}
+    queue.set_attributes(fair_groups=True)
+    assert "quiet" in groups_of(queue.receive(2))
+
+
+@pytest.mark.spec("FAI-4")
+def test_no_more_messages_of_a_group_are_in_flight_than_its_limit(harness: Harness, clock):
+    queue = harness.create(group_in_flight_limit=2)
+    fill(queue, "a", None, None, None, noisy=5)
+    first = queue.receive(10)
+    assert Counter(groups_of(first)) == {"noisy": 2, "a": 1, None: 2}
+    assert queue.receive(10) == []
+    next(message for message in first if message.group_id == "noisy").delete()
+    assert groups_of(queue.receive(10)) == ["noisy"]
+    clock.advance(30)
+    lease = queue.lease(100, visibility_timeout=60)
+    assert lease is not None and lease.message_count == 5
+    peeked = harness.queue().peek(limit=100)
+    hidden = Counter(message.group_id for message in peeked if message.state == "in_flight")
+    assert hidden == {"noisy": 2, "a": 1, None: 2}
+
+
+@point_only
+@pytest.mark.spec("FAI-4", "RCP-8", "VIS-3")
+def test_a_receipt_that_has_ended_is_not_extended_beyond_the_limit(harness: Harness, clock):
+    queue = harness.create(group_in_flight_limit=1)
+    fill(queue, noisy=2)
+    [first] = queue.receive(1, visibility_timeout=5)
+    queue.set_attributes(group_in_flight_limit=2)
+    [second] = queue.receive(1, visibility_timeout=60)
+    queue.set_attributes(group_in_flight_limit=1)
+    clock.advance(5)
+    with pytest.raises(OverLimit, match="message group"):
+        first.change_visibility(10)
+    second.delete()
+    first.change_visibility(10)
+    assert queue.receive(1) == []
+
+
+@point_only
+@pytest.mark.spec("FAI-4")
+def test_a_lease_that_has_ended_is_extended_up_to_the_limit_only(harness: Harness, clock):
+    queue = harness.create(group_in_flight_limit=2)
+    fill(queue, noisy=4)
+    lease = queue.lease(10, visibility_timeout=5)
+    assert lease is not None and lease.message_count == 2
+    clock.advance(5)
+    assert len(queue.receive(10)) == 2
+    with pytest.raises(LeaseLost):
+        lease.extend(30)
+
+
+@point_only
+@pytest.mark.spec("FAI-5")
+@pytest.mark.parametrize("by", ["send", "rows"])
+def test_with_a_limit_a_group_lives_on_one_shard(harness: Harness, by: str):
+    queue = harness.create(shards=4, group_in_flight_limit=1)
+    groups = [f"tenant {n}".replace(" ", "-") for n in range(8)]
+    if by == "send":
+        for _ in range(3):
+            queue.send_batch([SendEntry("x", group_id=group) for group in groups])
+    else:
+        import pyarrow as pa
+
+        queue.send_arrow(pa.table({"body": ["x"] * 24, "group_id": groups * 3}))
+    found = [message for _ in range(8) for message in queue.receive(100)]
+    assert sorted(groups_of(found)) == sorted(groups)
+    for message in found:
+        message.delete()
+    assert sorted(groups_of([m for _ in range(8) for m in queue.receive(100)])) == sorted(groups)
+
+
+@point_only
+@pytest.mark.spec("FAI-5")
+def test_moved_messages_go_to_the_shard_of_their_group(harness: Harness):
+    target = harness.create("dead", shards=4, group_in_flight_limit=1)
+    source = harness.create(redrive_policy={"deadLetterTargetArn": target.arn, "maxReceiveCount": 1})
+    groups = [f"tenant-{n}" for n in range(8)]
+    source.send_batch([SendEntry("x", group_id=group) for group in groups * 2])
+    assert len(source.receive(100, visibility_timeout=0)) == 16
+    assert source.receive(100) == []
+    found = [message for _ in range(8) for message in target.receive(100)]
+    assert sorted(groups_of(found)) == sorted(groups)
+
+
+@point_only
+@pytest.mark.spec("FAI-5")
+def test_a_limit_on_a_living_queue_with_several_shards_is_refused(harness: Harness):
+    queue = harness.create(shards=2)
+    with pytest.raises(InvalidAttributeValue, match="GroupInFlightLimit"):
+        queue.set_attributes(group_in_flight_limit=1)
+    limited = harness.create("limited", group_in_flight_limit=1)
+    with pytest.raises(InvalidAttributeValue, match="Shards"):
+        limited.set_attributes(shards=2)
+
+
+@point_only
+@pytest.mark.spec("FAI-2", "RWD-10")
+def test_a_quiet_message_on_another_shard_is_received_after_at_most_32_receives(harness: Harness):
+    queue = harness.create(shards=2)
+    for shard in queue.runtime.shards:
+        shard.shared.sends.current = 0
+    fill(queue, noisy=300)
+    queue.runtime.shards[0].shared.sends.current = 1
+    fill(queue, "quiet", noisy=0)
+    queue.runtime.shards[0].shared.home.current = 0
+    seen = 0
+    while "quiet" not in groups_of(queue.receive(1)):
+        seen += 1
+        assert seen < 33
+
+
+@point_only
+@pytest.mark.spec("FAI-4", "SND-13")
+@pytest.mark.parametrize("group", ["", "x" * 129, "a b", "é"])
+def test_groups_of_a_wrong_form_are_refused_on_every_way_in(harness: Harness, group: str):
+    import pyarrow as pa
+
+    queue = harness.create()
+    with pytest.raises(InvalidParameterValue, match="MessageGroupId"):
+        queue.send("x", group_id=group)
+    [failure] = queue.send_batch([SendEntry("x", group_id=group), SendEntry("y")]).failed
+    assert "MessageGroupId" in failure.message
+    with pytest.raises(InvalidParameterValue, match="1 row has"):
+        queue.send_arrow(pa.table({"body": ["x", "y"], "group_id": [group, None]}))
+    assert len(queue.receive(10)) == 1
+
+
+@point_only
+@pytest.mark.spec("FAI-4")
+@pytest.mark.parametrize("limit", [0, -1, 120_001, 1.5, "x", True])
+def test_limits_out_of_range_are_refused(harness: Harness, limit: object):
+    with pytest.raises(InvalidAttributeValue, match="GroupInFlightLimit"):
+        harness.create(group_in_flight_limit=limit)
+
+
+@point_only
+@pytest.mark.spec("FAI-1", "FAI-4")
+def test_queues_that_are_not_fair_refuse_the_attributes(harness: Harness):
+    with pytest.raises(InvalidAttributeName, match="GroupInFlightLimit"):
+        harness.create(profile="sqs-2018", group_in_flight_limit=1)
+    with pytest.raises(InvalidParameterValue, match="MessageGroupId"):
+        harness.create("old", profile="sqs-2018").send("x", group_id="a")
