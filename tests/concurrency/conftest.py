@@ -15,10 +15,12 @@ from lakequeue import LakeQueue
 
 @pytest.fixture
 def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Workers]:
-    """A queue with one shard, or as many as the test needs."""
+    """A queue with one shard, or as many as the test needs, or with the attributes that it needs."""
     short_logs(monkeypatch)
+    param = getattr(request, "param", 1)
+    attributes = param if isinstance(param, dict) else {"shards": param}
     root = tmp_path / "root"
-    queue = LakeQueue(str(root)).create_queue("orders", shards=getattr(request, "param", 1))
+    queue = LakeQueue(str(root)).create_queue("orders", **attributes)
     anchor(queue)
     workers = Workers(root, queue)
     yield workers

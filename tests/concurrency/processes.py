@@ -11,12 +11,14 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from concurrency.harness import application_id, check_log, spread
+from concurrency.worker import tenant
 from lakequeue import Queue
 from lakequeue.storage import layout
 
@@ -228,6 +230,20 @@ def judge(workers: Workers) -> Summary:
         unknown=kinds["failed"],
         merges=sum(application_id(workers.queue, layout.FILES_ID, shard) for shard in range(len(held))),
     )
+
+
+def most_in_flight(workers: Workers) -> int:
+    """The most live receipts that a message group had at one instant, by the diaries and the shard's clock."""
+    ends: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for events in workers.events():
+        for receipt in receipts_of(events):
+            if receipt.received_at < receipt.until:
+                # at one instant, ends come before beginnings
+                ends[tenant(receipt.body)] += [(receipt.received_at, 1), (receipt.until, -1)]
+    most = 0
+    for changes in ends.values():
+        most = max([most, *accumulate(change for _, change in sorted(changes))])
+    return most
 
 
 def _refused(events: list[dict[str, Any]]) -> Iterator[str]:

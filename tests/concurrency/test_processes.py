@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from concurrency.processes import SOAK_SECONDS, Workers, judge, stopped_again_and_again
+from concurrency.processes import SOAK_SECONDS, Workers, judge, most_in_flight, stopped_again_and_again
 
 
 @pytest.mark.spec("RCV-15", "QUE-33")
@@ -53,6 +53,32 @@ def test_ten_minutes_of_processes_that_are_stopped_and_killed(workers: Workers) 
     print(summary, f"stopped {workers.stopped} times, killed {workers.killed} times")
     assert workers.stopped > SOAK_SECONDS / 4
     assert min(summary.sent, summary.received, summary.deleted) > SOAK_SECONDS, summary
+
+
+LIMITED = pytest.mark.parametrize(
+    "workers", [{"group_in_flight_limit": limit} for limit in (1, 3)], indirect=True, ids=["one", "three"]
+)
+
+
+@pytest.mark.slow
+@LIMITED
+@pytest.mark.spec("FAI-4")
+def test_no_group_passes_its_limit_while_processes_are_stopped_and_killed(workers: Workers) -> None:
+    summary = stopped_again_and_again(workers, 8, kill=0.2)
+    limit = workers.queue.runtime.attributes.group_in_flight_limit
+    assert most_in_flight(workers) == limit
+    assert min(summary.sent, summary.received, summary.deleted) > 5, summary
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SOAK_SECONDS + 600)
+@LIMITED
+@pytest.mark.spec("FAI-4")
+def test_ten_minutes_of_processes_on_a_queue_with_a_limit_for_each_group(workers: Workers) -> None:
+    summary = stopped_again_and_again(workers, SOAK_SECONDS, kill=0.1)
+    print(summary, f"stopped {workers.stopped} times, killed {workers.killed} times")
+    assert most_in_flight(workers) == workers.queue.runtime.attributes.group_in_flight_limit
+    assert min(summary.sent, summary.received, summary.deleted) > SOAK_SECONDS / 4, summary
 
 
 @pytest.mark.spark

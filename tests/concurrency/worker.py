@@ -52,6 +52,12 @@ class Diary:
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
 
+def tenant(body: str) -> str:
+    """The message group of a body: one tenant sends half of all."""
+    number = int(body.rpartition(":")[2])
+    return f"tenant-{number // 2 % 3 if number % 2 else 0}"
+
+
 def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> None:
     append.SEGMENT_COMMITS = 4
     merge_segments.TIER_SEGMENTS = 3
@@ -76,7 +82,7 @@ def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> 
                 bodies = [f"{name}:{number + index}" for index in range(chance.randint(1, LONGEST_BATCH))]
                 number += len(bodies)
                 diary.write("send", bodies=bodies)
-                result = queue.send_batch([SendEntry(body=body) for body in bodies])
+                result = queue.send_batch([SendEntry(body=body, group_id=tenant(body)) for body in bodies])
                 diary.write("sent", bodies=[bodies[int(entry.id)] for entry in result.successful])
             else:
                 timeout = chance.choice([1, 2, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from operator import itemgetter
 from typing import Any
 
@@ -12,6 +13,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.redrive_policies import RedrivePolicy
 from lakequeue.shard import admin, decide, expire, move, selected, settle
 from lakequeue.shard.claim import standard as claim
+from lakequeue.shard.claim import tenants
 from lakequeue.shard.claim.fifo import Groups, _Deliverable, _GroupOffsets
 from lakequeue.shard.commands import Claim, ClaimResult, Command, Decision, Discard, MakeVisible, Rewind, Spans
 from lakequeue.shard.decide import ShardMachine
@@ -20,7 +22,7 @@ from lakequeue.shard.runs import DELETED, VISIBLE, Head, Run
 from lakequeue.shard.state import ShardState
 from mutations import Case, Mutation, Patch, each_case, replace
 
-from .command_sequences import random_commands, run_commands
+from .command_sequences import random_commands, run_commands, small_steps
 
 SEQUENCES = 400
 
@@ -38,10 +40,18 @@ def fifo_queues_agree() -> None:
     _agree(fifo=True)
 
 
+def tenants_agree() -> None:
+    for seed in range(SEQUENCES):
+        steps = small_steps if seed % 2 else nullcontext
+        with steps():
+            run_commands(*random_commands(seed, False, tenants=True))
+
+
 STANDARD = {standard_queues_agree: "DEL-8 RCP-6 RCP-7 RCV-3 DLY-1 RET-1 INF-11 VIS-9 PUR-2 STA-13"}
 MOVES = {standard_queues_agree: "DLQ-2 DLQ-4 RET-7 STA-13"}
 HELD = {standard_queues_agree: "INF-8 INF-9 STA-13"}
 REWINDS = {standard_queues_agree: "RWD-4 RWD-5 RWD-6 RWD-8 RWD-11 RWD-19 RWD-20 RWD-21 RWD-23 RWD-25"}
+FAIR = {tenants_agree: "FAI-1 FAI-2 FAI-4 INF-11"}
 FIFO = {fifo_queues_agree: "FIF-4 FIF-9 FIF-14 RET-10 INF-4 RCP-7 DLY-10 ATT-3 ATT-4 ATT-5 ATT-6 RWD-22"}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from lakequeue.model.messages import md5_of_attributes
 from lakequeue.testing import ManualClock
@@ -277,3 +278,32 @@ def test_a_receive_with_an_attempt_id_may_be_repeated(timed: Running, clock: Man
     later = receive(client, url, MaxNumberOfMessages=10, ReceiveRequestAttemptId="a")
     assert [message["Body"] for message in later] == ["1", "2"]
     assert later[0]["ReceiptHandle"] != first[0]["ReceiptHandle"]
+
+
+@pytest.mark.spec("FAI-1", "FAI-2", "FAI-4", "SND-14")
+def test_message_groups_of_standard_queues_over_the_wire(client: Any) -> None:
+    url = client.create_queue(QueueName="tenants", Attributes={"GroupInFlightLimit": "3"})["QueueUrl"]
+    shown = client.get_queue_attributes(QueueUrl=url, AttributeNames=["FairGroups", "GroupInFlightLimit"])[
+        "Attributes"
+    ]
+    assert (shown["FairGroups"], shown["GroupInFlightLimit"]) == ("true", "3")
+    entries = [{"Id": str(n), "MessageBody": "x", "MessageGroupId": "noisy"} for n in range(10)]
+    client.send_message_batch(QueueUrl=url, Entries=entries)
+    client.send_message(QueueUrl=url, MessageBody="x", MessageGroupId="quiet")
+    names = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["MessageGroupId"]}
+    found = client.receive_message(QueueUrl=url, **names)["Messages"]
+    groups = [message["Attributes"]["MessageGroupId"] for message in found]
+    assert sorted(groups) == ["noisy"] * 3 + ["quiet"]
+    assert "Messages" not in client.receive_message(QueueUrl=url, **names)
+    for group in ("a b", "x" * 129):
+        with pytest.raises(ClientError) as refused:
+            client.send_message(QueueUrl=url, MessageBody="x", MessageGroupId=group)
+        assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
+    for limit in ("0", "120001", "1.5", "x"):
+        with pytest.raises(ClientError) as refused:
+            client.set_queue_attributes(QueueUrl=url, Attributes={"GroupInFlightLimit": limit})
+        assert refused.value.response["Error"]["Code"] == "InvalidAttributeValue"
+    with pytest.raises(ClientError) as refused:
+        attributes = {"FifoQueue": "true", "GroupInFlightLimit": "1"}
+        client.create_queue(QueueName="tenants.fifo", Attributes=attributes)
+    assert refused.value.response["Error"]["Code"] == "InvalidAttributeName"
