@@ -83,7 +83,14 @@ def test_the_relations_are_queried(run: Run, ask: Callable[..., list[dict[str, A
     assert ask("SELECT body->>'x' AS x FROM messages WHERE body LIKE '{%' -- a comment") == [{"x": "3"}]
     assert ask("WITH m AS (FROM messages) SELECT m.message_attributes['n'] AS n FROM m LIMIT 1") == [{"n": "1"}]
     assert ask("PIVOT (SELECT state FROM messages) ON state USING count(*)") == [{"in_flight": 1, "visible": 2}]
-    assert [row["name"] for row in ask("SHOW TABLES")] == ["history", "messages", "queues", "receipts", "stats"]
+    assert [row["name"] for row in ask("SHOW TABLES")] == [
+        "groups",
+        "history",
+        "messages",
+        "queues",
+        "receipts",
+        "stats",
+    ]
     assert ask("DESCRIBE history")[0]["column_name"] == "queue"
     assert "queue" in run("EXPLAIN SELECT * FROM messages WHERE queue = 'orders'").stdout
     assert ask("SELECT * FROM stats") == ask("SELECT * FROM history") == []

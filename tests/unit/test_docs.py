@@ -125,7 +125,7 @@ def test_every_public_name_is_on_the_page_of_the_api():
     assert set(lakequeue.__all__) == told | errors.SERVICE_ERRORS.keys() | {"__version__"}
 
 
-@pytest.mark.parametrize("view", ["queues", "messages", "receipts", "stats"])
+@pytest.mark.parametrize("view", ["queues", "messages", "groups", "receipts", "stats"])
 def test_the_page_names_the_columns_of_a_view(view: str):
     schema = {field.name: sql_views.sql_type(field) for field in relations.SCHEMAS[view]}
     table = rows(SQL.split(f"\n## {view}\n")[1].split("\n## ")[0], "column")

@@ -52,7 +52,7 @@ _Page = TypeVar("_Page")
 _LOGGED = pa.schema([layout.MESSAGES.field(name) for name in log_columns(JUDGED.names)])
 _PEEKED = [
     *("message_id", "body", "state", "receive_count", "sent_at", "visible_at", TYPED_ATTRIBUTES),
-    *("dead_letter_reason", "group_id", "source_queue", "dedup_id", "trace_header"),
+    *("group_id", "source_queue", "dedup_id", "trace_header", "dead_letter_reason"),
 ]
 
 
@@ -77,11 +77,12 @@ class Batch:
 
     @cached_property
     def _peeked(self) -> pa.Table:
-        return self.table(_PEEKED).select(_PEEKED)
+        return self.table(_PEEKED)
 
     def message(self, index: int) -> PeekedMessage:
         """The message at an index in the batch."""
-        return peeked_message(*self._peeked.slice(index, 1).to_pylist()[0].values())
+        (row,) = self._peeked.slice(index, 1).to_pylist()
+        return peeked_message(row, row.pop(TYPED_ATTRIBUTES))
 
 
 def batches(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import attrs
@@ -134,22 +133,12 @@ def received_message(
     return message
 
 
-def peeked_message(
-    message_id: str,
-    body: str,
-    state: str,
-    receive_count: int | None,
-    sent_at: datetime,
-    visible_at: datetime | None,
-    attributes: Attributes,
-    reason: str | None,
-    *rest: str | None,
-) -> PeekedMessage:
-    """A message as ``peek`` shows it."""
-    typed, count = _attributes(attributes), receive_count or 0
-    why = parse_reason(reason)
-    shown = partial(PeekedMessage, message_id, body, MessageState(state), count, sent_at, visible_at, typed)
-    return shown(*rest, dead_letter_reason=why)
+def peeked_message(row: dict[str, Any], attributes: Attributes) -> PeekedMessage:
+    """A message as ``peek`` shows it, given its row of `PeekedMessage`'s columns, and its attributes as sent."""
+    row["state"] = MessageState(row["state"])
+    row["receive_count"] = row["receive_count"] or 0
+    row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])
+    return PeekedMessage(message_attributes=_attributes(attributes), **row)
 
 
 def _reason(row: Mapping[str, Any]) -> DeadLetterReason | None:

@@ -1,6 +1,6 @@
 """Draws how long messages of quiet tenants wait beside a noisy one: `docs/guides/fair-queues.svg`.
 
-    python jobs/plot_fair_queues.py [PICTURE]
+    python docs/guides/fair_queues_plot.py [PICTURE]
 
 Twenty quiet tenants send a message every five seconds each. After a minute another tenant sends 2,000 at once. A
 consumer handles ten messages a second. The queue is a real one, its clock is moved by hand, and the same happens
@@ -24,7 +24,7 @@ from lakequeue.testing import ManualClock
 TENANTS, INTERVAL = 20, 5
 BACKLOG, AT = 2_000, 60
 ROUND, SECONDS = 10, 600
-PICTURE = Path(__file__).parents[1] / "docs" / "guides" / "fair-queues.svg"
+PICTURE = Path(__file__).with_name("fair-queues.svg")
 
 Waits = dict[int, list[float]]
 """Seconds that messages waited, by the second in which they were sent."""
@@ -66,9 +66,8 @@ def draw(path: Path) -> None:
         }
         axes.plot([*longest], [*longest.values()], color=colour, linewidth=2, label=label)
     axes.axvline(AT, color="grey", linewidth=1, linestyle="dotted")
-    axes.annotate(
-        f"another tenant\nsends {BACKLOG:,} messages", (AT, 100), (-6, 0), "data", "offset points", ha="right"
-    )
+    told = f"another tenant sends {BACKLOG:,} messages"
+    axes.annotate(told, (AT, 190), (130, 186), arrowprops={"arrowstyle": "->", "color": "grey"})
     axes.set(xlabel="sent at (seconds)", ylabel="seconds until received", xlim=(0, 500), ylim=(-5, None))
     axes.set_title("Messages of quiet tenants: longest wait", loc="left")
     axes.legend(frameon=False)
