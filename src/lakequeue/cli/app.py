@@ -12,6 +12,7 @@ from lakequeue.cli import (
     check,
     consume,
     copy,
+    deploy_files,
     drain,
     export,
     maintenance,
@@ -152,7 +153,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "In SQL": {"sql": sql.sql},
     "Roots": {"copy": copy.copy, "upgrade": maintenance.upgrade},
-    "For other clients": {"serve": serve.serve},
+    "For other clients": {"serve": serve.serve, "deploy-files": deploy_files.deploy_files},
     "With Spark": {"views": spark.views, "demo": spark.demo},
 }
 for _panel, _commands in _COMMANDS.items():

@@ -1,0 +1,34 @@
+"""The command that writes the files by which others run lakequeue."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakequeue.cli import render
+from lakequeue.cli.session import Session
+from lakequeue.errors import QueueClientError
+
+_PACKAGE = Path(__file__).parents[1]
+_PROJECT = _PACKAGE.parents[1]
+
+
+def deploy_files(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty directory.")],
+) -> None:
+    """Write dashboards, alerts, and files for containers, Kubernetes and systemd into a directory."""
+    session: Session = ctx.obj
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise QueueClientError(f"{folder} is not empty; nothing was written")
+    if (_PACKAGE / "deploy").is_dir():
+        shutil.copytree(_PACKAGE / "deploy", folder, dirs_exist_ok=True)
+    else:  # a checkout; pyproject.toml puts the same into the wheel
+        shutil.copytree(_PROJECT / "deploy", folder, dirs_exist_ok=True)
+        shutil.copytree(_PROJECT / "conf" / "grafana", folder / "grafana", dirs_exist_ok=True)
+        shutil.copy(_PROJECT / "conf" / "prometheus" / "alerts.yml", folder)
+    written = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    session.answer({"folder": str(folder), "files": written}, f"{render.count(len(written), 'file')} in {folder}")

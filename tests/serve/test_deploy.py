@@ -1,0 +1,139 @@
+"""What `deploy/` says: its commands are ours, and its ports, probes and metrics exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from lakequeue.cli import app
+from serve.test_dashboards import Known, known, problems  # noqa: F401
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+MANIFESTS: list[dict[str, Any]] = [
+    document
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text())
+]
+UNITS = sorted((DEPLOY / "systemd").iterdir())
+PORT, METRICS_PORT = 9324, 9400
+
+
+def containers() -> dict[str, dict[str, Any]]:
+    found = {}
+    for each in MANIFESTS:
+        spec = each.get("spec", {})
+        spec = spec.get("jobTemplate", {}).get("spec", spec).get("template", {}).get("spec", {})
+        found.update({container["name"]: container for container in spec.get("containers", [])})
+    return found
+
+
+def command_lines() -> dict[str, list[str]]:
+    """Arguments of lakequeue, by where they stand."""
+    [image] = re.findall(r"^CMD (\[.*\])$", (DEPLOY / "Containerfile").read_text(), re.M)
+    found = {"Containerfile": json.loads(image)}
+    for name, service in COMPOSE["services"].items():
+        if service["image"] != "lakequeue":
+            continue
+        given = service["command"]
+        if "entrypoint" in service:
+            [script] = given
+            given = shlex.split(re.findall(r"lakequeue ([^;>]+)", script)[0])
+        found[f"compose: {name}"] = given
+    for name, container in containers().items():
+        found[f"kubernetes: {name}"] = container["args"]
+    for unit in UNITS:
+        for line in re.findall(r"^ExecStart=/opt/lakequeue/bin/lakequeue (.+)$", unit.read_text(), re.M):
+            found[f"systemd: {unit.name}"] = shlex.split(line.replace("%i", "orders").replace("%d", "/run"))
+    return found
+
+
+def test_every_place_has_a_command() -> None:
+    assert len(command_lines()) == 1 + 3 + 3 + 3
+
+
+@pytest.mark.parametrize("place", command_lines())
+def test_each_command_line_is_accepted(place: str) -> None:
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("lakequeue", list(command_lines()[place]))
+    name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+    command.make_context(name, rest, parent=context)  # a usage error raises
+
+
+def test_a_wrong_option_would_be_noticed() -> None:
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("lakequeue", ["serve", "--hots", "0.0.0.0"])
+    name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+    with pytest.raises(Exception, match="--hots"):
+        command.make_context(name, rest, parent=context)
+
+
+def test_probes_and_ports_are_those_of_the_server_and_the_consumer() -> None:
+    server, consumer = containers()["server"], containers()["consumer"]
+    assert server["ports"] == [{"name": "http", "containerPort": PORT}]
+    assert server["readinessProbe"]["httpGet"] == {"path": "/health", "port": "http"}
+    assert f"--metrics-port={METRICS_PORT}" in consumer["args"]
+    assert consumer["ports"] == [{"name": "metrics", "containerPort": METRICS_PORT}]
+    assert consumer["readinessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    assert f"http://127.0.0.1:{PORT}/health" in (DEPLOY / "Containerfile").read_text()
+    jobs = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    targets = [target for job in jobs for each in job["static_configs"] for target in each["targets"]]
+    assert targets == [f"server:{PORT}", f"consumer:{METRICS_PORT}"]
+
+
+def test_nothing_runs_as_root_or_may_write_to_its_image() -> None:
+    assert "\nUSER 10001" in (DEPLOY / "Containerfile").read_text()
+    for container in containers().values():
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+    for name in "server", "consumer", "compactor":
+        assert COMPOSE["services"][name]["read_only"] and COMPOSE["services"][name]["cap_drop"] == ["ALL"]
+    for unit in UNITS:
+        if unit.suffix == ".service":
+            assert "\nUser=lakequeue\n" in unit.read_text()
+
+
+def test_the_scaler_uses_a_metric_that_is_served(known: Known) -> None:  # noqa: F811
+    [scaler] = [each for each in MANIFESTS if each["kind"] == "ScaledObject"]
+    [trigger] = scaler["spec"]["triggers"]
+    assert problems(trigger["metadata"]["query"], known) == []
+    assert scaler["spec"]["scaleTargetRef"]["name"] in {
+        each["metadata"]["name"] for each in MANIFESTS[:-1] if "metadata" in each
+    }
+
+
+def test_the_command_writes_all_that_compose_mounts(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["--json", "deploy-files", str(tmp_path / "deploy")])
+    assert done.exit_code == 0, done.output
+    written = set(json.loads(done.stdout)["files"])
+    mounted = {
+        volume.split(":")[0].removeprefix("./")
+        for service in COMPOSE["services"].values()
+        for volume in service.get("volumes", [])
+        if volume.startswith("./")
+    }
+    # what the operator makes
+    assert mounted - written == {"keys.json", "metrics-secret"}
+    assert {"alerts.yml", "grafana/lakequeue.json", "kubernetes/server.yaml"} <= written
+    again = CliRunner().invoke(app, ["deploy-files", str(tmp_path / "deploy")])
+    assert again.exit_code == 3 and "not empty" in again.output
+
+
+def test_units_are_complete() -> None:
+    """Where systemd is installed, it verifies them; the program that they start is not there."""
+    try:
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", *map(str, UNITS)], capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        pytest.skip("systemd is not installed")
+    told = [line for line in done.stderr.splitlines() if "is not executable" not in line]
+    assert not [line for line in told if "/systemd/lakequeue" in line and "Unknown" in line], told
