@@ -19,7 +19,22 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import typer
-from benchmarks import bulk, consumers, durable, fair, fifo, point, profile, soak, source, sql, store, upkeep, wire
+from benchmarks import (
+    bulk,
+    celery_tasks,
+    consumers,
+    durable,
+    fair,
+    fifo,
+    point,
+    profile,
+    soak,
+    source,
+    sql,
+    store,
+    upkeep,
+    wire,
+)
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
@@ -52,6 +67,7 @@ ROWS = {
     "memory": upkeep.memory,
     "steady": upkeep.steady,
     "serve": wire.serve,
+    "celery": celery_tasks.celery,
     "soak": soak.soak,
 }
 ASKED_ONLY = {"soak"}

@@ -63,6 +63,7 @@ class Sizes:
     consumed: int = 50_000
     slowly_consumed: int = 1_000
     consumer_rounds: int = 3
+    tasks: int = 2_000
 
     def scaled(self, factor: float) -> Sizes:
         """Scales all sizes, for tests of the output."""
@@ -97,6 +98,7 @@ QUICK = Sizes(
     consumed=4_000,
     slowly_consumed=200,
     consumer_rounds=1,
+    tasks=300,
 )
 
 

@@ -37,7 +37,7 @@ Parameters = dict[str, Any]
 
 def serve(bench: Bench) -> Iterator[Figure]:
     """Calls per second over HTTP, one or ten messages each, with few and many clients."""
-    with bench.scratch() as scratch, _server(scratch) as port:
+    with bench.scratch() as scratch, server(scratch) as port:
         own = LakeQueue(f"{scratch}/own").create_queue("own")
         for fifo, clients in itertools.product((False, True), CLIENTS):
             name = f"{'FIFO' if fifo else 'standard'} queue, {clients} clients"
@@ -131,7 +131,7 @@ async def _administration(port: int) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def _server(scratch: str) -> Iterator[int]:
+def server(scratch: str) -> Iterator[int]:
     """Runs a server with its access log on, and discards the log."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
@@ -140,7 +140,7 @@ def _server(scratch: str) -> Iterator[int]:
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         deadline = perf_counter() + STARTING
-        while not _listens(port):
+        while not listens(port):
             if process.poll() is not None or perf_counter() > deadline:
                 raise RuntimeError("the server does not start")
             time.sleep(0.02)
@@ -152,7 +152,7 @@ def _server(scratch: str) -> Iterator[int]:
         process.wait()
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port)).close()
     except OSError:

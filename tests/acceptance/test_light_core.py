@@ -15,7 +15,7 @@ REFUSE = """
 import sys
 
 EXTRAS = {"pyspark", "delta", "py4j", "pandas", "matplotlib", "starlette", "uvicorn", "httptools", "uvloop"}
-EXTRAS |= {"botocore", "boto3", "prometheus_client", "opentelemetry", "grpc"}
+EXTRAS |= {"botocore", "boto3", "prometheus_client", "opentelemetry", "grpc", "kombu"}
 
 
 class Refuse:
@@ -155,7 +155,8 @@ for use in (
     lambda: LakeQueue("root", engine="spark"),
     lambda: Consumer(q, lambda message, context: None, metrics_port=0),
     *(lambda name=name: importlib.import_module(name)
-      for name in ("lakequeue.otel", "lakequeue.spark", "lakequeue.spark.source", "pyspark_lakequeue")),
+      for name in ("lakequeue.otel", "lakequeue.integrations.celery", "lakequeue.spark", "lakequeue.spark.source",
+                   "pyspark_lakequeue")),
 ):
     try:
         use()
@@ -174,6 +175,7 @@ for use in (
         'engine="spark" needs pyspark',
         "metrics_port needs prometheus_client",
         "lakequeue.otel needs opentelemetry",
+        "lakequeue.integrations.celery needs kombu",
         *["lakequeue.spark needs pyspark"] * 3,
     ]
 

@@ -1,6 +1,7 @@
-"""A Celery application on the SQS transport, for the worker that test_celery.py starts.
+"""A Celery application on the SQS transport, or on that of lakequeue, for the workers that tests start.
 
-Its environment: ``BROKER`` and ``RESULTS``, the addresses of both, and ``VISIBILITY``, the timeout of its queues.
+Its environment: ``BROKER`` and ``RESULTS``, the addresses of both, ``VISIBILITY``, the timeout of its queues, and
+``EARLY``, if messages are acknowledged before their tasks run.
 """
 
 from __future__ import annotations
@@ -11,21 +12,24 @@ from typing import Any
 
 from celery import Celery, Task
 
+import lakequeue.integrations.celery  # noqa: F401  # makes kombu know lakequeue://
+
+SQS = os.environ["BROKER"].startswith("sqs")
+LATE = "EARLY" not in os.environ
+ONLY_SQS = {"region": "eu-west-1", "is_secure": False, "polling_interval": 0.1, "wait_time_seconds": 2}
+
 app = Celery("jobs", broker=os.environ["BROKER"], backend=os.environ["RESULTS"])
 app.conf.update(
     broker_transport_options={
-        "region": "eu-west-1",
-        "is_secure": False,
         "visibility_timeout": int(os.environ["VISIBILITY"]),
-        "polling_interval": 0.1,
-        "wait_time_seconds": 2,
         "queue_name_prefix": "celery-jobs-",
+        **(ONLY_SQS if SQS else {}),
     },
-    task_acks_late=True,
-    task_reject_on_worker_lost=True,
+    task_acks_late=LATE,
+    task_reject_on_worker_lost=LATE,
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
-    worker_enable_remote_control=False,
+    worker_enable_remote_control=not SQS,
 )
 
 
@@ -48,6 +52,14 @@ def persist(self: Task[Any, Any], text: str) -> dict[str, Any]:
 @app.task
 def when() -> float:
     return time.time()
+
+
+@app.task
+def note(path: str, text: str, seconds: float = 0) -> None:
+    """Adds a line to a file, then takes some time."""
+    with open(path, "a") as file:
+        file.write(f"{text}\n")
+    time.sleep(seconds)
 
 
 @app.task

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +10,10 @@ from typing import Any
 
 import pytest
 
+from clients.celery_workers import application, worker
 from lakequeue import LakeQueue
 from serve.running import KEYS, ServerProcess, sqs
 from serve.serving import PATIENCE, Process, wait_until
-
-JOBS = Path(__file__).with_name("celery_jobs.py")
 
 pytestmark = pytest.mark.clients
 
@@ -33,31 +28,8 @@ def broker(server: ServerProcess) -> str:
 def jobs(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The application, for which a worker works."""
     where = tmp_path_factory.mktemp("celery")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BROKER", broker(served))
-        patch.setenv("RESULTS", f"file://{where}")
-        patch.setenv("VISIBILITY", "15")
-        patch.syspath_prepend(JOBS.parent)
-        import celery_jobs
-
-        with (where / "worker.log").open("wb") as log:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", JOBS.stem, "worker", "--concurrency", "2", "-l", "INFO"],
-                cwd=JOBS.parent,
-                env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        try:
-            yield celery_jobs
-        finally:
-            worker.terminate()
-            try:
-                worker.wait(PATIENCE)
-            finally:
-                if worker.poll() is None:
-                    os.killpg(worker.pid, signal.SIGKILL)
+    with application(broker(served), where, visibility=15) as jobs, worker(where):
+        yield jobs
 
 
 def test_a_group_of_tasks_runs(jobs: Any) -> None:

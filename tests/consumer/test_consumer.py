@@ -179,6 +179,35 @@ def test_a_full_consumer_waits_for_an_end_instead_of_asking(harness: Harness) ->
         assert [call["max_messages"] for call in harness.queue.receives()] == [1, 1]
 
 
+@pytest.mark.spec("HBN-18")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_concurrency_may_change_while_a_consumer_runs(harness: Harness, asynchronous: bool) -> None:
+    harness.send(*"ABCDEFGHIJ")
+    began: list[float] = []
+
+    def now() -> float:
+        return (harness.clock.now() - harness.queue.began).total_seconds()
+
+    def handle(message: Message, context: Context) -> None:
+        began.append(now())
+        context.sleep(10)
+
+    async def handle_async(message: Message, context: Context) -> None:
+        began.append(now())
+        await context.sleep_async(10)
+
+    consumer = harness.consumer(handle_async if asynchronous else handle, concurrency=1, prefetch=0)
+    with harness.running(consumer):
+        for number, at in ((3, 5), (2, 12), (4, 32)):
+            harness.clock.advance(at - now())
+            consumer.concurrency = number
+            harness.clock.advance(0)
+        harness.clock.advance(10)
+    assert sorted(began) == [0, 5, 5, 10, 15, 20, 25, 30, 32, 32]
+    with pytest.raises(InvalidOptions, match="concurrency: must be a whole number of at least 1, not 0"):
+        consumer.concurrency = 0
+
+
 def test_a_receive_that_does_not_wait_is_repeated_with_pauses(harness: Harness) -> None:
     with harness.running(harness.consumer(sleeper(0), wait_time=0)):
         harness.clock.advance(2)

@@ -17,7 +17,7 @@ PACKAGE = PROJECT / "src" / "lakequeue"
 
 ROOMS = [
     *("errors", "model", "shard", "renewal", "storage", "conditions", "runtime", "operations"),
-    *("lease", "queue", "client", "aio", "consumer", "otel", "", "spark", "serve", "cli", "jobs"),
+    *("lease", "queue", "client", "aio", "consumer", "otel", "", "spark", "integrations", "serve", "cli", "jobs"),
 ]
 """From the bottom to the top; a room knows itself and those below it. The room "" is the package itself."""
 RANK = {room: rank for rank, room in enumerate(ROOMS)}
@@ -183,6 +183,12 @@ def test_vocabulary_and_state_machine_know_no_table_and_no_session(module: Modul
     found = list(imports(module.tree))
     assert not {outside(each) for each in found} & HEAVY
     assert not [each for each in found if "storage" in own_modules(each)]
+
+
+@modules(lambda module: module.top == "integrations")
+def test_integrations_import_only_the_faces(module: Module):
+    reached = {room for found in imports(module.tree) for room in own_modules(found)}
+    assert reached <= {"", "aio", "errors", "model", "integrations"}
 
 
 @modules(lambda module: module.top != "storage")

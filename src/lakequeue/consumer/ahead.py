@@ -29,12 +29,16 @@ class Ahead:
     """
 
     def __init__(self, hands: int, prefetch: int | None) -> None:
-        self._hands = hands
         self._prefetch = prefetch
+        self._size = 1.0
+        self.resize(hands)
+
+    def resize(self, hands: int) -> None:
+        """Changes the number of handlers, whose pace is to be learned anew."""
+        self._hands = hands
         self._took: deque[int] = deque(maxlen=2 * hands)
         self._last = hands
         """How many it was to hold before."""
-        self._size = 1.0
 
     def received(self, messages: Sequence[Message]) -> None:
         """Notes how large messages are."""

@@ -56,6 +56,10 @@ class Tasks(Generic[Job]):
     def wake(self, jobs: int) -> None:
         self._wake.set()
 
+    def resize(self, number: int) -> None:
+        self._number = number
+        self._wake.set()
+
     def stop(self) -> None:
         """Also cancels the handlers that are left."""
         self._ended.set()

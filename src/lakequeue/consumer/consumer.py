@@ -210,6 +210,18 @@ class Consumer:
         self._wake()
 
     @property
+    def concurrency(self) -> int:
+        """Maximum number of handlers at a time; may be changed while it runs, and handlers that run go on."""
+        return self._concurrency
+
+    @concurrency.setter
+    def concurrency(self, number: int) -> None:
+        if (problem := _concurrency_problem(number)) is not None:
+            raise InvalidOptions([problem])
+        self._concurrency = number
+        self._wake()
+
+    @property
     def health(self) -> Health:
         """How the consumer is, without asking storage."""
         since, error, pool = self._outages.since, self._outages.error, self._pool
@@ -248,6 +260,7 @@ class Consumer:
             now, gives_up_at = self._clock.now(), self._outages.gives_up_at
             if gives_up_at is not None and now >= gives_up_at and self._outages.error is not None:
                 raise self._outages.error
+            pool.resize(self._concurrency)
             if self._paused:
                 pool.give_back()
             pool.give_back_if_behind()
@@ -323,6 +336,12 @@ class Consumer:
             pool.stop()
 
 
+def _concurrency_problem(number: object) -> str | None:
+    if type(number) is int and number >= 1:
+        return None
+    return f"concurrency: must be a whole number of at least 1, not {number!r}"
+
+
 def _check(
     queue: Queue,
     handler: object,
@@ -341,8 +360,8 @@ def _check(
     problems = []
     if (problem := handler_problem(handler)) is not None:
         problems.append(f"handler: {problem}")
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        problems.append(f"concurrency: must be a whole number of at least 1, not {concurrency!r}")
+    if (problem := _concurrency_problem(concurrency)) is not None:
+        problems.append(problem)
     members = ("receive_timeout", "failed_visible_at_once", "next_check", "extension")
     if isinstance(renewal, type) or not all(hasattr(renewal, name) for name in members):
         problems.append(f"renewal: must be a renewal policy, not {renewal!r}")

@@ -18,6 +18,10 @@ class Hands(Protocol):
         """Lets idle hands look for work, at most this many."""
         ...
 
+    def resize(self, number: int) -> None:
+        """Changes the maximum number of hands; those that are busy go on."""
+        ...
+
     def stop(self) -> None:
         """Ends idle hands, and busy ones when their handler ends."""
         ...
@@ -58,6 +62,9 @@ class Threads(Generic[Job]):
             begun = threading.Event()
             threading.Thread(target=self._work, args=(begun,), name="lakequeue handler", daemon=True).start()
             begun.wait()  # else a manual clock could advance before the thread takes part in it
+
+    def resize(self, number: int) -> None:
+        self._number = number
 
     def stop(self) -> None:
         self._stopped = True

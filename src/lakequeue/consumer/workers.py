@@ -175,6 +175,14 @@ class WorkerPool:
             self._hands = Threads(number, clock, self._take, self._work)
         self._heartbeat.start()
 
+    def resize(self, concurrency: int) -> None:
+        """Changes the maximum number of handlers, if it is another."""
+        if concurrency != self._concurrency:
+            with self._lock:
+                self._concurrency = concurrency
+                self._ahead.resize(concurrency)
+            self._hands.resize(concurrency)
+
     @property
     def active(self) -> int:
         """Number of active messages."""

@@ -1,0 +1,1 @@
+"""Integrations with schedulers and task queues; each imports only the public faces."""

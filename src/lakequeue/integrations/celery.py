@@ -1,0 +1,274 @@
+"""Celery without a broker: a transport of kombu whose queues are those of a root.
+
+Importing this module makes kombu know addresses as ``lakequeue:////data/queues`` and
+``lakequeue://s3/bucket/queues``; docs/guides/celery.md tells more. A message is kombu's, as JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import queue as queues
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from multiprocessing.managers import BaseManager
+from typing import Any, ClassVar
+
+from lakequeue import Message, Outcome, Queue
+from lakequeue.errors import (
+    MissingPackage,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+    RequestThrottled,
+    UnsupportedOperation,
+)
+
+try:
+    from kombu.transport import TRANSPORT_ALIASES, virtual
+    from kombu.utils.json import dumps, loads
+except ModuleNotFoundError as error:
+    raise MissingPackage.of("lakequeue.integrations.celery", "celery", error) from None
+
+from lakequeue.integrations.celery_consumers import UNLIMITED, Subscription, eta_of, mark_delivery
+from lakequeue.integrations.celery_queues import Binding, Broker
+
+_SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "bind", "bindings", "attended")
+
+
+class _Relay(BaseManager):
+    """Lets children that a worker has forked send through the worker: lakequeue does not survive a fork."""
+
+    served: ClassVar[tuple[int, Any, bytes]] = (0, None, b"")
+    """Process, address and key of the one that serves this process."""
+
+    @classmethod
+    def serve(cls) -> None:
+        """Lets the children of this process use its brokers."""
+        if cls.served[0] != os.getpid():
+            key = os.urandom(32)
+            server = cls(authkey=key).get_server()
+            cls.served = os.getpid(), server.address, key
+            threading.Thread(target=server.serve_forever, name="lakequeue relay", daemon=True).start()
+
+
+_brokers: dict[str, tuple[int, Any]] = {}
+
+
+def _broker(url: str, options: dict[str, Any]) -> Any:
+    """The broker of an address in this process."""
+    key = f"{url} {options}"
+    pid, broker = _brokers.get(key, (None, None))
+    if pid != os.getpid():
+        parent, address, relay_key = _Relay.served
+        if parent not in (0, os.getpid()):  # it has forked this process
+            relay = _Relay(address, relay_key)
+            relay.connect()
+            broker = relay.broker(url, options)  # type: ignore[attr-defined]
+        else:
+            broker = Broker(url, options)
+        _brokers[key] = os.getpid(), broker
+    return broker
+
+
+_Relay.register("broker", callable=_broker, exposed=_SERVED)
+
+
+class Channel(virtual.Channel):
+    """A channel: each queue that it consumes has a consumer of its own, with the prefetch count of the channel."""
+
+    supports_fanout = True
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._auto_delete: set[str] = set()
+        self._gotten: dict[str, tuple[Queue, Message]] = {}
+
+    @property
+    def broker(self) -> Any:
+        return self.connection.broker
+
+    def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
+        """Consumes from a queue; in a child that a worker has forked, kombu's error says that it cannot."""
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        _Relay.serve()
+        for tag, one in list(self._subscriptions.items()):
+            if one.ended and one.name not in self._auto_delete:
+                del self._subscriptions[tag]
+        self._subscriptions[consumer_tag] = Subscription(
+            self.broker, queue, self.qos.prefetch_count, no_ack, self.connection.deliver
+        )
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        """One message, without renewal: what is to be held for long is consumed."""
+        source = self.broker.queue(queue)
+        for message in source.receive(1, wait_time=0):
+            payload: dict[str, Any] = loads(message.body)
+            self._gotten[mark_delivery(payload, message)] = source, message
+            return payload
+        raise queues.Empty
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        message = super().basic_get(queue, no_ack, **kwargs)
+        if message is not None and no_ack:
+            self._settle(message.delivery_tag, Outcome.SUCCESS)
+        return message
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Receives nothing further; what is held may still be acknowledged."""
+        super().basic_cancel(consumer_tag)
+        if consumer_tag in self._subscriptions:
+            self._subscriptions[consumer_tag].cancel()
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        for subscription in self._subscriptions.values():
+            subscription.consumer.concurrency = prefetch_count or UNLIMITED
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        self._settle(delivery_tag, Outcome.SUCCESS)
+        super().basic_ack(delivery_tag, multiple)
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        self._settle(delivery_tag, Outcome.FAILED_RETRY_NOW if requeue else Outcome.SUCCESS)
+        self.qos.ack(delivery_tag)
+
+    def _restore(self, message: Any) -> None:
+        """Makes a message visible again; others of virtual transports send it once more."""
+        self._settle(message.delivery_tag, Outcome.FAILED_RETRY_NOW)
+
+    def _settle(self, tag: str, outcome: Outcome) -> None:
+        if tag in self._gotten:
+            source, message = self._gotten.pop(tag)
+            if outcome is Outcome.SUCCESS:
+                source.delete(message)
+            else:
+                source.change_visibility(message, 0)
+        else:
+            any(each.settle(tag, outcome) for each in list(self._subscriptions.values()))
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        transport = self.connection
+        super().close()
+        for subscription in self._subscriptions.values():
+            subscription.close()
+            if subscription.name in self._auto_delete:
+                with suppress(*transport.connection_errors, *transport.channel_errors):
+                    transport.broker.delete(subscription.name)
+
+    # --- queues
+
+    def _new_queue(self, queue: str, auto_delete: bool = False, arguments: Any = None, **kwargs: Any) -> None:
+        if (arguments or {}).get("x-max-priority"):
+            raise _no_priorities("queue_arguments x-max-priority, task_queue_max_priority")
+        if auto_delete:
+            self._auto_delete.add(queue)
+        self.broker.declare(queue, auto_delete)
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return bool(self.broker.exists(queue))
+
+    def _size(self, queue: str) -> int:
+        return int(self.broker.size(queue))
+
+    def _purge(self, queue: str) -> int:
+        return int(self.broker.purge(queue))
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
+        if not (if_empty and self._has_queue(queue) and self._size(queue)):
+            self.broker.delete(queue)
+            self._auto_delete.discard(queue)
+            self.state.queue_bindings_delete(queue)
+
+    def _queue_bind(self, exchange: str, key: str, pattern: str | None, queue: str) -> None:
+        self.broker.bind(exchange, key or "", pattern, queue)
+
+    def get_table(self, exchange: str) -> list[Binding]:
+        return list(self.broker.bindings(exchange))
+
+    # --- sending
+
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Collection[str]:
+        found: Collection[str] = super()._lookup(exchange, routing_key, default)
+        if exchange and not found and self.typeof(exchange).type == "direct":
+            self.broker.bindings(exchange, True)  # a queue for replies may be younger than what is known
+            found = super()._lookup(exchange, routing_key, default)
+        if exchange and self.typeof(exchange).type == "topic":
+            found = self.broker.attended(found)
+        return found
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        if message["properties"].get("priority"):
+            raise _no_priorities("priority")
+        try:
+            self.broker.send(queue, dumps(message), eta_of(message))
+        except QueueDoesNotExist:
+            if "task" in message["headers"] or "correlation_id" not in message["properties"]:
+                raise  # else it is a reply, and whoever asked is gone
+
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
+        for queue in self.broker.attended({queue for _, _, queue in self.get_table(exchange)}):
+            self._put(queue, message)
+
+
+class Transport(virtual.Transport):
+    """The transport ``lakequeue``; an address names a root."""
+
+    Channel = Channel
+    can_parse_url = True
+    driver_type = driver_name = "lakequeue"
+    default_port = None
+    # a queue that was deleted is declared again when the connection is made again
+    connection_errors = (
+        *virtual.Transport.connection_errors,
+        QueueClientError,
+        QueueDoesNotExist,
+        RequestThrottled,
+    )
+    channel_errors = (*virtual.Transport.channel_errors, QueueServiceError)
+    implements = virtual.Transport.implements.extend(exchange_type=frozenset(["direct", "topic", "fanout"]))
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self._inbox: queues.SimpleQueue[tuple[str, Any]] = queues.SimpleQueue()
+        self.broker  # a wrong option is to be refused now  # noqa: B018
+
+    @property
+    def broker(self) -> Any:
+        """What this process uses; in a child that a worker has forked, its parent's."""
+        return _broker(self.client.hostname, self.client.transport_options)
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        return uri  # which holds no keys: a root with keys is refused
+
+    def driver_version(self) -> str:
+        from lakequeue import __version__
+
+        return __version__
+
+    def establish_connection(self) -> Any:
+        self.broker.connect()
+        return super().establish_connection()
+
+    def deliver(self, name: str, message: Any) -> None:
+        """Has `drain_events` deliver a message, or raise an error."""
+        self._inbox.put((name, message))
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        try:
+            name, message = self._inbox.get(timeout=timeout)
+        except queues.Empty:
+            raise TimeoutError from None
+        if isinstance(message, Exception):
+            raise message
+        self._deliver(message, name)
+
+
+def _no_priorities(what: str) -> UnsupportedOperation:
+    return UnsupportedOperation(f"{what}: queues have no priorities; give urgent tasks a queue of their own")
+
+
+TRANSPORT_ALIASES["lakequeue"] = "lakequeue.integrations.celery:Transport"

@@ -1,0 +1,126 @@
+"""What a channel of `lakequeue.integrations.celery` consumes: a consumer for each queue."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import Any
+
+from kombu.utils.json import loads
+
+from lakequeue import Consumer, Context, Message, Outcome
+from lakequeue.integrations.celery_queues import Broker
+
+_EARLY = 60
+"""Seconds: a task that comes longer than this before its ETA is delayed once more, not kept by a worker."""
+UNLIMITED = 1_000
+"""Messages that a consumer without a prefetch count holds."""
+_SETTLING = 10
+"""Seconds that a consumer gets to settle what was acknowledged, when its channel closes."""
+
+
+class Subscription:
+    """What a channel consumes from a queue; holds each message until kombu settles it.
+
+    Args:
+        broker: the broker of this process.
+        name: of the queue, as kombu knows it.
+        number: maximum number of messages to hold; 0: no limit of kombu's.
+        no_ack: delete messages as soon as they are delivered.
+        deliver: called with the queue's name and kombu's message, or an error that ended the consumer.
+    """
+
+    def __init__(
+        self, broker: Broker, name: str, number: int, no_ack: bool, deliver: Callable[[str, Any], None]
+    ) -> None:
+        self.name = name
+        self._broker, self._no_ack, self._deliver = broker, no_ack, deliver
+        self._held: dict[str, Callable[[Outcome], None]] = {}
+        self._cancelled = False
+        self.consumer = Consumer(broker.queue(name), self._handle, number or UNLIMITED, broker.renewal, prefetch=0)
+        self._thread = threading.Thread(target=self._run, name=f"lakequeue consumer of {name}", daemon=True)
+        self._thread.start()
+
+    def settle(self, tag: str, outcome: Outcome) -> bool:
+        """Settles a message, if it came from here."""
+        settle = self._held.pop(tag, None)
+        if settle is not None:
+            settle(outcome)
+        self._end_if_idle()
+        return settle is not None
+
+    def cancel(self) -> None:
+        """Receives nothing further, and ends once what is held has been settled."""
+        self._cancelled = True
+        self.consumer.pause()
+        self._end_if_idle()
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Hands back what is not settled."""
+        for tag in list(self._held):
+            self.settle(tag, Outcome.FAILED_RETRY_NOW)
+        self.consumer.stop(_SETTLING)
+        self._thread.join(2 * _SETTLING)
+
+    def _end_if_idle(self) -> None:
+        if self._cancelled and not self._held:
+            self.consumer.stop(_SETTLING)
+
+    def _run(self) -> None:
+        try:
+            self.consumer.run()
+        except Exception as error:
+            if not self._cancelled:  # else the queue may have been deleted
+                self._deliver(self.name, error)
+
+    async def _handle(self, message: Message, context: Context) -> Outcome:
+        payload = loads(message.body)
+        eta = eta_of(payload)
+        if eta is not None and self._broker.until(eta) > _EARLY:
+            await asyncio.to_thread(self._broker.send, self.name, message.body, eta)
+            return Outcome.SUCCESS
+        tag = mark_delivery(payload, message)
+        if self._no_ack:
+            self._deliver(self.name, payload)
+            return Outcome.SUCCESS
+        loop, settled = asyncio.get_running_loop(), asyncio.Future[Outcome]()
+
+        def settle(outcome: Outcome) -> None:
+            with suppress(RuntimeError):  # the loop has ended, and the message was handed back
+                loop.call_soon_threadsafe(_set, settled, outcome)
+
+        self._held[tag] = settle
+        try:
+            self._deliver(self.name, payload)
+            return await settled
+        finally:
+            self._held.pop(tag, None)
+
+
+def mark_delivery(payload: dict[str, Any], message: Message) -> str:
+    """Completes kombu's message for this delivery; returns its tag: the one that was sent comes with each."""
+    properties = payload["properties"]
+    properties["delivery_info"]["redelivered"] = message.receive_count > 1
+    properties["delivery_tag"] = f"{properties['delivery_tag']}.{message.receive_count}"
+    return str(properties["delivery_tag"])
+
+
+def _set(settled: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not settled.done():
+        settled.set_result(outcome)
+
+
+def eta_of(message: dict[str, Any]) -> datetime | None:
+    """When a task is to run, if that is said."""
+    eta = message["headers"].get("eta")
+    if eta is None:
+        return None
+    instant = datetime.fromisoformat(eta)
+    return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)

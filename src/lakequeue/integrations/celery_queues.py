@@ -1,0 +1,242 @@
+"""The queues of a root as a broker of kombu, for `lakequeue.integrations.celery`.
+
+Bindings of queues to exchanges are tags of the queues, so that all processes see them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from datetime import datetime
+from difflib import get_close_matches
+from time import monotonic
+from typing import Any, TypeAlias
+
+from lakequeue import HeartbeatRenewal, LakeQueue, Queue
+from lakequeue.errors import (
+    InvalidOptions,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueNameExists,
+    QueueServiceError,
+)
+from lakequeue.model.attributes import QueueAttributes
+
+_DAY = 24 * 3600
+_LONGEST = 14 * _DAY
+"""Seconds for which a task may wait in its queue: lakequeue's longest retention."""
+_KEPT = 300
+"""Seconds for which the queues of remote control and events, which their owner deletes, keep messages."""
+_ABANDONED = 60
+"""Age, in seconds, of the oldest message of such a queue that says that its owner is gone."""
+_BINDINGS_KEPT = 1.0
+"""Seconds for which a process uses the bindings that it has read."""
+_BINDING, _AUTO_DELETE = "kombu:binding:", "kombu:auto-delete"
+
+_LAKE = ("storage_options", "region", "durability", "network_file_system", "poll_interval", "root_mode")
+_OWN = ("visibility_timeout", "queue_name_prefix", "queue_attributes")
+_KOMBU = (
+    *("body_encoding", "deadletter_queue", "client_properties", "connect_retries_timeout", "errback", "callback"),
+    *("max_retries", "interval_start", "interval_step", "interval_max"),
+)
+
+Binding: TypeAlias = "tuple[str, str | None, str]"
+"""Routing key, pattern and queue."""
+
+
+class Broker:
+    """The queues of a root by kombu's names.
+
+    Args:
+        url: the broker's address.
+        options: ``broker_transport_options``.
+
+    Raises:
+        InvalidOptions: names each option that is unknown or wrong.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        known = (*_OWN, *_LAKE, *_KOMBU)
+        problems = []
+        for name in options:
+            if name not in known:
+                close = get_close_matches(name, known, 1)
+                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+                problems.append(f"broker_transport_options: {name} is unknown; {hint}")
+        timeout = options.get("visibility_timeout", 120)
+        self._prefix = options.get("queue_name_prefix", "")
+        self._attributes = {"visibility_timeout": timeout, **options.get("queue_attributes", {})}
+        try:
+            # two failed extensions, or an outage of two thirds of the timeout, lose no receipt
+            self.renewal = HeartbeatRenewal(timeout, timeout * 2 / 3, timeout / 12)
+        except (InvalidOptions, TypeError) as error:
+            problems.append(f"broker_transport_options: visibility_timeout: {error}")
+        try:
+            self._lake = LakeQueue(root_of(url), **{name: options[name] for name in _LAKE if name in options})
+        except QueueServiceError as error:
+            problems.append(f"broker_url or broker_transport_options: {error.message}")
+        try:
+            places = ("profile", "redrive_policy", "redrive_allow_policy")
+            QueueAttributes.create(
+                **{name: self._attributes[name] for name in self._attributes if name not in places}
+            )
+        except QueueServiceError as error:
+            problems.append(
+                f"broker_transport_options: queue_attributes: {error.message} {error.hint or ''}".rstrip()
+            )
+        if problems:
+            raise InvalidOptions(problems)
+        self._new = False
+        self._queues: dict[str, Queue] = {}
+        self._bindings: dict[str, list[Binding]] = {}
+        self._read_at: float | None = None
+        self._looked_at: dict[str, float] = {}
+
+    def connect(self) -> None:
+        """Raises QueueClientError if storage fails; a root that is yet to be made is none."""
+        try:
+            self._lake.list_queues(limit=1)
+            self._new = False
+        except QueueClientError as error:
+            self._new = not self._queues and "does not exist" in error.message
+            if not self._new:
+                raise
+
+    def queue(self, name: str) -> Queue:
+        """Raises QueueDoesNotExist."""
+        if self._new:
+            raise QueueDoesNotExist()
+        if name not in self._queues:
+            self._queues[name] = self._lake.queue(self._own(name))
+        return self._queues[name]
+
+    def exists(self, name: str) -> bool:
+        with suppress(QueueDoesNotExist):
+            self.size(name)
+            return True
+        return False
+
+    def declare(self, name: str, auto_delete: bool) -> None:
+        """Creates a queue unless it exists, with whatever attributes."""
+        with suppress(QueueDoesNotExist):
+            self._used(name, lambda queue: queue.tags())
+            return
+        tags = {_AUTO_DELETE: "1"} if auto_delete else None
+        kept = {"message_retention_period": _KEPT if auto_delete else _LONGEST}
+        with suppress(QueueNameExists):  # another process was first
+            self._queues[name] = self._lake.create_queue(self._own(name), tags=tags, **kept | self._attributes)
+        self._new = False
+
+    def send(self, name: str, body: str, eta: datetime | None) -> None:
+        """Sends a message that becomes visible at ``eta``, or after the longest delay."""
+        self._used(name, lambda queue: queue.send(body, self._delay(queue, eta)).message_id)
+
+    def until(self, eta: datetime) -> float:
+        """Seconds until an instant."""
+        return (eta - self._lake.clock.now()).total_seconds()
+
+    def _delay(self, queue: Queue, eta: datetime | None) -> float:
+        """Seconds until an ETA, as far as the queue's retention goes, less time in which the task is to run."""
+        if eta is None:
+            return 0
+        kept = float(queue.attributes(["MessageRetentionPeriod"])["MessageRetentionPeriod"])
+        return max(0.0, min(self.until(eta), kept - min(kept / 2, _DAY)))
+
+    def size(self, name: str) -> int:
+        return int(self._used(name, lambda queue: queue.counts().visible))
+
+    def purge(self, name: str) -> int:
+        """Empties a queue; returns how many messages were visible or delayed."""
+
+        def purge(queue: Queue) -> int:
+            counts = queue.counts()
+            queue.purge()
+            return counts.visible + counts.delayed
+
+        return int(self._used(name, purge))
+
+    def delete(self, name: str) -> None:
+        self._queues.pop(name, None)
+        self._read_at = None
+        with suppress(QueueDoesNotExist):
+            self._lake.delete_queue(self._own(name))
+
+    def bind(self, exchange: str, key: str, pattern: str | None, name: str) -> None:
+        """Binds a queue to an exchange."""
+        tag = f"{_BINDING}{_short_hash(key)}:{exchange}"
+        value = json.dumps([key, pattern, name])
+
+        def bind(queue: Queue) -> None:
+            if queue.tags().get(tag) != value:
+                queue.set_tags({tag: value})
+
+        self._used(name, bind)
+        self._read_at = None
+
+    def bindings(self, exchange: str, fresh: bool = False) -> list[Binding]:
+        """The bindings of an exchange."""
+        now = monotonic()
+        if fresh or self._read_at is None or now - self._read_at > _BINDINGS_KEPT:
+            found: dict[str, list[Binding]] = {}
+            for queue in self._lake.all_queues():
+                if not queue.name.startswith(self._prefix):
+                    continue
+                for tag, value in queue.tags().items():
+                    if tag.startswith(_BINDING):
+                        bound = tag[len(_BINDING) :].partition(":")[2]
+                        found.setdefault(bound, []).append(tuple(json.loads(value)))
+            self._bindings, self._read_at = found, now
+        return self._bindings.get(exchange, [])
+
+    def attended(self, names: Collection[str]) -> set[str]:
+        """Queues of a broadcast whose owners live; deletes those that a dead process has left."""
+        living = set()
+        for name in names:
+            now = monotonic()
+            with suppress(QueueDoesNotExist):
+                if now - self._looked_at.get(name, -_ABANDONED) > _ABANDONED / 6:
+                    queue, self._looked_at[name] = self.queue(name), now
+                    if _AUTO_DELETE in queue.tags() and (queue.counts().oldest_age or 0) > _ABANDONED:
+                        self.delete(name)
+                        continue
+                living.add(name)
+        return living
+
+    def _used(self, name: str, use: Callable[[Queue], Any]) -> Any:
+        """Uses a queue, which may have been deleted and created again since it was opened."""
+        known = name in self._queues
+        try:
+            return use(self.queue(name))
+        except QueueDoesNotExist:
+            self._queues.pop(name, None)
+            if not known:
+                raise
+            return use(self.queue(name))
+
+    def _own(self, name: str) -> str:
+        """The name of kombu's queue ``name``, whose characters may be any."""
+        full = f"{self._prefix}{name}"
+        safe = re.sub("[^A-Za-z0-9_-]", "_", full)
+        return full if safe == full and len(full) <= 80 else f"{safe[:71]}-{_short_hash(full)}"
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha1(text.encode()).hexdigest()[:8]
+
+
+def root_of(url: str) -> str:
+    """The root that an address names: ``lakequeue:////data/queues``, ``lakequeue://s3/bucket/queues``.
+
+    Raises:
+        InvalidOptions: it names none.
+    """
+    where = url.partition("://")[2]
+    kind, _, rest = where.partition("/")
+    if not rest:
+        raise InvalidOptions(
+            [f"broker_url: {url} names no root; write lakequeue:////data/queues or lakequeue://s3/bucket/queues"]
+        )
+    return f"{kind}://{rest}" if kind else rest

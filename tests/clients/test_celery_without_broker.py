@@ -1,0 +1,379 @@
+"""Celery workers, and kombu alone, whose broker is a root."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.celery_workers import application, kill, start, worker
+from lakequeue import InvalidOptions, LakeQueue
+from serve.serving import PATIENCE, wait_until
+
+pytestmark = pytest.mark.clients
+
+PREFIX = "celery-jobs-"
+
+
+def broker(where: Path) -> str:
+    return f"lakequeue:///{where / 'root'}"
+
+
+def tasks(where: Path) -> Any:
+    """The queue of the tasks."""
+    return LakeQueue(str(where / "root")).queue(f"{PREFIX}celery")
+
+
+def is_empty(where: Path) -> bool:
+    counts = tasks(where).counts()
+    return counts.visible + counts.in_flight == 0
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("celery")
+
+
+@pytest.fixture(scope="module")
+def jobs(where: Path) -> Iterator[Any]:
+    """The application, for which a worker works."""
+    with application(broker(where), where, visibility=2) as jobs, worker(where, "-E"):
+        yield jobs
+
+
+def test_a_group_of_tasks_runs(jobs: Any) -> None:
+    from celery import group
+
+    results = group(jobs.add.s(number, number) for number in range(30)).apply_async().get(PATIENCE)
+    assert results == [2 * number for number in range(30)]
+
+
+def test_a_task_is_tried_again(jobs: Any) -> None:
+    assert jobs.persist.delay("käse").get(PATIENCE) == {"text": "käse", "retries": 2}
+
+
+def test_a_task_with_a_countdown_waits_in_the_queue_not_in_a_worker(jobs: Any, where: Path) -> None:
+    sent = time.time()
+    result = jobs.when.apply_async(countdown=3)
+    assert tasks(where).counts().delayed == 1
+    assert result.get(PATIENCE) >= sent + 3
+
+
+@pytest.mark.spec("VIS-4")
+def test_a_task_whose_process_dies_comes_again_and_the_process_in_its_place_can_send(
+    jobs: Any, tmp_path: Path
+) -> None:
+    """That one was forked from a worker that uses the queues; lakequeue itself does not survive that."""
+    assert jobs.die_once.delay(str(tmp_path / "died")).get(PATIENCE) == "once more"
+    for _ in range(4):  # both processes
+        assert jobs.persist.delay("again").get(PATIENCE)["retries"] == 2
+
+
+@pytest.mark.spec("HBN-4")
+def test_a_task_that_outlives_its_visibility_timeout_runs_once(jobs: Any, where: Path, tmp_path: Path) -> None:
+    jobs.note.delay(str(tmp_path / "ran"), "once", seconds=7).get(PATIENCE)
+    wait_until(lambda: is_empty(where))
+    assert lines(tmp_path / "ran") == ["once"]
+
+
+def test_workers_answer_and_are_told(jobs: Any) -> None:
+    control = jobs.app.control
+    assert jobs.add.delay(1, 2).get(PATIENCE) == 3  # there is a worker
+    [answers] = control.inspect(timeout=PATIENCE, limit=1).stats().values()
+    assert answers["pool"]["max-concurrency"] == 2
+    assert control.add_consumer("more", reply=True, timeout=PATIENCE, limit=1)
+    assert jobs.add.apply_async((1, 2), queue="more").get(PATIENCE) == 3
+    assert control.cancel_consumer("more", reply=True, timeout=PATIENCE, limit=1)
+    revoked = jobs.add.apply_async((1, 2), countdown=3)
+    assert control.revoke(revoked.id, reply=True, timeout=PATIENCE, limit=1)
+    assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+
+
+def test_events_of_workers_are_seen(jobs: Any) -> None:
+    seen: list[str] = []
+    with jobs.app.connection_for_read() as connection:
+        receiver = jobs.app.events.Receiver(connection, handlers={"*": lambda event: seen.append(event["type"])})
+        with receiver.consumer_context(wakeup=False) as (own, _, _):
+            time.sleep(1.5)  # workers use what they read of bindings for a second
+            jobs.add.delay(1, 2).get(PATIENCE)
+
+            def succeeded() -> bool:
+                with suppress(TimeoutError):
+                    own.drain_events(timeout=0.2)
+                return "task-succeeded" in seen
+
+            wait_until(succeeded)
+    assert {"task-received", "task-started"} <= set(seen)
+
+
+def test_a_priority_is_refused(jobs: Any) -> None:
+    from kombu.exceptions import OperationalError
+
+    with pytest.raises(OperationalError, match="priority: queues have no priorities"):
+        jobs.add.apply_async((1, 2), priority=3)
+
+
+def test_a_worker_that_acknowledges_early_lets_go_of_a_task_when_it_begins(tmp_path: Path) -> None:
+    with application(broker(tmp_path), tmp_path, visibility=5, EARLY="1") as jobs, worker(tmp_path):
+        running = jobs.note.delay(str(tmp_path / "ran"), "here", seconds=5)
+        wait_until(lambda: lines(tmp_path / "ran") and is_empty(tmp_path))
+        assert not running.ready()
+        running.get(PATIENCE)
+
+
+def test_a_worker_that_is_told_to_stop_finishes_what_runs_and_hands_back_the_rest(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    with application(broker(tmp_path), tmp_path, visibility=600) as jobs:
+        with worker(tmp_path, "-c", "1", "--prefetch-multiplier", "4") as process:
+            results = [jobs.note.delay(str(ran), number, seconds=3) for number in range(4)]
+            wait_until(lambda: lines(ran))
+        assert process.returncode == 0
+        done = sum(result.ready() for result in results)
+        assert 1 <= done <= 3 and len(lines(ran)) == done
+    counts = tasks(tmp_path).counts()
+    assert (counts.visible, counts.in_flight) == (4 - done, 0)
+
+
+@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.long)])
+def test_a_worker_waits_while_storage_is_away(tmp_path: Path, seconds: float) -> None:
+    root, away, ran = tmp_path / "root", tmp_path / "away", tmp_path / "ran"
+    with (
+        application(broker(tmp_path), tmp_path, visibility=2 * seconds) as jobs,
+        worker(tmp_path) as process,
+    ):
+        assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+        across = jobs.note.delay(str(ran), "across", seconds=seconds / 2)
+        wait_until(lambda: lines(ran))
+        root.rename(away)
+        time.sleep(seconds)
+        assert not root.exists()
+        away.rename(root)
+        assert jobs.add.delay(2, 3).get(PATIENCE) == 5
+        across.get(PATIENCE)
+        wait_until(lambda: is_empty(tmp_path))
+        assert process.poll() is None
+    assert lines(ran) == ["across"]
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
+def test_workers_that_are_killed_lose_no_task(tmp_path: Path, kills: int) -> None:
+    """Two workers, of which one or the other is killed while tasks run, and tasks arrive meanwhile."""
+    ran, rng = tmp_path / "ran", random.Random(kills)
+    sent: list[str] = []
+    with application(broker(tmp_path), tmp_path, visibility=3) as jobs:
+        workers = [start(tmp_path, "-n", f"w{number}@here") for number in range(2)]
+        stop = threading.Event()
+
+        def send() -> None:
+            while not stop.wait(0.05):
+                jobs.note.delay(str(ran), f"t{len(sent)}", seconds=0.1)
+                sent.append(f"t{len(sent)}")
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        try:
+            for number in range(kills):
+                before = len(lines(ran))
+                wait_until(lambda before=before: len(lines(ran)) > before + 10)
+                time.sleep(rng.uniform(0, 1))
+                one = rng.randrange(2)
+                kill(workers[one])
+                workers[one] = start(tmp_path, "-n", f"w{one}x{number}@here")
+            stop.set()
+            sending.join()
+            wait_until(lambda: set(lines(ran)) >= set(sent) and is_empty(tmp_path))
+        finally:
+            stop.set()
+            for process in workers:
+                kill(process)
+    again = sum(times - 1 for times in Counter(lines(ran)).values())
+    print(f"{len(sent)} tasks, {kills} kills, {again} runs more than once")
+    assert set(lines(ran)) == set(sent)
+
+
+# --- kombu alone
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Any]:
+    from kombu import Connection
+
+    import lakequeue.integrations.celery  # noqa: F401
+
+    with Connection(broker(tmp_path)) as connection:
+        yield connection
+
+
+def received(connection: Any, *queues: Any, number: int, **options: Any) -> list[Any]:
+    """The bodies of messages that come from queues."""
+    from kombu import Consumer
+
+    found: list[Any] = []
+
+    def keep(body: Any, message: Any) -> None:
+        found.append(body)
+        message.ack()
+
+    with Consumer(connection, list(queues), callbacks=[keep], **options):
+        while len(found) < number:
+            connection.drain_events(timeout=PATIENCE)
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.2)
+    return found
+
+
+def test_kombu_delivers_what_is_acknowledged_once_and_what_is_rejected_again(connection: Any) -> None:
+    queue = connection.SimpleQueue("a queue.of@any-name")
+    for number in range(3):
+        queue.put({"number": number})
+    rejected = queue.get(timeout=PATIENCE)
+    rejected.requeue()
+    seen = [rejected.payload["number"]]
+    while len(seen) < 4:
+        message = queue.get(timeout=PATIENCE)
+        assert message.delivery_info["redelivered"] == (message.payload == rejected.payload)
+        seen.append(message.payload["number"])
+        message.ack()
+    assert sorted(seen) == sorted([0, 1, 2, rejected.payload["number"]])
+    wait_until(lambda: queue.qsize() == 0)
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "arrive"),
+    [("direct", ["a", "b"], [1, 1]), ("topic", ["a.*", "#"], [1, 2]), ("fanout", ["", ""], [2, 2])],
+)
+def test_exchanges_of_other_processes_are_known(
+    connection: Any, kind: str, keys: list[str], arrive: list[int]
+) -> None:
+    from kombu import Exchange, Queue
+
+    exchange = Exchange(f"of-{kind}", type=kind)
+    queues = [Queue(f"{kind}-{key}-{place}", exchange, key) for place, key in enumerate(keys)]
+    for queue in queues:
+        queue(connection.default_channel).declare()
+    with connection.clone() as other:  # which has not declared the queues
+        producer = other.Producer(exchange=exchange)
+        for key in ("a.x", "b.x") if kind == "topic" else ("a", "b"):
+            producer.publish({"key": key}, routing_key=key)
+    assert [len(received(connection, queue, number=n)) for queue, n in zip(queues, arrive, strict=True)] == arrive
+
+
+def test_no_more_is_held_than_the_prefetch_count(connection: Any, tmp_path: Path) -> None:
+    from kombu import Consumer, Queue
+
+    queue = Queue("q")
+    producer = connection.Producer()
+    for number in range(10):
+        producer.publish(number, routing_key="q", declare=[queue])
+    held: list[Any] = []
+    lake = LakeQueue(str(tmp_path / "root")).queue("q")
+    with Consumer(connection, [queue], on_message=held.append, prefetch_count=3, accept=["json"]) as consumer:
+        for number in (3, 5):
+            consumer.qos(prefetch_count=number)
+            while len(held) < number:
+                connection.drain_events(timeout=PATIENCE)
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.3)
+            assert lake.counts().in_flight == number
+    connection.release()
+    assert lake.counts().visible == 10
+
+
+def test_queues_are_declared_purged_and_deleted(connection: Any) -> None:
+    from kombu import Queue
+    from kombu.exceptions import ChannelError
+
+    queue = Queue("q", durable=False)(connection.default_channel)
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        queue.queue_declare(passive=True)
+    assert queue.declare() == "q"
+    connection.Producer().publish("a", routing_key="q")
+    assert queue.queue_declare(passive=True).message_count == 1
+    assert queue.purge() == 1
+    assert queue.get() is None
+    connection.Producer().publish("b", routing_key="q")
+    queue.get().requeue()
+    assert queue.get().payload == "b"
+    queue.delete()
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        queue.queue_declare(passive=True)
+
+
+def test_a_task_beyond_the_longest_delay_is_delayed_as_long_as_can_be(connection: Any, tmp_path: Path) -> None:
+    from kombu import Queue
+
+    connection.Producer().publish(
+        "a", routing_key="q", declare=[Queue("q")], headers={"task": "t", "eta": "2999-01-01T00:00:00+00:00"}
+    )
+    counts = LakeQueue(str(tmp_path / "root")).queue("q").counts()
+    assert (counts.visible, counts.delayed) == (0, 1)
+
+
+def test_a_queue_that_its_owner_declared_and_left_is_gone(connection: Any, tmp_path: Path) -> None:
+    from kombu import Queue
+
+    with connection.clone() as owner:
+        received(owner, Queue("replies", auto_delete=True), number=0)
+        assert LakeQueue(str(tmp_path / "root")).all_queues()
+    assert not LakeQueue(str(tmp_path / "root")).all_queues()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"visibilty_timeout": 5}, "visibilty_timeout is unknown; did you mean visibility_timeout?"),
+        ({"visibility_timeout": -1}, "visibility_timeout"),
+        ({"visibility_timeout": "soon"}, "visibility_timeout"),
+        ({"storage_options": {"AWS_REGION": 5}}, "storage_options"),
+        ({"durability": "none"}, "durability"),
+        ({"queue_attributes": {"shard": 2}}, "queue_attributes"),
+    ],
+)
+def test_a_wrong_option_is_named(tmp_path: Path, options: dict[str, Any], problem: str) -> None:
+    from kombu import Connection
+
+    import lakequeue.integrations.celery  # noqa: F401
+
+    with pytest.raises(InvalidOptions) as refused:
+        Connection(broker(tmp_path), transport_options=options).connect()
+    assert problem in str(refused.value)
+    assert not (tmp_path / "root").exists()
+
+
+def test_an_address_without_a_root_is_refused() -> None:
+    from kombu import Connection
+
+    import lakequeue.integrations.celery  # noqa: F401
+
+    with pytest.raises(InvalidOptions, match="broker_url: lakequeue:// names no root"):
+        Connection("lakequeue://").connect()
+
+
+def test_storage_options_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from kombu import Connection
+
+    import lakequeue.integrations.celery  # noqa: F401
+
+    caplog.set_level("DEBUG")
+    options = {"storage_options": {"AWS_SECRET_ACCESS_KEY": "not-to-be-shown"}}
+    with Connection(broker(tmp_path), transport_options=options) as connection:
+        connection.SimpleQueue("q").put("a")
+        shown = [
+            repr(connection),
+            connection.as_uri(),
+            repr(connection.transport),
+            repr(connection.transport.broker),
+        ]
+    assert "not-to-be-shown" not in "".join([*shown, caplog.text])
