@@ -15,7 +15,7 @@ REFUSE = """
 import sys
 
 EXTRAS = {"pyspark", "delta", "py4j", "pandas", "matplotlib", "starlette", "uvicorn", "httptools", "uvloop"}
-EXTRAS |= {"botocore", "boto3", "prometheus_client", "opentelemetry", "grpc", "kombu"}
+EXTRAS |= {"botocore", "boto3", "prometheus_client", "opentelemetry", "grpc", "kombu", "airflow", "dagster"}
 
 
 class Refuse:
@@ -156,7 +156,7 @@ for use in (
     lambda: Consumer(q, lambda message, context: None, metrics_port=0),
     *(lambda name=name: importlib.import_module(name)
       for name in ("lakequeue.otel", "lakequeue.integrations.celery", "lakequeue.spark", "lakequeue.spark.source",
-                   "pyspark_lakequeue")),
+                   "pyspark_lakequeue", "lakequeue.integrations.airflow", "lakequeue.integrations.dagster")),
 ):
     try:
         use()
@@ -177,6 +177,8 @@ for use in (
         "lakequeue.otel needs opentelemetry",
         "lakequeue.integrations.celery needs kombu",
         *["lakequeue.spark needs pyspark"] * 3,
+        "lakequeue.integrations.airflow needs airflow",
+        "lakequeue.integrations.dagster needs dagster",
     ]
 
 

@@ -15,11 +15,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lakequeue import LakeQueue
+from pages import DEMO_LINE, TEST_LINE, Block, agrees, blocks
 from serve.running import answers
 from serve.serving import free_port, wait_until
 
@@ -27,37 +28,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parents[2]
-TEST_LINE = "python3 -m venv .venv && .venv/bin/pip install -q '.[test]' && .venv/bin/pytest"
-DEMO_LINE = "python3 -m venv .venv && .venv/bin/pip install -q '.[spark]' && .venv/bin/lakequeue demo"
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-
-
-class Block(NamedTuple):
-    language: str
-    source: str
-    output: str | None
-    """What the page says that it prints."""
-
-    @property
-    def needs_spark(self) -> bool:
-        return self.language == "python" and "spark" in self.source
-
-
-def blocks(page: str) -> list[Block]:
-    """The code blocks of a page, in order, with what they print."""
-    text = (HERE / page).read_text(encoding="utf-8")
-    found = re.findall(r"^```(\w+)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", text, re.DOTALL | re.MULTILINE)
-    return [
-        Block(language, source, output or None)
-        for language, source, output in found
-        if language in ("python", "shell") and source.strip() not in (TEST_LINE, DEMO_LINE)
-    ]
-
 
 PAGES = {
     page: found
     for path in [HERE / "README.md", *sorted((HERE / "docs").rglob("*.md"))]
     if (found := blocks(page := str(path.relative_to(HERE))))
+    and not any(block.scheduler for block in found)  # tests/schedulers runs those
 }
 README = PAGES.pop("README.md")
 RULES = {
@@ -88,12 +65,6 @@ def blocks_of_the_readme(spark: bool) -> list[Any]:
         for place, block in enumerate(README)
         if block.needs_spark == spark
     ]
-
-
-def agrees(printed: str, told: str) -> bool:
-    """Whether a text is what the page says, spaces at the ends of lines and of the text aside."""
-    printed, told = ("\n".join(line.rstrip() for line in text.strip().splitlines()) for text in (printed, told))
-    return re.fullmatch(".*".join(map(re.escape, told.split("…"))), printed, re.DOTALL) is not None
 
 
 @contextmanager

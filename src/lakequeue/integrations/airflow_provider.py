@@ -1,0 +1,30 @@
+"""What Airflow reads about this provider when it starts; it must not import Airflow, which is not ready then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The entry point ``apache_airflow_provider``: the connection type, and the scheme of message queues."""
+    module = "lakequeue.integrations.airflow"
+    operators = {"integration-name": "lakequeue", "python-modules": [module]}
+    triggers = {"integration-name": "lakequeue", "python-modules": [f"{module}_triggers"]}
+    return {
+        "package-name": "lakequeue",
+        "name": "lakequeue",
+        "description": "A message queue that lives in Delta tables.",
+        "integrations": [{"integration-name": "lakequeue", "tags": ["software"]}],
+        "operators": [operators],
+        "sensors": [operators],
+        "hooks": [operators],
+        "triggers": [triggers],
+        "connection-types": [
+            {
+                "connection-type": "lakequeue",
+                "hook-class-name": f"{module}.LakeQueueHook",
+                "hook-name": "lakequeue",
+            }
+        ],
+        "queues": [f"{module}.LakeQueueMessageQueueProvider"],
+    }

@@ -1,0 +1,148 @@
+"""Dagster: a resource, and a sensor that turns messages into runs. See docs/guides/dagster.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from lakequeue import LakeQueue, Message, Queue
+from lakequeue.errors import MissingPackage, OverLimit, QueueClientError, RequestThrottled
+from lakequeue.model.arguments import check_callable, check_string, check_whole
+
+try:
+    from dagster import (
+        ConfigurableResource,
+        DagsterRunStatus,
+        RunRequest,
+        RunsFilter,
+        SensorDefinition,
+        SensorEvaluationContext,
+        SensorResult,
+        SkipReason,
+    )
+except ModuleNotFoundError as error:
+    raise MissingPackage.of("lakequeue.integrations.dagster", "dagster", error) from None
+
+MOST_AT_ONCE = 1_000
+"""Most messages of one tick."""
+
+
+class LakeQueueResource(ConfigurableResource):
+    """A root of queues.
+
+    Attributes:
+        root: a path or a URI.
+        storage_options: see ``LakeQueue``. Dagster shows values of resources, but of an ``EnvVar`` only its name.
+    """
+
+    root: str
+    storage_options: dict[str, str] = {}
+
+    def get_client(self) -> LakeQueue:
+        """The root; one for each process."""
+        return _lake(self.root, frozenset(self.storage_options.items()))
+
+    def queue(self, name: str) -> Queue:
+        """The queue of this name."""
+        return self.get_client().queue(name)
+
+
+@cache
+def _lake(root: str, options: frozenset[tuple[str, str]]) -> LakeQueue:
+    return LakeQueue(root, storage_options=dict(options))
+
+
+def message_sensor(
+    name: str,
+    queue_name: str,
+    run_request: Callable[[Message], RunRequest | None],
+    *,
+    max_messages: int = 100,
+    visibility_timeout: float | None = None,
+    resource_key: str = "lakequeue",
+    **options: Any,
+) -> SensorDefinition:
+    """A sensor that launches a run for each message, and deletes the message once the run has been launched.
+
+    The id of the message is the key of the run, so a message that comes twice has one run. While storage fails,
+    ticks are skipped with its error as reason.
+
+    Args:
+        name: name of the sensor.
+        queue_name: name of the queue.
+        run_request: the request for a message: its partition, configuration, tags; None: the message needs no run
+            and is deleted. If it raises, the error is logged, and the message comes again.
+        max_messages: maximum number of messages of a tick.
+        visibility_timeout: seconds in which a run should be launched; later, the message comes once more. None:
+            the queue's.
+        resource_key: key of the `LakeQueueResource`.
+        options: those of ``SensorDefinition``: ``job`` or ``target``, ``minimum_interval_seconds``, …
+
+    Raises:
+        InvalidParameterValue: an argument is out of range.
+    """
+    check_string("queue_name", queue_name)
+    check_callable("run_request", run_request)
+    check_whole("max_messages", max_messages, MOST_AT_ONCE)
+
+    # a direct call, as in tests, passes the resources too
+    def evaluate(context: SensorEvaluationContext, **_: Any) -> SensorResult | SkipReason:
+        try:
+            queue = getattr(context.resources, resource_key).queue(queue_name)
+            requested = json.loads(context.cursor or "{}")
+            _delete(queue, [requested[one] for one in _launched(context, name, list(requested))])
+            # what was requested and is not launched comes again
+            messages = queue.receive(max_messages, visibility_timeout, wait_time=0)
+            runs, done = _runs(context, name, messages, run_request)
+            _delete(queue, done)
+        except (QueueClientError, RequestThrottled, OverLimit) as error:
+            context.log.warning(f"the messages of {queue_name} wait: {error}")
+            return SkipReason(f"the messages of {queue_name} wait: {error}")
+        handles = {one.message_id: one.receipt_handle for one in messages if one.message_id in runs}
+        return SensorResult(
+            run_requests=list(runs.values()),
+            skip_reason=None if runs else SkipReason(f"{queue_name} has no messages that need a run"),
+            cursor=json.dumps(handles),
+        )
+
+    required = {resource_key, *options.pop("required_resource_keys", ())}
+    return SensorDefinition(name=name, evaluation_fn=evaluate, required_resource_keys=required, **options)
+
+
+def _runs(
+    context: SensorEvaluationContext,
+    name: str,
+    messages: Sequence[Message],
+    run_request: Callable[[Message], RunRequest | None],
+) -> tuple[dict[str, RunRequest], list[str]]:
+    """The requests of messages by their ids, and the receipt handles of those that need no run any more."""
+    runs, done = {}, []
+    launched = set(_launched(context, name, [message.message_id for message in messages]))
+    for message in messages:
+        try:
+            request = None if message.message_id in launched else run_request(message)
+        except Exception:
+            context.log.exception(f"no run for message {message.message_id}, which comes again")
+            continue
+        if request is None:
+            done.append(message.receipt_handle)
+        else:
+            runs[message.message_id] = request.with_replaced_attrs(run_key=message.message_id)
+    return runs, done
+
+
+def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence[str]) -> Iterator[str]:
+    """The messages whose runs have been launched; one that was only created may never be, so it does not count."""
+    for message_id in message_ids:
+        tags = {"dagster/run_key": message_id, "dagster/sensor_name": name}
+        runs = context.instance.get_runs(filters=RunsFilter(tags=tags))
+        if any(run.status != DagsterRunStatus.NOT_STARTED for run in runs):
+            yield message_id
+
+
+def _delete(queue: Queue, receipt_handles: Sequence[str]) -> None:
+    """Deletes messages; one whose receipt has ended comes again, and is deleted then."""
+    if receipt_handles:
+        queue.delete_batch(receipt_handles)
