@@ -14,6 +14,7 @@ from lakequeue.model.redrive_policies import RedrivePolicy
 from lakequeue.shard import admin, decide, expire, move, selected, settle
 from lakequeue.shard.claim import standard as claim
 from lakequeue.shard.claim.fifo import Groups, _Deliverable, _GroupOffsets
+from lakequeue.shard.claim.tenants import Tenants
 from lakequeue.shard.commands import Claim, ClaimResult, Command, Decision, Discard, MakeVisible, Rewind, Spans
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runmap import RunMap
@@ -52,6 +53,16 @@ HELD = {standard_queues_agree: "INF-8 INF-9 STA-13"}
 REWINDS = {standard_queues_agree: "RWD-4 RWD-5 RWD-6 RWD-8 RWD-11 RWD-19 RWD-20 RWD-21 RWD-23 RWD-25"}
 FAIR = {tenants_agree: "FAI-1 FAI-2 FAI-4 INF-11"}
 FIFO = {fifo_queues_agree: "FIF-4 FIF-9 FIF-14 RET-10 INF-4 RCP-7 DLY-10 ATT-3 ATT-4 ATT-5 ATT-6 RWD-22"}
+
+
+def receipts_that_ended_count(patch: Patch) -> None:
+    count = Tenants.count
+
+    def only_up(self: Tenants, spans: Spans, sign: int) -> None:
+        if sign > 0:
+            count(self, spans, sign)
+
+    patch.setattr(Tenants, "count", only_up)
 
 
 def visibility_timeout_ignored(patch: Patch) -> None:
@@ -452,6 +463,27 @@ MUTATIONS = [
         MOVES | FIFO,
     ),
     Mutation("moves that ended serve no group", replace(Groups, "removed", lambda self, first, last: None), FIFO),
+    Mutation("tenants are ignored", replace(ShardState, "by_tenant", property(lambda self: False)), FAIR),
+    Mutation(
+        "picks of a claim do not count",
+        replace(Tenants, "_load", lambda self, group: self._in_flight.get(group, 0)),
+        FAIR,
+    ),
+    Mutation("receipts that ended count", receipts_that_ended_count, FAIR),
+    Mutation(
+        "late extensions pass the limit", replace(Tenants, "room", lambda self, first, last: [(first, last)]), FAIR
+    ),
+    Mutation("no group is overdue", replace(tenants, "is_overdue", lambda since, now: False), FAIR),
+    Mutation("groups do not take turns", replace(ShardState, "stamp", lambda self, offset: None), FAIR | FIFO),
+    Mutation("a group alone waits anew", replace(Tenants, "_is_alone", lambda self, group: False), FAIR),
+    Mutation("turns outlive their message", replace(Tenants, "withdrawn", lambda self, first, last: None), FAIR),
+    Mutation("arrivals are overlooked", replace(Tenants, "arrived", lambda self, first, last: None), FAIR),
+    Mutation("groups keep old attributes", replace(ShardState, "forget_tenants", lambda self: None), FAIR),
+    Mutation(
+        "expiry makes no room in a group",
+        replace(ShardMachine, "blocks", property(lambda self: self._state.attributes.fifo)),
+        FAIR,
+    ),
 ]
 
 
