@@ -17,7 +17,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 SECONDS = float(os.environ.get("LAKEQUEUE_SIMULATION_SECONDS", "30"))
-"""Seconds for each place; twenty times as long in the slow form."""
+"""Seconds for each place; four times as long in the slow form."""
 RUNS = int(os.environ.get("LAKEQUEUE_SIMULATION_RUNS", "1000000"))
 """Runs for each place in the long form."""
 
@@ -45,7 +45,7 @@ def test_processes_keep_the_guarantees_under_any_schedule(place: str, request: p
         _simulate("--seed", seed, "--runs", 1, "--place", place, timeout=280)
         return
     tally = _simulate("--seconds", SECONDS, "--place", place, timeout=280)
-    assert tally["runs"] > SECONDS, "almost nothing ran"
+    assert tally["runs"] and not tally["failed"]
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_processes_keep_the_guarantees_under_any_schedule(place: str, request: p
 @pytest.mark.parametrize("place", ["disk", "store"])
 def test_processes_keep_the_guarantees_under_schedules_that_nobody_has_seen(place: str) -> None:
     first = 10**7 + 10**6 * (time.time_ns() // 10**9 % 10**6)  # other runs each time; a failure tells its seed
-    _simulate("--seed", first, "--seconds", 20 * SECONDS, "--place", place, timeout=1_100)
+    _simulate("--seed", first, "--seconds", 4 * SECONDS, "--place", place, timeout=1_100)
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from lakequeue import LakeQueue, Message, Queue, QueueClientError, RequestThrottled, SendEntry
+from lakequeue import LakeQueue, Message, Queue, QueueClientError, QueueDoesNotExist, RequestThrottled, SendEntry
 from lakequeue.errors import DamagedTable, LeaseLost, QueueServiceError
 from lakequeue.operations import exchange
 from simulation.scheduler import Killed, World
@@ -288,8 +288,10 @@ class Client:
     def _attempt(self, verb: Verb) -> None:
         """Receives with an attempt id, deletes one message or none, and receives again."""
         _, attempt, number, deletes = verb
+        first: list[Message] = []
         with self._call(verb) as call:
-            call.got = first = self.queue.receive(number, visibility_timeout=600, wait_time=0, attempt_id=attempt)
+            first = self.queue.receive(number, visibility_timeout=600, wait_time=0, attempt_id=attempt)
+            call.got = first
             self.history.held += first
         if not first or call.outcome != "done":
             return
@@ -366,8 +368,14 @@ def drain(entry: LakeQueue, setting: Setting, world: World) -> dict[str, list[Me
     """Receives and deletes everything, by queue."""
     found: dict[str, list[Message]] = {}
     names = [NAMES[setting.kind], *([DEAD] if setting.kind == "letters" else [])]
-    if setting.kind == "dropped" and not entry.list_queues():
-        return {}
+    if setting.kind == "dropped":
+        try:  # whoever notices a deletion that was cut short finishes it
+            for queue in entry.list_queues():
+                queue.counts()
+        except QueueDoesNotExist:
+            assert not entry.list_queues(), "a deletion stays unfinished"
+        if not entry.list_queues():
+            return {}
     for name in names:
         queue, found[name], rounds = entry.queue(name), [], 0
         while True:

@@ -234,6 +234,9 @@ class PointTable:
                 return read()
             except LogTrimmed:
                 pass
+            except FileNotFoundError:  # all that was listed is gone, if there is a table
+                if self.folder.local is None or not is_table(self.folder):
+                    raise
             except DeltaError as error:
                 if "not found" not in str(error):
                     raise
