@@ -13,6 +13,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.redrive_policies import RedrivePolicy
 from lakequeue.shard import admin, decide, expire, move, selected, settle
 from lakequeue.shard.claim import standard as claim
+from lakequeue.shard.claim import tenants
 from lakequeue.shard.claim.fifo import Groups, _Deliverable, _GroupOffsets
 from lakequeue.shard.claim.tenants import Tenants
 from lakequeue.shard.commands import Claim, ClaimResult, Command, Decision, Discard, MakeVisible, Rewind, Spans

@@ -30,6 +30,7 @@ EXAMPLES = {
     "check": ("check", "check orders"),
     "repair": ("repair orders", "repair --all"),
     "doctor": ("doctor",),
+    "deploy-files": ("deploy-files lakequeue-deploy",),
     "delete-queue": ("delete-queue orders",),
     "send": (
         "send orders 'a body' --delay 5m -a language=en",
