@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.operations.judge import Judge
+from lakequeue.operations.judge import Judge, stored_runs
 from lakequeue.shard import index
 from lakequeue.shard.claim import tenants
 from lakequeue.shard.commands import (
@@ -571,7 +571,7 @@ def _judged(machine: ShardMachine, now: int) -> list[str]:
     assert counts.held == len(log) - held_from
     parts = [run_rows(machine.runs, [], None), run_rows(machine.history, [], None, settled=True)]
     runs = pa.concat_tables(parts).sort_by("first_offset")
-    judge = Judge.of("orders", "local", 0, machine.head, now, held_from, runs)
+    judge = Judge.of("orders", "local", 0, machine.head, now, held_from, stored_runs(runs))
     delays = [None if machine.fifo else row.delay / SECOND for row in log]
     rows = pa.record_batch(
         {

@@ -24,6 +24,7 @@ from lakequeue.operations.judge import (
     Integers,
     Judge,
     integers,
+    loaded_runs,
     log_columns,
 )
 from lakequeue.operations.results import PeekedMessage, peeked_message
@@ -33,7 +34,6 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Run
 from lakequeue.shard.spans import joined
 from lakequeue.storage import layout
-from lakequeue.storage.ledger import run_rows
 
 if TYPE_CHECKING:
     from lakequeue.conditions.predicate import Predicate
@@ -43,6 +43,8 @@ ROWS = 4096
 """Maximum number of messages in the first batch."""
 PAGE = 256
 """Messages of an export in memory beside its batches."""
+_FEW = 16
+"""Messages that are made of a batch at a time."""
 GROWTH = 4
 """Factor by which the batches of a long search may grow."""
 BYTES = 8 * 2**20
@@ -79,10 +81,11 @@ class Batch:
     def _peeked(self) -> pa.Table:
         return self.table(_PEEKED)
 
-    def message(self, index: int) -> PeekedMessage:
-        """The message at an index in the batch."""
-        (row,) = self._peeked.slice(index, 1).to_pylist()
-        return peeked_message(row, row.pop(TYPED_ATTRIBUTES))
+    def messages(self, indexes: Integers) -> Iterator[PeekedMessage]:
+        """The messages at indexes in the batch; few at a time are Python's, as bodies may be large."""
+        for start in range(0, len(indexes), _FEW):
+            for row in self._peeked.take(pa.array(indexes[start : start + _FEW])).to_pylist():
+                yield peeked_message(row, row.pop(TYPED_ATTRIBUTES))
 
 
 def batches(
@@ -122,8 +125,8 @@ def _peek(
     runs, held_from = machine.peek(now, limit, start, history), machine.held_from(now)
     head = machine.head
     known = [run for run in runs if run.first < head.head_offset]  # fresh messages are in no run
-    rows = run_rows(known, [], None, settled=history)
-    return runs, Judge.of(queue.name, queue.region, shard, head, now, held_from, rows)
+    loaded = loaded_runs(known, settled=history)
+    return runs, Judge.of(queue.name, queue.region, shard, head, now, held_from, loaded)
 
 
 def peek(
@@ -205,9 +208,9 @@ def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> Iterator
 def _found(browsed: Iterable[Batch], predicate: Predicate | None) -> Iterator[PeekedMessage]:
     for batch in browsed:
         if predicate is None:
-            yield from map(batch.message, range(len(batch.offsets)))
+            yield from batch.messages(np.arange(len(batch.offsets)))
         else:
-            yield from map(batch.message, predicate.select(batch.table(predicate.columns)).tolist())
+            yield from batch.messages(predicate.select(batch.table(predicate.columns)))
 
 
 def _read(

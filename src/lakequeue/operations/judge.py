@@ -7,7 +7,8 @@ its own, which tests compare with it, as they do the SQL text of ``sql_views``.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 import attrs
@@ -21,7 +22,7 @@ from lakequeue.model.clock import MICROS
 from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.model.states import MessageState
 from lakequeue.operations.results import WITH_VISIBLE_AT
-from lakequeue.shard.runs import Head
+from lakequeue.shard.runs import Head, Run
 from lakequeue.storage import layout
 
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -110,11 +111,11 @@ class Judge:
 
     @classmethod
     def of(
-        cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, rows: pa.Table
+        cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """The judge of a shard at an instant; ``rows`` are runs as ``layout.RECEIPTS``, by offset."""
+        """The judge of a shard at an instant; `stored_runs` or `loaded_runs` make its runs."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
-        return cls(queue, region, shard, head, attributes, instant, held_from, _flat(rows))
+        return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
     def runs_of(self, first: int, last: int) -> pa.RecordBatch:
         """The runs that a range of offsets touches."""
@@ -199,8 +200,16 @@ def integers(instants: pa.Array) -> Integers:
     return numbers
 
 
-def _flat(rows: pa.Table) -> pa.RecordBatch:
-    """Runs of a ledger with the fields of their struct as columns."""
+def loaded_runs(runs: Sequence[Run], settled: bool) -> pa.RecordBatch:
+    """Runs of a machine, by offset; ``settled``: of its history."""
+    names = ["first", "last", *_RUNS.names[3:]]
+    types = _RUNS.types[1:]
+    columns = [pa.array(map(attrgetter(name), runs), type_) for name, type_ in zip(names, types, strict=True)]
+    return pa.RecordBatch.from_arrays([pa.repeat(settled, len(runs)), *columns], schema=_RUNS)
+
+
+def stored_runs(rows: pa.Table) -> pa.RecordBatch:
+    """Runs of a ledger, as ``layout.RECEIPTS``, by offset."""
     run = rows["run"].combine_chunks()
     arrays = [
         rows[field.name].combine_chunks() if field.name in rows.column_names else pc.struct_field(run, field.name)

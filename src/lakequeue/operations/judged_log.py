@@ -31,6 +31,7 @@ from lakequeue.operations.judge import (
     Judge,
     integers,
     log_columns,
+    stored_runs,
 )
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
@@ -66,7 +67,7 @@ class JudgedShard:
         # the ledger first, so that the log is at least as new as the head that refers to it
         log = LogReader(open_(messages)).log
         check_head(head, log.end, ledger.table.path)
-        judge = Judge.of(row.name, row.region, shard, head, now, log.end, rows.slice(1))
+        judge = Judge.of(row.name, row.region, shard, head, now, log.end, stored_runs(rows.slice(1)))
         if judge.attributes.delayed_limit is not None:
             judge = attrs.evolve(judge, held_from=ledger.machine(lambda: log).held_from(judge.instant))
         opened = sorted({file.opened_at for file in log.files})
