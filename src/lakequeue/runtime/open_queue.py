@@ -78,8 +78,9 @@ class OpenQueue:
                     yield call
             except QueueDoesNotExist:
                 # a deletion begins at the first shard; if that is open, the error is about another queue
-                if not self._deleted() and self.shards[0].closed():
-                    self.delete()
+                with self.root.storage_errors():
+                    if not self._deleted() and self.shards[0].closed():
+                        self.delete()
                 raise
             except QueueClientError as error:
                 if error.outcome_unknown or not self._deleted():
