@@ -87,7 +87,7 @@ def workers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FifoWork
 @pytest.mark.spec(
     "FIF-1", "FIF-3", "FIF-4", "FIF-13", "SND-8", "SND-10", "DDP-1", "DDP-2", "DDP-8", "ATT-1", "ATT-3"
 )
-@pytest.mark.parametrize("workers", PLACES[1:], indirect=True)
+@pytest.mark.parametrize("workers", PLACES, indirect=True)
 def test_two_processes_of_which_one_is_killed_again_and_again(workers: FifoWorkers) -> None:
     workers.start("steady")
     workers.wait_until_ready("steady")

@@ -54,7 +54,7 @@ def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 
 
 
 @pytest.mark.spec("DLQ-2", "DLQ-8", "QUE-33")
-@pytest.mark.parametrize("movers", PLACES[1:], indirect=True)
+@pytest.mark.parametrize("movers", PLACES, indirect=True)
 def test_killed_movers_lose_and_double_nothing(movers: Movers) -> None:
     move_and_kill(movers, kills=4)
 

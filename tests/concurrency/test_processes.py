@@ -24,6 +24,26 @@ def test_three_processes(workers: Workers) -> None:
     assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 5, summary
 
 
+@pytest.mark.slow
+@pytest.mark.spec("RCV-15", "QUE-33")
+def test_a_process_that_is_killed_again_and_again(workers: Workers) -> None:
+    workers.start("steady")
+    until, chance = time.monotonic() + 12, random.Random(7)
+    _kill_again_and_again(workers, until, chance)
+    workers.stop()
+    summary = judge(workers)
+    assert workers.killed >= 4
+    assert summary.merges > 2
+    assert min(summary.sent, summary.received, summary.changed, summary.deleted) > 20, summary
+
+
+@pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
+@pytest.mark.parametrize("workers", [1, 4], indirect=True, ids=["one shard", "four shards"])
+def test_processes_that_are_stopped_again_and_again(workers: Workers) -> None:
+    summary = stopped_again_and_again(workers, 8)
+    assert min(summary.sent, summary.received, summary.deleted) > 5, summary
+
+
 @pytest.mark.long
 @pytest.mark.timeout(SOAK_SECONDS + 600)
 @pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")

@@ -572,7 +572,7 @@ def _judged(machine: ShardMachine, now: int) -> list[str]:
     parts = [run_rows(machine.runs, [], None), run_rows(machine.history, [], None, settled=True)]
     runs = pa.concat_tables(parts).sort_by("first_offset")
     judge = Judge.of("orders", "local", 0, machine.head, now, held_from, stored_runs(runs))
-    delays = [None if machine.fifo else row.delay / SECOND for row in log]
+    delays = [None if judge.attributes.fifo else row.delay / SECOND for row in log]
     rows = pa.record_batch(
         {
             "delay_seconds": pa.array(delays, pa.float64()),
