@@ -467,16 +467,15 @@ def test_ctrl_c_ends_a_drain_that_waits(root: str, orders: Queue) -> None:
     assert orders.counts().visible == 1
 
 
+def _export(root: str) -> subprocess.Popen[bytes]:
+    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": root}
+    command = [sys.executable, "-c", "import lakequeue_command; lakequeue_command.main()", "export", "orders"]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
 def test_ctrl_c_ends_an_export_that_nobody_reads(root: str, orders: Queue) -> None:
     orders.send_batch([SendEntry("x" * 1_000) for _ in range(5_000)])
-    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": root}
-    program = "import lakequeue_command; lakequeue_command.main()"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, "export", "orders"],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
+    with _export(root) as process:
         assert process.stdout is not None and process.stderr is not None
         for _ in range(2):  # with the second line, the first one is counted
             process.stdout.readline()
@@ -489,14 +488,7 @@ def test_ctrl_c_ends_an_export_that_nobody_reads(root: str, orders: Queue) -> No
 
 def test_an_export_whose_reader_has_enough_ends_quietly(root: str, orders: Queue) -> None:
     orders.send_batch([SendEntry("x" * 1_000) for _ in range(1_000)])
-    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": root}
-    program = "import lakequeue_command; lakequeue_command.main()"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, "export", "orders"],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
+    with _export(root) as process:
         assert process.stdout is not None and process.stderr is not None
         assert json.loads(process.stdout.readline())["body"] == "x" * 1_000
         process.stdout.close()
