@@ -106,7 +106,7 @@ TABLE: dict[str, dict[str, str]] = {
     "Queue.change_visibility": {"receipt_handle": "text", "visibility_timeout": "seconds"},
     "Queue.change_visibility_batch": {"changes": "object"},
     "Queue.send_dataframe": {"df": "object", "send_id": "text or none", "order_by": "text or none"},
-    "Queue.send_arrow": {"data": "object", "send_id": "text or none", "order_by": "text or none"},
+    "Queue.send_arrow": {"data": "object", "send_id": "text or none", "order_by": "text or none", "body": "text"},
     "Queue.lease": {"max_messages": "whole", "visibility_timeout": "seconds or none"},
     "Queue.rewind": {"to": "object"},
     "Queue.erase": {"message_id": "text"},

@@ -9,8 +9,10 @@ import pytest
 from pyspark.sql import datasource
 
 from lakequeue import LakeQueue, SendEntry, errors
+from lakequeue.operations import ranges
 from lakequeue.spark import batch_read, source_schema, tasks
 from lakequeue.spark.options import Options, Use
+from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
 
 
@@ -62,7 +64,7 @@ def test_the_messages_of_a_queue_or_of_all(lq: LakeQueue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "bodies", "parts"),
+    ("options", "bodies", "files"),
     [
         ({"queue": "other"}, ["elsewhere"], 1),
         ({"queue": "orders", "beforeOffset": "2"}, ["0", "1"], 1),
@@ -72,15 +74,26 @@ def test_the_messages_of_a_queue_or_of_all(lq: LakeQueue) -> None:
         ({"sentFrom": "2025-01-01T00:00:00+01:00", "fromOffset": "9"}, ["9"], 1),
     ],
 )
-def test_options_leave_files_out(lq: LakeQueue, options: dict[str, str], bodies: list[str], parts: int) -> None:
+def test_options_leave_files_out(
+    lq: LakeQueue, options: dict[str, str], bodies: list[str], files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    open_file = Folder.parquet
+
+    def parquet(folder: Folder, name: str, size: int) -> Any:
+        opened.extend([name] if folder.uri.endswith("messages") else [])
+        return open_file(folder, name, size)
+
     asked = reader(lq, **options)
-    assert sum(len(task.parts) for task in asked.partitions()) == parts
+    monkeypatch.setattr(Folder, "parquet", parquet)
     assert [row["body"] for row in rows(asked)] == bodies
+    assert len(opened) == files
 
 
 def test_small_files_of_several_shards_are_one_task(lq: LakeQueue) -> None:
     [task] = reader(lq).partitions()
-    assert isinstance(task, batch_read.JudgedTask) and len({part.shard.queue for part in task.parts}) == 2
+    assert isinstance(task, batch_read.RangesTask) and task.ranges.keys() == {"orders", "other"}
+    assert {range_.shard for range_ in task.ranges["other"]} == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +111,8 @@ def test_options_of_a_read_are_checked(lq: LakeQueue, options: dict[str, str], t
 
 
 def test_a_large_file_is_read_by_several_tasks(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "TASK_BYTES", 1_000)
+    for module, limit in (tasks, "TASK_BYTES"), (ranges, "RANGE_BYTES"), (ranges, "FILE_BYTES"):
+        monkeypatch.setattr(module, limit, 500)
     asked = reader(lq, queue="orders")
     assert len(asked.partitions()) > 2
     assert [row["body"] for row in rows(asked)] == [str(index) for index in range(10)]

@@ -88,10 +88,13 @@ def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table)
     (file,) = manifest.of(0)
     assert (file.rows, file.minimum, file.maximum) == (
         3,
-        {"position": 0, "delay_seconds": 0.0},
-        {"position": 2, "delay_seconds": 7.0},
+        {"position": 0, "delay_seconds": 0.0, "group_id": "g"},
+        {"position": 2, "delay_seconds": 7.0, "group_id": "g"},
     )
-    assert file.nulls == {"sent_at": 3, "position": 0, "delay_seconds": 0, "source_receive_count": 3}
+    assert file.nulls == {
+        **{"sent_at": 3, "position": 0, "delay_seconds": 0},
+        **{"source_receive_count": 3, "group_id": 2},
+    }
     assert manifests.load_manifest(tables(log), "s1") == manifest
     assert manifests.load_manifest(tables(log), "s2") is None
 
