@@ -39,6 +39,7 @@ __all__ = [
     "ReceiptHandleIsInvalid",
     "RequestThrottled",
     "ResourceNotFoundException",
+    "RootDoesNotExist",
     "TooManyEntriesInBatchRequest",
     "UnsupportedOperation",
 ]
@@ -293,6 +294,10 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
             found, missing = None, error
         if found is None:
             raise cls.of(what, extra, missing)
+
+
+class RootDoesNotExist(QueueClientError):
+    """The root is missing, or an empty directory: creating a queue makes it a root (ERR-2)."""
 
 
 class DamagedTable(QueueClientError):

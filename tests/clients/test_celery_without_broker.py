@@ -117,6 +117,14 @@ def test_events_of_workers_are_seen(jobs: Any) -> None:
     assert {"task-received", "task-started"} <= set(seen)
 
 
+def test_a_root_on_an_object_store_is_a_broker_too(s3_root: str, tmp_path: Path) -> None:
+    address = f"lakequeue://{s3_root.replace('://', '/')}"
+    with application(address, tmp_path, visibility=10) as jobs, worker(tmp_path):
+        results = [jobs.add.delay(number, number) for number in range(5)]
+        assert [result.get(PATIENCE) for result in results] == [0, 2, 4, 6, 8]
+        assert jobs.persist.delay("käse").get(PATIENCE) == {"text": "käse", "retries": 2}
+
+
 def test_a_priority_is_refused(jobs: Any) -> None:
     from kombu.exceptions import OperationalError
 

@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 from lakequeue import HeartbeatRenewal, LakeQueue, Queue
 from lakequeue.errors import (
     InvalidOptions,
-    QueueClientError,
     QueueDoesNotExist,
     QueueNameExists,
     QueueServiceError,
+    RootDoesNotExist,
 )
 from lakequeue.model.attributes import QueueAttributes
 
@@ -100,10 +100,10 @@ class Broker:
         try:
             self._lake.list_queues(limit=1)
             self._new = False
-        except QueueClientError as error:
-            self._new = not self._queues and "does not exist" in error.message
-            if not self._new:
-                raise
+        except RootDoesNotExist:
+            if self._queues:
+                raise  # it has gone
+            self._new = True
 
     def queue(self, name: str) -> Queue:
         """Raises QueueDoesNotExist."""

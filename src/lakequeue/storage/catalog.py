@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from lakequeue.errors import DamagedTable, QueueClientError
+from lakequeue.errors import DamagedTable, QueueClientError, RootDoesNotExist
 from lakequeue.model.names import name_hash
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.delta_log import LiveFile
@@ -233,7 +233,7 @@ class Catalog:
             local = local_path(self.root)
             self._check_place(local)
             if local is not None and not os.path.isdir(local):
-                raise QueueClientError(f"{self.root} does not exist; creating a queue makes it")
+                raise RootDoesNotExist(f"{self.root} does not exist; creating a queue makes it")
             path = layout.queues_path(self.root)
             try:
                 self._table = self._found(path)
@@ -244,7 +244,7 @@ class Catalog:
             if self._table is None:
                 if self._holds_others():
                     raise QueueClientError(f"{self.root} holds something else, and no queues")
-                raise QueueClientError(f"{self.root} holds no queues; creating a queue makes it a root")
+                raise RootDoesNotExist(f"{self.root} holds no queues; creating a queue makes it a root")
         return self._table
 
     def _warn(self, version: int) -> None:
