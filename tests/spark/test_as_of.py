@@ -75,7 +75,7 @@ def test_what_the_log_no_longer_tells_is_an_error_that_says_how_far_it_reaches(l
     cleaning.trim(receipts, layout.Retention(0, 0, 0, 0))
     with pytest.raises(errors.QueueClientError, match="is known back to .*, and not as of"):
         lq.view_statements(as_of=early)
-    assert len(lq.view_statements(as_of=last_commit(lq, queue.key))) == 5
+    assert len(lq.view_statements(as_of=last_commit(lq, queue.key))) == 6
     for wrong in (datetime(2026, 1, 1), "yesterday"):
         with pytest.raises(errors.InvalidParameterValue, match="as_of"):
             lq.view_statements(as_of=wrong)  # type: ignore[arg-type]
