@@ -74,6 +74,7 @@ def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> 
     diary.write("ready")
     number = 0
     held: list[Any] = []
+    most_held = 1 if queue.runtime.attributes.group_in_flight_limit else 6  # else what is held stops all groups
     while not os.path.exists(stop):
         if float(pause) and chance.random() < 0.3:
             time.sleep(chance.uniform(0.5, 1.5) * float(pause))
@@ -94,7 +95,7 @@ def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> 
                     diary.write("got", body=message.body, receipt=message.receipt_handle, **facts)
                 held += messages
             chance.shuffle(held)
-            while len(held) > 6:
+            while len(held) > most_held:
                 _settle(queue, diary, chance, held.pop())
         except RequestThrottled:
             diary.write("throttled")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakequeue import LakeQueue, RedrivePolicy
+from lakequeue import Consumer, LakeQueue, Outcome, RedrivePolicy
 from lakequeue.operations import browse
 from lakequeue.testing import ManualClock
 
@@ -39,6 +39,10 @@ def test_a_condition_on_rows_of_a_dataframe(spark: SparkSession, tmp_path: Path)
     assert (first.body, first.message_attributes["raw"].value) == ("row 0", b"\x00\xff")
 
 
+def refuse(message: object, context: object) -> Outcome:
+    return Outcome.FAILED
+
+
 @pytest.mark.spec("DLT-5", "QUE-23")
 def test_a_condition_chooses_the_same_messages_in_sql(spark: SparkSession, tmp_path: Path) -> None:
     clock = ManualClock()
@@ -47,8 +51,8 @@ def test_a_condition_chooses_the_same_messages_in_sql(spark: SparkSession, tmp_p
     policy = RedrivePolicy(dead_letter_queue="dead", max_receive_count=1)
     source = lq.create_queue("source", redrive_policy=policy)
     source.send("letter", attributes={"customer": "Ada"})
-    source.receive(visibility_timeout=1)
     clock.advance(2)
+    Consumer(source, refuse, make_failed_messages_visible_immediately=True).run(until_empty=True)
     assert source.receive() == []  # it moved
     queue = lq.queue("dead")
     queue.send("received", group_id="tag")

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import pyarrow as pa
@@ -207,7 +207,9 @@ class PointTable:
                 raise
             table = self._repeated(self._opened)
             table.create_checkpoint()
-        self.folder.sync([checkpoint_name(table.version()), LAST_CHECKPOINT])
+        self.folder.sync([checkpoint_name(table.version())])
+        with suppress(FileNotFoundError):  # another process has removed it with a damaged checkpoint
+            self.folder.sync([LAST_CHECKPOINT])
 
     def _drop_damaged_checkpoints(self) -> bool:
         """Removes checkpoints that cannot be read, which stop delta-rs; returns whether there were any."""
