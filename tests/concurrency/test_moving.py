@@ -16,6 +16,7 @@ from concurrency.harness import apart, at_once, drain, log_rows, shard_of, sprea
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import move
+from lakequeue.runtime import shard_sender
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointTable
@@ -534,3 +535,40 @@ def test_each_move_of_a_shard_has_a_number_of_its_own(two: Two) -> None:
     letters(theirs)
     assert number() == 2
     assert shard_of(theirs.queue).query(lambda machine: machine.head.move_number) == 2
+
+
+@pytest.mark.spec("DLQ-8", "FAI-5", "QUE-34")
+@pytest.mark.parametrize(
+    ("dead", "change"),
+    [({"shards": 4, "group_in_flight_limit": 5}, {"group_in_flight_limit": None}), ({"shards": 1}, {"shards": 3})],
+    ids=["limit", "shards"],
+)
+@pytest.mark.parametrize("delivered", [1, 2, 3])
+def test_a_target_that_changes_before_a_move_is_completed_gets_each_message_once(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, dead: dict[str, Any], change: dict[str, Any], delivered: int
+) -> None:
+    target = lq.create_queue("dead", **dead)
+    queue = lq.create_queue("orders", redrive_policy=RedrivePolicy("dead", 1))
+    sent = [f"message {number}" for number in range(8)]
+    queue.send_batch([SendEntry(body, group_id=f"g{number}") for number, body in enumerate(sent)])
+    queue.receive(max_messages=10, visibility_timeout=0)
+    calls, deliver = 0, shard_sender.deliver
+
+    def delivers(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > delivered:
+            raise Killed
+        return deliver(*args)
+
+    def ends(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(shard_sender, "deliver", delivers)
+        patch.setattr(move, "Moved", ends)
+        queue.receive(max_messages=10)
+    fresh = Pair.of(apart(lq.root, lq.clock, 1)[0])
+    target.set_attributes(**change)
+    assert fresh.queue.receive(max_messages=10) == []
+    assert sorted(stored(fresh.dead)) == sent and stored(fresh.queue) == []

@@ -47,6 +47,32 @@ Progress = Callable[[int], None]
 _log = logging.getLogger("lakequeue")
 
 
+@attrs.frozen
+class Destination:
+    """The queue that messages move to, and where in it they land, as their runs keep it.
+
+    Whoever completes a move brings each message to the same shard: the fence that says what has arrived is one of
+    each shard, and the target's shards and limit may change meanwhile.
+    """
+
+    key: str
+    shards: int = 0
+    """Shards of the target when the move was marked; 0: not known."""
+    by_group: bool = False
+
+    @classmethod
+    def of(cls, row: QueueRow) -> Destination:
+        return cls(row.key, row.shards, QueueAttributes.from_wire(row.attributes).by_group)
+
+    @classmethod
+    def parse(cls, text: str) -> Destination:
+        key, _, place = text.partition("#")
+        return cls(key, int(place.lstrip("g") or 0), place.startswith("g"))
+
+    def __str__(self) -> str:
+        return f"{self.key}#{'g' * self.by_group}{self.shards}"
+
+
 def claim(queue: OpenQueue, shard: ShardService, command: Claim, settling: Settling | None = None) -> Result:
     """Claims messages of a shard; moves those received too often to the dead-letter queue (DLQ-2).
 
@@ -63,11 +89,11 @@ def claim(queue: OpenQueue, shard: ShardService, command: Claim, settling: Settl
             return result
         target = result.value.unresolved
         if target is not None:
-            key = _key(queue, target)
-            if key is None or key == queue.key:  # a queue that is its own dead-letter queue keeps its messages
+            row = _living(queue, target)
+            if row is None or row.key == queue.key:  # a queue that is its own dead-letter queue keeps its messages
                 missing[target] = None
             else:
-                queue.dead_letter_keys[target] = key
+                queue.dead_letter_keys[target] = str(Destination.of(row))
             continue
         if not result.value.moving:
             return result
@@ -96,7 +122,7 @@ def redrive(
             raise InvalidParameterValue.of(
                 destination.name, "destination", "Must be another queue of the same kind."
             )
-        key = None if destination is None else destination.key
+        key = None if destination is None else str(Destination.of(destination.row))
         condition, moved = browse.predicate(where, interrupt), 0
         for shard in queue.shards:
             finish(queue, shard)
@@ -122,14 +148,14 @@ def redrivable(
 ) -> dict[str, int]:
     """How many messages a redrive would move now, by the name of the target queue."""
     with queue.service("redrivable"):
-        to = None if destination is None else destination.key
+        to = None if destination is None else str(Destination.of(destination.row))
         found: Counter[str] = Counter()
         condition = browse.predicate(where, interrupt)
         for shard in queue.shards:
             for batch in browse.batches(queue, shard, browse.ROWS, growth=browse.GROWTH):
                 for key, offsets in _targets(queue, batch, condition, None, to).items():
                     found[key] += len(offsets)
-        targets = {key: queue.root.living(key) for key in found}
+        targets = {key: queue.root.living(Destination.parse(key).key) for key in found}
         return {target.name: found[key] for key, target in targets.items() if target is not None}
 
 
@@ -150,7 +176,8 @@ def _targets(
         key = target_key
         if key is None and source is not None:
             if source not in keys:
-                keys[source] = _key(queue, source)
+                origin = _living(queue, source)
+                keys[source] = None if origin is None else str(Destination.of(origin))
             key = keys[source]
         if key is not None:
             targets.setdefault(key, []).append(int(batch.offsets[row]))
@@ -164,14 +191,13 @@ def _move(queue: OpenQueue, shard: ShardService, spans: list[tuple[int, int]], k
         finish(queue, shard)
         if moved is not None:  # else another move was under way
             # any process may have completed it; the messages have arrived if the target exists
-            return 0 if queue.root.living(key) is None else moved
+            return 0 if queue.root.living(Destination.parse(key).key) is None else moved
 
 
-def _key(queue: OpenQueue, arn: str) -> str | None:
-    """The key of the living queue that an ARN names."""
+def _living(queue: OpenQueue, arn: str) -> QueueRow | None:
+    """The living queue that an ARN names."""
     place = redrive_policies.place(arn)
-    row = None if place is None else queue.root.living_at(place)
-    return None if row is None else row.key
+    return None if place is None else queue.root.living_at(place)
 
 
 def finish(queue: OpenQueue, shard: ShardService) -> None:
@@ -180,7 +206,7 @@ def finish(queue: OpenQueue, shard: ShardService) -> None:
         move = shard.query(lambda machine: machine.outgoing())
         if move is None:
             return
-        target = queue.root.living(move.target_key)
+        target = queue.root.living(Destination.parse(move.target_key).key)
         if target is not None and not _bring(queue, shard, move, target):
             # its log is closed: until the catalog shows that too, its messages would be moved again and again
             OpenQueue(queue.root, target).delete()
@@ -203,15 +229,17 @@ def finish_all(queue: OpenQueue) -> None:
 def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueRow) -> bool:
     """Copies the messages to the log of the target; False if that was deleted."""
     source = Source(queue.key, shard.shard, move.number)
-    attributes = QueueAttributes.from_wire(target.attributes)
-    fifo = attributes.fifo
-    turn = (shard.shard + move.number) % target.shards
+    place = Destination.parse(move.target_key)
+    if not place.shards:  # marked by an older version
+        place = Destination.of(target)
+    fifo = QueueAttributes.from_wire(target.attributes).fifo
+    turn = (shard.shard + move.number) % place.shards
     messages: dict[int, list[Cells]] = {}
     for first, last, count, failure in move.parts:
         for row in shard.messages(first, last):
             if row is not None:  # else it expired meanwhile
                 group = row["group_id"] or ""
-                index = shard_of_group(group, target.shards) if attributes.by_group else turn
+                index = shard_of_group(group, place.shards) if place.by_group else turn
                 messages.setdefault(index, []).append(_cells(queue, row, count, failure, fifo))
     shards = queue.root.shards(target)
     return all(shards[index].deliver(source, cells, queue.now, fifo) for index, cells in messages.items())
