@@ -206,12 +206,16 @@ class QueueAttributes:
             wire[self._wire_name(attribute)] = attribute.choices.get(value) or as_text(value)
         return wire
 
+    def to_stored(self) -> dict[str, str]:
+        """The same without the profile's default of what older versions do not know, which they could not read."""
+        wire = self.to_wire()
+        if self.fair_groups == self.profile_rules.fair_groups:
+            wire.pop("FairGroups", None)
+        return wire
+
     @classmethod
     def from_wire(cls, wire: Mapping[str, str]) -> QueueAttributes:
-        """The inverse of `to_wire`; does not check the values.
-
-        A queue that was made before there were fair groups has the profile's default.
-        """
+        """The inverse of `to_wire` and `to_stored`; does not check the values."""
         values: dict[str, Any] = {}
         for name, text in wire.items():
             attribute = _BY_WIRE[name]

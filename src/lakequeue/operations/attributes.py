@@ -70,7 +70,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
             queue.announce_attributes()
             return attrs.evolve(
                 row,
-                attributes=changed.to_wire(),
+                attributes=changed.to_stored(),
                 attributes_version=row.attributes_version + 1,
                 modified_at=queue.now(),
             )
