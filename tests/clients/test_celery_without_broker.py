@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,28 @@ def test_exchanges_of_other_processes_are_known(
         for key in ("a.x", "b.x") if kind == "topic" else ("a", "b"):
             producer.publish({"key": key}, routing_key=key)
     assert [len(received(connection, queue, number=n)) for queue, n in zip(queues, arrive, strict=True)] == arrive
+
+
+def test_what_is_acknowledged_in_one_queue_stays_in_another(connection: Any, tmp_path: Path) -> None:
+    from kombu import Consumer, Exchange, Queue
+
+    exchange = Exchange("all", type="fanout")
+    queues = [Queue(name, exchange) for name in ("one", "two")]
+    found: dict[str, Any] = {}
+    consumers = [
+        Consumer(connection, [queue], accept=["json"], on_message=partial(found.__setitem__, queue.name))
+        for queue in queues
+    ]
+    with consumers[0], consumers[1]:
+        connection.Producer(exchange=exchange).publish("to both")
+        while len(found) < 2:
+            connection.drain_events(timeout=PATIENCE)
+        found["two"].ack()
+        lake = LakeQueue(str(tmp_path / "root"))
+        wait_until(lambda: lake.queue("two").counts().in_flight == 0)
+        assert lake.queue("one").counts().in_flight == 1
+    connection.release()
+    assert lake.queue("one").counts().visible == 1
 
 
 def test_no_more_is_held_than_the_prefetch_count(connection: Any, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from clients.browsing import PATIENCE
-from lakequeue import LakeQueue, Queue, SendEntry
+from lakequeue import LakeQueue, Queue, SendEntry, __version__
 from lakequeue.serve.app import Application
 from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
 from lakequeue.serve.server import Server
@@ -396,7 +396,7 @@ def test_a_server_with_keys_lets_in_who_has_one(lake: LakeQueue, visiting: Visit
         with visiting(address, http_credentials=key) as visit:
             page = visit.open()
             shows(visit.row("guarded")).to_be_visible()
-            shows(page.locator("#about")).to_have_text(f"{lake.root}localAda")
+            shows(page.locator("#about")).to_have_text(f"{lake.root}localAdalakequeue {__version__}")
             page.get_by_role("link", name="guarded").click()
             visit.button("Send…").click()
             page.get_by_label("Body", exact=True).fill("a")

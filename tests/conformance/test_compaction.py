@@ -807,7 +807,7 @@ def pin_nothing(patch: Patch) -> None:
 
 
 def need_only_what_is_live(patch: Patch) -> None:
-    patch.setattr(cleaning, "_needed_now", lambda table: {file.name for file in table.files()})
+    patch.setattr(cleaning, "_needed_now", lambda table, patience: {file.name for file in table.files()})
 
 
 MUTATIONS = [

@@ -208,6 +208,29 @@ def test_the_concurrency_may_change_while_a_consumer_runs(harness: Harness, asyn
         consumer.concurrency = 0
 
 
+@pytest.mark.spec("HBN-18")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_lower_concurrency_holds_for_what_was_claimed_ahead(harness: Harness, asynchronous: bool) -> None:
+    harness.send(*map(str, range(20)))
+    began: list[float] = []
+
+    def handle(message: Message, context: Context) -> None:
+        began.append((harness.clock.now() - harness.queue.began).total_seconds())
+        context.sleep(10)
+
+    async def handle_async(message: Message, context: Context) -> None:
+        began.append((harness.clock.now() - harness.queue.began).total_seconds())
+        await context.sleep_async(10)
+
+    consumer = harness.consumer(handle_async if asynchronous else handle, concurrency=4, prefetch=16)
+    with harness.running(consumer):
+        harness.clock.advance(5)
+        consumer.concurrency = 2
+        harness.clock.advance(40)
+    assert began.count(0) == 4
+    assert [began.count(at) for at in (20, 30, 40)] == [2, 2, 2]
+
+
 def test_a_receive_that_does_not_wait_is_repeated_with_pauses(harness: Harness) -> None:
     with harness.running(harness.consumer(sleeper(0), wait_time=0)):
         harness.clock.advance(2)

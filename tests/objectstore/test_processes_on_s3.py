@@ -124,6 +124,7 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     assert run("counts", "dead")["visible"] == 2
     run("upgrade", "--yes")
     run("check")
+    run("doctor")
     run("repair", "--all", "--yes")
     run("copy", root, s3_server.new_root(), *(option.replace("--", "--to-", 1) for option in options))
     run("erase", "dead", run("peek", "dead")[0]["message_id"], "--yes")
@@ -131,4 +132,4 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     run("delete-queue", "orders", "--yes")
     assert [queue["name"] for queue in run("list")] == ["dead"]
     group: Any = typer.main.get_command(app)
-    assert group.commands.keys() - used == {"serve", "sql", "views", "demo", "consume"}
+    assert group.commands.keys() - used == {"serve", "sql", "views", "demo", "consume", "deploy-files"}

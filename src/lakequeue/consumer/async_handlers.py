@@ -97,7 +97,7 @@ class Tasks(Generic[Job]):
         with self._clock.participant():
             while job is not None:
                 await self._run(job)
-                job = self._take()
+                job = self._take() if self._count <= self._number else None
             with self._lock:
                 self._count -= 1
             self._wake.set()  # for what came before that

@@ -53,7 +53,7 @@ class Threads(Generic[Job]):
         for _ in range(min(jobs, self._number)):
             with self._lock:
                 idle = self._idle.pop() if self._idle else None
-                if idle is None and self._count == self._number:
+                if idle is None and self._count >= self._number:
                     return
                 self._count += idle is None
             if idle is not None:
@@ -64,7 +64,12 @@ class Threads(Generic[Job]):
             begun.wait()  # else a manual clock could advance before the thread takes part in it
 
     def resize(self, number: int) -> None:
-        self._number = number
+        with self._lock:
+            self._number = number
+            idle = [self._idle.pop() for _ in range(min(len(self._idle), max(0, self._count - number)))]
+        for wake in idle:
+            wake.set()
+        self.wake(number)  # for what was claimed ahead
 
     def stop(self) -> None:
         self._stopped = True
@@ -73,11 +78,18 @@ class Threads(Generic[Job]):
         for wake in idle:
             wake.set()
 
+    def _is_surplus(self) -> bool:
+        """Whether a thread ends because the number was lowered."""
+        with self._lock:
+            surplus = self._count > self._number
+            self._count -= surplus
+        return surplus
+
     def _work(self, begun: threading.Event) -> None:
         wake = threading.Event()
         with self._clock.participant():
             begun.set()
-            while True:
+            while not self._is_surplus():
                 job = self._take()
                 if job is None:
                     wake.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -105,10 +106,10 @@ class Subscription:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Completes kombu's message for this delivery; returns its tag: the one that was sent comes with each."""
+    """Completes kombu's message for this delivery; returns its tag. That of the sender is in all copies."""
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
-    properties["delivery_tag"] = f"{properties['delivery_tag']}.{message.receive_count}"
+    properties["delivery_tag"] = uuid.uuid4().hex
     return str(properties["delivery_tag"])
 
 

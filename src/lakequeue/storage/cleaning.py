@@ -92,7 +92,7 @@ def vacuum(
     Raises:
         LockHeld: another process holds the lock; what is left is removed the next time.
     """
-    folder, needed = table.folder, _needed_now(table).union(waiting or ())
+    folder, needed = table.folder, _needed_now(table, patience).union(waiting or ())
     keep = _kept_seconds(folder, retention)
     lists = _lists(folder)
     if _wants_list(lists, keep):
@@ -131,13 +131,13 @@ def _written_before(folder: Folder, instant: float) -> set[str]:
     }
 
 
-def _needed_now(table: Table) -> set[str]:
+def _needed_now(table: Table, patience: float) -> set[str]:
     """The files of every version that the log still reaches on local disks, elsewhere of the newest one."""
     if table.folder.local is None:
         table.refresh()
         return {file.name for file in table.files()}
     # meanwhile nothing is trimmed
-    with committing(table.path, exclusive=False, patience=PATIENCE):
+    with committing(table.path, exclusive=False, patience=patience):
         snapshot = Snapshot(table.folder, readable_from(table.folder))
         names = {file.name for file in snapshot.files()}
         with contextlib.suppress(FileNotFoundError):

@@ -26,6 +26,7 @@ function fromAddress() {
 }
 
 function intoAddress() {
+  if (!/^(#\/?(\?.*)?)?$/.test(location.hash)) return; // a link was followed, and its page is yet to come
   const shown = Object.entries({ text: kept.text, after: kept.after, sort: kept.sort === "name" ? "" : kept.sort, down: kept.down ? "1" : "" });
   const query = new URLSearchParams(shown.filter(([, value]) => value)).toString();
   if (query || location.hash.startsWith("#/?")) history.replaceState(null, "", query ? `#/?${query}` : "#/");
