@@ -63,6 +63,7 @@ def test_rows_are_sent_as_json_as_the_job_does(lq: LakeQueue) -> None:
             "at": pa.array([at.replace(tzinfo=timezone.utc)] * 2, pa.timestamp("us", "UTC")),
             "plain": [at, None],
             "bytes": [b"\0\xff", b""],
+            "Bytes": pa.array([b"\0\xff", b"ab"], pa.binary(2)),
             "ratio": [float("nan"), 0.5],
             "deep": [{"a": None, "b": [1]}, {"a": 2, "b": []}],
             "group_id": ["g", "h"],
@@ -72,7 +73,7 @@ def test_rows_are_sent_as_json_as_the_job_does(lq: LakeQueue) -> None:
     first, second = messages(queue)
     assert json.loads(first["body"]) == {
         **{"number": 1, 'say "it\'s"': 'é"', "at": "2026-01-31T08:00:00.000Z", "plain": "2026-01-31T08:00:00.000"},
-        **{"bytes": "AP8=", "ratio": "NaN", "deep": {"b": [1]}, "group_id": "g"},
+        **{"bytes": "AP8=", "Bytes": "AP8=", "ratio": "NaN", "deep": {"b": [1]}, "group_id": "g"},
     }
     assert json.loads(second["body"])["deep"] == {"a": 2, "b": []} and "number" not in second["body"]
     assert [first["group_id"], second["group_id"]] == ["g", "h"]
@@ -84,6 +85,8 @@ def test_a_column_with_another_name_is_the_body(lq: LakeQueue) -> None:
     assert bodies(queue) == ["a", "b"]
     with pytest.raises(InvalidParameterValue, match="no such column; there are id"):
         queue.send_arrow(pa.table({"id": [1]}), body="text")
+    with pytest.raises(InvalidParameterValue, match="Two columns have the same name"):
+        queue.send_arrow(pa.table([[1], [2]], ["id", "id"]), body="*")
 
 
 @pytest.mark.spec("SND-3", "DLY-9", "SND-17")

@@ -17,7 +17,8 @@ class Bodies:
     """Selects the columns of ``Queue.send_arrow``, with the body from a column, or each row as a JSON object.
 
     JSON is written as Spark does (``jobs/produce_batch.py --body-column '*'``): without NULLs, instants in UTC
-    with milliseconds, bytes in base64. That holds for columns; what they contain is as DuckDB writes it.
+    with milliseconds, bytes in base64. That holds for columns; what they contain is as DuckDB writes it, and
+    decimals have the 17 digits of a double: cast those that have more to texts.
 
     Raises:
         InvalidParameterValue: there is no such column.
@@ -27,6 +28,8 @@ class Bodies:
         if body not in (WHOLE_ROW, *schema.names):
             reason = f"There is no such column; there are {', '.join(schema.names)}."
             raise InvalidParameterValue.of(body, "body", reason)
+        if body == WHOLE_ROW and len(set(schema.names)) < len(schema):
+            raise InvalidParameterValue.of(body, "body", "Two columns have the same name.")
         self._body = body
         kept = [field for field in schema if field.name in (*_KEPT, order_by) and field.name != "body"]
         type_ = pa.string() if body == WHOLE_ROW else schema.field(body).type
@@ -42,7 +45,7 @@ class Bodies:
 
         with closing(sealed(threads="1")) as connection:
             for batch in batches:
-                connection.register("given", pa.Table.from_batches([batch]))
+                connection.register("given", pa.table(list(map(_readable, batch.columns)), _columns(batch.schema)))
                 found = connection.sql(f"SELECT {_json(batch.schema)} FROM given").to_arrow_table()
                 yield self._with(batch, found.column(0).combine_chunks())
 
@@ -52,22 +55,41 @@ class Bodies:
 
 
 def _json(schema: pa.Schema) -> str:
-    pairs = [f"{_quoted(field.name, chr(39))}, {_value(field)}" for field in schema]
+    names = _columns(schema)
+    pairs = [f"{_text(field.name)}, {_value(name, field.type)}" for name, field in zip(names, schema, strict=True)]
     return f"json_merge_patch('{{}}', json_object({', '.join(pairs)}))::VARCHAR"  # which leaves NULLs out
 
 
-def _value(field: pa.Field) -> str:
-    name, types = _quoted(field.name, '"'), pa.types
-    if types.is_timestamp(field.type):
-        utc = f"{name} AT TIME ZONE 'UTC'" if field.type.tz else name
-        return f"strftime({utc}, '%Y-%m-%dT%H:%M:%S.%g{'Z' if field.type.tz else ''}')"
-    if types.is_binary(field.type) or types.is_large_binary(field.type):
+def _columns(schema: pa.Schema) -> list[str]:
+    """Names for DuckDB, for which names that differ in case are one."""
+    return [f"c{place}" for place in range(len(schema))]
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    types = pa.types
+    return any(is_(type_) for is_ in (types.is_binary, types.is_large_binary, *_OTHER_BYTES))
+
+
+_OTHER_BYTES = (pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+
+
+def _readable(column: pa.Array) -> pa.Array:
+    """A column as DuckDB reads it: it takes other kinds of bytes for texts."""
+    return column.cast(pa.binary()) if any(is_(column.type) for is_ in _OTHER_BYTES) else column
+
+
+def _value(name: str, type_: pa.DataType) -> str:
+    types = pa.types
+    if types.is_timestamp(type_):
+        utc = f"{name} AT TIME ZONE 'UTC'" if type_.tz else name
+        return f"strftime({utc}, '%Y-%m-%dT%H:%M:%S.%g{'Z' if type_.tz else ''}')"
+    if _is_bytes(type_):
         return f"base64({name})"
-    if types.is_floating(field.type):  # JSON has no such numbers
+    if types.is_floating(type_):  # JSON has no such numbers
         texts = f"WHEN isnan({name}) THEN '\"NaN\"' WHEN {name} > 0 THEN '\"Infinity\"' ELSE '\"-Infinity\"'"
         return f"CASE WHEN {name} IS NULL OR isfinite({name}) THEN to_json({name}) {texts} END"
     return name
 
 
-def _quoted(text: str, mark: str) -> str:
-    return mark + text.replace(mark, mark * 2) + mark
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
