@@ -44,7 +44,8 @@ ROWS = 4096
 PAGE = 256
 """Messages of an export in memory beside its batches."""
 _FEW = 16
-"""Messages that are made of a batch at a time."""
+"""Messages that are made of a batch at a time, unless they have more than `_FEW_BYTES` on average."""
+_FEW_BYTES = 16 << 10
 GROWTH = 4
 """Factor by which the batches of a long search may grow."""
 BYTES = 8 * 2**20
@@ -82,9 +83,12 @@ class Batch:
         return self.table(_PEEKED)
 
     def messages(self, indexes: Integers) -> Iterator[PeekedMessage]:
-        """The messages at indexes in the batch; few at a time are Python's, as bodies may be large."""
-        for start in range(0, len(indexes), _FEW):
-            for row in self._peeked.take(pa.array(indexes[start : start + _FEW])).to_pylist():
+        """The messages at indexes in the batch; one at a time where bodies are large, without a copy of them."""
+        few = _FEW if self.rows.nbytes <= _FEW_BYTES * len(self.rows) else 1
+        for start in range(0, len(indexes), few):
+            part = indexes[start : start + few]
+            rows = self._peeked.slice(part[0], 1) if few == 1 else self._peeked.take(pa.array(part))
+            for row in rows.to_pylist():
                 yield peeked_message(row, row.pop(TYPED_ATTRIBUTES))
 
 
