@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 import pyarrow as pa
@@ -45,8 +45,12 @@ class Bodies:
 
         with closing(sealed(threads="1")) as connection:
             for batch in batches:
-                connection.register("given", pa.table(list(map(_readable, batch.columns)), _columns(batch.schema)))
-                found = connection.sql(f"SELECT {_json(batch.schema)} FROM given").to_arrow_table()
+                # for DuckDB, names that differ in case are one
+                columns = [f"c{place}" for place in range(batch.num_columns)]
+                given = pa.table(list(map(_readable, batch.columns)), columns)
+                connection.register("given", given)
+                query = f"SELECT {_json(batch.schema.names, given.schema)} FROM given"
+                found = connection.sql(query).to_arrow_table()
                 yield self._with(batch, found.column(0).combine_chunks())
 
     def _with(self, batch: pa.RecordBatch, bodies: pa.Array) -> pa.RecordBatch:
@@ -54,20 +58,9 @@ class Bodies:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def _json(schema: pa.Schema) -> str:
-    names = _columns(schema)
-    pairs = [f"{_text(field.name)}, {_value(name, field.type)}" for name, field in zip(names, schema, strict=True)]
+def _json(names: Sequence[str], given: pa.Schema) -> str:
+    pairs = [f"{_text(name)}, {_value(field.name, field.type)}" for name, field in zip(names, given, strict=True)]
     return f"json_merge_patch('{{}}', json_object({', '.join(pairs)}))::VARCHAR"  # which leaves NULLs out
-
-
-def _columns(schema: pa.Schema) -> list[str]:
-    """Names for DuckDB, for which names that differ in case are one."""
-    return [f"c{place}" for place in range(len(schema))]
-
-
-def _is_bytes(type_: pa.DataType) -> bool:
-    types = pa.types
-    return any(is_(type_) for is_ in (types.is_binary, types.is_large_binary, *_OTHER_BYTES))
 
 
 _OTHER_BYTES = (pa.types.is_fixed_size_binary, pa.types.is_binary_view)
@@ -83,7 +76,7 @@ def _value(name: str, type_: pa.DataType) -> str:
     if types.is_timestamp(type_):
         utc = f"{name} AT TIME ZONE 'UTC'" if type_.tz else name
         return f"strftime({utc}, '%Y-%m-%dT%H:%M:%S.%g{'Z' if type_.tz else ''}')"
-    if _is_bytes(type_):
+    if types.is_binary(type_) or types.is_large_binary(type_):
         return f"base64({name})"
     if types.is_floating(type_):  # JSON has no such numbers
         texts = f"WHEN isnan({name}) THEN '\"NaN\"' WHEN {name} > 0 THEN '\"Infinity\"' ELSE '\"-Infinity\"'"
