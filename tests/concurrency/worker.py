@@ -74,13 +74,14 @@ def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> 
     diary.write("ready")
     number = 0
     held: list[Any] = []
-    most_held = 1 if queue.runtime.attributes.group_in_flight_limit else 6  # else what is held stops all groups
+    limited = bool(queue.runtime.attributes.group_in_flight_limit)
+    longest, most_held = (1, 0) if limited else (LONGEST_BATCH, 6)  # what is held stops its group
     while not os.path.exists(stop):
         if float(pause) and chance.random() < 0.3:
             time.sleep(chance.uniform(0.5, 1.5) * float(pause))
         try:
             if chance.random() < 0.5:
-                bodies = [f"{name}:{number + index}" for index in range(chance.randint(1, LONGEST_BATCH))]
+                bodies = [f"{name}:{number + index}" for index in range(chance.randint(1, longest))]
                 number += len(bodies)
                 diary.write("send", bodies=bodies)
                 result = queue.send_batch([SendEntry(body=body, group_id=tenant(body)) for body in bodies])

@@ -65,6 +65,37 @@ def test_a_remote_file_is_read_by_the_calling_thread(table: PointTable, monkeypa
     assert threads == {threading.get_ident()}
 
 
+@pytest.mark.parametrize("placed", [False, True], ids=["before it was placed", "after it was placed"])
+@pytest.mark.parametrize("verb", ["create", "replace"])
+def test_the_draft_of_a_stopped_process_may_be_removed_by_a_compactor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, placed: bool
+) -> None:
+    """The caller is not told of an error: the file is there, once, and no draft is left."""
+    call = {"create": "link", "replace": "replace"}[verb]
+    place, drafts = getattr(os, call), []
+
+    def while_stopped(draft: str, target: str) -> None:
+        drafts.append(draft)
+        if len(drafts) == 1 and not placed:
+            os.unlink(draft)
+        place(draft, target)
+        if len(drafts) == 1 and verb == "create":
+            os.unlink(draft)
+
+    monkeypatch.setattr(os, call, while_stopped)
+    getattr(Folder(str(tmp_path)), verb)("a.json", b"{}")
+    assert len(drafts) == (1 if placed else 2)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"{}")]
+
+
+@pytest.mark.parametrize("verb", ["create", "replace"])
+def test_a_folder_that_is_gone_is_an_error(tmp_path: Path, verb: str) -> None:
+    options = {"new_folder": False} if verb == "create" else {}
+    with pytest.raises(FileNotFoundError):
+        getattr(Folder(str(tmp_path)), verb)("gone/a.json", b"{}", **options)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.spec("DUR-1")
 def test_on_macos_a_sync_also_empties_the_cache_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

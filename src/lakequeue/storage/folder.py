@@ -183,14 +183,10 @@ class Folder:
         target = self.path(name)
         if new_folder:
             self._make(os.path.dirname(target))
-        draft = self._draft(data)
         try:
-            os.link(draft, target)
+            self._place(os.link, data, target)
         except FileExistsError:
             return False
-        finally:
-            os.unlink(draft)
-        self._sync(os.path.dirname(target))
         return True
 
     def replace(self, name: str, data: bytes) -> None:
@@ -198,16 +194,28 @@ class Folder:
         if self.local is None:
             obstore.put(self._store, self._at(name), data)
             return
-        os.replace(self._draft(data), self.path(name))
-        self._sync(os.path.dirname(self.path(name)))
+        self._place(os.replace, data, self.path(name))
 
-    def _draft(self, data: bytes) -> str:
-        """Path of a new local file; if the process is killed, VACUUM removes it."""
-        draft = self.path(f"{uuid.uuid4().hex}.draft")
-        with open(draft, "wb") as file:
-            file.write(data)
-            self._sync_file(file)
-        return draft
+    def _place(self, place: Callable[[str, str], None], data: bytes, target: str) -> None:
+        """Puts a new local file where it belongs; if the process is killed, VACUUM removes what it wrote.
+
+        VACUUM also takes the draft of a process that was stopped for an hour, before or after it was placed.
+        """
+        while True:
+            draft = self.path(f"{uuid.uuid4().hex}.draft")
+            with open(draft, "wb") as file:
+                file.write(data)
+                self._sync_file(file)
+            try:
+                place(draft, target)
+                break
+            except FileNotFoundError:
+                if os.path.exists(draft):
+                    raise
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(draft)
+        self._sync(os.path.dirname(target))
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
         """Writes a file that no other process writes; ``data`` is bytes-like, ``new_folder`` as for ``create``."""
