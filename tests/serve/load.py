@@ -126,9 +126,10 @@ class Load:
                     QueueUrl=self.queue_url, MessageBody=body, **given
                 )
             )  # fmt: skip
-            if answer is not None:
-                self.story.acknowledged[body] = answer["MessageId"]
-            if answer is not None or not self.fifo:
+            sent = (answer or {}).get("MessageId")  # boto3 takes headers that a kill has cut off for an answer
+            if sent:
+                self.story.acknowledged[body] = sent
+            if sent or not self.fifo:
                 number += 1  # FIFO sends are repeated until they are acknowledged
 
     def _receive(self, number: int) -> None:

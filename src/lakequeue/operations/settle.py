@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import attrs
@@ -81,9 +82,10 @@ class Settling:
             deletes = LeaseDelete(lease_id, spans)
             self.waiting.setdefault(shard, []).append(([index for _, index in receipts], deletes))
         for text, failure in (failures or {}).items():
-            handle = _decoded(queue, text)
-            record = RecordFailure(handle.offset, handle.lease_id, failure)
-            self.waiting.setdefault(handle.shard, []).append(([], record))
+            with suppress(QueueServiceError):  # of a queue that was made again: nobody waits for the answer
+                handle = _decoded(queue, text)
+                record = RecordFailure(handle.offset, handle.lease_id, failure)
+                self.waiting.setdefault(handle.shard, []).append(([], record))
 
     def commands(self, shard: int) -> list[Command]:
         """What waits for a commit to a shard."""
