@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,12 +100,14 @@ def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(({name: cell(value) for name, value in row.items()} for row in rows), key=repr)
 
 
-def compare(spark: SparkSession, lq: LakeQueue, **when: datetime) -> dict[str, list[dict[str, Any]]]:
+def compare(
+    spark: SparkSession, lq: LakeQueue, without: Collection[str] = (), **when: datetime
+) -> dict[str, list[dict[str, Any]]]:
     sql_views.create(spark, lq.view_statements(**when))  # what `register_views` makes may read the relations
     views = lq.arrow_views(**when)
     found = {}
-    for name, view in views.items():
-        table = view.to_table()
+    for name in set(views) - set(without):
+        table = views[name].to_table()
         shown = spark.table(name)
         assert table.schema == relations.SCHEMAS[name] and table.column_names == shown.columns
         found[name] = plain(table.to_pylist())
@@ -120,7 +123,7 @@ def test_all_are_equal_whatever_happened(spark: SparkSession, lq: LakeQueue, clo
     assert {row["noisy"] for row in found["groups"]} == {True, False, None}
     seen = {row["state"] for row in found["messages"]}
     for seconds in (400, 400_000):  # timeouts and delays have ended, then retention
-        found = compare(spark, lq, now=now + timedelta(seconds=seconds))
+        found = compare(spark, lq, {"receipts", "stats"}, now=now + timedelta(seconds=seconds))  # others read `now`
         seen |= {row["state"] for row in found["messages"]}
     assert seen == {"visible", "in_flight", "delayed", "held", "deleted", "expired"}
 
