@@ -30,7 +30,7 @@ from lakequeue.operations import compact
 from lakequeue.operations.compact import compact_root
 from lakequeue.runtime import root as roots
 from lakequeue.shard.commands import Rewrite
-from lakequeue.storage import cleaning, layout, ledger
+from lakequeue.storage import cleaning, layout, ledger, passes
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import PointEngine, PointTable
@@ -906,6 +906,30 @@ def test_a_queue_that_did_not_change_costs_one_look_until_it_was_idle_twice_as_l
     assert minutes[:1] == [0] and minutes[-1] >= 8 and len(minutes) <= 7
     rows = DeltaTable(f"{harness.root}/stats").to_pyarrow_table().sort_by("minute").to_pylist()
     assert [(row["visible"], row["oldest_age"]) for row in rows] == [(1, 60.0 * minute) for minute in range(16)]
+
+
+@local_only
+@point_only
+def test_a_look_that_fails_and_a_note_of_another_version_end_no_pass(harness: Harness, clock, monkeypatch):
+    harness.create("a"), harness.create("b")
+    for _ in range(4):
+        succeeded(harness.open().compact())
+        clock.advance(140)
+    unchanged = passes.is_unchanged
+
+    def fails(store, root, row, note):
+        if row.name == "a":
+            raise OSError(5, "Input/output error")
+        return unchanged(store, root, row, note)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, "is_unchanged", fails)
+        done = whole_passes(harness, patch)
+        assert succeeded(harness.open().compact()) and done == ["a"]
+    notes = Path(harness.root, "stats", "_passes.json")
+    notes.write_text(notes.read_text().replace('"depth": {', '"depth": {"more": 1, '))
+    done = whole_passes(harness, monkeypatch)
+    assert succeeded(harness.open().compact()) and done == ["a", "b"]
 
 
 CHANGES = {

@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from concurrency.harness import apart, check_log, drain
-from lakequeue import LakeQueue, QueueClientError
+from lakequeue import LakeQueue, QueueClientError, RedrivePolicy
 from lakequeue.cli import app
+from lakequeue.operations import move
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.testing import ManualClock
@@ -145,6 +146,26 @@ def test_an_older_lakequeue_refuses_an_upgraded_root_even_if_it_has_it_open(
             call()
     monkeypatch.setattr(layout, "LAYOUT_VERSION", 5)
     assert "lost?" not in drain(newer.queue("orders"))
+
+
+def test_an_older_lakequeue_may_complete_the_moves_of_a_root_that_was_not_upgraded(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the whole target of a run for the key of a queue, and takes back what it cannot place."""
+    marked: list[str] = []
+    bring = move._bring
+
+    def seen(queue: Any, shard: Any, outgoing: Any, target: Any) -> bool:
+        marked.append(outgoing.target_key)
+        return bring(queue, shard, outgoing, target)
+
+    monkeypatch.setattr(move, "_bring", seen)
+    lq.queue("orders").set_attributes(redrive_policy=RedrivePolicy("dead", 1))
+    bodies = [message.body for message in lq.queue("orders").receive(10, visibility_timeout=0)]
+    lq.queue("orders").receive()
+    lq.queue("dead").redrive(destination=lq.queue("kept"))
+    keys = {row.name: row.key for row in lq.runtime.rows()}
+    assert bodies and set(marked) == {keys["dead"], keys["kept"]}
 
 
 def test_a_copy_into_a_new_root_has_the_new_layout(lq: LakeQueue, clock: ManualClock, tmp_path: Path) -> None:

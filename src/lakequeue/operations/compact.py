@@ -103,8 +103,15 @@ def compact_root(root: Root, progress: Progress | None = None) -> list[Compactio
             progress(number, len(rows), row.name)
             if row.deleted_at is None:
                 note = before.notes.get(row.key)
-                if note and note.rests(root.now()) and passes.is_unchanged(store, root.path, row, note):
-                    summaries.append(CompactionSummary(row.name, row.region))
+                resting, rests = CompactionSummary(row.name, row.region), False
+                with resting.step("the look for changes"):
+                    rests = (
+                        note.rests(root.now()) and passes.is_unchanged(store, root.path, row, note)
+                        if note
+                        else False
+                    )
+                if note and rests:
+                    summaries.append(resting)
                     depths.append(note.row(root.now()))
                 else:
                     summary, depth_rows, note = compact_queue(OpenQueue(root, row), note)

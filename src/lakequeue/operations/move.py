@@ -73,6 +73,12 @@ class Destination:
         return f"{self.key}#{'g' * self.by_group}{self.shards}"
 
 
+def _target_key(queue: OpenQueue, target: QueueRow) -> str:
+    """What runs of a queue keep of the target of a move."""
+    # 0.2, which knows layout 4 and completes such moves too, takes all of it for the key
+    return target.key if queue.row.layout_version < 5 else str(Destination.of(target))
+
+
 def claim(queue: OpenQueue, shard: ShardService, command: Claim, settling: Settling | None = None) -> Result:
     """Claims messages of a shard; moves those received too often to the dead-letter queue (DLQ-2).
 
@@ -93,7 +99,7 @@ def claim(queue: OpenQueue, shard: ShardService, command: Claim, settling: Settl
             if row is None or row.key == queue.key:  # a queue that is its own dead-letter queue keeps its messages
                 missing[target] = None
             else:
-                queue.dead_letter_keys[target] = str(Destination.of(row))
+                queue.dead_letter_keys[target] = _target_key(queue, row)
             continue
         if not result.value.moving:
             return result
@@ -122,7 +128,7 @@ def redrive(
             raise InvalidParameterValue.of(
                 destination.name, "destination", "Must be another queue of the same kind."
             )
-        key = None if destination is None else str(Destination.of(destination.row))
+        key = None if destination is None else _target_key(queue, destination.row)
         condition, moved = browse.predicate(where, interrupt), 0
         for shard in queue.shards:
             finish(queue, shard)
@@ -148,7 +154,7 @@ def redrivable(
 ) -> dict[str, int]:
     """How many messages a redrive would move now, by the name of the target queue."""
     with queue.service("redrivable"):
-        to = None if destination is None else str(Destination.of(destination.row))
+        to = None if destination is None else _target_key(queue, destination.row)
         found: Counter[str] = Counter()
         condition = browse.predicate(where, interrupt)
         for shard in queue.shards:
@@ -177,7 +183,7 @@ def _targets(
         if key is None and source is not None:
             if source not in keys:
                 origin = _living(queue, source)
-                keys[source] = None if origin is None else str(Destination.of(origin))
+                keys[source] = None if origin is None else _target_key(queue, origin)
             key = keys[source]
         if key is not None:
             targets.setdefault(key, []).append(int(batch.offsets[row]))
@@ -230,7 +236,7 @@ def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueR
     """Copies the messages to the log of the target; False if that was deleted."""
     source = Source(queue.key, shard.shard, move.number)
     place = Destination.parse(move.target_key)
-    if not place.shards:  # marked by an older version
+    if not place.shards:  # marked in a root of layout 4
         place = Destination.of(target)
     fifo = QueueAttributes.from_wire(target.attributes).fifo
     turn = (shard.shard + move.number) % place.shards

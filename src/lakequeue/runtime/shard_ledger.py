@@ -224,7 +224,7 @@ class ShardLedger:
             except OSError:
                 if fresh:
                     raise
-                self._machine = None  # its files were merged and removed since
+                self._machine = None  # files of its log were merged or dropped, and removed, since
                 continue
             if not reread and _short(commands, decision.results):
                 # the known log has enough messages, but some are hidden: newer ones may be visible

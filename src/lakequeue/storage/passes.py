@@ -83,7 +83,10 @@ def load(store: Store, root: str) -> Passes:
     """The notes of the last pass; empty if there are none, or none that can be read."""
     try:
         found = json.loads(store.folder(layout.stats_path(root)).read(_FILE))
-        return Passes(found["ended_at"], {key: Note(**note) for key, note in found["notes"].items()})
+        notes = {key: Note(**note) for key, note in found["notes"].items()}
+        for note in notes.values():
+            note.row(note.at)  # a TypeError, where the columns of statistics are others
+        return Passes(found["ended_at"], notes)
     except FileNotFoundError:
         return Passes()
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # torn, or of another version of lakequeue

@@ -143,7 +143,7 @@ class ShardLog:
     def sent_at(self, offset: int) -> int:
         file = self.file_of(offset)
         if file is None:
-            raise KeyError(f"offset {offset} is not in the log")
+            raise FileNotFoundError(f"offset {offset} is not in the log")
         return file.opened_at if file.bulk else int(self._columns(file).sent_at[offset - file.first])
 
     def first_sent_at_or_after(self, instant: int) -> int:
@@ -243,7 +243,7 @@ class ShardLog:
             first, last = pending[0]
             file = self.file_of(first)
             if file is None:
-                raise KeyError(f"offset {first} is not in the log")
+                raise FileNotFoundError(f"offset {first} is not in the log")
             parts = []
             while pending and pending[0][0] <= file.last:
                 first, last = pending.popleft()
