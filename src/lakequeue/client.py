@@ -335,7 +335,7 @@ class LakeQueue:
         check_string("queue", queue, optional=True)
         if progress is not None:
             check_callable("progress", progress)
-        return copy(self._runtime, to.runtime, queue, progress)
+        return copy(self._runtime, to._runtime, queue, progress)
 
     def upgrade(self) -> int:
         """Brings a root of an older lakequeue, 0.2 or later, to the layout of this one, in place (DUR-43).

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from concurrency.harness import apart
 from lakequeue import LakeQueue, SendEntry
-from lakequeue.runtime.log_lines import JsonLines
+from lakequeue.model.log_lines import JsonLines
 from lakequeue.runtime.root import Root
 from lakequeue.serve import metrics as metrics_module
 from lakequeue.serve import queue_metrics
