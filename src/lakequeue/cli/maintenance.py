@@ -98,8 +98,8 @@ def compact(ctx: typer.Context, queue: OptionalName = None) -> None:
         with render.spinner(f"compacting {queue}"):
             done = [session.queue(queue).compact()]
     else:
-        with render.progress("compacting", len(lake.all_queues())) as advance:
-            done = lake.compact(lambda number, total, name: advance(int(number > 0), name))
+        with render.progress("compacting", None) as advance:
+            done = lake.compact(lambda number, total, name: advance(int(number > 0), name, total))
     results = [documents.summary(summary) for summary in done]
     session.answer(results if queue is None else results[0], render.summary_table(done))
     failed = [f"{summary.queue or 'root'}: {failure}" for summary in done for failure in summary.failures]
