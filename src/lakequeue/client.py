@@ -147,11 +147,6 @@ class LakeQueue:
         """Session for DataFrame verbs, or None."""
         return self._runtime.spark
 
-    @property
-    def runtime(self) -> Root:
-        """State of the root in this process: internals, which may change in any release."""
-        return self._runtime
-
     def create_queue(
         self,
         name: str,

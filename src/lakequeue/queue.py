@@ -61,11 +61,6 @@ class Queue:
         self._runtime = runtime
 
     @property
-    def runtime(self) -> OpenQueue:
-        """State of the queue in this process: internals, which may change in any release."""
-        return self._runtime
-
-    @property
     def name(self) -> str:
         return self._runtime.name
 

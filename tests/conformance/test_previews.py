@@ -33,7 +33,7 @@ def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     consumed(harness, clock)
     before = harness.versions()
     queue = harness.queue()
-    shown = browse.peek_history(queue.runtime, begin, None, 10, list)
+    shown = browse.peek_history(queue._runtime, begin, None, 10, list)
     assert [(message.body, message.state, message.receive_count) for message in shown] == [
         ("0", "deleted", 0),
         ("2", "deleted", 0),
@@ -44,7 +44,7 @@ def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     assert harness.versions() == before
     assert queue.rewind(begin + timedelta(seconds=2)) == 2
     assert harness.queue().rewindable(begin) == 1
-    found = browse.peek_history(harness.queue().runtime, begin, None, 10, list)
+    found = browse.peek_history(harness.queue()._runtime, begin, None, 10, list)
     assert [message.body for message in found] == ["0"]
 
 
@@ -58,7 +58,7 @@ def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
 
     def bodies(seconds: int, where: str | None, limit: int = 100) -> list[int]:
         condition = None if where is None else Predicate(where, browse.SCHEMA)
-        found = browse.peek_history(queue.runtime, begin + timedelta(seconds=seconds), condition, limit, list)
+        found = browse.peek_history(queue._runtime, begin + timedelta(seconds=seconds), condition, limit, list)
         return [int(message.body) for message in found]
 
     assert bodies(0, None) == list(range(0, 20, 2))
@@ -78,7 +78,7 @@ def test_what_a_rewind_refuses_is_refused_before_it(harness: Harness, clock: Man
             queue.rewindable(instant)
     clock.advance(60)
     assert queue.rewindable(clock.now() - timedelta(seconds=60)) == 0
-    assert browse.peek_history(queue.runtime, clock.now() - timedelta(hours=1), None, 10, list) == []
+    assert browse.peek_history(queue._runtime, clock.now() - timedelta(hours=1), None, 10, list) == []
     with pytest.raises(errors.UnsupportedOperation):
         harness.create("plain").rewindable(clock.now())
 

@@ -28,7 +28,7 @@ Make = Callable[..., Harness]
 
 def commits(harness: Harness) -> int:
     """Commits to all ledgers of the queue so far."""
-    ledgers: list[ShardLedger] = [*harness.queue.runtime.shards]
+    ledgers: list[ShardLedger] = [*harness.queue._runtime.shards]
     return sum(ledger.query(lambda machine: machine.head.epoch) for ledger in ledgers)
 
 

@@ -200,7 +200,7 @@ def below_the_faces(module: Module) -> set[str]:
     looked_into = {
         f"{ast.unparse(node)} in line {node.lineno}"
         for node in ast.walk(module.tree)
-        if isinstance(node, ast.Attribute) and node.attr in ("runtime", "_runtime")
+        if isinstance(node, ast.Attribute) and node.attr == "_runtime"
     }
     return reached - OFFERED - {BELOW.get(module.name)} | looked_into
 
@@ -218,10 +218,10 @@ from lakequeue import LakeQueue
 from lakequeue.entry_verbs import depth
 def later(queue):
     from lakequeue.storage import stats
-    return queue.runtime.root, depth(queue._runtime)
+    return depth(queue._runtime)
 """
     module = Module(PACKAGE / "cli" / "x.py", "cli.x", ast.parse(source))
-    assert below_the_faces(module) == {"storage", "queue.runtime in line 6", "queue._runtime in line 6"}
+    assert below_the_faces(module) == {"storage", "queue._runtime in line 6"}
 
 
 @modules(lambda module: module.top == "integrations")
