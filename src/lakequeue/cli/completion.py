@@ -19,9 +19,9 @@ def queues(ctx: typer.Context, incomplete: str) -> list[str]:
     logging.disable()  # a warning would stand in the middle of the user's line
     try:
         from lakequeue import LakeQueue
-        from lakequeue.entry_verbs import is_local
+        from lakequeue.entry_verbs import local_path
 
-        if not is_local(str(root)):
+        if local_path(str(root)) is None:
             return []
         lake = LakeQueue(str(root), region=options.get("region") or "local")
         return [queue.name for queue in lake.list_queues(incomplete)]

@@ -58,7 +58,7 @@ def export(
     # beside lines on a terminal, a bar would be in the way
     bar = nullcontext(lambda *_: None) if out is None else render.progress("exporting", None)
     with _lines(session, out) as write, bar as advance:
-        for message in entry_verbs.export(source, condition):
+        for message in entry_verbs.export(source, condition, None):
             write(json_lines.document(message, source.clock.now(), source.fifo))
             count += 1
             session.done = f"{render.count(count, 'message')} written"

@@ -19,6 +19,7 @@ from lakequeue.entry_verbs import (
     make_visible,
     peek_history,
     peek_page,
+    predicate,
     settings,
 )
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
@@ -206,9 +207,11 @@ class ConsoleApi:
         given: Parameters,
         collect: Callable[[Iterator[PeekedMessage]], _Result],
     ) -> _Result:
-        return self._on_queue(
-            name, lambda queue: peek_history(queue, since, where, limit, given.interrupt, collect)
-        )
+        def read(queue: Queue) -> _Result:
+            found = predicate(where, given.interrupt)
+            return peek_history(queue, since or from_micros(0), found, limit, collect)
+
+        return self._on_queue(name, read)
 
     # --- preview
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, TypeVar, overload
 
-from lakequeue.entry_verbs import check_condition
+from lakequeue.entry_verbs import predicate
 from lakequeue.errors import InvalidParameterValue, MissingParameter, QueueNameExists, QueueServiceError
 from lakequeue.model.clock import parse_instant
 from lakequeue.model.interrupts import Interrupt
@@ -111,7 +111,7 @@ class Parameters:
             return " AND ".join(parts) or None
         if parts:
             with about("where"):
-                check_condition(where, self.interrupt)  # an error then shows what was typed
+                predicate(where, self.interrupt)  # an error then shows what was typed
             parts.append(f"(({where}\n))")  # double: inside single brackets "true) OR (true" would be valid
         return " AND ".join(parts) or where
 
