@@ -31,7 +31,6 @@ from lakequeue.operations.settle import Outcome as SettleOutcome
 from lakequeue.operations.settle import Wanted
 from lakequeue.queue import Queue
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.root import Root
 from lakequeue.runtime.tallies import EVENTS
 from lakequeue.storage import passes, stats
 from lakequeue.storage.roots import local_path
@@ -58,16 +57,6 @@ def _of_queue(
     @functools.wraps(operation)
     def verb(queue: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         return operation(queue._runtime, *args, **kwargs)
-
-    return verb
-
-
-def _of_root(operation: Callable[[Root], _Result]) -> Callable[[LakeQueue], _Result]:
-    """An operation on a root, given its face."""
-
-    @functools.wraps(operation)
-    def verb(lake: LakeQueue) -> _Result:
-        return operation(lake._runtime)
 
     return verb
 
@@ -155,8 +144,15 @@ def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
 
 # --- the root
 
-prepare = _of_root(Root.prepare)
-check_catalog = _of_root(Root.check)
+
+def prepare(lake: LakeQueue) -> None:
+    """Creates the root if it is missing; QueueClientError if it holds something else or cannot be written."""
+    lake._runtime.prepare()
+
+
+def check_catalog(lake: LakeQueue) -> None:
+    """Reads the catalog as a new process would; QueueClientError if that fails."""
+    lake._runtime.check()
 
 
 def last_compaction(lake: LakeQueue) -> int | None:

@@ -23,6 +23,7 @@ ROOMS = [
 """From the bottom to the top; a room knows itself and those below it. The room "" is the package itself."""
 RANK = {room: rank for rank, room in enumerate(ROOMS)}
 ENTRIES = {"aio", "consumer", "integrations", "serve", "cli"}
+"""All but spark, which hands files and leases of whole queues to operations."""
 OFFERED = {"errors", "model", "renewal", "lease", "queue", "client", "entry_verbs", "otel", "", "spark", *ENTRIES}
 """What entries may import: the faces, what they are given and return, and each other."""
 BELOW = {
