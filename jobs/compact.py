@@ -50,7 +50,8 @@ def main(
         signal.signal(name, lambda *_: stopped.set())
     try:
         lake = LakeQueue(root, region=region)
-        lake.runtime.rows() if queue is None else lake.queue(queue)  # reports a wrong root before Spark starts
+        # reports a wrong root before Spark starts
+        lake.list_queues(limit=1) if queue is None else lake.queue(queue)
         spark = build_session("lakequeue compaction", root=root)
         lake = LakeQueue(root, spark=spark, region=region, engine=engine)  # type: ignore[arg-type]
 

@@ -76,12 +76,12 @@ class BareSearch:
         self._connection = duckdb.connect(":memory:", config={"threads": "1"})
 
     def found(self) -> int:
-        with self._queue.runtime.service("peek"):
+        with self._queue._runtime.service("peek"):
             return sum(self._found())
 
     def _found(self) -> Iterator[int]:
-        for shard in self._queue.runtime.shards:
-            for batch in browse.batches(self._queue.runtime, shard, browse.ROWS):
+        for shard in self._queue._runtime.shards:
+            for batch in browse.batches(self._queue._runtime, shard, browse.ROWS):
                 self._connection.register("messages", batch.table({"body", "state"}))
                 marks = self._connection.execute(self._query).fetchnumpy()["found"]
                 yield int(marks.sum())

@@ -137,7 +137,7 @@ def steady(bench: Bench) -> Iterator[Figure]:
                 times.append(time.perf_counter() - started)
                 clock.instant += timedelta(seconds=60 / bench.sizes.uses)
             _age(root, 60)  # compaction removes files by the machine's time
-            compact_root(queue.runtime.root)
+            compact_root(queue._runtime.root)
             if minute % _STEP == 0 or minute == bench.sizes.minutes:
                 first = first or median(times)
                 data, log = _files(root)

@@ -22,19 +22,18 @@ import attrs
 from lakequeue import client as sync_client
 from lakequeue import lease as sync_lease
 from lakequeue import queue as sync_queue
+from lakequeue.entry_verbs import receive_async
 from lakequeue.model import messages
 from lakequeue.model.arguments import check_type, check_whole
 from lakequeue.model.clock import Clock, Duration
 from lakequeue.model.interrupts import Interrupt
-from lakequeue.operations import receive
+from lakequeue.model.off_loop import LoopThreads, OwnThreads
 from lakequeue.renewal.policies import Renewal
-from lakequeue.runtime.off_loop import LoopThreads, OwnThreads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakequeue.operations.copy import CopiedQueue
-    from lakequeue.operations.copy_shards import Progress as CopyProgress
+    from lakequeue.entry_verbs import CopiedQueue
 
 __all__ = ["LakeQueue", "Lease", "Message", "Queue"]
 
@@ -190,6 +189,11 @@ class Queue(_Face):
         return self._sync.fifo
 
     @property
+    def clock(self) -> Clock:
+        """Source of time."""
+        return self._sync.clock
+
+    @property
     def created_at(self) -> datetime:
         return self._sync.created_at
 
@@ -229,7 +233,7 @@ class Queue(_Face):
         request = sync_queue.request_of(
             max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt
         )
-        return [self._own(one) for one in await receive.receive_async(self._sync.runtime, request, self._threads)]
+        return [self._own(one) for one in await receive_async(self._sync, request, self._threads)]
 
     def _own(self, message: messages.Message) -> Message:
         own = Message(**{name: getattr(message, name) for name in _FIELDS})
@@ -274,6 +278,7 @@ class Queue(_Face):
     )
     purge = _verb(sync_queue.Queue.purge)
     rewind = _verb(sync_queue.Queue.rewind)
+    rewindable = _verb(sync_queue.Queue.rewindable)
     attributes = _verb(sync_queue.Queue.attributes)
     set_attributes = _verb(sync_queue.Queue.set_attributes)
     update_attributes = _verb(sync_queue.Queue.update_attributes)
@@ -403,7 +408,7 @@ class LakeQueue(_Face):
     upgrade = _verb(sync_client.LakeQueue.upgrade)
 
     async def copy(
-        self, to: LakeQueue, queue: str | None = None, progress: CopyProgress | None = None
+        self, to: LakeQueue, queue: str | None = None, progress: Callable[[int, int, str], None] | None = None
     ) -> list[CopiedQueue]:
         """Copies queues to another root, as ``lakequeue.LakeQueue.copy`` does; ``progress`` runs in threads."""
         check_type("to", to, LakeQueue, "an aio.LakeQueue")

@@ -147,11 +147,6 @@ class LakeQueue:
         """Session for DataFrame verbs, or None."""
         return self._runtime.spark
 
-    @property
-    def runtime(self) -> Root:
-        """State of the root in this process: internals, which may change in any release."""
-        return self._runtime
-
     def create_queue(
         self,
         name: str,
@@ -335,7 +330,7 @@ class LakeQueue:
         check_string("queue", queue, optional=True)
         if progress is not None:
             check_callable("progress", progress)
-        return copy(self._runtime, to.runtime, queue, progress)
+        return copy(self._runtime, to._runtime, queue, progress)
 
     def upgrade(self) -> int:
         """Brings a root of an older lakequeue, 0.2 or later, to the layout of this one, in place (DUR-43).

@@ -10,7 +10,7 @@ from lakequeue.errors import MissingPackage
 from lakequeue.lease import Lease
 from lakequeue.model.arguments import check_callable, check_string, check_tags, check_type, list_of
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import Duration, from_micros
+from lakequeue.model.clock import Clock, Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import ABSENT, BatchResult, Message, SendEntry, SendResult, receipt_handle_of
 from lakequeue.operations import attributes, browse, move, purge, queues, receive, rewind, selected, send, settle
@@ -61,11 +61,6 @@ class Queue:
         self._runtime = runtime
 
     @property
-    def runtime(self) -> OpenQueue:
-        """State of the queue in this process: internals, which may change in any release."""
-        return self._runtime
-
-    @property
     def name(self) -> str:
         return self._runtime.name
 
@@ -76,6 +71,11 @@ class Queue:
     @property
     def fifo(self) -> bool:
         return self._runtime.fifo
+
+    @property
+    def clock(self) -> Clock:
+        """Source of time, that of the ``LakeQueue``."""
+        return self._runtime.root.clock
 
     @property
     def created_at(self) -> datetime:
@@ -346,6 +346,10 @@ class Queue:
         """
         return rewind.rewind(self._runtime, to)
 
+    def rewindable(self, to: datetime) -> int:
+        """How many messages a rewind would make visible now; errors as in ``rewind``."""
+        return rewind.rewindable(self._runtime, to)
+
     @property
     def min_rewind_time(self) -> datetime | None:
         """The earliest instant to which ``rewind`` can go now; None without rewind (RWD-24)."""
@@ -463,7 +467,7 @@ class Queue:
         if destination is not None:
             check_type("destination", destination, Queue, "a Queue")
         _check_interrupt(interrupt)
-        target = None if destination is None else destination.runtime
+        target = None if destination is None else destination._runtime
         return move.redrive(self._runtime, max_messages, where, progress, target, interrupt)
 
     def redrivable(
@@ -476,7 +480,7 @@ class Queue:
         _check_interrupt(interrupt)
         if destination is not None:
             check_type("destination", destination, Queue, "a Queue")
-        target = None if destination is None else destination.runtime
+        target = None if destination is None else destination._runtime
         return move.redrivable(self._runtime, where, interrupt, target)
 
     def compact(self) -> CompactionSummary:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lakequeue import Consumer, HeartbeatRenewal, LakeQueue, Lease, Queue, SendEntry, aio, errors
-from lakequeue.runtime.off_loop import OwnThreads
+from lakequeue.model.off_loop import OwnThreads
 from lakequeue.testing import ManualClock
 
 NOTHING = object()
@@ -109,6 +109,7 @@ TABLE: dict[str, dict[str, str]] = {
     "Queue.send_arrow": {"data": "object", "send_id": "text or none", "order_by": "text or none", "body": "text"},
     "Queue.lease": {"max_messages": "whole", "visibility_timeout": "seconds or none"},
     "Queue.rewind": {"to": "object"},
+    "Queue.rewindable": {"to": "object"},
     "Queue.erase": {"message_id": "text"},
     "Queue.attributes": {"names": "texts"},
     "Queue.set_attributes": {"changes": "**"},

@@ -75,7 +75,7 @@ def test_its_handles_are_those_of_the_lease(lq: LakeQueue) -> None:
     queue = lq.create_queue("orders", shards=2)
     sent(queue, 20)
     lease = leased(queue)
-    row = queue.runtime.row
+    row = queue._runtime.row
     for each in lease.arrow(["receipt_handle", "shard", "offset"]).to_pylist():
         handle = receipt_handles.decode(each["receipt_handle"], row.key, row.handle_key)
         assert (handle.shard, handle.offset) == (each["shard"], each["offset"])

@@ -44,7 +44,7 @@ def bodies(queue: Queue) -> list[str]:
 
 
 def files_of(queue: Queue) -> list[Path]:
-    return [*Path(tables_path(queue.runtime.root.path, queue.key)).rglob("*.parquet")]
+    return [*Path(tables_path(queue._runtime.root.path, queue.key)).rglob("*.parquet")]
 
 
 def reader(data: pa.Table) -> pa.RecordBatchReader:
@@ -434,7 +434,7 @@ def test_partitions_are_written_from_values_alone_and_gathered(lq: LakeQueue, fi
 
     columns = columns_of(parts[0].schema)
     for rows in (6, 0):
-        assert send_staged(queue.runtime, columns, SendKey.of_send("load"), None, stage) == rows
+        assert send_staged(queue._runtime, columns, SendKey.of_send("load"), None, stage) == rows
     assert sorted(bodies(queue)) == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert len({row["message_id"] for row in messages(queue)}) == 6
 

@@ -48,7 +48,7 @@ def jsonl(*documents: object) -> str:
 def all_of(queue: Queue) -> list[dict[str, Any]]:
     """What a queue has, by what a send can say."""
     kept = ("body", "message_attributes", "group_id", "dedup_id", "trace_header", "state")
-    return [{name: getattr(m, name) for name in kept} for m in browse.export(queue.runtime, None, None)]
+    return [{name: getattr(m, name) for name in kept} for m in browse.export(queue._runtime, None, None)]
 
 
 # --- send --jsonl
@@ -232,7 +232,7 @@ def test_an_export_holds_a_bounded_number_of_messages(orders: Queue, monkeypatch
     rows = browse._read
     monkeypatch.setattr(browse, "ROWS", 100)
     monkeypatch.setattr(browse, "_read", lambda *args: (read.append(len(t)) or (o, t) for o, t in rows(*args)))
-    messages = browse.export(orders.runtime, None, None)
+    messages = browse.export(orders._runtime, None, None)
     assert [next(messages).body for _ in range(10)] == [str(number) for number in range(10)]
     assert sum(read) <= browse.PAGE + 100  # no more than a page, and the batch that it ends in
     assert sum(1 for _ in messages) == 990

@@ -26,7 +26,7 @@ def queue(tmp_path: Path) -> Queue:
 
 
 def shown(queue: Queue, columns: int, *args: str) -> str:
-    env = {"LAKEQUEUE_ROOT": queue.runtime.root.path, "COLUMNS": str(columns)}
+    env = {"LAKEQUEUE_ROOT": queue._runtime.root.path, "COLUMNS": str(columns)}
     result = CliRunner(env=env).invoke(app, [*args])
     assert result.exit_code == 0, result.stderr
     return str(result.stdout)
@@ -86,7 +86,7 @@ def test_one_long_name_leaves_a_table_a_table(queue: Queue) -> None:
 
 
 def test_a_list_tells_kind_depth_and_dead_letters(queue: Queue) -> None:
-    lake = LakeQueue(queue.runtime.root.path)
+    lake = LakeQueue(queue._runtime.root.path)
     lake.queue("dead").send("buried")
     lake.create_queue("jobs.fifo", fifo=True)
     queue.set_attributes(redrive_policy=RedrivePolicy("dead", 3))

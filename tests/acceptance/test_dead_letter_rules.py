@@ -499,7 +499,7 @@ def test_a_deletion_that_was_cut_short_does_not_hold_up_the_source(lq, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(lq.runtime, "update", killed)  # its log is closed, the catalog does not know
+        patch.setattr(lq._runtime, "update", killed)  # its log is closed, the catalog does not know
         lq.delete_queue("dead")
     assert received(queue) == ["a"]
     assert [found.name for found in lq.list_queues()] == ["orders"]

@@ -62,7 +62,7 @@ def test_other_programs_read_each_version_of_each_table(
             first, *others = queue.receive(max_messages=3)
             queue.delete(first.receipt_handle)
     lq.compact()
-    store = queue.runtime.root.engine.store
+    store = queue._runtime.root.engine.store
     sizes = []
     for path in (layout.messages_path(lq.root, queue.key, 0), layout.receipts_path(lq.root, queue.key, 0)):
         newest = DeltaTable(path).version()

@@ -13,10 +13,10 @@ import attrs
 import pytest
 from typer.testing import CliRunner, Result
 
-from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry
-from lakequeue.cli import app
+from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry, entry_verbs
+from lakequeue.cli import app, pictures
+from lakequeue.entry_verbs import depth_history
 from lakequeue.model.clock import to_micros
-from lakequeue.operations import plot
 from lakequeue.operations.depth import Depth
 from lakequeue.runtime import root as roots
 from lakequeue.storage import layout, past_versions
@@ -53,7 +53,7 @@ def worked_on(queue: Queue, clock: ManualClock) -> dict[int, Depth]:
 def test_before_any_compaction_the_versions_of_the_ledger_tell(lq, clock, begin, shards):
     queue = lq.create_queue("orders", shards=shards, rewind_range=3600)
     stood = worked_on(queue, clock)
-    points = plot.points(queue.runtime, begin)
+    points = depth_history(queue, begin)
     assert [point.at for point in points] == sorted({point.at for point in points})
     assert points[-1] == Depth(to_micros(clock.now()), queue.counts(), 12)
     told = {point.at: point for point in points}
@@ -71,17 +71,17 @@ def test_spans_that_nobody_knows_are_told(lq, clock, begin):
     queue.send("x")
     points = [Depth(to_micros(begin) + at * 1_000_000, queue.counts(), 0) for at in (90, 120, 600, 660)]
     at = [begin, *(begin + timedelta(seconds=seconds) for seconds in (90, 120, 600))]
-    assert plot.unknown(points, begin) == [(at[0], at[1]), (at[2], at[3])]
-    assert plot.unknown(points, begin + timedelta(seconds=80)) == [(at[2], at[3])]
+    assert pictures.unknown(points, begin) == [(at[0], at[1]), (at[2], at[3])]
+    assert pictures.unknown(points, begin + timedelta(seconds=80)) == [(at[2], at[3])]
 
 
 def test_only_what_lies_in_the_span_is_told(lq, clock, begin):
     queue = lq.create_queue("orders")
     worked_on(queue, clock)
     since = clock.now() - timedelta(seconds=60)
-    points = plot.points(queue.runtime, since)
+    points = depth_history(queue, since)
     assert len(points) > 10 and points[0].at >= to_micros(since) and points[-1].at == to_micros(clock.now())
-    assert [point.at for point in plot.points(queue.runtime, clock.now())] == [to_micros(clock.now())]
+    assert [point.at for point in depth_history(queue, clock.now())] == [to_micros(clock.now())]
 
 
 def test_a_bounded_number_of_versions_is_opened(lq, clock, begin, monkeypatch):
@@ -92,8 +92,8 @@ def test_a_bounded_number_of_versions_is_opened(lq, clock, begin, monkeypatch):
     monkeypatch.setattr(
         past_versions, "opened", lambda store, path, version: opened.append(version) or open_(store, path, version)
     )
-    monkeypatch.setattr(plot, "MOST", 4)
-    points = plot.points(queue.runtime, begin)
+    monkeypatch.setattr("lakequeue.operations.depth_history.MOST", 4)
+    points = depth_history(queue, begin)
     assert 2 <= len(set(opened)) == len(opened) <= 4
     assert len(points) <= 9
     told = {point.at: point for point in points}
@@ -113,14 +113,14 @@ def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin
         lq.compact()
         counted.append(Depth(to_micros(clock.now()), queue.counts(), number + 1))
     clock.advance(30)
-    points = plot.points(queue.runtime, begin)
+    points = depth_history(queue, begin)
     assert points[0] == counted[0]
     assert points[1].at == counted[1].at and points[1].counts.in_flight == 1  # the last version, right after it
     assert points[-1].counts == attrs.evolve(counted[2].counts, oldest_age=210.0)
-    assert plot.points(queue.runtime, begin + timedelta(seconds=61))[0] == points[1]
+    assert depth_history(queue, begin + timedelta(seconds=61))[0] == points[1]
     roots.opened.clear()
     shutil.rmtree(layout.stats_path(lq.root))
-    assert plot.points(lq.queue("orders").runtime, begin)[0] == points[1]
+    assert depth_history(lq.queue("orders"), begin)[0] == points[1]
 
 
 def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begin, monkeypatch):
@@ -133,14 +133,14 @@ def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begi
     queue.compact()
     queue.send("last")
     clock.advance(10)
-    points = plot.points(queue.runtime, begin)
+    points = depth_history(queue, begin)
     assert points and points[0].at >= purged
     assert {point.counts.visible for point in points} == {0, 1}
 
 
 def test_a_queue_of_which_nothing_is_known_has_its_present(lq, clock):
     queue = lq.create_queue("orders")
-    assert plot.points(queue.runtime, clock.now() - timedelta(hours=1)) == [
+    assert depth_history(queue, clock.now() - timedelta(hours=1)) == [
         Depth(to_micros(clock.now()), QueueCounts(0, 0, 0, 0, None), 0)
     ]
 
@@ -169,7 +169,9 @@ def test_the_command_draws_a_picture(run):
 def test_a_time_that_nobody_knows_is_named_and_grey(run, monkeypatch):
     counts, now = QueueCounts(1, 0, 0, 0, None), to_micros(LakeQueue("root").clock.now())
     monkeypatch.setattr(
-        plot, "points", lambda *_: [Depth(now + number * 600_000_000, counts, 1) for number in (1, 2)]
+        entry_verbs,
+        "depth_history",
+        lambda *_: [Depth(now + number * 600_000_000, counts, 1) for number in (1, 2)],
     )
     done = run("plot", "orders", "--out", "orders.svg")
     assert done.stderr.count("not known: 20") == 2 and " to 20" in done.stderr

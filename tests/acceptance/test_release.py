@@ -26,7 +26,7 @@ def test_leaving_a_queue_releases_its_tables_and_deletes_nothing(lq: LakeQueue) 
     with lq.create_queue("orders") as queue:
         queue.send("a")
         [message] = queue.receive()
-        held = weakref.ref(queue.runtime.shards[0]._ledger)
+        held = weakref.ref(queue._runtime.shards[0]._ledger)
         assert held() is not None
     gc.collect()
     assert held() is None
@@ -40,7 +40,7 @@ def test_leaving_a_root_releases_the_tables_of_all_queues(lq: LakeQueue) -> None
         queues = [lq.create_queue(name) for name in ("a", "b")]
         for queue in queues:
             queue.send("x")
-        held = [weakref.ref(queue.runtime.shards[0]._appender) for queue in queues]
+        held = [weakref.ref(queue._runtime.shards[0]._appender) for queue in queues]
     gc.collect()
     assert [each() for each in held] == [None, None]
     assert [queue.counts().visible for queue in lq.list_queues()] == [1, 1]
@@ -51,14 +51,14 @@ def test_shards_of_queues_that_nobody_has_open_are_kept_in_bounds(
 ) -> None:
     monkeypatch.setattr(roots, "CACHED_QUEUES", 2)
     opened = lq.create_queue("open")
-    held = {name: weakref.ref(lq.create_queue(name).runtime.shards[0]) for name in "abc"}
+    held = {name: weakref.ref(lq.create_queue(name)._runtime.shards[0]) for name in "abc"}
     gc.collect()
     assert [name for name, shard in held.items() if shard() is not None] == ["b", "c"]
-    assert lq.queue("open").runtime.shards is opened.runtime.shards
+    assert lq.queue("open")._runtime.shards is opened._runtime.shards
 
 
 def test_shards_of_a_queue_that_another_process_deleted_are_forgotten(lq: LakeQueue) -> None:
-    held = weakref.ref(lq.create_queue("orders").runtime.shards[0])
+    held = weakref.ref(lq.create_queue("orders")._runtime.shards[0])
     roots.opened.clear()
     LakeQueue(lq.root, clock=lq.clock, region="r1").delete_queue("orders")
     assert lq.list_queues() == []

@@ -52,7 +52,7 @@ def test_an_empty_directory_that_becomes_a_root_is_closed_to_others(tmp_path: Pa
     root = tmp_path / "root"
     root.mkdir()
     assert mode(root) == 0o755
-    LakeQueue(str(root)).runtime.prepare()
+    LakeQueue(str(root))._runtime.prepare()
     assert mode(root) == 0o700
 
 

@@ -22,8 +22,8 @@ ASKED = pa.schema([("shard", pa.int32()), ("first", pa.int64()), ("last", pa.int
 
 
 def ranges(lq: LakeQueue, queue: str) -> list[Range]:
-    [row] = [row for row in lq.runtime.rows() if row.name == queue]
-    return [range_ for range_, _ in offset_ranges.ranges_of(lq.runtime, row)]
+    [row] = [row for row in lq._runtime.rows() if row.name == queue]
+    return [range_ for range_, _ in offset_ranges.ranges_of(lq._runtime, row)]
 
 
 def batch(asked: Iterable[Range]) -> pa.RecordBatch:
@@ -32,7 +32,7 @@ def batch(asked: Iterable[Range]) -> pa.RecordBatch:
 
 def read(lq: LakeQueue, relation: str, queue: str, *asked: Range) -> list[dict[str, Any]]:
     """The rows of ranges, read by a copy of the reader."""
-    reader = task_views.RelationReader(relation, lq.root, {}, queue, lq.region, lq.runtime.clock.now())
+    reader = task_views.RelationReader(relation, lq.root, {}, queue, lq.region, lq._runtime.clock.now())
     batches = pickle.loads(pickle.dumps(reader)).rows(iter([batch(asked)]))
     return [row for found in batches for row in found.to_pylist()]
 

@@ -51,7 +51,7 @@ def serving(lake: LakeQueue, **more: Any) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeQueue:
     lake = LakeQueue(str(tmp_path_factory.mktemp("console") / "root"))
-    lake.runtime.prepare()
+    lake._runtime.prepare()
     return lake
 
 

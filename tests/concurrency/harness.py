@@ -32,19 +32,19 @@ def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:
 
 
 def shard_of(queue: Queue, number: int = 0) -> ShardService:
-    return queue.runtime.shards[number]
+    return queue._runtime.shards[number]
 
 
 def keep_to(queue: Queue, shard: int) -> None:
     """Makes a shard the home shard of this process, for sends as well."""
-    shared = queue.runtime.shards[0].shared
+    shared = queue._runtime.shards[0].shared
     shared.home.current = shared.sends.current = shard
 
 
 def spread(queue: Queue, bodies: Iterable[str]) -> None:
     """Sends a message to each shard in turn."""
     for number, body in enumerate(bodies):
-        keep_to(queue, number % len(queue.runtime.shards))
+        keep_to(queue, number % len(queue._runtime.shards))
         queue.send(body)
 
 
@@ -75,8 +75,8 @@ class Row:
 def log_rows(queue: Queue) -> list[Row]:
     """Every row of the logs, by shard and offset, read with delta-rs only."""
     rows: list[Row] = []
-    for shard in range(len(queue.runtime.shards)):
-        table = DeltaTable(layout.messages_path(queue.runtime.root.path, queue.key, shard)).to_pyarrow_table()
+    for shard in range(len(queue._runtime.shards)):
+        table = DeltaTable(layout.messages_path(queue._runtime.root.path, queue.key, shard)).to_pyarrow_table()
         columns = (table[name].to_pylist() for name in ("base_offset", "position", "message_id", "body"))
         instants = zip(table["sent_at"].to_pylist(), table["opened_at"].to_pylist(), strict=True)
         sent = [at or opened for at, opened in instants]  # a bulk segment was sent when it was opened
@@ -89,20 +89,20 @@ def log_rows(queue: Queue) -> list[Row]:
 
 def log_versions(queue: Queue) -> tuple[int, int]:
     """Table versions of ``messages`` and ``receipts`` of the first shard."""
-    root, key = queue.runtime.root.path, queue.key
+    root, key = queue._runtime.root.path, queue.key
     paths = layout.messages_path(root, key, 0), layout.receipts_path(root, key, 0)
     return DeltaTable(paths[0]).version(), DeltaTable(paths[1]).version()
 
 
 def application_id(queue: Queue, app_id: str, shard: int = 0) -> int:
-    table = DeltaTable(layout.messages_path(queue.runtime.root.path, queue.key, shard))
+    table = DeltaTable(layout.messages_path(queue._runtime.root.path, queue.key, shard))
     return table.transaction_version(app_id) or 0
 
 
 def check_log(queue: Queue, *, from_start: bool = True, redriven: bool = False) -> list[Row]:
     """Asserts that offsets are dense and unique, ids too (except redriven ones), and that time only increases."""
     rows = log_rows(queue)
-    for shard in range(len(queue.runtime.shards)):
+    for shard in range(len(queue._runtime.shards)):
         part = [row for row in rows if row.shard == shard]
         end = layout.end_of(application_id(queue, layout.SEND_ID, shard))
         first = 0 if from_start else part[0].offset if part else end

@@ -46,5 +46,5 @@ class Movers:
 
 
 def unfinished(queue: Queue) -> list[Outgoing]:
-    moves = [shard.query(lambda machine: machine.outgoing()) for shard in queue.runtime.shards]
+    moves = [shard.query(lambda machine: machine.outgoing()) for shard in queue._runtime.shards]
     return [move for move in moves if move is not None]

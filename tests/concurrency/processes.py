@@ -136,7 +136,7 @@ class Workers:
 
 def anchors(queue: Queue) -> set[str]:
     """A message in each shard."""
-    return {f"anchor {shard}" for shard in range(len(queue.runtime.shards))}
+    return {f"anchor {shard}" for shard in range(len(queue._runtime.shards))}
 
 
 def anchor(queue: Queue) -> None:
@@ -279,7 +279,7 @@ def drain_receipts(queue: Queue) -> list[Receipt]:
     """Receives and deletes messages until only the anchors are stored."""
     receipts: list[Receipt] = []
     deadline = time.monotonic() + 60
-    while (counts := queue.counts()).visible + counts.in_flight > len(queue.runtime.shards):
+    while (counts := queue.counts()).visible + counts.in_flight > len(queue._runtime.shards):
         assert time.monotonic() < deadline, f"does not run empty: {counts}"
         began = time.time_ns() // 1_000
         messages = queue.receive(max_messages=1_000, visibility_timeout=60, wait_time=1)

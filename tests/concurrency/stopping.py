@@ -93,7 +93,7 @@ def busy_hours(queue: Queue) -> None:
             queue.send(f"other {number}")
             [message] = queue.receive(visibility_timeout=600)
             queue.change_visibility(message.receipt_handle, 500)
-        older(queue.runtime.root.path, 2 * 3600)
+        older(queue._runtime.root.path, 2 * 3600)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def test_a_repeated_send_adds_what_its_first_attempt_left_out(queue: Queue, comm
     df = rows_of(queue)
     cut_off(queue, lambda: queue.send_arrow(df, "load"), commits)
     left = ROWS - len(bodies(queue))
-    other = apart(queue.runtime.root.path, SystemClock(), 1)[0].queue(queue.name)
+    other = apart(queue._runtime.root.path, SystemClock(), 1)[0].queue(queue.name)
     assert other.send_arrow(df, "load") == left
     assert queue.send_arrow(df, "load") == 0
     assert bodies(queue) == [*range(ROWS)]
@@ -64,7 +64,7 @@ def test_the_compactor_completes_what_reached_some_shards(queue: Queue, hours: f
     begun = bodies(queue)
     assert not queue.compact().failures
     assert bodies(queue) == begun  # its process may be at it
-    older(queue.runtime.root.path, hours * 3600)
+    older(queue._runtime.root.path, hours * 3600)
     for _ in range(2):
         assert not queue.compact().failures
     assert bodies(queue) == [*range(ROWS)]
@@ -76,7 +76,7 @@ def test_files_of_a_send_that_reached_some_shards_are_kept_however_old(
 ) -> None:
     df = rows_of(queue)
     cut_off(queue, lambda: queue.send_arrow(df, "load"), 1)
-    older(queue.runtime.root.path, 30 * 3600)
+    older(queue._runtime.root.path, 30 * 3600)
     with monkeypatch.context() as patch:
         patch.setattr(send_dataframe, "complete_bulk_sends", lambda queue: None)
         assert not queue.compact().failures
@@ -86,10 +86,10 @@ def test_files_of_a_send_that_reached_some_shards_are_kept_however_old(
 
 def test_files_of_a_send_that_reached_no_shard_go_when_they_are_old(queue: Queue) -> None:
     cut_off(queue, lambda: queue.send_arrow(rows_of(queue), "load"), 0)
-    folder = Path(layout.tables_path(queue.runtime.root.path, queue.key))
+    folder = Path(layout.tables_path(queue._runtime.root.path, queue.key))
     assert [*folder.glob("*/messages/bulk/*/*/*.parquet")]
     for _ in range(2):  # the second pass removes what the first found unneeded
-        older(queue.runtime.root.path, 30 * 3600)
+        older(queue._runtime.root.path, 30 * 3600)
         assert not queue.compact().failures
     assert not [*folder.glob("*/messages/bulk/*/*/*.parquet")] and not [*folder.glob("manifests/*")]
     assert bodies(queue) == []

@@ -74,7 +74,7 @@ def check_copy(workers: Workers, copy: Copied) -> int:
         for receipt in receipts_of(diary)
         if receipt.deleted_at is not None and receipt.deleted_at < copy.begun_at
     }
-    assert damage_of(copy.queue.runtime.root.path) == []
+    assert damage_of(copy.queue._runtime.root.path) == []
     came = [receipt.body for receipt in drain_receipts(copy.queue)]
     assert len(set(came)) == len(came)
     assert sent - touched <= set(came), "an acknowledged message is not in the copy"

@@ -157,7 +157,7 @@ def test_what_a_process_held_of_a_deleted_queue_is_let_go(tmp_path: Path, who: s
     (here if who == "here" else there).delete_queue("orders")
     with pytest.raises(QueueDoesNotExist):
         queue.receive()
-    held = weakref.ref(queue.runtime.shards[0])
+    held = weakref.ref(queue._runtime.shards[0])
     del queue
     gc.collect()
     assert held() is None

@@ -61,7 +61,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "set_attributes": ("merge", lambda queue: queue.set_attributes(visibility_timeout=77)),
     "set_attributes, at the log": ("add", lambda queue: queue.set_attributes(visibility_timeout=77)),
     "set_tags": ("merge", lambda queue: queue.set_tags({"k": "v"})),
-    "delete_queue": ("add", lambda queue: queues.delete(queue.runtime.root, "orders")),
+    "delete_queue": ("add", lambda queue: queues.delete(queue._runtime.root, "orders")),
 }
 AFTER: dict[str, Any] = {
     # bodies in the log, visible, in flight
@@ -80,7 +80,7 @@ BEFORE = (list("abc"), 2, 1)
 
 def state(queue: Queue) -> tuple[list[str], int, int]:
     """As a new process sees it."""
-    fresh = apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue("orders")
+    fresh = apart(queue._runtime.root.path, queue.clock, 1)[0].queue("orders")
     counts = fresh.counts()
     return [row.body for row in check_log(fresh)], counts.visible, counts.in_flight
 

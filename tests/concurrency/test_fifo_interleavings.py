@@ -35,7 +35,7 @@ def two(tmp_path: Path, clock: ManualClock) -> Two:
 
 def another(queue: Queue) -> Queue:
     """The queue, as a new process sees it."""
-    return apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue(queue.name)
+    return apart(queue._runtime.root.path, queue.clock, 1)[0].queue(queue.name)
 
 
 def send(queue: Queue, *bodies: str) -> None:

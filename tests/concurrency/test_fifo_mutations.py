@@ -37,7 +37,7 @@ class TwoProcesses:
 
     def third(self) -> Queue:
         """The queue, as a new process sees it."""
-        return apart(self.queue.runtime.root.path, self.clock, 1)[0].queue("orders.fifo")
+        return apart(self.queue._runtime.root.path, self.clock, 1)[0].queue("orders.fifo")
 
 
 def _send(queue: Queue, *bodies: str) -> None:

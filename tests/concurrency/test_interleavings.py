@@ -100,7 +100,7 @@ class TestAttributes:
         self, two: Two, monkeypatch: Patch, how: str
     ) -> None:
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        monkeypatch.setattr(queue.runtime, "announce_attributes", lambda: None)  # killed in between
+        monkeypatch.setattr(queue._runtime, "announce_attributes", lambda: None)  # killed in between
         queue.set_attributes(delay=10)
         if how == "attributes":
             other.attributes()

@@ -86,9 +86,9 @@ class Story:
 
     def judge(self) -> None:
         """As this process, which keeps its state, and as a new process sees it."""
-        clock = self.queue.runtime.root.clock
+        clock = self.queue.clock
         at_once([lambda: self.queue.send("after"), lambda: self.dead.send("after")], patience=30)
-        here = apart(self.queue.runtime.root.path, clock, 1)[0]
+        here = apart(self.queue._runtime.root.path, clock, 1)[0]
         for queue in (here.queue("orders"), here.queue("dead")):
             check_log(queue, from_start=False, redriven=True)
         clock.advance(1_000)

@@ -21,7 +21,7 @@ def test_handles_that_another_thread_lets_go_of_before_a_batch(
     queue = LakeQueue(str(tmp_path)).create_queue("orders")
     queue.send("a")
     queue.receive(visibility_timeout=0)
-    [shard] = queue.runtime.shards
+    [shard] = queue._runtime.shards
     handle = shard.__dict__.pop(held)
 
     def read(self: ShardService) -> Any:
@@ -44,19 +44,19 @@ def test_shards_in_use_outlive_the_cache(tmp_path: Path, monkeypatch: pytest.Mon
     lease = queue.lease()
     assert lease is not None
     lq.create_queue("others")
-    assert lq.queue("orders").runtime.shards is queue.runtime.shards
-    [shard] = queue.runtime.shards
+    assert lq.queue("orders")._runtime.shards is queue._runtime.shards
+    [shard] = queue._runtime.shards
     del queue
     lq.queue("others")
     gc.collect()
-    assert lq.queue("orders").runtime.shards[0] is shard
+    assert lq.queue("orders")._runtime.shards[0] is shard
     assert lease.delete().done == 1
 
 
 def test_a_root_and_a_queue_that_are_released_work_on(tmp_path: Path) -> None:
     with LakeQueue(str(tmp_path)) as lq, lq.create_queue("orders") as queue:
         queue.send("a")
-        shards = queue.runtime.shards
+        shards = queue._runtime.shards
     assert (shards[0]._appender, shards[0]._ledger) == (None, None)
     assert [message.body for message in queue.receive()] == ["a"]
-    assert lq.queue("orders").runtime.shards is shards
+    assert lq.queue("orders")._runtime.shards is shards

@@ -57,7 +57,7 @@ def test_another_process_sends_to_them(pair: tuple[Queue, Queue]) -> None:
     queue, other = pair
     queue.set_attributes(shards=4)
     other.send("by the other")
-    assert len(other.runtime.shards) == 4 and drain(queue) == ["by the other"]
+    assert len(other._runtime.shards) == 4 and drain(queue) == ["by the other"]
 
 
 def test_another_process_counts_them(pair: tuple[Queue, Queue]) -> None:
@@ -79,7 +79,7 @@ def test_another_process_purges_and_deletes_them(pair: tuple[Queue, Queue]) -> N
     pair[1].purge()
     assert pair[0].counts().visible == 0
     pair[0].send("later")
-    apart(pair[0].runtime.root.path, pair[0].runtime.root.clock, 1)[0].delete_queue("orders")
+    apart(pair[0]._runtime.root.path, pair[0].clock, 1)[0].delete_queue("orders")
     for shard in range(4):
         keep_to(pair[0], shard)
         with pytest.raises(QueueDoesNotExist):
@@ -89,9 +89,9 @@ def test_another_process_purges_and_deletes_them(pair: tuple[Queue, Queue]) -> N
 def test_a_process_that_knew_only_the_first_deletes_them_all(pair: tuple[Queue, Queue]) -> None:
     queue, other = pair
     raised(queue)
-    other.runtime.delete()
+    other._runtime.delete()
     for shard in range(4):
-        assert queue.runtime.shards[shard].closed()
+        assert queue._runtime.shards[shard].closed()
 
 
 def test_a_consumer_that_runs_finds_them(pair: tuple[Queue, Queue]) -> None:

@@ -522,7 +522,7 @@ def test_each_move_of_a_shard_has_a_number_of_its_own(two: Two) -> None:
     mine, theirs = two
 
     def number() -> int:
-        target = mine.dead.runtime.shards[0]._open_appender()
+        target = mine.dead._runtime.shards[0]._open_appender()
         target.refresh()
         return target.table.transaction(layout.move_id(mine.queue.key, 0)) or 0
 

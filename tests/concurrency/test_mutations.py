@@ -228,7 +228,7 @@ def a_deletion_that_was_cut_short_is_finished_by_others(on: TwoProcesses) -> Non
         raise KeyboardInterrupt
 
     with on.patch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(on.here.runtime, "update", killed)  # the shards are closed, the catalog does not know
+        patch.setattr(on.here._runtime, "update", killed)  # the shards are closed, the catalog does not know
         on.here.delete_queue("orders")
     with suppress(QueueDoesNotExist):
         on.other.send("a")

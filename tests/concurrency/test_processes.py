@@ -65,7 +65,7 @@ LIMITED = pytest.mark.parametrize(
 @pytest.mark.spec("FAI-4")
 def test_no_group_passes_its_limit_while_processes_are_stopped_and_killed(workers: Workers) -> None:
     summary = stopped_again_and_again(workers, 8, kill=0.2)
-    limit = workers.queue.runtime.attributes.group_in_flight_limit
+    limit = workers.queue._runtime.attributes.group_in_flight_limit
     assert most_in_flight(workers) == limit
     assert min(summary.sent, summary.received, summary.deleted) > 5, summary
 
@@ -77,7 +77,7 @@ def test_no_group_passes_its_limit_while_processes_are_stopped_and_killed(worker
 def test_ten_minutes_of_processes_on_a_queue_with_a_limit_for_each_group(workers: Workers) -> None:
     summary = stopped_again_and_again(workers, SOAK_SECONDS, kill=0.1)
     print(summary, f"stopped {workers.stopped} times, killed {workers.killed} times")
-    assert most_in_flight(workers) == workers.queue.runtime.attributes.group_in_flight_limit
+    assert most_in_flight(workers) == workers.queue._runtime.attributes.group_in_flight_limit
     assert min(summary.sent, summary.received, summary.deleted) > SOAK_SECONDS / 4, summary
 
 

@@ -42,8 +42,8 @@ def test_each_shard_tells_its_messages_and_lost_races(
         ShardCounts(0, visible=1, in_flight=4, delayed=1, held=0, commits=12, lost_races=2),
         ShardCounts(1, 0, 0, 0, 0, commits=2, lost_races=0),
     ]
-    assert pair[0].runtime.shards[0].shared.races.by_shard() == {0: (8, 1)}
-    assert pair[1].runtime.shards[0].shared.races.by_shard() == {0: (2, 1)}
+    assert pair[0]._runtime.shards[0].shared.races.by_shard() == {0: (8, 1)}
+    assert pair[1]._runtime.shards[0].shared.races.by_shard() == {0: (2, 1)}
 
 
 def test_it_looks_at_the_newest_commits(pair: tuple[Queue, Queue]) -> None:

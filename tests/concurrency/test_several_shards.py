@@ -51,11 +51,11 @@ def fail_at(patch: Patch, number: int, methods: tuple[str, ...] = ("append", "ad
 
 
 def fresh(queue: Queue) -> Queue:
-    return apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue("orders")
+    return apart(queue._runtime.root.path, queue.clock, 1)[0].queue("orders")
 
 
 def rewind(queue: Queue) -> None:
-    queue.rewind(queue.runtime.root.clock.now() - timedelta(hours=1))
+    queue.rewind(queue.clock.now() - timedelta(hours=1))
 
 
 VERBS: dict[str, tuple[Callable[[Queue], Any], int]] = {
@@ -63,7 +63,7 @@ VERBS: dict[str, tuple[Callable[[Queue], Any], int]] = {
     "purge": (Queue.purge, SHARDS),
     "rewind": (rewind, SHARDS),
     "set_attributes": (lambda queue: queue.set_attributes(delay=5), 2 * SHARDS + 1),
-    "delete_queue": (lambda queue: queues.delete(queue.runtime.root, "orders"), 2 * SHARDS + 1),
+    "delete_queue": (lambda queue: queues.delete(queue._runtime.root, "orders"), 2 * SHARDS + 1),
 }
 
 
@@ -82,7 +82,7 @@ def test_a_call_that_fails_in_the_middle_says_so_and_may_be_repeated(
         assert caught.value.outcome_unknown == (number > 1)
     call(queue)
     if verb == "delete_queue":
-        assert queues.living(queue.runtime.root) == []
+        assert queues.living(queue._runtime.root) == []
         return
     counts = fresh(queue).counts()
     expected = {"purge": (0, 0), "rewind": (2 * SHARDS, 0), "set_attributes": (SHARDS, SHARDS)}[verb]

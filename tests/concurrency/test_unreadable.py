@@ -23,7 +23,7 @@ def lq(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> L
 
 def another(queue: Queue) -> Queue:
     """The queue in a process that has read none of the messages."""
-    return apart(queue.runtime.root.path, queue.runtime.root.clock, 1)[0].queue(queue.name)
+    return apart(queue._runtime.root.path, queue.clock, 1)[0].queue(queue.name)
 
 
 def break_reads_of(patch: pytest.MonkeyPatch, number: int, queue: Queue) -> None:

@@ -74,7 +74,7 @@ def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> 
     diary.write("ready")
     number = 0
     held: list[Any] = []
-    limited = bool(queue.runtime.attributes.group_in_flight_limit)
+    limited = bool(queue._runtime.attributes.group_in_flight_limit)
     longest, most_held = (1, 0) if limited else (LONGEST_BATCH, 6)  # what is held stops its group
     while not os.path.exists(stop):
         if float(pause) and chance.random() < 0.3:

@@ -49,9 +49,9 @@ def lq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> La
 
 @pytest.fixture
 def harness(lq: LakeQueue, clock: ManualClock) -> Harness:
-    return Harness(lq.root, clock, lq.runtime.engine.name, lq.spark)
+    return Harness(lq.root, clock, lq._runtime.engine.name, lq.spark)
 
 
 @pytest.fixture
 def fifo(lq: LakeQueue, clock: ManualClock) -> FifoHarness:
-    return FifoHarness(lq.root, clock, lq.runtime.engine.name, lq.spark)
+    return FifoHarness(lq.root, clock, lq._runtime.engine.name, lq.spark)

@@ -36,7 +36,7 @@ class Victim:
 
     @property
     def key(self) -> str:
-        [row] = [row for row in self.lake().runtime.rows() if row.name == self.name and row.deleted_at is None]
+        [row] = [row for row in self.lake()._runtime.rows() if row.name == self.name and row.deleted_at is None]
         return row.key
 
     @property
@@ -102,14 +102,14 @@ def permute(path: Path) -> None:
 
 def truncated_checkpoint(victim: Victim) -> None:
     """The entries that it replaces are there."""
-    table = victim.lake().runtime.engine.open(str(victim.messages))
+    table = victim.lake()._runtime.engine.open(str(victim.messages))
     table.checkpoint()
     [checkpoint] = (victim.messages / "_delta_log").glob("*.checkpoint.parquet")
     tear(checkpoint)
 
 
 def lose_catalog_row(victim: Victim) -> None:
-    catalog = victim.lake().runtime.catalog
+    catalog = victim.lake()._runtime.catalog
     row = catalog.live("local", victim.name)
     assert row is not None and catalog.remove(row, catalog.changes("local", victim.name))
 
@@ -127,7 +127,7 @@ def lose_and_repair(table: Path, number: int) -> None:
 
 def lose_runs_and_repair(victim: Victim) -> None:
     """As for a large ledger: what stays has the head, and only lacks runs."""
-    ledger = Ledger(victim.lake().runtime.engine.open(str(victim.receipts)))
+    ledger = Ledger(victim.lake()._runtime.engine.open(str(victim.receipts)))
     head, runs, history = ledger.load()
     assert ledger.rewrite(head.epoch, attrs.evolve(head, epoch=head.epoch + 1), runs, history)
     lose_and_repair(victim.receipts, -1)

@@ -91,8 +91,8 @@ class Gate:
 # --- the same verbs
 
 PAIRS = [(lakequeue.LakeQueue, aio.LakeQueue), (lakequeue.Queue, aio.Queue), (lakequeue.Lease, aio.Lease)]
-ONLY_SYNC = {"runtime", "receive_async"}
-"""Internals, and what ``receive`` is here."""
+ONLY_SYNC = {"receive_async"}
+"""What ``receive`` is here."""
 AWAITED = {"min_rewind_time", "messages"}
 """Properties that read storage; here they are methods."""
 
@@ -378,8 +378,8 @@ def test_a_hand_back_that_fails_is_logged_and_ends_with_the_timeout(
             def fail(*_: Any) -> None:
                 raise OSError("no storage")
 
-            monkeypatch.setattr(queue.sync.runtime, "command", fail)
-            monkeypatch.setattr(type(queue.sync.runtime), "command", fail)
+            monkeypatch.setattr(queue.sync._runtime, "command", fail)
+            monkeypatch.setattr(type(queue.sync._runtime), "command", fail)
             gate.opened.set()
 
     with monkeypatch.context():

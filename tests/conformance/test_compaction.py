@@ -73,7 +73,7 @@ def files_of(queue: Queue, name: str) -> list[str]:
 
 
 def live_files(queue: Queue, name: str = "messages") -> int:
-    return len(DeltaTable(f"{queue.runtime.root.path}/q/{queue.key}/0/{name}").file_uris())
+    return len(DeltaTable(f"{queue._runtime.root.path}/q/{queue.key}/0/{name}").file_uris())
 
 
 def log_files_of(queue: Queue, name: str) -> list[str]:
@@ -81,7 +81,7 @@ def log_files_of(queue: Queue, name: str) -> list[str]:
 
 
 def tables_of(queue: Queue) -> Folder:
-    path = queue.runtime.root.path
+    path = queue._runtime.root.path
     return Store(path).folder(layout.tables_path(path, queue.key))
 
 
@@ -183,9 +183,9 @@ def test_a_list_of_needed_files_that_is_cut_short_costs_none(harness: Harness, c
     queue = harness.create()
     queue.send("a")
     succeeded(queue.compact())
-    for torn in Path(layout.messages_path(queue.runtime.root.path, queue.key, 0), "_needed").iterdir():
+    for torn in Path(layout.messages_path(queue._runtime.root.path, queue.key, 0), "_needed").iterdir():
         torn.write_bytes(b"[")
-    older(queue.runtime.root.path, 60)
+    older(queue._runtime.root.path, 60)
     for _ in range(2):
         succeeded(queue.compact())
     assert drain(harness.queue()) == ["a"]
@@ -198,10 +198,10 @@ def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
     for number in range(40):
         queue.send(str(number))
         queue.delete(queue.receive()[0].receipt_handle)
-    path = layout.receipts_path(queue.runtime.root.path, queue.key, 0)
-    queue.runtime.root.engine.open(path).checkpoint()
+    path = layout.receipts_path(queue._runtime.root.path, queue.key, 0)
+    queue._runtime.root.engine.open(path).checkpoint()
     [name] = [name for name in log_files_of(queue, "receipts") if name.endswith(".checkpoint.parquet")]
-    folder = Store(queue.runtime.root.path).folder(layout.tables_path(queue.runtime.root.path, queue.key))
+    folder = Store(queue._runtime.root.path).folder(layout.tables_path(queue._runtime.root.path, queue.key))
     rows = pq.read_table(pa.BufferReader(folder.read(name)))
     assert rows["remove"].null_count == len(rows) < 20
 
@@ -269,7 +269,7 @@ def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_anoth
 
 def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
     """Commits a file as a bulk send does: base and instant are partition values."""
-    path = layout.messages_path(queue.runtime.root.path, queue.key, 0)
+    path = layout.messages_path(queue._runtime.root.path, queue.key, 0)
     table = PointEngine(Store()).open(path)
     end = table.transaction(layout.SEND_ID) or 0
     rows = pa.Table.from_pylist(
@@ -331,7 +331,7 @@ def test_a_crowded_ledger_is_written_anew(harness: Harness, clock, monkeypatch):
         queue.delete(first.receipt_handle)
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "RANGE_ROWS", 2)
-        shard_of(queue).command([Rewrite()], queue.runtime.now)
+        shard_of(queue).command([Rewrite()], queue._runtime.now)
     assert live_files(queue, "receipts") == 6
     before = queue.counts()
     assert succeeded(harness.queue().compact()).ledgers_rewritten == 1
@@ -351,18 +351,18 @@ def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(harness: Harne
     whole = log_files_of(queue, "messages")
     assert any("checkpoint" in name for name in whole)
     reader = DeltaTable(
-        f"{queue.runtime.root.path}/q/{queue.key}/0/messages"
+        f"{queue._runtime.root.path}/q/{queue.key}/0/messages"
     )  # loads its log lazily, by that checkpoint
-    older(queue.runtime.root.path, 300)
+    older(queue._runtime.root.path, 300)
     for number in range(5, 9):
         queue.send(str(number))
     succeeded(queue.compact())
     assert set(whole) <= set(log_files_of(queue, "messages"))  # the old checkpoint may still be read by
-    older(queue.runtime.root.path, 301)
+    older(queue._runtime.root.path, 301)
     succeeded(queue.compact())
     assert len(log_files_of(queue, "messages")) < len(whole) + 4
     assert reader.to_pyarrow_table().num_rows == 5
-    older(queue.runtime.root.path, 301)
+    older(queue._runtime.root.path, 301)
     succeeded(queue.compact())
     assert [m.body for m in harness.queue().receive(10)] == list("012345678")
     assert len(queue.receive(10)) == 0
@@ -424,24 +424,24 @@ def test_a_process_that_was_idle_while_the_log_was_trimmed_sees_what_is_new(harn
 def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_day(harness: Harness, clock):
     queue = harness.create()
     queue.send("a")
-    table = Path(layout.messages_path(queue.runtime.root.path, queue.key, 0))
+    table = Path(layout.messages_path(queue._runtime.root.path, queue.key, 0))
     (table / "bulk" / "load-1" / "x").mkdir(parents=True)
     (table / "bulk" / "load-1" / "x" / "part-0.parquet").write_bytes(b"rows")
     file = DataFile("bulk/load-1/x/part-0.parquet", 4, 1, {})
     manifest = manifests.Manifest("load-1", "bulk-load-1", 1, [manifests.WaitingFile(0, file)])
-    manifests.write_manifest(Folder(layout.tables_path(queue.runtime.root.path, queue.key)), manifest)
+    manifests.write_manifest(Folder(layout.tables_path(queue._runtime.root.path, queue.key)), manifest)
     waiting = table.parents[1] / "manifests"
     for hours in (11, 12.9):
         clock.advance(hours * 3600)
-        older(queue.runtime.root.path, hours * 3600)
+        older(queue._runtime.root.path, hours * 3600)
         assert (table / "bulk" / "load-1" / "x" / "part-0.parquet").exists()
         assert (waiting / "load-1.json").exists()
         succeeded(queue.compact())
     clock.advance(3_700)
-    older(queue.runtime.root.path, 3_700)
+    older(queue._runtime.root.path, 3_700)
     succeeded(queue.compact())
     assert not (waiting / "load-1.json").exists()
-    older(queue.runtime.root.path, 3_700)
+    older(queue._runtime.root.path, 3_700)
     succeeded(queue.compact())
     assert not (table / "bulk").exists()
     assert drain(queue) == ["a"]
@@ -506,8 +506,8 @@ def test_a_root_without_queues_and_a_queue_that_is_not_there_are_refused(harness
 @point_only
 def test_a_pass_finishes_what_was_interrupted(harness: Harness, clock):
     set_, deleted = harness.create("set"), harness.create("deleted")
-    root = harness.open().runtime
-    root.update(set_.runtime.row, lambda row: attrs_with_delay(row))  # the catalog knows, the shards do not
+    root = harness.open()._runtime
+    root.update(set_._runtime.row, lambda row: attrs_with_delay(row))  # the catalog knows, the shards do not
     shard_of(harness.open().queue("deleted")).close()
     succeeded(harness.open().compact())
     assert [queue.name for queue in harness.open().list_queues()] == ["set"]
@@ -536,7 +536,7 @@ def test_two_passes_at_once_and_a_sender(harness: Harness, clock, monkeypatch):
             sender.send(str(number))
 
     passes: list[Callable[[], Any]] = [
-        lambda: succeeded(compact_root(one.runtime.root)),
+        lambda: succeeded(compact_root(one._runtime.root)),
         lambda: succeeded(two.compact()),
     ]
     for _ in range(4):
@@ -575,7 +575,7 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
         counts = after.counts()
         assert (counts.visible, counts.in_flight, counts.rewindable) == (6, 2, 4), before
         after.delete(kept[4].receipt_handle)
-        assert after.rewind(after.runtime.root.clock.now() - timedelta(seconds=200)) == 5, before
+        assert after.rewind(after.clock.now() - timedelta(seconds=200)) == 5, before
         assert drain(after) == [*map(str, range(5)), *map(str, range(6, 12))], before
         succeeded(LakeQueue(root).compact())
         if status == 0:
@@ -598,7 +598,7 @@ def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harn
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(merge_segments, "TIER_SEGMENTS", 2)
             while time.monotonic() < until:
-                succeeded(LakeQueue(workers.queue.runtime.root.path).compact())
+                succeeded(LakeQueue(workers.queue._runtime.root.path).compact())
                 passes += 1
         workers.stop()
         summary = judge(workers)
@@ -966,7 +966,7 @@ def test_notes_that_are_torn_cost_a_whole_pass(harness: Harness, clock, monkeypa
     for _ in range(4):
         succeeded(harness.open().compact())
         clock.advance(60)
-    folder = harness.open().runtime.engine.store.folder(layout.stats_path(harness.root))
+    folder = harness.open()._runtime.engine.store.folder(layout.stats_path(harness.root))
     folder.replace("_passes.json", b'{"ended_at": 1, "notes": {"k": ')
     done = whole_passes(harness, monkeypatch)
     succeeded(harness.open().compact())

@@ -396,4 +396,4 @@ def test_attributes_and_shards_that_change_meanwhile_are_those_of_the_copy(
     twin = afresh(to).queue("a")
     twin.send("y")
     assert twin.attributes()["VisibilityTimeout"] == "77" and sorted(drain(twin)) == ["x", "y"]
-    assert len(twin.runtime.shards) == 2 and check_log(twin)
+    assert len(twin._runtime.shards) == 2 and check_log(twin)

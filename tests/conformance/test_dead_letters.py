@@ -72,7 +72,7 @@ def test_the_reason_of_a_dead_letter_goes_through_both_engines(harness: Harness)
     orders, reason = harness.open(engine="point").queue("orders"), '{"error": "E"}'
     orders.send("a")
     [message] = orders.receive(visibility_timeout=60)
-    here = harness.open().queue("orders").runtime
+    here = harness.open().queue("orders")._runtime
     exchange(here, [(message.receipt_handle, 0)], 0, 0, None, {message.receipt_handle: reason})
     assert bodies(harness.open().queue("orders")) == []
     [letter] = harness.open().queue("dead").peek("dead_letter_reason->>'$.error' = 'E'")

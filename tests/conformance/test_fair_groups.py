@@ -158,12 +158,12 @@ def test_a_limit_on_a_living_queue_with_several_shards_is_refused(harness: Harne
 @pytest.mark.spec("FAI-2", "RWD-10")
 def test_a_quiet_message_on_another_shard_is_received_after_at_most_32_receives(harness: Harness):
     queue = harness.create(shards=2)
-    for shard in queue.runtime.shards:
+    for shard in queue._runtime.shards:
         shard.shared.sends.current = 0
     fill(queue, noisy=300)
-    queue.runtime.shards[0].shared.sends.current = 1
+    queue._runtime.shards[0].shared.sends.current = 1
     fill(queue, "quiet", noisy=0)
-    queue.runtime.shards[0].shared.home.current = 0
+    queue._runtime.shards[0].shared.home.current = 0
     seen = 0
     while "quiet" not in groups_of(queue.receive(1)):
         seen += 1

@@ -82,7 +82,7 @@ def test_an_id_counts_for_five_minutes_from_its_first_send_in_every_process(fifo
 def test_a_window_is_measured_on_the_clock_of_the_queue(fifo: FifoHarness, clock):
     queue = fifo.create()
     late = fifo.open()
-    late.runtime.clock = ManualClock(clock.now() - timedelta(hours=1))
+    late._runtime.clock = ManualClock(clock.now() - timedelta(hours=1))
     send(queue, "A1")
     send(late.queue(NAME), "A1", "A2")
     assert bodies(fifo.queue().peek()) == ["A1", "A2"]

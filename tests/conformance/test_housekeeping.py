@@ -16,7 +16,7 @@ from lakequeue.storage.messages import append, merge_segments
 
 
 def live_files(queue: Queue, path) -> int:
-    return len(DeltaTable(path(queue.runtime.root.path, queue.key, 0)).file_uris())
+    return len(DeltaTable(path(queue._runtime.root.path, queue.key, 0)).file_uris())
 
 
 @pytest.mark.spec("DLT-7", "RCV-16", "DLT-6")
@@ -57,7 +57,7 @@ def test_segments_of_deleted_messages_are_dropped_and_the_rest_stays(harness: Ha
 def _adds(queue: Queue):
     import pyarrow as pa
 
-    table = DeltaTable(messages_path(queue.runtime.root.path, queue.key, 0))
+    table = DeltaTable(messages_path(queue._runtime.root.path, queue.key, 0))
     return pa.table(table.get_add_actions(flatten=True)).to_pylist()
 
 

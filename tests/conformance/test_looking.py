@@ -94,7 +94,7 @@ def test_a_batch_holds_a_bounded_number_of_bytes(harness: Harness, monkeypatch):
     queue = harness.create()
     for number in range(6):
         queue.send(f"{number}" * 1_000)
-    sizes = [len(batch.offsets) for batch in browse.batches(queue.runtime, queue.runtime.shards[0], browse.ROWS)]
+    sizes = [len(batch.offsets) for batch in browse.batches(queue._runtime, queue._runtime.shards[0], browse.ROWS)]
     assert sum(sizes) == 6 and max(sizes) <= 2
     assert [body[0] for body in found(queue, "length(body) = 1000")] == list("012345")
 
@@ -129,7 +129,7 @@ def test_what_expires_or_is_dropped_meanwhile_is_passed_over(harness: Harness, c
         queue.send(str(number))
         clock.advance(10)
     assert found(harness.queue(), "true") == ["3", "4", "5", "6", "7"]
-    batches = browse.batches(queue.runtime, queue.runtime.shards[0], 3)
+    batches = browse.batches(queue._runtime, queue._runtime.shards[0], 3)
     assert [message["body"] for message in next(batches).rows.to_pylist()] == ["3", "4", "5"]
     clock.advance(100)
     assert list(batches) == []
@@ -142,12 +142,14 @@ def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(harn
     other = harness.queue()
     queue.purge()
     queue.compact()
-    shard = other.runtime.shards[0]
+    shard = other._runtime.shards[0]
     first, rows = shard.rows(0, 3)
     assert (first, len(rows)) == (4, 0)
     with pytest.raises(errors.QueueClientError, match="lacks offset 7"):
         shard.rows(7, 8)
-    assert DeltaTable(layout.messages_path(queue.runtime.root.path, queue.key, 0)).to_pyarrow_table().num_rows == 0
+    assert (
+        DeltaTable(layout.messages_path(queue._runtime.root.path, queue.key, 0)).to_pyarrow_table().num_rows == 0
+    )
 
 
 @point_only
@@ -165,18 +167,18 @@ def test_a_deleted_queue_cannot_be_looked_at(harness: Harness):
 def test_rates_follow_from_the_counts_of_two_looks(harness: Harness, clock: ManualClock):
     queue = harness.create(shards=2, rewind_range=3600)
     queue.send("before")
-    first = depth(queue.runtime)
-    assert depth(queue.runtime).rates_since(first) == (None, None)
+    first = depth(queue._runtime)
+    assert depth(queue._runtime).rates_since(first) == (None, None)
     for number in range(6):
         queue.send(str(number))
     queue.delete_batch([message.receipt_handle for message in queue.receive(4)])
     clock.advance(2)
-    second = depth(harness.queue().runtime)
+    second = depth(harness.queue()._runtime)
     assert (second.sent, second.stored, second.counts) == (7, 3, queue.counts())
     assert second.rates_since(first) == (3.0, 2.0)
     queue.rewind(clock.now() - timedelta(seconds=2))
     clock.advance(1)
-    assert depth(harness.queue().runtime).rates_since(second) == (0.0, -4.0)
+    assert depth(harness.queue()._runtime).rates_since(second) == (0.0, -4.0)
 
 
 @point_only

@@ -90,7 +90,7 @@ def test_no_text_of_a_message_has_the_queue_or_its_key(harness: Harness) -> None
     queue = harness.create()
     queue.send("a")
     (message,) = queue.receive()
-    secret = queue.runtime.row.handle_key
+    secret = queue._runtime.row.handle_key
     for shown in (repr(message), str(message), str(attrs.asdict(message)), repr(pickle.dumps(message))):
         assert "OpenQueue" not in shown and "settler" not in shown.lower()
         assert secret.hex() not in shown and repr(secret) not in shown
@@ -194,7 +194,7 @@ def test_a_receive_after_a_rewind_answers_by_send_time_over_shards(
         fields = {"group_id": f"g{number % 7}", "dedup_id": str(number)} if fifo else {}
         queue.send(f"{number:02}", **fields)
         # several shards take sends, as those of several processes do
-        queue.runtime.shards[0].shared.sends.current = (number + 1) % 4
+        queue._runtime.shards[0].shared.sends.current = (number + 1) % 4
         clock.advance(1)
     received = queue.receive(100)
     assert [message.body for message in received] == [f"{number:02}" for number in range(24)]

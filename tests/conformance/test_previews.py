@@ -9,7 +9,7 @@ import pytest
 from conformance.harness import Harness, point_only
 from lakequeue import Queue, SendEntry, errors
 from lakequeue.conditions.predicate import Predicate
-from lakequeue.operations import browse, rewind
+from lakequeue.operations import browse
 from lakequeue.testing import ManualClock
 
 
@@ -33,18 +33,18 @@ def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     consumed(harness, clock)
     before = harness.versions()
     queue = harness.queue()
-    shown = browse.peek_history(queue.runtime, begin, None, 10, list)
+    shown = browse.peek_history(queue._runtime, begin, None, 10, list)
     assert [(message.body, message.state, message.receive_count) for message in shown] == [
         ("0", "deleted", 0),
         ("2", "deleted", 0),
         ("4", "deleted", 0),
     ]
     for seconds, count in ((0, 3), (2, 2), (2.5, 1), (4, 1), (5, 0), (6, 0)):
-        assert (seconds, rewind.rewindable(queue.runtime, begin + timedelta(seconds=seconds))) == (seconds, count)
+        assert (seconds, queue.rewindable(begin + timedelta(seconds=seconds))) == (seconds, count)
     assert harness.versions() == before
     assert queue.rewind(begin + timedelta(seconds=2)) == 2
-    assert rewind.rewindable(harness.queue().runtime, begin) == 1
-    found = browse.peek_history(harness.queue().runtime, begin, None, 10, list)
+    assert harness.queue().rewindable(begin) == 1
+    found = browse.peek_history(harness.queue()._runtime, begin, None, 10, list)
     assert [message.body for message in found] == ["0"]
 
 
@@ -58,7 +58,7 @@ def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
 
     def bodies(seconds: int, where: str | None, limit: int = 100) -> list[int]:
         condition = None if where is None else Predicate(where, browse.SCHEMA)
-        found = browse.peek_history(queue.runtime, begin + timedelta(seconds=seconds), condition, limit, list)
+        found = browse.peek_history(queue._runtime, begin + timedelta(seconds=seconds), condition, limit, list)
         return [int(message.body) for message in found]
 
     assert bodies(0, None) == list(range(0, 20, 2))
@@ -66,7 +66,7 @@ def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
     assert bodies(11, None, 2) == [12, 14]
     assert bodies(3, "body::INT % 3 = 0") == [6, 12, 18]
     assert bodies(3, "state <> 'deleted'") == []
-    assert rewind.rewindable(queue.runtime, begin + timedelta(seconds=11)) == 4
+    assert queue.rewindable(begin + timedelta(seconds=11)) == 4
 
 
 @point_only
@@ -75,12 +75,12 @@ def test_what_a_rewind_refuses_is_refused_before_it(harness: Harness, clock: Man
     queue = consumed(harness, clock, rewind_range=60)
     for instant in (clock.now() + timedelta(seconds=1), clock.now() - timedelta(seconds=61)):
         with pytest.raises(errors.InvalidParameterValue, match="RewindTime"):
-            rewind.rewindable(queue.runtime, instant)
+            queue.rewindable(instant)
     clock.advance(60)
-    assert rewind.rewindable(queue.runtime, clock.now() - timedelta(seconds=60)) == 0
-    assert browse.peek_history(queue.runtime, clock.now() - timedelta(hours=1), None, 10, list) == []
+    assert queue.rewindable(clock.now() - timedelta(seconds=60)) == 0
+    assert browse.peek_history(queue._runtime, clock.now() - timedelta(hours=1), None, 10, list) == []
     with pytest.raises(errors.UnsupportedOperation):
-        rewind.rewindable(harness.create("plain").runtime, clock.now())
+        harness.create("plain").rewindable(clock.now())
 
 
 @point_only

@@ -471,7 +471,7 @@ def test_damage_on_an_object_store(s3_root: str, clock: ManualClock) -> None:
     victim.lake().create_queue("orders")
     victim.send(*"0123456")
     victim.queue.delete(victim.receive(3)[0])
-    engine, key = victim.lake().runtime.engine, victim.key
+    engine, key = victim.lake()._runtime.engine, victim.key
     log = engine.open(layout.messages_path(s3_root, key, 0))
     [fourth] = [file for file in log.files() if file.minimum["position"] == 4]
     log.folder.remove([fourth.name])

@@ -33,11 +33,11 @@ def test_visible_messages_are_deleted_and_the_others_stay(harness: Harness, cloc
     [taken] = queue.receive(visibility_timeout=30)
     known = ids(queue)
     asked = [known[body] for body in ("held", "b", "delayed")] + ["nobody"]
-    outcome = selected.delete(harness.queue().runtime, asked)
+    outcome = selected.delete(harness.queue()._runtime, asked)
     assert outcome == selected.Outcome(1, {IN_FLIGHT: 1, DELAYED: 1}, 1)
     assert bodies(queue) == ["held", "a", "c", "delayed"]
     before = harness.versions()
-    assert selected.delete(queue.runtime, asked).done == 0
+    assert selected.delete(queue._runtime, asked).done == 0
     assert harness.versions() == before, "nothing to delete, nothing to commit"
     queue.delete(taken.receipt_handle)  # its receipt was not touched
     clock.advance(1)
@@ -52,10 +52,10 @@ def test_delayed_messages_become_visible_and_those_in_flight_only_if_asked(harne
     queue.send_batch([SendEntry("a"), SendEntry("b", delay=60), SendEntry("c", delay=60)])
     [taken] = queue.receive(visibility_timeout=30)
     known = ids(queue)
-    outcome = selected.make_visible(queue.runtime, [known["a"], known["b"]])
+    outcome = selected.make_visible(queue._runtime, [known["a"], known["b"]])
     assert outcome == selected.Outcome(1, {IN_FLIGHT: 1}, 0)
     assert [message.body for message in harness.queue().receive(10, visibility_timeout=1)] == ["b"]
-    outcome = selected.make_visible(harness.queue().runtime, [known["a"]], in_flight=True)
+    outcome = selected.make_visible(harness.queue()._runtime, [known["a"]], in_flight=True)
     assert outcome == selected.Outcome(1, {}, 0)
     with pytest.raises(MessageNotInflight):
         queue.change_visibility(taken.receipt_handle, 60)
@@ -76,7 +76,7 @@ def test_a_group_goes_on_behind_a_deleted_message(harness: Harness, clock: Manua
         queue.send(body, group_id=body[0])
     clock.advance(1)
     known = ids(queue)
-    assert selected.delete(queue.runtime, [known["a1"], known["a3"]]).done == 2
+    assert selected.delete(queue._runtime, [known["a1"], known["a3"]]).done == 2
     assert [message.body for message in queue.receive(10)] == ["b1", "a2"]
 
 
@@ -90,6 +90,6 @@ def test_chosen_messages_are_found_in_all_shards_and_batches(
         queue.send(str(number))
     known = ids(queue)
     chosen = [known[str(number)] for number in range(0, 20, 3)]
-    assert selected.delete(queue.runtime, chosen) == selected.Outcome(7, {}, 0)
+    assert selected.delete(queue._runtime, chosen) == selected.Outcome(7, {}, 0)
     assert {*bodies(queue)} == {str(number) for number in range(20) if number % 3}
     assert queue.counts().oldest_age is not None and timedelta(seconds=queue.counts().oldest_age) < timedelta(1)

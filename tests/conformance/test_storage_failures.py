@@ -11,7 +11,7 @@ from lakequeue import LakeQueue, errors
 
 
 def table_class(harness: Harness):
-    return type(harness.open().runtime.engine.open(f"{harness.root}/queues"))
+    return type(harness.open()._runtime.engine.open(f"{harness.root}/queues"))
 
 
 @pytest.mark.core

@@ -134,7 +134,7 @@ def test_a_process_whose_clock_is_behind_turns_no_time_back(harness: Harness, cl
 
     queue = harness.create()
     late = harness.open()
-    late.runtime.clock = ManualClock(clock.now() - timedelta(hours=1))
+    late._runtime.clock = ManualClock(clock.now() - timedelta(hours=1))
     queue.send("a")
     late.queue("orders").send("b")
     first, second = queue.receive(2)

@@ -41,7 +41,7 @@ def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
 
 def layouts(lq: LakeQueue) -> list[int]:
     [afresh] = apart(lq.root, lq.clock, 1)
-    return sorted(row.layout_version for row in afresh.runtime.rows())
+    return sorted(row.layout_version for row in afresh._runtime.rows())
 
 
 def use(lq: LakeQueue, clock: ManualClock) -> None:
@@ -124,8 +124,8 @@ def test_an_upgrade_that_is_killed_at_any_commit_is_repeated(
     assert dying > 2
     [afresh] = apart(lq.root, clock, 1)
     assert all(
-        queue.runtime.row.attributes_version
-        == afresh.queue(queue.name).runtime.shards[0].query(lambda machine: machine.attributes_version)
+        queue._runtime.row.attributes_version
+        == afresh.queue(queue.name)._runtime.shards[0].query(lambda machine: machine.attributes_version)
         for queue in afresh.all_queues()
     )
     use(afresh, clock)

@@ -47,7 +47,7 @@ def test_a_long_poll_finds_soon_what_another_process_sends(harness: Harness, clo
     sent_at = clock.now()
     clock.advance(1)
     assert bodies(call.join()) == ["A"]
-    assert call.ended_at - sent_at <= timedelta(microseconds=queue.runtime.root.poll_interval)
+    assert call.ended_at - sent_at <= timedelta(microseconds=queue._runtime.root.poll_interval)
 
 
 @point_only
@@ -140,6 +140,6 @@ def test_a_task_that_is_cancelled_leaves_no_waiter_behind(harness: Harness, cloc
 
     asyncio.run(scenario())
     assert clock.waiting == 0
-    assert queue.runtime.shards[0].shared.waiters.first is None
+    assert queue._runtime.shards[0].shared.waiters.first is None
     queue.send("A")
     assert bodies(queue.receive()) == ["A"]

@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.request import urlopen
-from weakref import WeakKeyDictionary
 
 import attrs
 
 from lakequeue import BatchResult, Consumer, Context, LakeQueue, Message, Queue, SendEntry
+from lakequeue.entry_verbs import Exchanged, exchange
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.model.clock import Duration
-from lakequeue.operations.exchange import Exchanged, exchange
-from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.testing import ManualClock
 
 LONG_ENOUGH = 60
@@ -36,16 +34,13 @@ class Recorder(Queue):
 
     @classmethod
     def of(cls, queue: Queue) -> Recorder:
-        recorder = cls(queue.runtime)
-        recorder.began = queue.runtime.root.clock.now()
+        recorder = cls(queue._runtime)
+        recorder.began = queue.clock.now()
         recorder.calls = []
         recorder.bodies = {}
         recorder.before = lambda verb, bodies: None
-        cls.recorders[queue.runtime] = recorder
         return recorder
 
-    recorders: WeakKeyDictionary[OpenQueue, Recorder] = WeakKeyDictionary()
-    """Those of the queues that are recorded, for rounds of consumers, which are no verb of a queue."""
     began: datetime
     calls: list[Call]
     bodies: dict[str, str]
@@ -89,12 +84,12 @@ class Recorder(Queue):
                 self._note("receive", options, [])
         except (QueueServiceError, QueueClientError) as error:
             return Exchanged([error] * len(wanted), (), error if max_messages else None)
-        found = exchange(self.runtime, wanted, max_messages, enough, timeout, failures)
+        found = exchange(self, wanted, max_messages, enough, timeout, failures)
         self.bodies |= {message.receipt_handle: message.body for message in found.messages}
         return found
 
     def _note(self, verb: str, asked: Any, bodies: list[str]) -> None:
-        at = (self.runtime.root.clock.now() - self.began).total_seconds()
+        at = (self.clock.now() - self.began).total_seconds()
         self.calls.append(Call(at, verb, asked))
         self.before(verb, bodies)
 
@@ -177,10 +172,9 @@ class Running:
         return self.error
 
 
-def recorded(queue: OpenQueue, *arguments: Any) -> Exchanged:
+def recorded(queue: Queue, *arguments: Any) -> Exchanged:
     """In the place of `exchange`."""
-    recorder = Recorder.recorders.get(queue)
-    return exchange(queue, *arguments) if recorder is None else recorder.exchange(*arguments)
+    return queue.exchange(*arguments) if isinstance(queue, Recorder) else exchange(queue, *arguments)
 
 
 def sleeper(duration: float, result: Any = None) -> Callable[[Message, Context], Any]:

@@ -41,7 +41,7 @@ def consume(queue: Queue, handler: Any, **options: Any) -> Consumer:
 def bury(queue: Queue, handler: Any, at_once: bool = True) -> None:
     """Has the only message of a queue handled until it is a dead letter."""
     consume(queue, handler, make_failed_messages_visible_immediately=at_once)
-    queue.runtime.root.clock.advance(60)  # type: ignore[attr-defined]
+    queue.clock.advance(60)  # type: ignore[attr-defined]
     assert queue.receive() == []
 
 
@@ -67,7 +67,7 @@ def test_a_dead_letter_tells_its_last_error(lq: LakeQueue, ending: str, at_once:
     assert reason.at == began
     assert "no such customer" not in str(received.attributes)  # clients of SQS see what they know
     assert dead.peek("dead_letter_reason->>'$.error' = 'ValueError'") == dead.peek()
-    shown = relations.relations(lq.runtime, None, None)["messages"].to_batches(
+    shown = relations.relations(lq._runtime, None, None)["messages"].to_batches(
         columns=["queue", "dead_letter_reason"]
     )
     told = {row["queue"]: row["dead_letter_reason"] for batch in shown for row in batch.to_pylist()}
@@ -81,7 +81,7 @@ def test_a_reason_costs_no_commit_more(lq: LakeQueue) -> None:
             raise ValueError
 
         queue.send("a")
-        shard = queue.runtime.shards[0]
+        shard = queue._runtime.shards[0]
         before = shard.query(lambda machine: machine.head.epoch)
         consumer = Consumer(queue, handler=handle, wait_time=0, make_failed_messages_visible_immediately=True)
         consumer.run()
@@ -147,7 +147,7 @@ def test_a_redrive_and_an_erasure_clear_the_reason(lq: LakeQueue) -> None:
     [letter] = dead.peek()
     assert letter.dead_letter_reason is not None
     dead.erase(letter.message_id)
-    shown = relations.relations(lq.runtime, None, None)["messages"].to_batches(
+    shown = relations.relations(lq._runtime, None, None)["messages"].to_batches(
         columns=["body", "dead_letter_reason"], filter=pc.field("queue") == "dead"
     )
     rows = [row for batch in shown for row in batch.to_pylist()]

@@ -172,7 +172,7 @@ def test_a_lost_lease_is_told_at_the_end_of_the_block(
 @pytest.mark.spec("HBN-20")
 def test_a_deleted_queue_is_told_at_the_end_of_the_block(queue: Queue, clock: ManualClock) -> None:
     with pytest.raises(QueueDoesNotExist), leased(queue).keep_alive(HeartbeatRenewal()):
-        queues.delete(queue.runtime.root, "orders")
+        queues.delete(queue._runtime.root, "orders")
         clock.advance(30)
 
 
@@ -245,7 +245,7 @@ class Busy:
 def test_heartbeats_arrive_while_every_core_is_busy(
     spark: SparkSession, queue: Queue, clock: ManualClock, extensions: list[Any], tmp_path: Path
 ) -> None:
-    lease = leased(LakeQueue(queue.runtime.root.path, spark=spark, clock=clock).queue("orders"))
+    lease = leased(LakeQueue(queue._runtime.root.path, spark=spark, clock=clock).queue("orders"))
     busy, done = Busy(spark, tmp_path), []
 
     def work() -> None:
@@ -270,7 +270,7 @@ def test_heartbeats_arrive_while_every_core_is_busy(
 @pytest.mark.spark
 @pytest.mark.spec("HBN-20", "HNS-13")
 def test_a_lost_lease_stops_its_job(spark: SparkSession, queue: Queue, clock: ManualClock, tmp_path: Path) -> None:
-    lease = leased(LakeQueue(queue.runtime.root.path, spark=spark, clock=clock).queue("orders"))
+    lease = leased(LakeQueue(queue._runtime.root.path, spark=spark, clock=clock).queue("orders"))
     busy, ended = Busy(spark, tmp_path), []
 
     def work() -> None:

@@ -20,7 +20,7 @@ from lakequeue import (
     QueueClientError,
     RedrivePolicy,
 )
-from lakequeue.operations.exchange import exchange
+from lakequeue.entry_verbs import exchange
 from lakequeue.runtime.shard_ledger import ShardLedger
 
 Make = Callable[..., Harness]
@@ -28,7 +28,7 @@ Make = Callable[..., Harness]
 
 def commits(harness: Harness) -> int:
     """Commits to all ledgers of the queue so far."""
-    ledgers: list[ShardLedger] = [*harness.queue.runtime.shards]
+    ledgers: list[ShardLedger] = [*harness.queue._runtime.shards]
     return sum(ledger.query(lambda machine: machine.head.epoch) for ledger in ledgers)
 
 
@@ -58,7 +58,7 @@ def test_a_round_settles_what_came_from_several_shards(make: Make) -> None:
     rest = harness.other.receive(3)
     before = commits(harness)
     wanted = [*((one.receipt_handle, None) for one in first), *((one.receipt_handle, 0) for one in rest)]
-    found = exchange(harness.other.runtime, wanted, 1, 1, None)
+    found = exchange(harness.other, wanted, 1, 1, None)
     assert list(found.errors) == [None] * 6 and found.refused is None
     [again] = found.messages  # handed back by the very commit that claims it
     assert again.body in {one.body for one in rest} and again.receive_count == 2
@@ -75,7 +75,7 @@ def test_a_round_that_meets_dead_letters_settles_once(make: Make) -> None:
     harness.send("A", "B", "C")
     messages = harness.other.receive(2)
     wanted = [(messages[0].receipt_handle, None), (messages[1].receipt_handle, 0)]
-    found = exchange(harness.other.runtime, wanted, 2, 2, None)
+    found = exchange(harness.other, wanted, 2, 2, None)
     assert list(found.errors) == [None, None]
     assert [message.body for message in found.messages] == ["C"]
     assert [message.body for message in harness.lq.queue("dead").receive(2)] == ["B"]
@@ -87,10 +87,10 @@ def test_what_keeps_a_claim_from_going_ahead_does_not_touch_what_is_settled(make
     harness.other.set_attributes(max_inflight_messages=2)
     harness.send("A", "B", "C")
     messages = harness.other.receive(2)
-    found = exchange(harness.other.runtime, [(messages[0].receipt_handle, 300)], 1, 1, None)
+    found = exchange(harness.other, [(messages[0].receipt_handle, 300)], 1, 1, None)
     assert list(found.errors) == [None] and not found.messages
     assert isinstance(found.refused, OverLimit)
-    assert exchange(harness.other.runtime, [("no handle", None)], 0, 1, None).errors[0] is not None
+    assert exchange(harness.other, [("no handle", None)], 0, 1, None).errors[0] is not None
 
 
 @pytest.mark.spec("HBN-19", "HBN-24", "FIF-1")

@@ -82,7 +82,7 @@ def issuer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
 @pytest.mark.objectstore
 def test_credentials_of_the_environment_are_renewed_while_a_consumer_runs(issuer: Issuer) -> None:
     queue = LakeQueue("s3://lake/a", engine="point").create_queue("orders")
-    table = DeltaTable("s3://lake/a/queues", storage_options=queue.runtime.root.engine.store.delta_options)
+    table = DeltaTable("s3://lake/a/queues", storage_options=queue._runtime.root.engine.store.delta_options)
     first = max(issuer.ends.values())
     for number in range(3):
         time.sleep(LIFE * 0.75)

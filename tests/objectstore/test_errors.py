@@ -103,7 +103,7 @@ CALLS: dict[str, Callable[[LakeQueue], object]] = {
     "create": lambda lq: lq.create_queue("orders"),
     "list": lambda lq: lq.list_queues(),
     # delta-rs reports in its own way
-    "open": lambda lq: DeltaTable(f"{lq.root}/queues", storage_options=lq.runtime.engine.store.delta_options),
+    "open": lambda lq: DeltaTable(f"{lq.root}/queues", storage_options=lq._runtime.engine.store.delta_options),
 }
 
 
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_told_in_one_line_and_soon(
     server.store.refusal = lambda _: case.refusal
     lq = LakeQueue(f"s3://{case.bucket}/{uuid4().hex}", storage_options=server.options(**case.changed))
     began = time.monotonic()
-    with pytest.raises(QueueClientError) as caught, lq.runtime.storage_errors():
+    with pytest.raises(QueueClientError) as caught, lq._runtime.storage_errors():
         CALLS[call](lq)
     assert time.monotonic() - began < SOON
     told = str(caught.value)

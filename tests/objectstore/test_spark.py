@@ -134,7 +134,7 @@ def test_streams_keep_their_checkpoints_on_the_store(lq: LakeQueue, spark: Spark
 
 def test_one_of_two_streams_gets_a_new_checkpoint(lq: LakeQueue, spark: SparkSession) -> None:
     queues = [lq.create_queue(name) for name in ("one", "two")]
-    lq.runtime.allow(spark)
+    lq._runtime.allow(spark)
     for _ in range(5):
         place, start = f"s3a://{BUCKET}/{uuid4().hex}", Barrier(2)
 
@@ -204,7 +204,7 @@ def test_no_secret_is_in_a_plan_a_setting_or_the_log_of_events(
     assert hadoop.get(f"fs.s3a.bucket.{BUCKET}.secret.key") == SECRET
     assert hadoop.get("fs.s3a.secret.key") is None
     other = LakeQueue(lq.root, spark=spark, storage_options={"AWS_SECRET_ACCESS_KEY": "another"})
-    other.runtime.allow(spark)
+    other._runtime.allow(spark)
     assert hadoop.get(f"fs.s3a.bucket.{BUCKET}.secret.key") == SECRET  # Hadoop keeps its connection
     settings = [*spark.sparkContext.getConf().getAll(), *spark.sql("SET -v").collect()]
     [log] = Path(event_log).iterdir()

@@ -29,8 +29,8 @@ every_server = pytest.mark.parametrize("bucket", ["s3", "azure", "gcs"], indirec
 def again(lake: LakeQueue) -> LakeQueue:
     """An entry that knows nothing yet, as in another process."""
     roots.opened.clear()
-    options = lake.runtime.engine.store.options
-    return LakeQueue(lake.root, engine="point", clock=lake.runtime.clock, storage_options=options)
+    options = lake._runtime.engine.store.options
+    return LakeQueue(lake.root, engine="point", clock=lake._runtime.clock, storage_options=options)
 
 
 @every_server
@@ -152,7 +152,7 @@ def test_a_lease_settles_its_messages_at_once(lake: LakeQueue) -> None:
 
 def test_two_attempts_agree_on_one_manifest(lake: LakeQueue) -> None:
     queue = lake.create_queue("orders")
-    folder = lake.runtime.engine.store.folder(layout.tables_path(lake.root, queue.key))
+    folder = lake._runtime.engine.store.folder(layout.tables_path(lake.root, queue.key))
     mine, theirs = (manifests.Manifest("load", "bulk-load", version, []) for version in (1, 2))
     kept = [manifests.write_manifest(folder, each) for each in (mine, theirs)]
     assert kept[0] == kept[1] == mine
@@ -174,5 +174,5 @@ def test_a_deleted_queue_is_gone_and_its_name_can_be_used_again(lake: LakeQueue,
     assert [message.body for message in again(lake).queue("orders").receive(10)] == ["b"]
     clock.advance(24 * 3600)
     assert [summary.queue for summary in again(lake).compact() if summary.deleted] == ["orders"]
-    folder = lake.runtime.engine.store.folder(lake.root)
+    folder = lake._runtime.engine.store.folder(lake.root)
     assert folder.folders("q") == [new.key]

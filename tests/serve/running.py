@@ -57,7 +57,7 @@ def sqs(url: str, **more: Any) -> Any:
 def serving(root: Path, clock: Clock | None = None) -> Iterator[Running]:
     """Runs a server in a thread."""
     lake = LakeQueue(str(root), clock=clock or SystemClock())
-    lake.runtime.prepare()
+    lake._runtime.prepare()
     application = Application(lake)
     server = Server(application, "127.0.0.1", 0)
     url = server.bind()

@@ -113,7 +113,7 @@ class Running:
 @contextmanager
 def running(lake: LakeQueue, **more: Any) -> Iterator[Running]:
     """Serves a root in a thread of this process."""
-    lake.runtime.prepare()
+    lake._runtime.prepare()
     application = Application(lake, **more)
     server = Server(application, "127.0.0.1", 0)
     url = server.bind()

@@ -14,7 +14,7 @@ from urllib.parse import quote_plus, urlencode
 import pytest
 
 from lakequeue.model.clock import SystemClock
-from lakequeue.runtime.log_lines import JsonLines
+from lakequeue.model.log_lines import JsonLines
 from lakequeue.serve import limits
 from lakequeue.serve.connection import MAX_PIPELINED, Connection
 from lakequeue.serve.errors import MAX_MESSAGE_LENGTH

@@ -84,7 +84,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def lake(tmp_path: Path, clock: ManualClock) -> LakeQueue:
     lake = LakeQueue(str(tmp_path / "root"), clock=clock)
-    lake.runtime.prepare()
+    lake._runtime.prepare()
     return lake
 
 

@@ -343,7 +343,7 @@ def made(lake: LakeQueue) -> None:
 def fuzzed(root: Path) -> Iterator[Fuzzed]:
     clock = Forward()
     lake = LakeQueue(str(root), clock=clock)
-    lake.runtime.prepare()
+    lake._runtime.prepare()
     application = Application(lake)
     made(lake)
     application.endpoint.stop()  # nobody waits for messages

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from lakequeue import LakeQueue, Queue, SendEntry
-from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.serve import group_depths
 from lakequeue.serve.group_depths import GroupDepths
 from lakequeue.serve.queue_metrics import QueueMetrics
@@ -28,7 +27,7 @@ class Seconds:
         self.now, self.read = 0.0, list[str]()
         sums = group_depths.group_sums
 
-        def read(queue: OpenQueue) -> pa.Table:
+        def read(queue: Queue) -> pa.Table:
             self.read.append(queue.name)
             self.now += cost
             return sums(queue)

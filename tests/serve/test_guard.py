@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from lakequeue.model.clock import SystemClock
-from lakequeue.runtime.log_lines import JsonLines
+from lakequeue.model.log_lines import JsonLines
 from lakequeue.serve.middleware import MAX_HEAD_BYTES, MAX_HEADERS, RequestChecks
 from serve.threaded_server import FORM, JSON, told
 

@@ -128,7 +128,7 @@ def test_a_client_that_hangs_up_takes_no_message_with_it(harness: Harness) -> No
 
 def hung_up_while_claiming(harness: Harness, queue: Queue, **given: Any) -> None:
     """A receive whose client is gone when the claim comes to its end."""
-    ledger = queue.runtime.shards[0]._ledger_lock
+    ledger = queue._runtime.shards[0]._ledger_lock
     with ledger:
         with harness.hanging_up(**given):
             pass

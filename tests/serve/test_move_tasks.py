@@ -56,7 +56,7 @@ class Harness:
 
     def written(self) -> dict[str, Any]:
         """The newest task as it stands in the catalog."""
-        first: dict[str, Any] = json.loads(attributes.move_tasks(self.dead.runtime) or "")[0]
+        first: dict[str, Any] = json.loads(attributes.move_tasks(self.dead._runtime) or "")[0]
         return first
 
     def edited(self, **changes: Any) -> None:
@@ -66,7 +66,7 @@ class Harness:
             first, *others = json.loads(text or "[]")
             return json.dumps([first | changes, *others])
 
-        attributes.update_move_tasks(self.dead.runtime, update)
+        attributes.update_move_tasks(self.dead._runtime, update)
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_wrong_tasks_are_refused_and_leave_no_trace(harness: Harness) -> None:
     for most in 0, MAX_TASKS + 1:
         with pytest.raises(InvalidParameterValue, match="MaxResults"):
             harness.server().listed(harness.dead.arn, most)
-    assert attributes.move_tasks(harness.dead.runtime) is None and sizes(harness.dead) == [5]
+    assert attributes.move_tasks(harness.dead._runtime) is None and sizes(harness.dead) == [5]
 
 
 @pytest.mark.spec("DLQ-8")
@@ -293,7 +293,7 @@ def test_tasks_that_cannot_be_read_keep_no_others_waiting(lake: LakeQueue) -> No
     before = lake.create_queue("before")
     harness = Harness(lake, letters=5)
     for broken in before, lake.create_queue("behind"):
-        attributes.update_move_tasks(broken.runtime, lambda text: json.dumps([{"of": "a newer version"}]))
+        attributes.update_move_tasks(broken._runtime, lambda text: json.dumps([{"of": "a newer version"}]))
     harness.server().stop()
     harness.servers[0].start(harness.dead.arn, None, None)
     second = harness.server()

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from concurrency.harness import apart
 from lakequeue import LakeQueue, SendEntry
-from lakequeue.runtime.log_lines import JsonLines
+from lakequeue.model.log_lines import JsonLines
 from lakequeue.runtime.root import Root
 from lakequeue.serve import metrics as metrics_module
 from lakequeue.serve import queue_metrics
@@ -95,12 +95,12 @@ class Slow(LakeQueue):
         super().__init__(str(root))
         self.gate = threading.Event()
         self.looks = 0
-        self.runtime.check = self.slow_check  # type: ignore[method-assign]
+        self._runtime.check = self.slow_check  # type: ignore[method-assign]
 
     def slow_check(self) -> None:
         self.looks += 1
         self.gate.wait()
-        Root.check(self.runtime)
+        Root.check(self._runtime)
 
 
 def ask(lake: Slow, answer: Callable[[Request], Awaitable[Response]], when_closed: Callable[[str], bool]) -> None:
@@ -116,7 +116,7 @@ def ask(lake: Slow, answer: Callable[[Request], Awaitable[Response]], when_close
             while when_closed((await http.get("/")).text):
                 pass
 
-    lake.runtime.prepare()
+    lake._runtime.prepare()
     try:
         asyncio.run(asyncio.wait_for(asking(), PATIENCE))
     finally:

@@ -45,7 +45,7 @@ def test_requests_under_way_are_finished_and_no_new_ones_begin(tmp_path: Path) -
     ):
         orders = client("CreateQueue", QueueName="orders")["QueueUrl"]
         queue = lake.queue("orders")
-        with queue.runtime.shards[0].holding_sends():
+        with queue._runtime.shards[0].holding_sends():
             sent = pool.submit(client.post, "SendMessage", QueueUrl=orders, MessageBody="A")
             wait_until(lambda: metric(other, "requests_in_progress") == 2, "the send")
             server.stop()

@@ -68,7 +68,7 @@ def threaded_server(
 ) -> Iterator[ThreadedServer]:
     """Runs a server on a free port."""
     lake = LakeQueue(str(root), clock=clock or SystemClock(), region=region)
-    lake.runtime.prepare()
+    lake._runtime.prepare()
     served = Application(lake, **application)
     server = Server(served, "127.0.0.1", 0, certificate, connections)
     url = server.bind()

@@ -264,7 +264,7 @@ class Client:
         with self._call(verb) as call:
             call.target = self._targets(first, number)
             handles: list[tuple[str, Any]] = [(each.receipt_handle, None) for each in call.target]
-            answer = exchange.exchange(self.queue.runtime, handles, wanted, 1, 30)
+            answer = exchange.exchange(self.queue._runtime, handles, wanted, 1, 30)
             call.got = list(answer.messages)
             self.history.held += call.got
             errors = [error for error in (answer.refused, *answer.errors) if error is not None]

@@ -71,7 +71,7 @@ def test_what_the_log_no_longer_tells_is_an_error_that_says_how_far_it_reaches(l
     early = last_commit(lq, queue.key)
     for _ in range(2):
         queue.receive(visibility_timeout=0)
-    receipts = lq.runtime.engine.open(layout.receipts_path(lq.root, queue.key, 0))
+    receipts = lq._runtime.engine.open(layout.receipts_path(lq.root, queue.key, 0))
     cleaning.trim(receipts, layout.Retention(0, 0, 0, 0))
     with pytest.raises(errors.QueueClientError, match="is known back to .*, and not as of"):
         lq.view_statements(as_of=early)

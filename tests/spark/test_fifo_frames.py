@@ -45,8 +45,8 @@ def stored(queue: Queue) -> list[dict[str, Any]]:
     """Rows of the logs by shard and offset, after a look at whether the logs are sound."""
     check_log(queue)
     rows = []
-    for shard in range(len(queue.runtime.shards)):
-        table = DeltaTable(layout.messages_path(queue.runtime.root.path, queue.key, shard)).to_pyarrow_table()
+    for shard in range(len(queue._runtime.shards)):
+        table = DeltaTable(layout.messages_path(queue._runtime.root.path, queue.key, shard)).to_pyarrow_table()
         rows += [row | {"shard": shard} for row in table.to_pylist()]
     return sorted(rows, key=lambda row: (row["shard"], row["base_offset"] + row["position"]))
 
@@ -63,13 +63,13 @@ def by_group(queue: Queue) -> dict[str, list[str]]:
 
 
 def table_files(queue: Queue) -> set[str]:
-    root = layout.messages_path(queue.runtime.root.path, queue.key, 0)
+    root = layout.messages_path(queue._runtime.root.path, queue.key, 0)
     return {str(Path(path).relative_to(root)) for path in DeltaTable(root).file_uris()}
 
 
 def files_of_manifest(queue: Queue) -> dict[str, int]:
     """Files of the only manifest, with their rows."""
-    (manifest,) = manifests.manifests(Folder(layout.tables_path(queue.runtime.root.path, queue.key)))
+    (manifest,) = manifests.manifests(Folder(layout.tables_path(queue._runtime.root.path, queue.key)))
     return {file.path: file.rows for file in manifest.of(0)}
 
 
@@ -155,7 +155,7 @@ def test_rows_that_break_rules_are_counted_and_nothing_is_sent(spark: SparkSessi
     ):
         assert part in str(caught.value)
     assert stored(queue) == []
-    assert not list(Path(layout.messages_path(queue.runtime.root.path, queue.key, 0)).rglob("*.parquet"))
+    assert not list(Path(layout.messages_path(queue._runtime.root.path, queue.key, 0)).rglob("*.parquet"))
     assert queue.send_dataframe(df.where("at < 3"), order_by="at") == 2
     assert bodies(queue) == ["fine", "fine too"]
 
@@ -228,8 +228,8 @@ def test_ids_in_merged_segments_are_found(
 @pytest.mark.spec("DDP-16")
 def test_messages_that_were_moved_here_hold_no_id(spark: SparkSession, queue: Queue) -> None:
     queue.send("small", group_id="g", dedup_id="s")
-    table = queue.runtime.root.engine.open(layout.messages_path(queue.runtime.root.path, queue.key, 0))
-    now = queue.runtime.root.clock.now()
+    table = queue._runtime.root.engine.open(layout.messages_path(queue._runtime.root.path, queue.key, 0))
+    now = queue.clock.now()
     row = table.read(table.files())[0].to_pylist()[0] | {
         "base_offset": 1, "opened_at": now, "message_id": "moved", "dedup_id": "m",
         "source_queue": "q",
@@ -319,7 +319,7 @@ def test_a_file_without_a_message_left_is_left_out(spark: SparkSession, queue: Q
     files = table_files(queue) - before
     assert len(files) == 3
     assert queue.send_dataframe(wide(spark)) == 0
-    waits = Path(layout.messages_path(queue.runtime.root.path, queue.key, 0), "bulk").rglob("*.parquet")
+    waits = Path(layout.messages_path(queue._runtime.root.path, queue.key, 0), "bulk").rglob("*.parquet")
     assert len(list(waits)) == len(before) + 2 + 2 + 1  # the send of the rest: two staged, one written anew
     assert queue.send_dataframe(wide(spark), send_id="nothing") == 0
     assert application_id(queue, layout.SEND_ID) == end + 10

@@ -68,7 +68,7 @@ def seen(spark: SparkSession, root: str) -> dict[str, Any]:
             (row["body"], row["sent_at"], row["sequence_number"], row["message_attributes"], row["delay_seconds"])
             for row in rows
         ]
-    lq.register_views(spark, now=lq.runtime.clock.now())
+    lq.register_views(spark, now=lq._runtime.clock.now())
     messages = micros(spark.sql("SELECT * FROM messages ORDER BY queue, log_offset"))
     answers["messages"] = [{k: v for k, v in row.items() if k != "message_id"} for row in messages]
     answers["queues"] = micros(spark.sql("SELECT * FROM queues ORDER BY queue"))
@@ -104,7 +104,7 @@ print(sorted(row.body for row in lease.messages.collect()), lease.delete().done,
 lq.register_views(spark)
 [counts] = spark.sql("SELECT visible, in_flight FROM queues").collect()
 print(spark.table("messages").where("state = 'deleted'").count(), *counts)
-now = lq.runtime.clock.now()
+now = lq._runtime.clock.now()
 for call in (
     lambda: lq.register_views(spark, as_of=now),
     lambda: LakeQueue(sys.argv[1], spark=spark, engine="spark"),

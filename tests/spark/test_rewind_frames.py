@@ -31,7 +31,7 @@ def queue(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> Queue:
 
 def consume(queue: Queue, clock: ManualClock, messages: int) -> datetime:
     """Sends two halves, leases and deletes all in three parts; the instant of the second half."""
-    spark = queue.runtime.root.require_spark("the test")
+    spark = queue._runtime.root.require_spark("the test")
     for first in (0, messages // 2):
         clock.advance(60)
         half = spark.range(first, first + messages // 2).selectExpr("concat('message ', id) AS body")
@@ -49,7 +49,7 @@ def consume(queue: Queue, clock: ManualClock, messages: int) -> datetime:
 
 def written(queue: Queue) -> list[dict[str, Any]]:
     """Rows that the last commit to the ledger put into files."""
-    log = Path(layout.receipts_path(queue.runtime.root.path, queue.key, 0)) / "_delta_log"
+    log = Path(layout.receipts_path(queue._runtime.root.path, queue.key, 0)) / "_delta_log"
     actions = [json.loads(line) for line in max(log.glob("*.json")).read_text().splitlines()]
     return [json.loads(action["add"]["stats"])["numRecords"] for action in actions if "add" in action]
 

@@ -41,7 +41,7 @@ def test_a_session_that_cannot_reach_a_store_is_refused_in_one_line(
 ) -> None:
     queues = LakeQueue(root, spark=spark)
     with pytest.raises(QueueClientError) as caught:
-        queues.runtime.require_spark("send_dataframe")
+        queues._runtime.require_spark("send_dataframe")
     assert told in str(caught.value) and "\n" not in str(caught.value)
 
 

@@ -38,7 +38,7 @@ class Runs:
 
     def __init__(self, kind: str, queue: Queue, files: Path, spark: SparkSession) -> None:
         self._spark = spark
-        self._args = (kind, queue.runtime.root.path, str(files), str(files.parent / "checkpoint"))
+        self._args = (kind, queue._runtime.root.path, str(files), str(files.parent / "checkpoint"))
 
     def start(self, moment: str, call: int, master: str = "local[2]", alone: bool = False) -> int:
         command = [sys.executable, str(WORKER), *self._args, moment, str(call), master, str(int(alone))]

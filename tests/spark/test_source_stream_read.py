@@ -53,7 +53,7 @@ def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
 
     def start(**options: object) -> QueueStreamReader:
         kill()
-        given = {"root": queue.runtime.root.path, "queue": queue.name} | options
+        given = {"root": queue._runtime.root.path, "queue": queue.name} | options
         parsed = Options.parse({name: str(value) for name, value in given.items()}, Use.STREAM_READ)
         readers.append(QueueStreamReader(parsed, schema()))
         return readers[-1]
@@ -194,12 +194,12 @@ def test_an_idle_stream_commits_nothing_and_looks_twice_a_second(
         return claim(*args, **more)
 
     monkeypatch.setattr(lease, "claim", counted)
-    version = queue.runtime.shards[0].query(lambda machine: machine.head.epoch)
+    version = queue._runtime.shards[0].query(lambda machine: machine.head.epoch)
     for _ in range(100):
         assert reader.latestOffset(reader.initialOffset()) == reader.initialOffset()
         clock.advance(0.01)
     assert looks == 2
-    assert queue.runtime.shards[0].query(lambda machine: machine.head.epoch) == version
+    assert queue._runtime.shards[0].query(lambda machine: machine.head.epoch) == version
 
 
 def test_available_now_ends_although_messages_keep_coming(queue: Queue, restart: Restart) -> None:
@@ -219,7 +219,7 @@ def test_offsets_hold_no_secret_and_stay_small(queue: Queue, restart: Restart) -
     queue.send_batch([SendEntry("x" * 1000) for _ in range(1000)])
     end = restart().latestOffset({"lease": ""})
     assert len(json.dumps(end)) < 300
-    assert queue.runtime.row.handle_key.hex() not in json.dumps(end)
+    assert queue._runtime.row.handle_key.hex() not in json.dumps(end)
 
 
 def test_spark_before_4_2_gives_no_start(queue: Queue, restart: Restart) -> None:
@@ -237,7 +237,7 @@ def test_a_queue_that_is_deleted_ends_the_stream(queue: Queue, restart: Restart)
     queue.send("a")
     reader = restart()
     end = reader.latestOffset(reader.initialOffset())
-    LakeQueue(queue.runtime.root.path, clock=queue.runtime.root.clock).delete_queue("orders")
+    LakeQueue(queue._runtime.root.path, clock=queue.clock).delete_queue("orders")
     with pytest.raises(QueueDoesNotExist):
         reader.latestOffset(end)
 
@@ -251,7 +251,7 @@ def handled(spark: SparkSession, queue: Queue, tmp_path: Path) -> Callable[..., 
 
     def run(trigger: dict[str, Any], **options: object) -> list[list[str]]:
         batches: list[list[str]] = []
-        rows = spark.readStream.format("lakequeue").option("root", queue.runtime.root.path)
+        rows = spark.readStream.format("lakequeue").option("root", queue._runtime.root.path)
         for name, value in ({"queue": "orders"} | options).items():
             rows = rows.option(name, str(value))
 
@@ -292,7 +292,7 @@ def test_a_batch_whose_handler_fails_is_repeated_with_the_same_messages(
         assert len(batches) > 1, "boom"
         assert orders.counts().in_flight == len(batches[-1][1])  # of this batch only
 
-    rows = spark.readStream.format("lakequeue").options(root=orders.runtime.root.path, queue="orders")
+    rows = spark.readStream.format("lakequeue").options(root=orders._runtime.root.path, queue="orders")
     writer = rows.option("maxMessages", 2).load().writeStream.foreachBatch(handle)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     with pytest.raises(StreamingQueryException, match="boom"):
@@ -309,7 +309,7 @@ def test_a_batch_whose_handler_fails_is_repeated_with_the_same_messages(
 def test_some_columns_by_a_schema(tmp_path: Path, spark: SparkSession, queue: Queue) -> None:
     orders = LakeQueue(str(tmp_path / "root")).queue("orders")
     orders.send("a", attributes={"n": 1})
-    rows = spark.readStream.format("lakequeue").options(root=orders.runtime.root.path, queue="orders")
+    rows = spark.readStream.format("lakequeue").options(root=orders._runtime.root.path, queue="orders")
     found: list[Any] = []
     stream = rows.schema("state string, body string, queue string").load()
     writer = stream.writeStream.foreachBatch(lambda messages, _: found.extend(messages.collect()))
@@ -328,7 +328,7 @@ def test_wrong_options_are_one_line(spark: SparkSession, queue: Queue) -> None:
         found = error_in(str(caught.value))
         assert found is not None and said in str(found), found
 
-    root = queue.runtime.root.path
+    root = queue._runtime.root.path
     refused("option root is missing")
     refused("option sendId is not known here; there are root, queue", root=root, queue="orders", sendId="x")
     refused("option maxMessages is 0, it must be", root=root, queue="orders", max_messages="0")

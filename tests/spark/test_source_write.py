@@ -35,7 +35,7 @@ def queue(lq: LakeQueue) -> Queue:
 
 
 def write(df: DataFrame, queue: Queue, **options: str) -> None:
-    writer = df.write.format("lakequeue").option("root", queue.runtime.root.path).option("queue", queue.name)
+    writer = df.write.format("lakequeue").option("root", queue._runtime.root.path).option("queue", queue.name)
     writer.options(**options).mode("append").save()
 
 
@@ -54,7 +54,7 @@ def refusal(send: Callable[[], object]) -> LakeQueueError:
 
 def files(queue: Queue) -> list[str]:
     """Parquet files and manifests below the queue."""
-    tables = Path(layout.tables_path(queue.runtime.root.path, queue.key))
+    tables = Path(layout.tables_path(queue._runtime.root.path, queue.key))
     bulk = [path for path in tables.rglob("*.parquet") if "bulk" in path.parts]
     return sorted(path.name for path in [*bulk, *tables.rglob("manifests/*.json")])
 
@@ -168,7 +168,7 @@ def test_files_of_a_commit_that_spark_believes_to_have_failed_stay(spark: SparkS
     from lakequeue.spark.write import QueueWriter
 
     schema = rows(spark, 1, 1).schema
-    options = Options.parse({"root": queue.runtime.root.path, "queue": "orders"}, Use.WRITE)
+    options = Options.parse({"root": queue._runtime.root.path, "queue": "orders"}, Use.WRITE)
     writer = QueueWriter(options, schema, False)
     (part,) = rows(spark, 3, 1).mapInArrow(_pickled(writer), "part binary").collect()
     import pickle
@@ -197,7 +197,7 @@ def test_attributes_that_change_while_rows_are_written_refuse_them(
     from lakequeue.spark.options import Options, Use
     from lakequeue.spark.write import QueueWriter
 
-    options = Options.parse({"root": queue.runtime.root.path, "queue": "orders"}, Use.WRITE)
+    options = Options.parse({"root": queue._runtime.root.path, "queue": "orders"}, Use.WRITE)
     writer = QueueWriter(options, rows(spark, 1, 1).schema, False)
     (part,) = rows(spark, 3, 1).mapInArrow(_pickled(writer), "part binary").collect()
     import pickle
@@ -212,7 +212,7 @@ def test_attributes_that_change_while_rows_are_written_refuse_them(
 
 
 def stream(df: DataFrame, queue: Queue, checkpoint: str, **options: str) -> None:
-    writer = df.writeStream.format("lakequeue").option("root", queue.runtime.root.path)
+    writer = df.writeStream.format("lakequeue").option("root", queue._runtime.root.path)
     writer = writer.option("queue", queue.name).option("checkpointLocation", checkpoint).options(**options)
     writer.trigger(availableNow=True).start().awaitTermination()
 
@@ -280,7 +280,7 @@ def test_files_that_wait_are_committed_by_the_repetition(
     from lakequeue.spark.write import QueueWriter
     from lakequeue.storage.bulk import commit_files
 
-    given = {"root": queue.runtime.root.path, "queue": "orders", "sendid": "load"}
+    given = {"root": queue._runtime.root.path, "queue": "orders", "sendid": "load"}
     writer = QueueWriter(Options.parse(given, Use.WRITE), rows(spark, 1, 1).schema, False)
     (part,) = rows(spark, 3, 1).mapInArrow(_pickled(writer), "part binary").collect()
     import pickle
@@ -293,7 +293,7 @@ def test_files_that_wait_are_committed_by_the_repetition(
         with pytest.raises(LakeQueueError):
             writer.commit([pickle.loads(part.part)])
     assert log_rows(queue) == []
-    assert send_written.is_known(queue.runtime, writer._staging.key)
+    assert send_written.is_known(queue._runtime, writer._staging.key)
     write(rows(spark, 50, 2), queue, sendId="load")
     assert sent_bodies(queue) == ["0000", "0001", "0002"]
 

@@ -32,7 +32,7 @@ def queue(tmp_path: Path, spark: SparkSession) -> Queue:
 
 
 def killed(direction: str, queue: Queue, files: Path, checkpoint: str, moment: str, batch: int) -> None:
-    command = [direction, queue.runtime.root.path, str(files), checkpoint, moment, str(batch)]
+    command = [direction, queue._runtime.root.path, str(files), checkpoint, moment, str(batch)]
     done = subprocess.run(
         [sys.executable, str(WORKER), *command], capture_output=True, text=True, timeout=200, check=False
     )
@@ -40,7 +40,7 @@ def killed(direction: str, queue: Queue, files: Path, checkpoint: str, moment: s
 
 
 def finish(queue: Queue, files: Path, checkpoint: str) -> None:
-    text = queue.runtime.root.require_spark("test").readStream.format("text").option("maxFilesPerTrigger", 1)
+    text = queue._runtime.root.require_spark("test").readStream.format("text").option("maxFilesPerTrigger", 1)
     rows = text.load(str(files)).withColumnRenamed("value", "body")
     stream_to_queue(rows, queue, checkpoint, trigger="availableNow").awaitTermination()
 
@@ -88,8 +88,8 @@ def test_a_consumer_that_is_killed(
 ) -> None:
     queue.send_batch([SendEntry(body) for body in "abcdef"])
     killed("from", queue, files, checkpoint, moment, 1)
-    clock = ManualClock(queue.runtime.root.clock.now() + timedelta(seconds=61))
-    later = LakeQueue(queue.runtime.root.path, spark=spark, clock=clock).queue("orders")
+    clock = ManualClock(queue.clock.now() + timedelta(seconds=61))
+    later = LakeQueue(queue._runtime.root.path, spark=spark, clock=clock).queue("orders")
     stream_from_queue(later, write(str(files)), checkpoint, "availableNow").awaitTermination()
     handled = "".join(path.read_text() for path in files.iterdir()).split()
     assert set(handled) == set("abcdef") and len(handled) == 6 + again

@@ -73,27 +73,27 @@ def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
 def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Queue) -> None:
     def send(number: int, *texts: str) -> int:
         return bulk_send(
-            queue.runtime, spark, batch_of(spark, *texts), manifests.SendKey.of_batch("s", number), None
+            queue._runtime, spark, batch_of(spark, *texts), manifests.SendKey.of_batch("s", number), None
         )
 
     assert [send(0, "a", "b"), send(0, "a", "b"), send(3, "c"), send(2, "late"), send(3, "c")] == [2, 0, 1, 0, 0]
-    assert bulk_send(queue.runtime, spark, batch_of(spark, "d"), manifests.SendKey.of_batch("t", 0), None) == 1
+    assert bulk_send(queue._runtime, spark, batch_of(spark, "d"), manifests.SendKey.of_batch("t", 0), None) == 1
     assert sent_bodies(queue) == ["a", "b", "c", "d"]
     assert (
-        batches_of(queue.runtime, "s"),
-        batches_of(queue.runtime, "t"),
-        batches_of(queue.runtime, "u"),
+        batches_of(queue._runtime, "s"),
+        batches_of(queue._runtime, "t"),
+        batches_of(queue._runtime, "u"),
     ) == (4, 1, 0)
     assert application_id(queue, "stream-s") == 4
-    folder = Path(layout.tables_path(queue.runtime.root.path, queue.key)) / "manifests"
+    folder = Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "manifests"
     assert not list(folder.iterdir())  # of streams there are too many to leave them to the compactor
 
 
 def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> None:
     nothing = batch_of(spark, "x").where("body IS NULL")
-    assert bulk_send(queue.runtime, spark, nothing, manifests.SendKey.of_batch("s", 0), None) == 0
-    assert batches_of(queue.runtime, "s") == 0
-    assert not list((Path(layout.tables_path(queue.runtime.root.path, queue.key)) / "manifests").iterdir())
+    assert bulk_send(queue._runtime, spark, nothing, manifests.SendKey.of_batch("s", 0), None) == 0
+    assert batches_of(queue._runtime, "s") == 0
+    assert not list((Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "manifests").iterdir())
 
 
 @pytest.mark.spec("QUE-25", "SND-2")
@@ -113,8 +113,8 @@ def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
 
     monkeypatch.setattr(write_files, "stage", interrupted)
     with pytest.raises(InvalidParameterValue, match="1 row is longer than 1024 bytes"):
-        bulk_send(queue.runtime, spark, batch_of(spark, "x" * 1_025), name, None)
-    assert bulk_send(queue.runtime, spark, batch_of(spark, "x" * 1_024), name, None) == 1
+        bulk_send(queue._runtime, spark, batch_of(spark, "x" * 1_025), name, None)
+    assert bulk_send(queue._runtime, spark, batch_of(spark, "x" * 1_024), name, None) == 1
     assert [len(body) for body in sent_bodies(queue)] == [1_024]
 
 
@@ -129,14 +129,14 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
         patch.setattr(commit_files, "complete", killed)
         for name in names:
             with pytest.raises(QueueClientError):
-                bulk_send(queue.runtime, spark, batch_of(spark, "old"), name, None)
-    waiting = Path(layout.tables_path(queue.runtime.root.path, queue.key)) / "manifests"
+                bulk_send(queue._runtime, spark, batch_of(spark, "old"), name, None)
+    waiting = Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "manifests"
     for manifest in waiting.iterdir():
         written = manifest.stat().st_mtime - 12 * 3600 - 1
         os.utime(manifest, (written, written))
-    assert bulk_send(queue.runtime, spark, batch_of(spark, "new"), names[0], None) == 1
+    assert bulk_send(queue._runtime, spark, batch_of(spark, "new"), names[0], None) == 1
     with pytest.raises(QueueClientError, match="more than 12 h ago"):
-        bulk_send(queue.runtime, spark, batch_of(spark, "new"), names[1], None)
+        bulk_send(queue._runtime, spark, batch_of(spark, "new"), names[1], None)
     assert sent_bodies(queue) == ["new"]
 
 
@@ -150,7 +150,7 @@ def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too
 
     def stopped(*args: Any) -> int:
         for _ in range(2):  # the second pass removes what the first found unneeded
-            older(queue.runtime.root.path, hours * 3600 / 2)
+            older(queue._runtime.root.path, hours * 3600 / 2)
             assert not queue.compact().failures
         if hours == 13:  # the files are there still, but would not be for long
             monkeypatch.setattr("lakequeue.storage.bulk.manifests.time.time", lambda: now() + hours * 3600)
@@ -320,8 +320,8 @@ def test_a_queue_that_is_deleted_ends_the_stream(
 def test_the_spark_engine_sends_a_replayed_batch_once_too(tmp_path: Path, spark: SparkSession) -> None:
     queue = LakeQueue(str(tmp_path / "root"), spark=spark, engine="spark").create_queue("orders")
     name = manifests.SendKey.of_batch("s", 0)
-    assert [bulk_send(queue.runtime, spark, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
-    assert batches_of(queue.runtime, "s") == 1
+    assert [bulk_send(queue._runtime, spark, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
+    assert batches_of(queue._runtime, "s") == 1
 
 
 # --- from a queue

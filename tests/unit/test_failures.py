@@ -59,6 +59,6 @@ def test_half_a_surrogate_pair_is_refused_where_it_would_be_stored(tmp_path: Pat
 
 def test_a_session_that_was_stopped_is_no_error_of_our_own(tmp_path: Path) -> None:
     stopped = SimpleNamespace(sql=print, _jsparkSession=object(), sparkContext=SimpleNamespace(_jsc=None))
-    root = LakeQueue(str(tmp_path / "root"), spark=stopped).runtime  # type: ignore[arg-type]
+    root = LakeQueue(str(tmp_path / "root"), spark=stopped)._runtime  # type: ignore[arg-type]
     with pytest.raises(QueueClientError, match="was stopped"):
         root.require_spark("lease")

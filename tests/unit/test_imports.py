@@ -17,10 +17,21 @@ PACKAGE = PROJECT / "src" / "lakequeue"
 
 ROOMS = [
     *("errors", "model", "shard", "renewal", "storage", "conditions", "runtime", "operations"),
-    *("lease", "queue", "client", "aio", "consumer", "otel", "", "spark", "integrations", "serve", "cli", "jobs"),
+    *("lease", "queue", "client", "entry_verbs"),
+    *("aio", "consumer", "otel", "", "spark", "integrations", "serve", "cli", "jobs"),
 ]
 """From the bottom to the top; a room knows itself and those below it. The room "" is the package itself."""
 RANK = {room: rank for rank, room in enumerate(ROOMS)}
+ENTRIES = {"aio", "consumer", "integrations", "serve", "cli"}
+"""All but spark, which hands files and leases of whole queues to operations."""
+OFFERED = {"errors", "model", "renewal", "lease", "queue", "client", "entry_verbs", "otel", "", "spark", *ENTRIES}
+"""What entries may import: the faces, what they are given and return, and each other."""
+BELOW = {
+    "cli.serve": "conditions",  # the worker processes of its conditions yield to requests
+    "cli.sql": "conditions",  # a connection of DuckDB that reads no files
+    "serve.cancellation": "conditions",  # ends the condition of a client that has gone
+}
+"""What a module of an entry imports of the rooms below all the same."""
 ASIDE = {"testing"}
 """Part of no room: for users' tests, and never imported by the package."""
 DELTA = {"deltalake", "delta"}
@@ -183,6 +194,35 @@ def test_vocabulary_and_state_machine_know_no_table_and_no_session(module: Modul
     found = list(imports(module.tree))
     assert not {outside(each) for each in found} & HEAVY
     assert not [each for each in found if "storage" in own_modules(each)]
+
+
+def below_the_faces(module: Module) -> set[str]:
+    reached = {room for found in imports(module.tree) for room in own_modules(found)}
+    looked_into = {
+        f"{ast.unparse(node)} in line {node.lineno}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and node.attr == "_runtime"
+    }
+    return reached - OFFERED - {BELOW.get(module.name)} | looked_into
+
+
+@modules(lambda module: module.top in ENTRIES)
+def test_entries_know_the_faces_and_nothing_below(module: Module):
+    assert not below_the_faces(module)
+    reached = {room for found in imports(module.tree) for room in own_modules(found)}
+    assert BELOW.get(module.name) in {None, *reached}, "it is no exception any more"
+
+
+def test_the_police_of_entries_sees_what_it_should():
+    source = """
+from lakequeue import LakeQueue
+from lakequeue.entry_verbs import depth
+def later(queue):
+    from lakequeue.storage import stats
+    return depth(queue._runtime)
+"""
+    module = Module(PACKAGE / "cli" / "x.py", "cli.x", ast.parse(source))
+    assert below_the_faces(module) == {"storage", "queue._runtime in line 6"}
 
 
 @modules(lambda module: module.top == "integrations")

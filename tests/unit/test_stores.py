@@ -16,7 +16,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIA-nobody", "AWS_SECRET_ACCESS_KEY": "s3cr3t-val
 def test_options_never_show(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     lq = LakeQueue("s3://lake/a", storage_options=KEYS)
-    shown = repr(lq) + str(lq) + repr(lq.runtime.engine.store) + repr(vars(lq)) + caplog.text
+    shown = repr(lq) + str(lq) + repr(lq._runtime.engine.store) + repr(vars(lq)) + caplog.text
     assert "s3cr3t" not in shown and "AKIA" not in shown
     assert lq.root in shown
 
@@ -99,8 +99,8 @@ def test_how_long_requests_are_tried_is_the_same_in_both_libraries(monkeypatch: 
 def test_handles_with_other_options_are_not_shared() -> None:
     one, other = (LakeQueue("s3://lake/a", storage_options=KEYS | {"AWS_REGION": each}) for each in "ab")
     again = LakeQueue("s3a://lake/a/", storage_options=KEYS | {"AWS_REGION": "a"})
-    assert one.runtime.catalog is again.runtime.catalog
-    assert one.runtime.catalog is not other.runtime.catalog
+    assert one._runtime.catalog is again._runtime.catalog
+    assert one._runtime.catalog is not other._runtime.catalog
 
 
 def test_all_tables_of_a_root_share_their_connections() -> None:

@@ -17,7 +17,7 @@ PAGE = (HERE / "docs" / "internals" / "walks.md").read_text(encoding="utf-8")
 
 ROOMS = ["serve", "face", "operations", "runtime", "storage", "shard", "model"]
 """From the top to the bottom."""
-FACES = {"client", "queue", "lease"}
+FACES = {"client", "queue", "lease", "entry_verbs"}
 VERBS = ["send", "receive", "delete", "send_dataframe", "rewind", "redrive", "an HTTP send"]
 
 

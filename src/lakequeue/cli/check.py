@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lakequeue import Finding, Repair
-    from lakequeue.operations.doctor import Health
+    from lakequeue.entry_verbs import Health
 
 SHOWN = 20
 """Ranges of offsets, and ids, that are printed of each kind."""
@@ -41,12 +41,12 @@ def doctor(ctx: typer.Context) -> None:
     """Check all queues, and tell how the root is doing: space, compaction, clock, shards. Exit code 1: damage."""
     from rich.console import Group
 
-    from lakequeue.operations.doctor import doctor as examine
+    from lakequeue import entry_verbs
 
     session: Session = ctx.obj
     lake = session.lake()
     with render.spinner(f"examining {lake.root}"):
-        health = examine(lake.runtime)
+        health = entry_verbs.doctor(lake)
     damaged = any(each.damage for each in health.findings)
     document = {"damaged": damaged, "warnings": health.warnings, **attrs.asdict(health), "versions": versions()}
     session.answer(document, Group("\n".join(_health_lines(health)), _shards(health), _verdict(health.findings)))

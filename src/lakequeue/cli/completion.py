@@ -8,19 +8,21 @@ import typer
 
 from lakequeue.model.attributes import fields
 from lakequeue.model.profiles import PROFILES
-from lakequeue.storage.roots import local_path
 
 
 def queues(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of queues of a local root; an object store would take too long."""
     options = ctx.find_root().params
     root = options.get("root")
-    if not root or local_path(str(root)) is None:
+    if not root:
         return []
     logging.disable()  # a warning would stand in the middle of the user's line
     try:
         from lakequeue import LakeQueue
+        from lakequeue.entry_verbs import local_path
 
+        if local_path(str(root)) is None:
+            return []
         lake = LakeQueue(str(root), region=options.get("region") or "local")
         return [queue.name for queue in lake.list_queues(incomplete)]
     except Exception:  # the command itself will tell

@@ -16,7 +16,7 @@ from lakequeue.cli.options import Name, duration_option
 from lakequeue.cli.output import printable
 from lakequeue.cli.session import REFUSED, Session, usage
 from lakequeue.cli.values import at_least
-from lakequeue.runtime.log_lines import FAILED_WITH, JsonLines
+from lakequeue.model.log_lines import FAILED_WITH, JsonLines
 
 
 class RenewalName(str, Enum):

@@ -111,7 +111,7 @@ def drain(
 
 def _wait_for_flights(source: Queue, wait: float) -> None:
     """Waits until no message is in flight; one that came back later would be behind its successors."""
-    clock = source.runtime.root.clock
+    clock = source.clock
     until = clock.now() + timedelta(seconds=wait)
     with render.spinner("waiting for messages in flight"), clock.participant():
         while number := source.counts().in_flight:

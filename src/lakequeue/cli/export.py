@@ -41,7 +41,7 @@ def export(
     ] = None,
 ) -> None:
     """Write messages as JSON Lines without receiving them; send --lines FILE --jsonl sends them."""
-    from lakequeue.operations.browse import export as exported
+    from lakequeue import entry_verbs
 
     session: Session = ctx.obj
     wrong = [each for each in state or () if each not in STATES]
@@ -54,12 +54,12 @@ def export(
         condition = f"state IN ({', '.join(repr(each) for each in state)})" + (
             f" AND (({where}\n))" if where else ""
         )
-    clock, count = source.runtime.root.clock, 0
+    count = 0
     # beside lines on a terminal, a bar would be in the way
     bar = nullcontext(lambda *_: None) if out is None else render.progress("exporting", None)
     with _lines(session, out) as write, bar as advance:
-        for message in exported(source.runtime, condition, None):
-            write(json_lines.document(message, clock.now(), source.fifo))
+        for message in entry_verbs.export(source, condition, None):
+            write(json_lines.document(message, source.clock.now(), source.fifo))
             count += 1
             session.done = f"{render.count(count, 'message')} written"
             if count % 1_000 == 0:

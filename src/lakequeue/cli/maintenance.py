@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def counts(ctx: typer.Context, queue: OptionalName = None) -> None:
     """Count the messages of one queue or of all, by state."""
-    from lakequeue.operations.depth import depths
+    from lakequeue.entry_verbs import depths
 
     session: Session = ctx.obj
     counted: list[dict[str, Any]] = []
@@ -27,7 +27,7 @@ def counts(ctx: typer.Context, queue: OptionalName = None) -> None:
     else:
         queues = list(listed(session.lake()))
         with render.progress("counting", len(queues)) as advance:
-            for each, found in zip(queues, depths([each.runtime for each in queues]), strict=True):
+            for each, found in zip(queues, depths(queues), strict=True):
                 advance(1, each.name)
                 if isinstance(found, QueueDoesNotExist):  # deleted since it was listed
                     continue
@@ -98,8 +98,8 @@ def compact(ctx: typer.Context, queue: OptionalName = None) -> None:
         with render.spinner(f"compacting {queue}"):
             done = [session.queue(queue).compact()]
     else:
-        with render.progress("compacting", len(lake.runtime.rows())) as advance:
-            done = lake.compact(lambda number, total, name: advance(int(number > 0), name))
+        with render.progress("compacting", None) as advance:
+            done = lake.compact(lambda number, total, name: advance(int(number > 0), name, total))
     results = [documents.summary(summary) for summary in done]
     session.answer(results if queue is None else results[0], render.summary_table(done))
     failed = [f"{summary.queue or 'root'}: {failure}" for summary in done for failure in summary.failures]

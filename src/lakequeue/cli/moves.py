@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import attrs
@@ -35,13 +34,11 @@ def rewind(
     dry_run: DryRun = False,
 ) -> None:
     """Make deleted messages visible again that were sent at or after an instant; shows first how many."""
-    from lakequeue.operations.rewind import rewindable
-
     session: Session = ctx.obj
     if (to is None) == (ago is None):
         usage("give either an INSTANT or --ago DURATION")
     rewound, wanted = session.queue(queue), to if to is not None else Moment(ago=ago)
-    count, instant, clamped = _within_range(partial(rewindable, rewound.runtime), rewound, wanted)
+    count, instant, clamped = _within_range(rewound.rewindable, rewound, wanted)
     since = f"sent at {render.instant(instant)} or later"
     document = {"queue": queue, "rewound_to": instant, "messages": count}
     if dry_run:
@@ -65,7 +62,7 @@ def _within_range(verb: Callable[[datetime], int], queue: Queue, wanted: Moment)
     Returns:
         Its result, the instant, and whether that is the earliest one.
     """
-    instant, clamped = wanted.instant(queue.runtime.root.clock), False
+    instant, clamped = wanted.instant(queue.clock), False
     for margin in _MARGINS:
         try:
             return verb(instant), instant, clamped

@@ -34,16 +34,17 @@ def plot(
         usage("no output: give --out FILE.png")
     if out is not None and out.suffix not in _SUFFIXES:
         usage(f"--out must end in one of {', '.join(_SUFFIXES)}")
-    from lakequeue.operations import plot
+    from lakequeue.cli import pictures
+    from lakequeue.entry_verbs import depth_history
 
     lake = session.lake()
     begin = lake.clock.now() - timedelta(hours=hours) if since is None else since.instant(lake.clock)
     with render.spinner("reading"):
         source = session.queue(queue)
-        points = plot.points(source.runtime, begin)
-    spans = plot.unknown(points, max(begin, source.created_at))
+        points = depth_history(source, begin)
+    spans = pictures.unknown(points, max(begin, source.created_at))
     if out is not None:
-        plot.draw(queue, points, out, spans)
+        pictures.draw(queue, points, out, spans)
     drawn = [
         {"at": from_micros(point.at), "sent": point.sent} | documents.counts(queue, point.counts)
         for point in points

@@ -107,7 +107,7 @@ def list_(
     after: Annotated[str | None, queue_option("Only names after this one.")] = None,
 ) -> None:
     """List the queues by name, with kind, messages, and dead letters in their dead-letter queues."""
-    from lakequeue.operations.depth import depths
+    from lakequeue.entry_verbs import depths
 
     session: Session = ctx.obj
     lake = session.lake()
@@ -119,7 +119,7 @@ def list_(
         known |= {queue.name: queue for queue in lake.all_queues() if queue.name in elsewhere}
     stored: dict[str, int | None] = {}
     with render.progress("counting", len(known)) as advance:
-        for name, depth in zip(known, depths([queue.runtime for queue in known.values()]), strict=True):
+        for name, depth in zip(known, depths(list(known.values())), strict=True):
             advance(1, name)
             stored[name] = None if isinstance(depth, LakeQueueError) else depth.stored
             if isinstance(depth, LakeQueueError) and not isinstance(depth, QueueDoesNotExist):
@@ -155,15 +155,15 @@ def show(ctx: typer.Context, queue: Name) -> None:
     """Show a queue's attributes, tags and shards, and the largest message groups if they are tenants."""
     from rich.console import Group
 
-    from lakequeue.operations.group_depth import is_shared
+    from lakequeue.entry_verbs import settings
 
     session: Session = ctx.obj
     shown = session.queue(queue)
     attributes, tags, shards = shown.attributes(), shown.tags(), shown.shard_counts()
-    settings = [(name, render.setting(name, value)) for name, value in attributes.items()]
-    rows = [*settings, *((f"tag {key}", value) for key, value in tags.items())]
+    rows = [(name, render.setting(name, value)) for name, value in attributes.items()]
+    rows += [(f"tag {key}", value) for key, value in tags.items()]
     parts = [attrs.asdict(shard) for shard in shards]
-    groups = [attrs.asdict(group) for group in shown.groups()] if is_shared(shown.runtime) else []
+    groups = [attrs.asdict(group) for group in shown.groups()] if settings(shown).groups_are_tenants else []
     if not any(group["group_id"] is not None for group in groups):
         groups = []
     tables = [

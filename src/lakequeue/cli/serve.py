@@ -82,6 +82,7 @@ def serve(
     """Serve SQS clients over HTTP."""
     session: Session = ctx.obj
     from lakequeue.conditions import sandbox
+    from lakequeue.entry_verbs import prepare
 
     try:
         from lakequeue.serve import logs
@@ -116,7 +117,7 @@ def serve(
     url = server.bind()
     if not create_root:  # a volume that is not mounted looks like a new root
         _check_root(lake)
-    lake.runtime.prepare()
+    prepare(lake)
     sandbox.shared.nice = 10  # requests without a condition have priority
     logs.configure(lake.clock, access_log, session.verbose)
     session.note(f"serving {session.root} at {url}")
@@ -125,8 +126,10 @@ def serve(
 
 
 def _check_root(lake: LakeQueue) -> None:
+    from lakequeue.entry_verbs import check_catalog
+
     try:
-        lake.runtime.check()
+        check_catalog(lake)
     except QueueClientError as error:
         if "creating a queue makes it" not in error.message:
             raise

@@ -66,9 +66,7 @@ def sql(
 
 def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = None) -> pa.Table:
     """Rows that a query finds in the relations of a root."""
-    from lakequeue.operations.relations import relations
-
-    views = relations(lake.runtime, None, as_of)
+    views = lake.arrow_views(as_of=as_of)
     import duckdb
 
     from lakequeue.conditions.evaluator import sealed

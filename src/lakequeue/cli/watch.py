@@ -20,7 +20,7 @@ from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
     from lakequeue import LakeQueue, Queue
-    from lakequeue.operations.depth import Depth
+    from lakequeue.entry_verbs import Depth
 
 _COLUMNS = {
     "queue": "queue",
@@ -77,7 +77,7 @@ class _Watcher:
 
     def read(self) -> dict[str, Any]:
         """Depth and rates of the current queues."""
-        from lakequeue.operations.depth import depths
+        from lakequeue.entry_verbs import depths
 
         self.read_at: datetime = self._lake.clock.now()
         now: dict[str, Depth] = {}
@@ -85,7 +85,7 @@ class _Watcher:
         wanted = [
             queue for queue in listed(self._lake, self._prefix) if not self._names or queue.name in self._names
         ]
-        for queue, found in zip(wanted, depths([queue.runtime for queue in wanted]), strict=True):
+        for queue, found in zip(wanted, depths(wanted), strict=True):
             if isinstance(found, QueueDoesNotExist):  # deleted since it was listed
                 continue
             if isinstance(found, LakeQueueError):

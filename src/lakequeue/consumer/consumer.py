@@ -17,6 +17,7 @@ from lakequeue.consumer.observers import Observer, Observers, installed
 from lakequeue.consumer.outages import Health, Outage, OutageMonitor
 from lakequeue.consumer.retries import RetryDelay, retry_delay_problem
 from lakequeue.consumer.workers import WorkerPool
+from lakequeue.entry_verbs import is_permanent, races, settings
 from lakequeue.errors import (
     InvalidOptions,
     MissingPackage,
@@ -32,7 +33,6 @@ from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
-from lakequeue.storage.store_failures import is_permanent
 
 if TYPE_CHECKING:
     from lakequeue.consumer.prometheus import Endpoint
@@ -116,7 +116,7 @@ class Consumer:
             name,
         )
         self._queue = queue
-        self._clock = queue.runtime.root.clock
+        self._clock = queue.clock
         self._handler = handler
         self._concurrency = concurrency
         self._prefetch = prefetch
@@ -240,8 +240,7 @@ class Consumer:
             from lakequeue.consumer.prometheus import Endpoint
         except ModuleNotFoundError as error:
             raise MissingPackage.of("metrics_port", "metrics", error) from error
-        races = self._queue.runtime.shards[0].shared.races
-        endpoint = Endpoint(host, port, self._queue.name, lambda: self.health, races.by_shard)
+        endpoint = Endpoint(host, port, self._queue.name, lambda: self.health, lambda: races(self._queue))
         self._observers.append(endpoint)
         return endpoint
 
@@ -315,7 +314,7 @@ class Consumer:
         return self._queue.receive(
             max_messages=room,
             visibility_timeout=self._renewal.receive_timeout,
-            wait_time=self._wait_time if wait else self._queue.runtime.attributes.limits("receive_wait_time").low,
+            wait_time=self._wait_time if wait else settings(self._queue).limits("receive_wait_time").low,
             interrupt=self._interrupt,
         )
 
@@ -367,7 +366,7 @@ def _check(
         problems.append(f"renewal: must be a renewal policy, not {renewal!r}")
     elif renewal.receive_timeout is not None:
         try:
-            check_visibility_timeout(queue.runtime.attributes, renewal.receive_timeout)
+            check_visibility_timeout(settings(queue), renewal.receive_timeout)
         except QueueServiceError as error:
             problems.append(f"renewal: {error.message}")
     if hand_back not in (None, True, False):
@@ -375,7 +374,7 @@ def _check(
             f"make_failed_messages_visible_immediately: must be True, False or None, not {hand_back!r}"
         )
     try:
-        check_wait(queue.runtime.attributes, wait_time)
+        check_wait(settings(queue), wait_time)
     except QueueServiceError as error:
         problems.append(f"wait_time: {error.message}")
     if prefetch is not None and not (type(prefetch) is int and 0 <= prefetch <= MOST_PREFETCH):

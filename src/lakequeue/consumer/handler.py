@@ -49,7 +49,7 @@ class Context:
     def __init__(self, message: Message, queue: Queue, hold: Callable[[], Hold | None]) -> None:
         self.message = message
         self.lost = Lost()
-        self._clock = queue.runtime.root.clock
+        self._clock = queue.clock
         self._hold = hold
 
     @property

@@ -25,6 +25,7 @@ from lakequeue.consumer.hands import Hands, Threads
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.outages import OutageMonitor
 from lakequeue.consumer.retries import RetryDelay, retry_micros
+from lakequeue.entry_verbs import Exchanged, exchange, is_permanent, settings
 from lakequeue.errors import (
     LeaseLost,
     OverLimit,
@@ -37,11 +38,9 @@ from lakequeue.model.clock import MICROS, Duration, from_micros, seconds, to_mic
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import UNAVAILABLE, BatchFailure, Message
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
-from lakequeue.operations.exchange import Exchanged, exchange
 from lakequeue.queue import Queue
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
-from lakequeue.storage.store_failures import is_permanent
 
 _log = logging.getLogger("lakequeue")
 
@@ -136,7 +135,7 @@ class WorkerPool:
         name: str = "",
     ) -> None:
         self._queue = queue
-        self._clock = queue.runtime.root.clock
+        self._clock = queue.clock
         self._handler: Any = handler
         self._concurrency = concurrency
         self._prefetch = prefetch
@@ -150,13 +149,13 @@ class WorkerPool:
         self._name = name
         self.handled = self.failed = 0
         self._failures: dict[str, str] = {}
-        self._largest_batch = queue.runtime.attributes.profile_rules.max_batch
+        self._largest_batch = settings(queue).profile_rules.max_batch
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
             self._clock, renewal, self._extend, self._lose, broken, self._largest_batch
         )
         self._lock = threading.Lock()
         # what is given back was received once more, and might become a dead letter that no handler has seen
-        counted = prefetch is None and queue.runtime.attributes.redrive is not None
+        counted = prefetch is None and settings(queue).redrive is not None
         self._ahead = Ahead(concurrency, 0 if counted else prefetch)
         self._active: dict[str, _Job] = {}
         self._ready: deque[_Turn] = deque()
@@ -333,7 +332,7 @@ class WorkerPool:
 
     def _keep_reason(self, context: Context, raised: BaseException | None) -> None:
         """Has the next round record why a message failed for the last time before it becomes a dead letter."""
-        policy, message = self._queue.runtime.attributes.redrive, context.message
+        policy, message = settings(self._queue).redrive, context.message
         if policy is not None and message.receive_count >= policy.max_receive_count and not context.lost:
             reason = DeadLetterReason.of(raised, self._clock.now(), self._name)
             self._failures[message.receipt_handle] = reason.json()
@@ -364,7 +363,7 @@ class WorkerPool:
         message, now = job.context.message, to_micros(self._clock.now())
         assert message.received_at is not None
         left = to_micros(message.received_at) + LONGEST_RECEIPT - now
-        whole = not self._queue.runtime.attributes.profile_rules.fractional_seconds
+        whole = not settings(self._queue).profile_rules.fractional_seconds
         try:
             return retry_micros(self._retry_delay, message.receive_count, left, whole)
         except Exception:
@@ -445,7 +444,7 @@ class WorkerPool:
         wanted = [(job.handle, self._timeout(done.again_in)) for done in due for job in reversed(done.jobs)]
         try:
             timeout = self._renewal.receive_timeout
-            found = exchange(self._queue.runtime, wanted, room, self._concurrency, timeout, failures)
+            found = exchange(self._queue, wanted, room, self._concurrency, timeout, failures)
         except BaseException:
             with self._lock:
                 self._done = due + self._done
@@ -500,7 +499,7 @@ class WorkerPool:
     def _timeout(self, again_in: int | None) -> Duration | None:
         if again_in is None:
             return None
-        return seconds(max(again_in, 0 if self._queue.runtime.attributes.allow_zero_visibility else MICROS))
+        return seconds(max(again_in, 0 if settings(self._queue).allow_zero_visibility else MICROS))
 
     def _release(self, jobs: Sequence[_Job]) -> None:
         size = self._largest_batch or len(jobs) or 1

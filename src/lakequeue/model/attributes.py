@@ -244,6 +244,11 @@ class QueueAttributes:
         """Whether the message group determines the shard, so that one shard sees all messages of a group."""
         return self.fifo or self.group_in_flight_limit is not None
 
+    @property
+    def groups_are_tenants(self) -> bool:
+        """Whether message groups name tenants that share the queue (FAI-1, FAI-4)."""
+        return bool(self.fair_groups or self.group_in_flight_limit)
+
     @cached_property
     def redrive(self) -> RedrivePolicy | None:
         """The redrive policy, with the dead-letter queue as an ARN (DLQ-2)."""

@@ -39,11 +39,6 @@ _PARTS = 1 << 16
 """Rows of partial sums that are kept before they are added up."""
 
 
-def is_shared(queue: OpenQueue) -> bool:
-    """Whether the groups of a queue are tenants that share it (FAI-1, FAI-4)."""
-    return bool(queue.attributes.fair_groups or queue.attributes.group_in_flight_limit)
-
-
 def group_counts(queue: OpenQueue, limit: int) -> list[GroupCounts]:
     """The groups of a queue, those with most messages first; at most ``limit``."""
     check_whole("limit", limit)

@@ -21,11 +21,11 @@ from lakequeue.model.arguments import SHORTEST_POLL, check_attempt_id, check_max
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
+from lakequeue.model.off_loop import OffLoop, in_loop_threads
 from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.operations import move
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, Settling, visibility
-from lakequeue.runtime.off_loop import OffLoop, in_loop_threads
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, settle
 from lakequeue.runtime.waiters import Waiter

@@ -12,9 +12,8 @@ from time import monotonic
 import attrs
 import pyarrow.compute as pc
 
-from lakequeue import Queue
-from lakequeue.operations.group_depth import group_sums, is_shared, largest
-from lakequeue.operations.results import GroupCounts
+from lakequeue import GroupCounts, Queue
+from lakequeue.entry_verbs import group_sums, largest_groups, settings
 
 SHARE = 0.05
 """Part of its time that a server spends on sums, after a first second."""
@@ -56,14 +55,14 @@ class GroupDepths:
 
     def stalest(self, queues: Collection[Queue]) -> list[Queue]:
         """The queues whose groups are told, those first that were read longest ago; the others are forgotten."""
-        shared = [queue for queue in queues if is_shared(queue.runtime)]
+        shared = [queue for queue in queues if settings(queue).groups_are_tenants]
         with self._lock:
             self._known = {queue.key: self._known[queue.key] for queue in shared if queue.key in self._known}
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
         """The figures of a queue, read now or kept; None if its groups are no tenants, or it was not read yet."""
-        if not is_shared(queue.runtime):
+        if not settings(queue).groups_are_tenants:
             return None
         with self._lock:
             now = self._now()
@@ -82,7 +81,7 @@ class GroupDepths:
 
 
 def _read(queue: Queue, now: float) -> GroupFigures:
-    sums = group_sums(queue.runtime)
+    sums = group_sums(queue)
     named = sums["group_id"].null_count < len(sums)
     quiet = sums.filter(pc.invert(sums["noisy"]))
     return GroupFigures(
@@ -90,6 +89,6 @@ def _read(queue: Queue, now: float) -> GroupFigures:
         pc.sum(quiet["visible"]).as_py() or 0,
         pc.max(quiet["oldest_age"]).as_py() or 0,
         len(sums) if named else 0,
-        largest(sums, TOP),
+        largest_groups(sums, TOP),
         now,
     )

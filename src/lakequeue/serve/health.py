@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lakequeue.client import LakeQueue
+from lakequeue.entry_verbs import check_catalog
 from lakequeue.errors import LakeQueueError
 from lakequeue.serve.single_flight import SingleFlight
 
@@ -25,7 +26,7 @@ class Health:
     def __init__(self, lake: LakeQueue, stopping: Callable[[], bool], timeout: float = TIMEOUT) -> None:
         self._stopping = stopping
         self._timeout = timeout
-        self._check = SingleFlight(lake.runtime.check)
+        self._check = SingleFlight(lambda: check_catalog(lake))
 
     async def answer(self, http: Request) -> Response:
         reason = await self._reason()

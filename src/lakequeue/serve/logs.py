@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from lakequeue.model.clock import Clock
-from lakequeue.runtime.log_lines import JsonLines
+from lakequeue.model.log_lines import JsonLines
 from lakequeue.serve.instrumentation import ApiCall, RequestRecord
 
 MAX_VALUE_LENGTH = 200

@@ -17,12 +17,10 @@ from prometheus_client.metrics_core import Metric
 
 from lakequeue import Queue
 from lakequeue.client import LakeQueue
+from lakequeue.entry_verbs import EVENTS, check_catalog, depth, last_compaction, races, tallies
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.model.clock import MICROS
-from lakequeue.operations.depth import depth
-from lakequeue.runtime.tallies import EVENTS
 from lakequeue.serve.group_depths import GroupDepths
-from lakequeue.storage.passes import ended_at
 
 QUEUES = 100
 """Queues with labels of their own, unless the server is told another number."""
@@ -76,7 +74,7 @@ class QueueMetrics:
 
     def _read(self) -> list[Metric]:
         try:
-            self._lake.runtime.check()
+            check_catalog(self._lake)
             queues = sorted(self._lake.all_queues(), key=lambda queue: (queue.created_at, queue.name))
         except LakeQueueError as error:
             _log.warning("a scrape leaves all queues out: %s", error)
@@ -88,11 +86,10 @@ class QueueMetrics:
             "lakequeue_queues_summed", f"Queues without labels of their own, summed as {OTHER}."
         )
         summed.add_metric([], len(queues) - len(own))
-        runtime = self._lake.runtime
         compacted = GaugeMetricFamily(
             "lakequeue_last_compaction_timestamp_seconds",
             "When the last compaction of the whole root ended; 0 if there was none.",
-            (ended_at(runtime.engine.store, runtime.path) or 0) / MICROS,
+            (last_compaction(self._lake) or 0) / MICROS,
         )
         return [readable(1), number, summed, compacted, *self._gauges(own)]
 
@@ -119,7 +116,7 @@ class QueueMetrics:
                 missing += 1
                 continue
             try:
-                now = depth(queue.runtime)
+                now = depth(queue)
             except QueueDoesNotExist:  # deleted since it was listed
                 continue
             except LakeQueueError as error:
@@ -131,10 +128,9 @@ class QueueMetrics:
             rewindable.add_metric([queue.name], now.counts.rewindable)
             oldest.add_metric([queue.name], now.counts.oldest_age or 0)
             appended.add_metric([queue.name], now.sent)
-            races = queue.runtime.shards[0].shared.races.by_shard()
             _add_shards(shards, queue.name, dict(enumerate(now.stored_by_shard)))
-            _add_shards(commits, queue.name, {shard: number for shard, (number, _) in races.items()})
-            _add_shards(lost, queue.name, {shard: number for shard, (_, number) in races.items()})
+            _add_shards(commits, queue.name, {shard: number for shard, (number, _) in races(queue).items()})
+            _add_shards(lost, queue.name, {shard: number for shard, (_, number) in races(queue).items()})
         left_out.add_metric([], missing)
         groups = self._group_gauges(queues, until)
         return [left_out, messages, rewindable, oldest, appended, shards, commits, lost, *groups]
@@ -166,7 +162,7 @@ class QueueMetrics:
 
         What happened goes to the label that its queue has now and stays there, so that no total ever falls.
         """
-        newest = self._lake.runtime.tallies.all()
+        newest = tallies(self._lake)
         labels = {*self._chosen, OTHER}
         self._totals = {label: self._totals.get(label, Counter()) for label in labels}
         for queue, amounts in newest.items():

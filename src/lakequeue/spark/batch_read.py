@@ -57,7 +57,7 @@ class QueueReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         if self._options.queue is not None:
             self._options.open_queue()  # it may have been deleted since the analysis
-        root = self._options.open_root().runtime
+        root = self._options.open_root()._runtime
         with root.storage_errors():
             queues = [row for row in root.rows() if row.deleted_at is None]
             queues = [
@@ -85,7 +85,7 @@ class QueueReader(DataSourceReader):
         schema = source_schema.arrow_schema(self._schema)
         shown = [_JUDGED.get(name, name) for name in schema.names]
         names = [name for name in JUDGED.names if name in shown] or ["log_offset"]
-        messages = judged(self._options.open_root().runtime)
+        messages = judged(self._options.open_root()._runtime)
         for queue, ranges in partition.ranges.items():
             wanted = self._condition & names_are(queue, self._options.region) & within(ranges)
             for batch in messages.to_batches(columns=names, filter=wanted):

@@ -54,7 +54,9 @@ def claim(spark: SparkSession, path: str, queue: Queue, kind: str) -> Checkpoint
         QueueClientError: the checkpoint cannot be read or written.
     """
     with _errors(path):
-        folder = _RemoteFolder(queue.runtime.root.engine.store, path) if is_remote(spark) else _Folder(spark, path)
+        folder = (
+            _RemoteFolder(queue._runtime.root.engine.store, path) if is_remote(spark) else _Folder(spark, path)
+        )
         text = folder.read(FILE)
         if text is None:
             if folder.exists("metadata"):

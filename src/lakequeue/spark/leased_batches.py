@@ -73,9 +73,9 @@ class LeasedBatches:
         if self._left == 0 or time.monotonic() < self._quiet_until:
             return start
         most = self._options.max_messages if self._left is None else min(self._left, self._options.max_messages)
-        leased = leases.lease(self._queue.runtime, most, self._options.visibility_timeout)
+        leased = leases.lease(self._queue._runtime, most, self._options.visibility_timeout)
         if leased is None:
-            self._quiet_until = time.monotonic() + self._queue.runtime.root.poll_interval / MICROS
+            self._quiet_until = time.monotonic() + self._queue._runtime.root.poll_interval / MICROS
             return start
         if self._left is not None:
             self._left -= leased.count
@@ -98,7 +98,7 @@ class LeasedBatches:
         kept = self._kept.get(end["lease"])
         if kept is not None:
             return kept.leased
-        before = resume_lease.restored(self._queue.runtime, end)
+        before = resume_lease.restored(self._queue._runtime, end)
         leased = None if before is None else self._resumed(before)
         if leased is None:
             _log.warning(
@@ -119,7 +119,7 @@ class LeasedBatches:
                 with kept.renewal:
                     lost = kept.lease.delete().lost
             else:
-                leased = resume_lease.restored(self._queue.runtime, end)
+                leased = resume_lease.restored(self._queue._runtime, end)
                 if leased is not None:
                     leases.delete(leased)
         except LeaseLost as error:

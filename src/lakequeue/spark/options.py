@@ -107,7 +107,7 @@ class Options:
             raise type(error)(f"queue {self.queue}: {error.message}") from error
         if self.visibility_timeout is not None:
             try:
-                check_visibility_timeout(queue.runtime.attributes, self.visibility_timeout)
+                check_visibility_timeout(queue._runtime.attributes, self.visibility_timeout)
             except QueueServiceError as error:
                 raise InvalidOptions([f"option visibilityTimeout: {error.message}"]) from error
         return queue

@@ -29,7 +29,7 @@ class QueuePlace:
     @classmethod
     def of(cls, queue: Queue) -> QueuePlace:
         """Raises QueueClientError if the queue has a clock of its own, which cannot travel."""
-        root = queue.runtime.root
+        root = queue._runtime.root
         if not isinstance(root.clock, SystemClock):
             raise QueueClientError(
                 "a stream through Spark Connect runs by its server's clock: open the root without clock"

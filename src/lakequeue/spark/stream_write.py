@@ -43,7 +43,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._schema = schema
         self._attempt = uuid.uuid4().hex[:8]
-        queue = options.open_queue().runtime
+        queue = options.open_queue()._runtime
         self._queue_key = queue.key
         self._rules, self._shards = send_written.rules_of(queue, columns_of(schema), options.order_by)
 
@@ -68,7 +68,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         staging = parts[0].staging
         assert staging is not None
         send_written.complete_batch(
-            self._options.open_queue().runtime,
+            self._options.open_queue()._runtime,
             batchId,
             columns_of(self._schema),
             self._options.order_by,
@@ -80,4 +80,4 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WrittenPart | None], batchId: int) -> None:
         staging = next((part.staging for part in messages if part is not None), None)
         if None in messages and staging is not None:  # else a commit has begun, and it may have reached a shard
-            send_written.discard(self._options.open_queue().runtime, staging)
+            send_written.discard(self._options.open_queue()._runtime, staging)

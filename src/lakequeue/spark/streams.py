@@ -70,11 +70,11 @@ def stream_to_queue(
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
-    check_rows(q.runtime.attributes, columns_of(df), order_by)
+    check_rows(q._runtime.attributes, columns_of(df), order_by)
     writer = _with_trigger(df.writeStream, trigger, [], df.sparkSession)
-    q.runtime.root.allow(df.sparkSession)
+    q._runtime.root.allow(df.sparkSession)
     place = checkpoints.claim(df.sparkSession, checkpoint, q, "stream_to_queue")
-    if send_dataframe.batches_of(q.runtime, place.stream) > place.last_batch + 1:
+    if send_dataframe.batches_of(q._runtime, place.stream) > place.last_batch + 1:
         # the queue would take new batches for repeated ones and drop them
         raise InvalidOptions([f"checkpoint {checkpoint} was reset behind what {q.name} has of it; use a new one"])
 
@@ -129,10 +129,10 @@ def stream_from_queue(
         visibility_timeout = renewal.receive_timeout
     if visibility_timeout is not None:
         try:
-            check_visibility_timeout(q.runtime.attributes, visibility_timeout)
+            check_visibility_timeout(q._runtime.attributes, visibility_timeout)
         except QueueServiceError as error:
             problems.append(f"visibility_timeout {visibility_timeout}: {error.message}")
-    spark = q.runtime.root.require_spark("stream_from_queue")
+    spark = q._runtime.root.require_spark("stream_from_queue")
     # the source is only a timer: one row per micro-batch, from the first one on
     ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     writer = _with_trigger(ticks.writeStream, trigger, problems, spark)
@@ -153,7 +153,7 @@ def stream_from_queue(
 
 def _send(stream: str, order_by: str | None, queue: Queue, rows: DataFrame, batch: int) -> dict[str, int]:
     name = SendKey.of_batch(stream, batch)
-    return {"messages": send_dataframe.bulk_send(queue.runtime, rows.sparkSession, rows, name, order_by)}
+    return {"messages": send_dataframe.bulk_send(queue._runtime, rows.sparkSession, rows, name, order_by)}
 
 
 def process_lease(lease: Lease, handle: Callable[[DataFrame], Any], renewal: Renewal | None = None) -> LeaseCounts:

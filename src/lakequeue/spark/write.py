@@ -45,7 +45,7 @@ class QueueWriter(DataSourceArrowWriter):
         check_mode(overwrite)
         self._options = options
         self._schema = schema
-        queue = options.open_queue().runtime
+        queue = options.open_queue()._runtime
         key = SendKey.new() if options.send_id is None else SendKey.of_send(options.send_id)
         rules, shards = send_written.rules_of(queue, columns_of(schema), options.order_by)
         self._queue_key = queue.key
@@ -60,7 +60,7 @@ class QueueWriter(DataSourceArrowWriter):
 
     @one_line
     def commit(self, messages: Sequence[WrittenPart | None]) -> None:
-        queue = self._options.open_queue().runtime
+        queue = self._options.open_queue()._runtime
         written = [part.written for part in messages if part is not None and part.written is not None]
         send_written.complete(
             queue,
@@ -73,7 +73,7 @@ class QueueWriter(DataSourceArrowWriter):
     @one_line
     def abort(self, messages: Sequence[WrittenPart | None]) -> None:
         if None in messages:  # a task failed; else a commit has begun, and it may have reached a shard
-            send_written.discard(self._options.open_queue().runtime, self._staging)
+            send_written.discard(self._options.open_queue()._runtime, self._staging)
 
 
 def check_mode(overwrite: bool) -> None:

@@ -11,10 +11,19 @@ from urllib.parse import quote
 import attrs
 
 from lakequeue import PeekedMessage, Queue, __version__
+from lakequeue.entry_verbs import (
+    Depth,
+    delete_selected,
+    depth,
+    depth_history,
+    make_visible,
+    peek_history,
+    peek_page,
+    predicate,
+    settings,
+)
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 from lakequeue.model.clock import format_instant, from_micros, to_micros
-from lakequeue.operations import browse, plot, rewind, selected
-from lakequeue.operations.depth import Depth, depth
 from lakequeue.serve.auth import Caller, access_denied
 from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory
@@ -84,7 +93,7 @@ class ConsoleApi:
             return row
         row["dead_letter_queue"] = documents.name_of(queue.dead_letter_queue)
         try:
-            now = depth(queue.runtime)
+            now = depth(queue)
         except QueueDoesNotExist:  # deleted since it was listed
             return None
         except LakeQueueError as error:
@@ -99,9 +108,9 @@ class ConsoleApi:
 
         def read(queue: Queue) -> Answer:
             attributes = queue.attributes()
-            now = depth(queue.runtime)
+            now = depth(queue)
             self.depths.record(queue, now)
-            policy, earliest = queue.runtime.attributes.redrive, queue.min_rewind_time
+            policy, earliest = settings(queue).redrive, queue.min_rewind_time
             return {
                 "name": queue.name,
                 "region": queue.region,
@@ -147,7 +156,7 @@ class ConsoleApi:
         since = self._lake.clock.now() - timedelta(hours=hours)
 
         def read(queue: Queue) -> list[Depth]:
-            points = plot.points(queue.runtime, since)
+            points = depth_history(queue, since)
             recorded = [
                 point for point in self.depths.recorded(queue) if to_micros(since) <= point.at < points[-1].at
             ]
@@ -167,9 +176,7 @@ class ConsoleApi:
         given.end()
         with about("where"):
             page = partial(documents.message_list, limit=limit)
-            return self._on_queue(
-                name, lambda queue: browse.peek(queue.runtime, where, limit + 1, given.interrupt, page)
-            )
+            return self._on_queue(name, lambda queue: peek_page(queue, where, limit + 1, given.interrupt, page))
 
     def message(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """One message, with its whole body."""
@@ -201,8 +208,8 @@ class ConsoleApi:
         collect: Callable[[Iterator[PeekedMessage]], _Result],
     ) -> _Result:
         def read(queue: Queue) -> _Result:
-            predicate = browse.predicate(where, given.interrupt)
-            return browse.peek_history(queue.runtime, since or from_micros(0), predicate, limit, collect)
+            found = predicate(where, given.interrupt)
+            return peek_history(queue, since or from_micros(0), found, limit, collect)
 
         return self._on_queue(name, read)
 
@@ -213,7 +220,7 @@ class ConsoleApi:
         to = given.required_instant("to")
         given.end()
         with about("to"):
-            count = self._on_queue(name, lambda queue: rewind.rewindable(queue.runtime, to))
+            count = self._on_queue(name, lambda queue: queue.rewindable(to))
         return {"messages": count, "to": format_instant(to)}
 
     def preview_redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
@@ -264,13 +271,13 @@ class ConsoleApi:
         """Deletes messages by their ids; those that are not visible stay."""
         ids = given.message_ids()
         given.end()
-        return documents.outcome(self._on_queue(name, lambda queue: selected.delete(queue.runtime, ids)))
+        return documents.outcome(self._on_queue(name, lambda queue: delete_selected(queue, ids)))
 
     def make_visible(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Makes delayed messages visible by their ids, and with ``in_flight`` those in flight."""
         ids, in_flight = given.message_ids(), given.flag("in_flight")
         given.end()
-        outcome = self._on_queue(name, lambda queue: selected.make_visible(queue.runtime, ids, in_flight))
+        outcome = self._on_queue(name, lambda queue: make_visible(queue, ids, in_flight))
         return documents.outcome(outcome)
 
     # --- change queues

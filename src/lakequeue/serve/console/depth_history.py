@@ -11,16 +11,15 @@ from datetime import timedelta
 
 from lakequeue import Queue
 from lakequeue.client import LakeQueue
+from lakequeue.entry_verbs import Depth, compacted_depths, depth, tally
 from lakequeue.errors import LakeQueueError
-from lakequeue.model.clock import to_micros
-from lakequeue.operations.depth import Depth, depth
-from lakequeue.storage import stats
+from lakequeue.model.clock import MICROS, from_micros, to_micros
 
 SPAN = timedelta(hours=3)
 BUCKETS = 60
 """Values of a sparkline."""
 _log = logging.getLogger("lakequeue.serve")
-_MINUTE = stats.MINUTE
+_MINUTE = 60 * MICROS
 _RATES = 5
 """Minutes that rates are computed over."""
 _SPAN = SPAN // timedelta(microseconds=1)
@@ -49,7 +48,7 @@ class DepthHistory:
     def read(self, queue: Queue) -> None:
         """Reads and records the depth of a queue; skips a queue that cannot be read."""
         with suppress(LakeQueueError):
-            self.record(queue, depth(queue.runtime))
+            self.record(queue, depth(queue))
 
     def record(self, queue: Queue, depth: Depth) -> None:
         """Records a depth; replaces an earlier one of the same minute."""
@@ -60,7 +59,7 @@ class DepthHistory:
             recorded.append(depth)
             received = self._received.setdefault(queue.key, deque(maxlen=_RATES))
             if not received or received[-1][0] // _MINUTE != depth.at // _MINUTE:
-                received.append((depth.at, self._lake.runtime.tallies.of(queue.name)["received"]))
+                received.append((depth.at, tally(queue)["received"]))
 
     def rates(self, queue: Queue, now: Depth) -> dict[str, float] | None:
         """Messages a minute over the last minutes, up to `_RATES`; None before the second minute.
@@ -77,7 +76,7 @@ class DepthHistory:
             return None
         sent, deleted = now.rates_since(depths[0])
         at, before = totals[0]
-        received = self._lake.runtime.tallies.of(queue.name)["received"] - before
+        received = tally(queue)["received"] - before
         return {
             "minutes": (now.at - depths[0].at) / _MINUTE,
             "sent": 60 * (sent or 0),
@@ -111,8 +110,7 @@ class DepthHistory:
                 return self._stored
             self._read_at = now  # other threads use the old values meanwhile
         try:
-            with self._lake.runtime.storage_errors():
-                stored = stats.depths(self._lake.runtime.engine, self._lake.root, now - _SPAN)
+            stored = compacted_depths(self._lake, from_micros(now - _SPAN))
         except LakeQueueError as error:  # the list of queues works without it
             _log.warning("cannot read the depths that the compactor stored: %s", error)
             return self._stored

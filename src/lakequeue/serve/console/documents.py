@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from lakequeue import PeekedMessage
+from lakequeue.entry_verbs import SelectedOutcome
 from lakequeue.errors import ResourceNotFoundException
 from lakequeue.model.clock import format_instant
-from lakequeue.operations.selected import Outcome
 
 MAX_LISTED_LENGTH = 400
 """Characters of a body, or of a message attribute, in a list."""
@@ -46,7 +46,7 @@ def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
     return _message(found[0], None)
 
 
-def outcome(found: Outcome) -> dict[str, Any]:
+def outcome(found: SelectedOutcome) -> dict[str, Any]:
     """What became of chosen messages: those changed, the others by their state, and those no longer there."""
     return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, TypeVar, overload
 
+from lakequeue.entry_verbs import predicate
 from lakequeue.errors import InvalidParameterValue, MissingParameter, QueueNameExists, QueueServiceError
 from lakequeue.model.clock import parse_instant
 from lakequeue.model.interrupts import Interrupt
-from lakequeue.operations import browse
 from lakequeue.serve.errors import malformed
 from lakequeue.serve.sqs.model import operation, validated
 
@@ -111,7 +111,7 @@ class Parameters:
             return " AND ".join(parts) or None
         if parts:
             with about("where"):
-                browse.predicate(where, self.interrupt)  # an error then shows what was typed
+                predicate(where, self.interrupt)  # an error then shows what was typed
             parts.append(f"(({where}\n))")  # double: inside single brackets "true) OR (true" would be valid
         return " AND ".join(parts) or where
 

@@ -11,6 +11,16 @@ from typing import Any, TypeVar
 
 from lakequeue import Queue
 from lakequeue.client import MAX_LISTED, LakeQueue
+from lakequeue.entry_verbs import (
+    Send,
+    SendOutcome,
+    SettleOutcome,
+    Wanted,
+    send_each,
+    send_one,
+    settings,
+    settle_each,
+)
 from lakequeue.errors import (
     EmptyBatchRequest,
     InvalidAttributeName,
@@ -25,7 +35,6 @@ from lakequeue.model import redrive_policies
 from lakequeue.model.attribute_values import parse_whole
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.messages import BatchResult, Message, check_batch_ids
-from lakequeue.operations import send, settle
 from lakequeue.serve.groups import Groups
 from lakequeue.serve.sqs import permissions, queue_attributes
 from lakequeue.serve.sqs.messages import (
@@ -77,8 +86,8 @@ class Actions:
         self._encryption = encryption
         self.tasks = MoveTasks(lake, account)
         self._queues: dict[str, Queue] = {}
-        self._sends: Groups[send.Send, Any] = Groups(self._send_each, self._shards)
-        self._settles: Groups[settle.Wanted, None] = Groups(self._settle_each, self._shards)
+        self._sends: Groups[Send, Any] = Groups(self._send_each, self._shards)
+        self._settles: Groups[Wanted, None] = Groups(self._settle_each, self._shards)
         self._by_name: dict[str, Callable[[Structure, str], Structure]] = {
             "AddPermission": self._add_permission,
             "CancelMessageMoveTask": self._cancel_move_task,
@@ -189,7 +198,7 @@ class Actions:
         if wanted.get("FifoQueue") == "false" and not name.endswith(".fifo"):
             raise InvalidAttributeName("Unknown Attribute FifoQueue.")
         try:  # an existing queue keeps its profile
-            profile = self.lake.queue(name).runtime.attributes.profile
+            profile = settings(self.lake.queue(name)).profile
         except QueueDoesNotExist:
             profile = PROFILE
             self._check_shards(wanted.get("Shards", 1))
@@ -308,17 +317,17 @@ class Actions:
 
     def _shards(self, name: str) -> int:
         queue = self._queues.get(name)
-        return len(queue.runtime.shards) if queue else 1
+        return settings(queue).shards if queue else 1
 
-    def _send_each(self, name: str, sends: list[send.Send]) -> list[send.Outcome]:
-        return self._on_named(name, lambda queue: send.send_each(queue.runtime, sends))
+    def _send_each(self, name: str, sends: list[Send]) -> list[SendOutcome]:
+        return self._on_named(name, lambda queue: send_each(queue, sends))
 
-    def _settle_each(self, name: str, wanted: list[settle.Wanted]) -> list[settle.Outcome]:
-        return self._on_named(name, lambda queue: settle.settle_each(queue.runtime, wanted))
+    def _settle_each(self, name: str, wanted: list[Wanted]) -> list[SettleOutcome]:
+        return self._on_named(name, lambda queue: settle_each(queue, wanted))
 
     def _send(self, given: Structure, base_url: str) -> Structure:
         entry = send_entry(given, given.get(SENDER))
-        return send_result(self.on_queue(given["QueueUrl"], lambda queue: send.send(queue.runtime, entry)), entry)
+        return send_result(self.on_queue(given["QueueUrl"], lambda queue: send_one(queue, entry)), entry)
 
     async def receive(self, queue: Queue, given: Structure, interrupt: Any) -> tuple[list[Message], Structure]:
         """Runs ReceiveMessage; returns the messages and the result for the client."""
@@ -358,7 +367,7 @@ class Actions:
         entries = given["Entries"]
 
         def checked(queue: Queue) -> BatchResult:
-            check_batch_ids([entry["Id"] for entry in entries], queue.runtime.attributes)
+            check_batch_ids([entry["Id"] for entry in entries], settings(queue))
             return settle(queue, entries)
 
         return settle_result(self.on_queue(given["QueueUrl"], checked), entries)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from lakequeue import Message, Queue
+from lakequeue.entry_verbs import settings
 from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist, QueueServiceError
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.serve.auth import Authenticator, RequestHead, access_denied
@@ -170,7 +171,7 @@ class Endpoint:
         interrupt = Interrupt()
         if self.stopping:
             interrupt.set()
-        self._receiving[interrupt] = given.get("WaitTimeSeconds", queue.runtime.attributes.wait_micros) > 0
+        self._receiving[interrupt] = given.get("WaitTimeSeconds", settings(queue).wait_micros) > 0
         disconnect = asyncio.create_task(wait_for_disconnect(http))
         disconnect.add_done_callback(lambda _: interrupt.set())
         try:

@@ -18,6 +18,7 @@ import attrs
 
 from lakequeue import Queue
 from lakequeue.client import LakeQueue
+from lakequeue.entry_verbs import all_move_tasks, move_tasks, update_move_tasks
 from lakequeue.errors import (
     InvalidParameterValue,
     LakeQueueError,
@@ -27,8 +28,6 @@ from lakequeue.errors import (
 )
 from lakequeue.model import redrive_policies
 from lakequeue.model.clock import to_micros
-from lakequeue.operations import attributes
-from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.serve.sqs.move_task import MoveTask, dump_tasks, load_tasks, parse_task_handle
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
@@ -96,7 +95,7 @@ class MoveTasks:
                 )
             return dump_tasks([task, *tasks][:MAX_TASKS])
 
-        attributes.update_move_tasks(source.runtime, with_new_task)
+        update_move_tasks(source, with_new_task)
         self._run_in_thread(source, task)
         return task.handle
 
@@ -128,15 +127,13 @@ class MoveTasks:
 
     def adopt(self) -> None:
         """Takes over the tasks that their servers no longer update; call it regularly."""
-        for row in self._lake.runtime.rows():
-            if row.region != self._lake.region or row.deleted_at is not None:
-                continue
+        for name, stored in all_move_tasks(self._lake).items():
             try:
-                for task in load_tasks(row.move_tasks):
+                for task in load_tasks(stored):
                     if task.active and task.written + STALE_MILLIS < self._now():
-                        self._take_over(Queue(OpenQueue(self._lake.runtime, row)), task)
+                        self._take_over(self._lake.queue(name), task)
             except Exception as error:  # other queues may have tasks, too
-                _log.warning("cannot take over message move tasks of %s: %s", row.name, error)
+                _log.warning("cannot take over message move tasks of %s: %s", name, error)
 
     def stop(self) -> None:
         """Stops after the current steps; another server, or the next one, takes the tasks over."""
@@ -257,7 +254,7 @@ class MoveTasks:
                     found = tasks[index] = change(task)
             return dump_tasks(tasks)
 
-        attributes.update_move_tasks(source.runtime, changed)
+        update_move_tasks(source, changed)
         return found
 
     def _queue(self, arn: str, parameter: str) -> Queue:
@@ -276,4 +273,4 @@ class MoveTasks:
 
 
 def _stored(source: Queue) -> list[MoveTask]:
-    return load_tasks(attributes.move_tasks(source.runtime))
+    return load_tasks(move_tasks(source))

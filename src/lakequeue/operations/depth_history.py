@@ -1,4 +1,4 @@
-"""The depth of a queue over time, as points and as a picture.
+"""The depth of a queue over time.
 
 It has three sources: the ``stats`` table, to which the compactor adds a row per minute; the versions of the ledger
 that its log still keeps, some minutes, for queues that were never compacted; and the present.
@@ -9,13 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
-from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING
+from datetime import datetime
 
-from lakequeue.errors import MissingPackage, QueueClientError
-from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.errors import QueueClientError
+from lakequeue.model.clock import to_micros
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
@@ -27,14 +24,11 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import ShardLog
 from lakequeue.storage.stores import Store
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 MOST = 50
 """Maximum number of ledger versions to open, and number of instants to sample between them."""
 
 
-def points(queue: OpenQueue, since: datetime) -> list[Depth]:
+def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
     """The depths of a queue from an instant on, oldest first; the last point is the present.
 
     Commits nothing and needs no JVM.
@@ -46,72 +40,6 @@ def points(queue: OpenQueue, since: datetime) -> list[Depth]:
         before = recent[0].at if recent else present.at
         rows = stats.read(queue.root.engine, queue.root.path, queue.key, begin)
         return [*(_of_row(minute, row) for minute, row in rows if minute < before), *recent, present]
-
-
-def unknown(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Spans since an instant of which no source tells: the logs of a busy shard keep its last 200 commits.
-
-    Between points that is more than the statistics' minute, and than can be seen in a picture.
-    """
-    at = [begin, *(from_micros(point.at) for point in points)]
-    visible = (at[-1] - begin) / 25
-    gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, _SPARSE)]
-    return [(begin, at[1]), *gaps] if visible < at[1] - begin <= _SPARSE else gaps
-
-
-_SPARSE = timedelta(seconds=150)
-
-
-def draw(name: str, shown: Sequence[Depth], path: Path, unknown: Sequence[tuple[datetime, datetime]] = ()) -> None:
-    """Draws points as a picture of the kind that the file's suffix names; spans that nobody knows are grey.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
-    except ImportError as error:
-        raise MissingPackage.of("plot", "plot", error) from error
-    figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")  # its canvas is Agg, which needs no display
-    messages, age = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    at = [from_micros(point.at) for point in shown]
-    marker = {"linewidth": 1.5, "marker": "o" if len(shown) < 200 else "", "markersize": 3}
-    messages.fill_between(at, [point.counts.visible for point in shown], color="tab:blue", alpha=0.15, linewidth=0)
-    for label, colour in (("visible", "tab:blue"), ("in flight", "tab:orange"), ("delayed", "tab:green")):
-        values = [getattr(point.counts, label.replace(" ", "_")) for point in shown]
-        messages.plot(at, values, label=label, color=colour, **marker)
-    messages.set_ylabel("messages")
-    messages.yaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
-    messages.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    messages.set_title(f"Queue {name}, until {at[-1]:%Y-%m-%d %H:%M:%S} UTC", loc="left")
-    ages = [point.counts.oldest_age or 0 for point in shown]
-    unit, seconds = next((unit for unit in _UNITS if max(ages) >= 2 * unit[1]), _UNITS[-1])
-    age.plot(at, [value / seconds for value in ages], label="oldest message", color="tab:red", **marker)
-    age.set_ylabel(f"age ({unit})")
-    locator = AutoDateLocator()
-    age.xaxis.set_major_locator(locator)
-    age.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    age.set_xlabel("time (UTC)")
-    if at[0] == at[-1]:
-        age.set_xlim(at[0] - _AROUND, at[0] + _AROUND)
-    for axes in (messages, age):
-        for first, last in unknown:
-            axes.axvspan(first, last, color="0.92", linewidth=0)
-        _furnish(axes)
-    figure.savefig(path)
-
-
-_AROUND = timedelta(minutes=5)
-_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
-
-
-def _furnish(axes: Axes) -> None:
-    axes.set_ylim(0, max(1, axes.dataLim.y1 * 1.08))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 0.98), frameon=False, ncols=3)  # above the plot
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _of_row(minute: int, row: stats.StatsRow) -> Depth:

@@ -1,0 +1,167 @@
+"""What the entries of this package ask of a root or a queue beyond the public verbs.
+
+Consumers, server and command line are written against the faces, the model and these functions, and know nothing
+below. They are no part of the public API. Each is an operation, documented there, that takes a face.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from lakequeue.client import LakeQueue
+from lakequeue.errors import LakeQueueError
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import to_micros
+from lakequeue.operations import attributes, browse, receive, selected, send, settle
+from lakequeue.operations import depth as depth_of
+from lakequeue.operations import depth_history as over_time
+from lakequeue.operations import exchange as rounds
+from lakequeue.operations.browse import predicate
+from lakequeue.operations.depth import Depth
+from lakequeue.operations.exchange import Exchanged
+from lakequeue.operations.results import GroupCounts
+from lakequeue.operations.selected import Outcome as SelectedOutcome
+from lakequeue.operations.send import Outcome as SendOutcome
+from lakequeue.operations.send import Send
+from lakequeue.operations.settle import Outcome as SettleOutcome
+from lakequeue.operations.settle import Wanted
+from lakequeue.queue import Queue
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.tallies import EVENTS
+from lakequeue.storage import passes, stats
+from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import is_permanent
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lakequeue.operations.copy import CopiedQueue as CopiedQueue
+    from lakequeue.operations.doctor import Health as Health
+
+__all__ = ["EVENTS", "Depth", "Exchanged", "SelectedOutcome", "Send", "SendOutcome", "SettleOutcome", "Wanted"]
+__all__ += ["is_permanent", "local_path", "predicate"]
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+
+
+def _of_queue(
+    operation: Callable[Concatenate[OpenQueue, _P], _Result],
+) -> Callable[Concatenate[Queue, _P], _Result]:
+    """An operation on a queue, given its face."""
+
+    @functools.wraps(operation)
+    def verb(queue: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        return operation(queue._runtime, *args, **kwargs)
+
+    return verb
+
+
+# --- consumers, asyncio
+
+exchange = _of_queue(rounds.exchange)
+receive_async = _of_queue(receive.receive_async)
+
+
+def settings(queue: Queue) -> QueueAttributes:
+    """The attributes as this process last read them; reads nothing."""
+    return queue._runtime.attributes
+
+
+def races(queue: Queue) -> dict[int, tuple[int, int]]:
+    """Commits of this process and the races that it lost before them, by shard."""
+    return queue._runtime.shards[0].shared.races.by_shard()
+
+
+# --- the server: what many requests want together, records of redrives that SQS clients requested, chosen messages
+
+send_one = _of_queue(send.send)
+send_each = _of_queue(send.send_each)
+settle_each = _of_queue(settle.settle_each)
+move_tasks = _of_queue(attributes.move_tasks)
+update_move_tasks = _of_queue(attributes.update_move_tasks)
+delete_selected = _of_queue(selected.delete)
+make_visible = _of_queue(selected.make_visible)
+
+
+def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
+    """The records of the region's queues that have any, by name."""
+    rows = [row for row in lake._runtime.rows() if row.region == lake.region and row.deleted_at is None]
+    return {row.name: row.move_tasks for row in rows if row.move_tasks}
+
+
+def tally(queue: Queue) -> Counter[str]:
+    """What the verbs of this ``LakeQueue`` did with the messages of a queue, by `EVENTS`."""
+    return queue._runtime.root.tallies.of(queue.name)
+
+
+def tallies(lake: LakeQueue) -> dict[str, Counter[str]]:
+    """The same for every queue that something happened to, by name."""
+    return lake._runtime.tallies.all()
+
+
+# --- browsing
+
+peek_page = _of_queue(browse.peek)
+peek_history = _of_queue(browse.peek_history)
+export = _of_queue(browse.export)
+
+# --- depth
+
+depth = _of_queue(depth_of.depth)
+depth_history = _of_queue(over_time.depth_history)
+
+
+def depths(wanted: Sequence[Queue]) -> Iterator[Depth | LakeQueueError]:
+    """The depth of each queue, several at a time, in order; or the error that counting it raised."""
+    return depth_of.depths([queue._runtime for queue in wanted])
+
+
+def compacted_depths(lake: LakeQueue, since: datetime) -> dict[str, list[tuple[int, int]]]:
+    """Visible messages by the queue's key, as compactors recorded them, each with its minute in microseconds."""
+    root = lake._runtime
+    with root.storage_errors():
+        return stats.depths(root.engine, root.path, to_micros(since))
+
+
+def group_sums(queue: Queue) -> pa.Table:
+    """Every message group: ``group_id``, ``visible``, ``in_flight``, ``oldest_age`` and ``noisy`` (FAI-3)."""
+    from lakequeue.operations import group_depth
+
+    return group_depth.group_sums(queue._runtime)
+
+
+def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
+    """The groups with most messages of what `group_sums` returned."""
+    from lakequeue.operations import group_depth
+
+    return group_depth.largest(sums, limit)
+
+
+# --- the root
+
+
+def prepare(lake: LakeQueue) -> None:
+    """Creates the root if it is missing; QueueClientError if it holds something else or cannot be written."""
+    lake._runtime.prepare()
+
+
+def check_catalog(lake: LakeQueue) -> None:
+    """Reads the catalog as a new process would; QueueClientError if that fails."""
+    lake._runtime.check()
+
+
+def last_compaction(lake: LakeQueue) -> int | None:
+    """When the last pass over the whole root ended, in microseconds; None if there was none."""
+    return passes.ended_at(lake._runtime.engine.store, lake.root)
+
+
+def doctor(lake: LakeQueue) -> Health:
+    """How the root is doing: findings of ``LakeQueue.check``, space, compaction, clock, shards."""
+    from lakequeue.operations import doctor
+
+    return doctor.doctor(lake._runtime)
