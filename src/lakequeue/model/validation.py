@@ -23,7 +23,7 @@ from lakequeue.errors import (
 )
 from lakequeue.model.arguments import check_delay, check_identifier, check_mapping
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.digests import content_dedup_id, as_bytes
+from lakequeue.model.digests import as_bytes, content_dedup_id
 from lakequeue.model.messages import (
     ABSENT,
     AttributeInput,
