@@ -583,6 +583,7 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
     assert before > 8
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @local_only
 def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harness, tmp_path):
