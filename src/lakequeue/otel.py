@@ -25,7 +25,8 @@ except ModuleNotFoundError as error:
 
 from lakequeue.consumer import observers
 from lakequeue.consumer.handler import Outcome
-from lakequeue.model.messages import MAX_ATTRIBUTES, TRACE_HEADER, Message, SendEntry
+from lakequeue.model.messages import Message, SendEntry
+from lakequeue.model.validation import MAX_ATTRIBUTES, TRACE_HEADER
 from lakequeue.operations import send
 from lakequeue.queue import Queue
 

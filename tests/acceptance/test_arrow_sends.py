@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lakequeue import InvalidMessageContents, InvalidParameterValue, LakeQueue, Queue, QueueClientError
-from lakequeue.model.messages import content_dedup_id
+from lakequeue.model.digests import content_dedup_id
 from lakequeue.operations.send_dataframe import send_staged
 from lakequeue.storage.bulk import arrow_files, commit_files
 from lakequeue.storage.bulk.arrow_rows import columns_of

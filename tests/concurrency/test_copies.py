@@ -82,6 +82,7 @@ def check_copy(workers: Workers, copy: Copied) -> int:
     return len(sent - touched)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("DUR-40", "DUR-41")
 @pytest.mark.parametrize("workers", [2], indirect=True)
 def test_copies_beside_four_busy_processes(workers: Workers, tmp_path: Path) -> None:

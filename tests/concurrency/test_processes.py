@@ -38,7 +38,11 @@ def test_a_process_that_is_killed_again_and_again(workers: Workers) -> None:
 
 
 @pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
-@pytest.mark.parametrize("workers", [1, 4], indirect=True, ids=["one shard", "four shards"])
+@pytest.mark.parametrize(
+    "workers",
+    [pytest.param(1, marks=pytest.mark.slow, id="one shard"), pytest.param(4, id="four shards")],
+    indirect=True,
+)
 def test_processes_that_are_stopped_again_and_again(workers: Workers) -> None:
     summary = stopped_again_and_again(workers, 8)
     assert min(summary.sent, summary.received, summary.deleted) > 5, summary

@@ -583,6 +583,7 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
     assert before > 8
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @local_only
 def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harness, tmp_path):
@@ -909,7 +910,6 @@ def test_a_queue_that_did_not_change_costs_one_look_until_it_was_idle_twice_as_l
 
 
 @local_only
-@point_only
 def test_a_look_that_fails_and_a_note_of_another_version_end_no_pass(harness: Harness, clock, monkeypatch):
     harness.create("a"), harness.create("b")
     for _ in range(4):

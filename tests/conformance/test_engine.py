@@ -201,13 +201,7 @@ def test_replacing_by_nothing_drops_the_segment(log: Table) -> None:
 def test_merge_puts_updates_and_deletes_by_key(ledger: Table) -> None:
     ledger.append(runs(1, 2, 3), {"receipts": 1}, "a")
     source = pa.concat_tables([runs(2, 9, state="in_flight", op="put"), runs(3, 8, op="del")])
-    ledger.merge(
-        source,
-        ["settled", "first_offset"],
-        "t.settled = false AND (t.first_offset = -1 OR t.first_offset BETWEEN 2 AND 9)",
-        {"receipts": 2},
-        "b",
-    )
+    ledger.merge(source, "first_offset", {"receipts": 2}, "b")
     expected = [(1, "visible"), (2, "in_flight"), (9, "in_flight")]
     assert sorted(rows_of(ledger, "first_offset", "state")) == expected
     assert ledger.transaction("receipts") == 2
@@ -217,10 +211,9 @@ def test_merge_puts_updates_and_deletes_by_key(ledger: Table) -> None:
 def test_a_merge_on_an_older_snapshot_is_refused(engine: Engine, ledger: Table) -> None:
     ledger.append(runs(1), {"receipts": 1}, "a")
     stale = engine.open(ledger.path)
-    arguments = (["settled", "first_offset"], "t.settled = false", {"receipts": 2})
-    ledger.merge(runs(1, state="in_flight", op="put"), *arguments, "winner")
+    ledger.merge(runs(1, state="in_flight", op="put"), "first_offset", {"receipts": 2}, "winner")
     with pytest.raises(LostRace):
-        stale.merge(runs(5, op="put"), *arguments, "loser")
+        stale.merge(runs(5, op="put"), "first_offset", {"receipts": 2}, "loser")
     stale.refresh()
     assert not stale.landed("loser", 0)
     assert rows_of(stale, "first_offset", "state") == [(1, "in_flight")]

@@ -74,7 +74,7 @@ def test_a_merge_leaves_the_rows_that_one_of_delta_rs_leaves(engine: PointEngine
     for number in range(1, 13):
         keys = random.sample([(settled, first) for settled in (False, True) for first in range(8)], 5)
         source = rows({key: random.choice([None, "ready", f"leased {number}"]) for key in keys})
-        ours.merge(source, ["settled", KEY], "true", {layout.RECEIPTS_ID: number}, f"token {number}")
+        ours.merge(source, KEY, {layout.RECEIPTS_ID: number}, f"token {number}")
         merge_by_delta_rs(theirs.path, source)
         assert stored(ours) == stored(engine.open(theirs.path))
         assert ours.transaction(layout.RECEIPTS_ID) == DeltaTable(ours.path).transaction_version(
@@ -139,7 +139,7 @@ def test_many_files_whose_keys_are_unknown_become_one(engine: PointEngine) -> No
     most = 0
     for number in range(40):
         source = pa.Table.from_pylist([{"key": str(number), "name": "x", "op": "put"}], schema=schema)
-        table.merge(source, ["key"], "true", {}, str(number))
+        table.merge(source, "key", {}, str(number))
         most = max(most, len(table.files()))
     assert 10 < most < 20
     names = DeltaTable(path).to_pyarrow_dataset().to_table()["key"].to_pylist()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from lakequeue.model.messages import md5_of_attributes
+from lakequeue.model.digests import md5_of_attributes
 from lakequeue.testing import ManualClock
 from serve.running import Running, sqs
 

@@ -376,6 +376,7 @@ def attack(root: Path, seconds: float) -> Attack:
     return seen
 
 
+@pytest.mark.slow
 def test_a_hostile_reader_and_strangers_keep_nobody_from_work(tmp_path: Path):
     attack(tmp_path / "root", 6)
 

@@ -28,7 +28,7 @@ ROWS = pa.table({"number": range(10_000), "body": [f"body {number}" for number i
 def table(tmp_path: Path) -> PointTable:
     """A handle on the directory alone: there is no log."""
     table = object.__new__(PointTable)
-    table.folder, table._contents = Folder(str(tmp_path)), {}
+    table.folder = Folder(str(tmp_path))
     return table
 
 

@@ -75,9 +75,22 @@ def _module(path: Path) -> Module:
 MODULES = [_module(path) for path in sorted([*PACKAGE.rglob("*.py"), *(PROJECT / "jobs").rglob("*.py")])]
 
 
-def modules(which: Callable[[Module], bool]) -> pytest.MarkDecorator:
-    chosen = [module for module in MODULES if which(module)]
-    return pytest.mark.parametrize("module", chosen, ids=lambda module: module.name or "lakequeue")
+def modules(which: Callable[[Module], bool]) -> Callable[[Callable[[Module], None]], Callable[[], None]]:
+    """One test that checks all these modules, as 2,000 tests would take longer than what they do."""
+
+    def test_of(check: Callable[[Module], None]) -> Callable[[], None]:
+        def test() -> None:
+            for module in filter(which, MODULES):
+                try:
+                    check(module)
+                except AssertionError as error:
+                    raise AssertionError(f"{module.name or 'lakequeue'}: {error}") from error
+
+        test.__name__, test.__doc__ = check.__name__, check.__doc__
+        test.pytestmark = getattr(check, "pytestmark", [])
+        return test
+
+    return test_of
 
 
 every_module = modules(lambda module: True)

@@ -18,22 +18,17 @@ from lakequeue.errors import (
     TooManyEntriesInBatchRequest,
 )
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.digests import content_dedup_id, md5_of_attributes, md5_of_body
 from lakequeue.model.messages import (
     AttributeValue,
     BatchFailure,
     Message,
     SendEntry,
     ValidEntry,
-    check_batch_ids,
-    content_dedup_id,
-    md5_of_attributes,
-    md5_of_body,
     new_message_ids,
-    normalize_attributes,
     select_attributes,
-    validate_batch,
-    validate_entry,
 )
+from lakequeue.model.validation import check_batch_ids, normalize_attributes, validate_batch, validate_entry
 
 PROFILES = ["lake", "sqs", "sqs-2018", "cmq"]
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -117,7 +117,7 @@ def test_the_spark_engine_merges_rows_once(tmp_path: Path, spark: SparkSession) 
     engine.create(path, schema, [], {}, pa.table({"key": ["a", "b"], "value": [1, 2]}, schema=schema))
     table, beside = engine.open(path), engine.open(path)
     source: Any = pa.table({"key": ["a", "b", "c"], "value": [1, 20, 3], "op": ["del", "put", "put"]})
-    table.merge(source, ["key"], "true", {"fence": 1}, "token")
+    table.merge(source, "key", {"fence": 1}, "token")
     assert table.transaction("fence") == 1 and table.landed("token", beside.version)
     [*parts] = engine.open(path).read(engine.open(path).files())
     assert sorted(pa.concat_tables(parts).to_pylist(), key=str) == [

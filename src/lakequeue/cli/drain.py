@@ -23,8 +23,9 @@ from lakequeue.cli.options import DryRun, Name, Yes, duration_option
 from lakequeue.cli.session import Session, usage
 from lakequeue.cli.values import shown_duration
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueClientError, UnsupportedOperation
-from lakequeue.model.messages import TRACE_HEADER, Message, SendEntry
+from lakequeue.model.messages import Message, SendEntry
 from lakequeue.model.profiles import profile
+from lakequeue.model.validation import TRACE_HEADER
 
 if TYPE_CHECKING:
     from lakequeue import Queue

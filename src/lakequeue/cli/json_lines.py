@@ -14,7 +14,8 @@ import typer
 
 from lakequeue.cli.values import duration
 from lakequeue.errors import InvalidParameterValue, MissingParameter, QueueServiceError
-from lakequeue.model.messages import TRACE_HEADER, BatchFailure, SendEntry
+from lakequeue.model.messages import BatchFailure, SendEntry
+from lakequeue.model.validation import TRACE_HEADER
 
 if TYPE_CHECKING:
     from lakequeue import PeekedMessage, Queue

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from lakequeue.cli.session import usage
 from lakequeue.errors import BatchRequestTooLong, InvalidParameterValue
-from lakequeue.model.messages import BatchFailure, BatchResult, SendEntry, normalize_attributes
+from lakequeue.model.messages import BatchFailure, BatchResult, SendEntry
 from lakequeue.model.profiles import profile
+from lakequeue.model.validation import normalize_attributes
 
 if TYPE_CHECKING:
     from lakequeue import Queue

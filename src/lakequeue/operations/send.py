@@ -12,6 +12,7 @@ import attrs
 
 from lakequeue.errors import OverLimit, QueueClientError, QueueServiceError
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.digests import md5_of_attributes, md5_of_body
 from lakequeue.model.messages import (
     BatchFailure,
     BatchResult,
@@ -19,13 +20,10 @@ from lakequeue.model.messages import (
     SendEntry,
     SendResult,
     ValidEntry,
-    md5_of_attributes,
-    md5_of_body,
     new_message_ids,
-    validate_batch,
-    validate_entry,
 )
 from lakequeue.model.sequence_numbers import sequence_number
+from lakequeue.model.validation import validate_batch, validate_entry
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_sender import Placed

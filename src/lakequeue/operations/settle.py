@@ -18,7 +18,8 @@ from lakequeue.errors import (
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration
-from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess, check_batch_ids
+from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess
+from lakequeue.model.validation import check_batch_ids
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard.commands import ChangeVisibility, Command, Delete, LeaseDelete, RecordFailure, Result

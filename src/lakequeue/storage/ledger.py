@@ -45,7 +45,7 @@ class Ledger:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._merges = 0
-        self._known: dict[bool, dict[str, pa.Table]] = {False: {}, True: {}}  # files by path, as last read
+        self._known: dict[str, pa.Table] = {}  # rows of live files by path, as read or written
 
     @property
     def epoch(self) -> int:
@@ -97,9 +97,7 @@ class Ledger:
     def head(self) -> Head:
         """Head of the loaded snapshot; reads its file only."""
         heads = [file for file in self._files() if file.minimum["first_offset"] == layout.HEAD_OFFSET]
-        parts = self.table.read(heads, ["first_offset", "head"])
-        rows = pa.concat_tables([_DATA.empty_table().select(["first_offset", "head"]), *parts])
-        return self._head(rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET)))
+        return self._head(self._rows(heads))
 
     def has_excess_files(self, machine: ShardMachine) -> bool:
         """Whether the loaded snapshot has more files than its runs (those of ``machine``) need."""
@@ -118,22 +116,12 @@ class Ledger:
         if rewrite or self._wants_compaction(machine):
             return self.rewrite(epoch - 1, decision.head, machine.runs, machine.history)
         source = run_rows(decision.puts, decision.deletes, decision.head, with_op=True)
-        puts, deletes = [*decision.puts, *decision.settled_puts], [*decision.deletes, *decision.settled_deletes]
-        offsets = [run.first for run in puts] + deletes or [layout.HEAD_OFFSET]
-        # literals prune files
-        prune = (
-            f"(t.first_offset = {layout.HEAD_OFFSET} OR t.first_offset BETWEEN {min(offsets)} AND {max(offsets)})"
-        )
         if decision.settled_puts or decision.settled_deletes:
             settled = run_rows(decision.settled_puts, decision.settled_deletes, None, with_op=True, settled=True)
             source = pa.concat_tables([source, settled])
-        else:
-            prune += " AND t.settled = false"
         self._merges += 1
         landed = commit(
-            self.table,
-            fence,
-            lambda token: self.table.merge(source, ["settled", "first_offset"], prune, ids, token),
+            self.table, fence, lambda token: self.table.merge(source, "first_offset", ids, token, self._known)
         )
         if landed:
             vacuum_if_busy(self.table, layout.RECEIPTS_RETENTION)
@@ -173,17 +161,17 @@ class Ledger:
         return [file for file in self.table.files() if file.partition["settled"] == settled]
 
     def _read(self, *, settled: bool = False) -> pa.Table:
-        files, known = self._files(settled=settled), self._known[settled]
-        fresh = [file for file in files if file.path not in known]
-        # a merge writes a file or two, so after a lost race the others need not be read again
-        tables = known | dict(zip((file.path for file in fresh), self.table.read(fresh, _DATA.names), strict=True))
-        self._known[settled] = {file.path: tables[file.path] for file in files}
-        return pa.concat_tables(
-            [
-                _DATA.empty_table(),
-                *(table.select(_DATA.names).cast(_DATA) for table in self._known[settled].values()),
-            ]
+        return self._rows(self._files(settled=settled))
+
+    def _rows(self, files: Sequence[LiveFile]) -> pa.Table:
+        # a merge writes a file or two, so neither it nor a load after a lost race reads the others again
+        fresh = [file for file in files if file.path not in self._known]
+        known = self._known | dict(
+            zip((file.path for file in fresh), self.table.read(fresh, _DATA.names), strict=True)
         )
+        self._known = {live.path: known[live.path] for live in self.table.files() if live.path in known}
+        tables = (known[file.path].select(_DATA.names).cast(_DATA) for file in files)
+        return pa.concat_tables([_DATA.empty_table(), *tables])
 
 
 def check_head(head: Head, end: int, table: str) -> None:

@@ -34,7 +34,8 @@ from lakequeue.errors import (
 from lakequeue.model import redrive_policies
 from lakequeue.model.attribute_values import parse_whole
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.messages import BatchResult, Message, check_batch_ids
+from lakequeue.model.messages import BatchResult, Message
+from lakequeue.model.validation import check_batch_ids
 from lakequeue.serve.groups import Groups
 from lakequeue.serve.sqs import permissions, queue_attributes
 from lakequeue.serve.sqs.messages import (

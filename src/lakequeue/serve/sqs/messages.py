@@ -9,16 +9,9 @@ import attrs
 
 from lakequeue import SendEntry
 from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
-from lakequeue.model.messages import (
-    TRACE_HEADER,
-    AttributeValue,
-    BatchResult,
-    BatchSuccess,
-    Message,
-    SendResult,
-    WireAttributes,
-    md5_of_attributes,
-)
+from lakequeue.model.digests import md5_of_attributes
+from lakequeue.model.messages import AttributeValue, BatchResult, BatchSuccess, Message, SendResult, WireAttributes
+from lakequeue.model.validation import TRACE_HEADER
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
 SENDER = "SenderId"

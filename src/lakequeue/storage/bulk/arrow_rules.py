@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.model.messages import MAX_ATTRIBUTES
+from lakequeue.model.validation import MAX_ATTRIBUTES
 from lakequeue.storage.bulk.arrow_rows import ORDER
 from lakequeue.storage.bulk.characters import ALLOWED, count_refused
 from lakequeue.storage.bulk.message_rules import CHARACTERS, RowRules

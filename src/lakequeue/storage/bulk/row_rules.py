@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from lakequeue.model.messages import MAX_ATTRIBUTES
+from lakequeue.model.validation import MAX_ATTRIBUTES
 from lakequeue.storage.bulk.message_rules import RowRules, Rule
 
 if TYPE_CHECKING:

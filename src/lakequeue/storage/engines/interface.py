@@ -131,14 +131,15 @@ class Table(Protocol):
     def merge(
         self,
         source: pa.Table,
-        on: Sequence[str],
-        target_filter: str,
+        key: str,
         transactions: Mapping[str, int],
         token: str,
+        known: dict[str, pa.Table] | None = None,
     ) -> None:
-        """MERGE of ``source`` (columns of the table and ``op``: ``put`` or ``del``) by equality on ``on``.
+        """MERGE of ``source`` (columns of the table and ``op``: ``put`` or ``del``).
 
-        ``target_filter`` is SQL over the target (alias ``t``); it prunes files and narrows conflicts.
+        Rows are the same if ``key`` and the partition columns are equal. ``known`` has the rows of files by path,
+        which need not be read; those that are read or written here are added, for the next MERGE.
         """
 
     def landed(self, token: str, since: int) -> bool | None:

@@ -65,7 +65,6 @@ class PointTable:
         self.lost_races = 0
         self._snapshot = self._newest() if version is None else Snapshot(self.folder, version)
         self._committed: tuple[int, Entry] | None = None  # the last entry written, and its version
-        self._contents: dict[str, pa.Table] = {}  # by path
 
     @property
     def version(self) -> int:
@@ -171,28 +170,28 @@ class PointTable:
     def merge(
         self,
         source: pa.Table,
-        on: Sequence[str],
-        target_filter: str,
+        key: str,
         transactions: Mapping[str, int],
         token: str,
+        known: dict[str, pa.Table] | None = None,
     ) -> None:
-        partitions = self._snapshot.partitions
-        [key] = [name for name in on if name not in partitions]
-        live = self.files()
-        self._forget_all_but(live)
+        partitions, live, known = self._snapshot.partitions, self.files(), {} if known is None else known
+        for path in known.keys() - {file.path for file in live}:
+            del known[path]
+
+        def content(file: LiveFile) -> pa.Table:
+            if file.path not in known:
+                known[file.path] = self._read(file, None)
+            return known[file.path]
+
         added, removed, contents = [], [], {}
-        for rewrite in rewrites(source, key, partitions, live, self._content):
+        for rewrite in rewrites(source, key, partitions, live, content):
             removed += rewrite.removed
             if len(rewrite.rows):
                 added.append(self._write_file(rewrite.rows))
                 contents[added[-1].path] = rewrite.rows.drop_columns(partitions)
         self._create_entry("MERGE", added, removed, transactions, token)
-        self._contents |= contents
-
-    def _content(self, file: LiveFile) -> pa.Table:
-        """Rows of a file; MERGE keeps them, as most change the same few files again."""
-        rows = self._contents[file.path] = self._read(file, None)
-        return rows
+        known |= contents
 
     def landed(self, token: str, since: int) -> bool | None:
         read = list(self._snapshot.tokens(since))
@@ -248,20 +247,8 @@ class PointTable:
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
-        known = self._contents.get(file.path)
-        if known is not None:
-            return known if columns is None else known.select(columns)
         with self._opened_file(file) as parquet:
-            if not self._contents or columns is None:
-                return parquet.read(columns, use_threads=False)
-            # what is read of a table that merges is merged next
-            if len(self._contents) > self.file_count:
-                self._forget_all_but(self.files())
-            rows = self._contents[file.path] = parquet.read(use_threads=False)
-            return rows.select(columns)
-
-    def _forget_all_but(self, live: Iterable[LiveFile]) -> None:
-        self._contents = {file.path: rows for file in live if (rows := self._contents.get(file.path)) is not None}
+            return parquet.read(columns, use_threads=False)
 
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet committed."""

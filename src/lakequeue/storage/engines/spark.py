@@ -128,10 +128,10 @@ class SparkTable:
     def merge(
         self,
         source: pa.Table,
-        on: Sequence[str],
-        target_filter: str,
+        key: str,
         transactions: Mapping[str, int],
         token: str,
+        known: dict[str, pa.Table] | None = None,
     ) -> None:
         """The fence is the first of ``transactions``: Delta's MERGE takes one id, the others are dropped.
 
@@ -150,7 +150,8 @@ class SparkTable:
             session.conf.set(name, value)
         names = [field["name"] for field in self._schema["fields"]]
         updates = {f"`{name}`": f"s.`{name}`" for name in names}
-        predicate = " AND ".join([*(f"t.`{name}` = s.`{name}`" for name in on), f"({target_filter})"])
+        same = [f"t.`{name}` = s.`{name}`" for name in (key, *self._partitions)]
+        predicate = " AND ".join([*same, *_pruning(source, key, self._partitions)])
         with lost_races(), active(session):
             self.refresh()
             if self.transaction(app_id) != decided_on:
@@ -279,3 +280,18 @@ class SparkEngine:
                 log.commit(snapshot, list(map(json.dumps, actions)), [], [], "created")
         if rows is not None:
             self.open(path).append(rows, {"created": 1}, "created")
+
+
+def _pruning(source: pa.Table, key: str, partitions: Sequence[str]) -> list[str]:
+    """Conditions of a MERGE in literals, by which Delta skips files and narrows conflicts."""
+    found = [
+        f"t.`{name}` IN ({', '.join(map(partition_text, source[name].unique().to_pylist()))})"
+        for name in partitions
+    ]
+    if pa.types.is_integer(source[key].type):
+        numbers = sorted(source[key].to_pylist())
+        # the head's row, which every commit to a ledger writes, lies apart from the others
+        found.append(
+            f"(t.`{key}` = {numbers[0]} OR t.`{key}` BETWEEN {numbers[1 % len(numbers)]} AND {numbers[-1]})"
+        )
+    return found
