@@ -10,6 +10,8 @@ anything fails, its messages become visible again.
 
 from __future__ import annotations
 
+from functools import partial
+
 from lakequeue.cli import job
 from lakequeue.cli.session import usage
 from lakequeue.spark.rows import append_results
@@ -33,7 +35,7 @@ def main(
     with job.opened("lakequeue consume", root, queue, region, engine) as (_, q):
         done = batches = 0
         while (lease := q.lease(max_messages, visibility_timeout)) is not None:
-            done += process_lease(lease, lambda messages: append_results(messages, output, function)).done
+            done += process_lease(lease, partial(append_results, lease.messages, output, function)).done
             batches += 1
         print(f"{done:,} messages of {queue} done in {batches} batches")
 

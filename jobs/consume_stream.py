@@ -42,7 +42,7 @@ def main(
                 visibility_timeout,
             )
             ended = job.wait(query)
-            if not ended or not any(p["observedMetrics"]["lakequeue"].messages for p in query.recentProgress):
+            if not ended or not any(progress["numInputRows"] for progress in query.recentProgress):
                 return
 
 

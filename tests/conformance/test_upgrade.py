@@ -164,7 +164,7 @@ def test_an_older_lakequeue_may_complete_the_moves_of_a_root_that_was_not_upgrad
     bodies = [message.body for message in lq.queue("orders").receive(10, visibility_timeout=0)]
     lq.queue("orders").receive()
     lq.queue("dead").redrive(destination=lq.queue("kept"))
-    keys = {row.name: row.key for row in lq.runtime.rows()}
+    keys = {row.name: row.key for row in lq._runtime.rows()}
     assert bodies and set(marked) == {keys["dead"], keys["kept"]}
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from benchmarks.object_store import BUCKET, environment, serve
 
-from lakequeue import HeartbeatRenewal, InvalidOptions, LakeQueue, Queue, QueueClientError
+from lakequeue import HeartbeatRenewal, LakeQueue, Queue, QueueClientError
 from lakequeue.spark import stream_from_queue, stream_to_queue
-from lakequeue.spark.checkpoint import claim
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,26 +127,6 @@ def test_streams_keep_their_checkpoints_on_the_store(lq: LakeQueue, spark: Spark
         ).awaitTermination()
     assert Counter(found) == expected(4)
     assert queue.counts().visible == queue.counts().in_flight == 0
-
-
-def test_one_of_two_streams_gets_a_new_checkpoint(lq: LakeQueue, spark: SparkSession) -> None:
-    queues = [lq.create_queue(name) for name in ("one", "two")]
-    lq._runtime.allow(spark)
-    for _ in range(5):
-        place, start = f"s3a://{BUCKET}/{uuid4().hex}", Barrier(2)
-
-        def try_to_claim(queue: Queue, place: str = place, start: Barrier = start) -> str | None:
-            start.wait()
-            try:
-                return claim(spark, place, queue, "stream_to_queue").stream
-            except InvalidOptions as error:
-                assert "belongs to queue" in str(error)
-                return None
-
-        with ThreadPoolExecutor(2) as threads:
-            streams = list(threads.map(try_to_claim, queues))
-        assert streams.count(None) == 1
-        assert [try_to_claim(queue, start=Barrier(1)) for queue in queues] == streams
 
 
 def test_a_session_without_rights_is_told_so(lq: LakeQueue, spark: SparkSession, proxy: Proxy) -> None:

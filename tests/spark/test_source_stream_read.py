@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakequeue import LakeQueue, Queue, QueueDoesNotExist, SendEntry
+from lakequeue import InvalidOptions, LakeQueue, Queue, QueueDoesNotExist, SendEntry
 from lakequeue.spark.options import Options, Use
 from lakequeue.spark.source_errors import error_in
 from lakequeue.testing import ManualClock
@@ -170,6 +170,28 @@ def test_a_lease_that_others_took_leaves_an_empty_batch_and_loses_nothing(
     clock.advance(61)
     again = reader.latestOffset(stored(end))
     assert bodies(reader, end, again) == ["a", "b"]
+
+
+@pytest.mark.spec("VIS-9")
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_batch_that_is_repeated_after_twelve_hours_comes_again(
+    queue: Queue, restart: Restart, clock: ManualClock, restarts: int
+) -> None:
+    queue.send("a")
+    reader = restart(leaseSeconds=0)
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset())
+    reader = restart(leaseSeconds=0)
+    clock.advance(12 * 3600 + 1)
+    assert bodies(reader, start, end) == []
+    if restarts == 2:
+        reader = restart(leaseSeconds=0)
+    again = reader.latestOffset(stored(end))
+    assert bodies(reader, end, again) == ["a"]
+
+
+def test_a_checkpoint_of_another_kind_of_stream_is_refused(restart: Restart) -> None:
+    with pytest.raises(InvalidOptions, match="checkpointLocation: the checkpoint is of another kind"):
+        restart().latestOffset({"offset": 1})
 
 
 def test_a_batch_that_ended_before_the_restart_is_deleted_by_the_next_run(queue: Queue, restart: Restart) -> None:

@@ -243,6 +243,7 @@ def test_a_checkpoint_that_was_reset_is_refused(queue: Queue, folder: Folder, ch
     assert sent_bodies(queue) == ["a1", "b1"]
 
 
+@pytest.mark.spec("SND-1", "SND-16")
 def test_a_bad_row_ends_the_stream_in_one_line_and_a_queue_that_is_gone_too(
     lq: LakeQueue, queue: Queue, folder: Folder, checkpoint: str
 ) -> None:

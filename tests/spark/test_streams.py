@@ -1,16 +1,15 @@
-"""Streams to a queue, exactly once, and from a queue, at least once."""
+"""Streams to a queue, exactly once, and from a queue, at least once; the bulk send of a micro-batch."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.harness import application_id, check_log, log_rows, sent_bodies
+from concurrency.harness import application_id, check_log, sent_bodies
 from concurrency.stopping import older
 from lakequeue import (
     HeartbeatRenewal,
@@ -23,13 +22,17 @@ from lakequeue import (
     QueueDoesNotExist,
     SendEntry,
 )
-from lakequeue.operations.send_dataframe import batches_of, bulk_send
+from lakequeue.lease import Lease
+from lakequeue.operations import resume_lease
+from lakequeue.operations.send_dataframe import bulk_send, last_version
 from lakequeue.spark import stream_from_queue, stream_to_queue
-from lakequeue.spark.checkpoint import FILE
+from lakequeue.spark.source_errors import error_in
+from lakequeue.spark.streams import process_lease
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, manifests, write_files
 from lakequeue.testing import ManualClock
 from mutations import Patch
+from serve.serving import wait_until
 from spark.dropped_files import Folder
 
 if TYPE_CHECKING:
@@ -42,23 +45,6 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def queue(lq: LakeQueue) -> Queue:
     return lq.create_queue("orders", visibility_timeout=60)
-
-
-def run(query: StreamingQuery) -> list[Any]:
-    """Waits for the end of a query; what each of its batches did to the queue."""
-    query.awaitTermination()
-    return [tuple(progress["observedMetrics"]["lakequeue"]) for progress in query.recentProgress]
-
-
-def failure(query: StreamingQuery) -> BaseException | None:
-    """Why a query ended."""
-    from pyspark.errors import StreamingQueryException
-
-    with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination()
-    found = query.exception()
-    assert found is not None and found.__cause__ is caught.value.__cause__
-    return caught.value.__cause__
 
 
 def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
@@ -79,11 +65,7 @@ def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Que
     assert [send(0, "a", "b"), send(0, "a", "b"), send(3, "c"), send(2, "late"), send(3, "c")] == [2, 0, 1, 0, 0]
     assert bulk_send(queue._runtime, spark, batch_of(spark, "d"), manifests.SendKey.of_batch("t", 0), None) == 1
     assert sent_bodies(queue) == ["a", "b", "c", "d"]
-    assert (
-        batches_of(queue._runtime, "s"),
-        batches_of(queue._runtime, "t"),
-        batches_of(queue._runtime, "u"),
-    ) == (4, 1, 0)
+    assert [last_version(queue._runtime, layout.stream_id(stream)) for stream in "stu"] == [4, 1, 0]
     assert application_id(queue, "stream-s") == 4
     folder = Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "manifests"
     assert not list(folder.iterdir())  # of streams there are too many to leave them to the compactor
@@ -92,7 +74,7 @@ def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Que
 def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> None:
     nothing = batch_of(spark, "x").where("body IS NULL")
     assert bulk_send(queue._runtime, spark, nothing, manifests.SendKey.of_batch("s", 0), None) == 0
-    assert batches_of(queue._runtime, "s") == 0
+    assert last_version(queue._runtime, layout.stream_id("s")) == 0
     assert not list((Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "manifests").iterdir())
 
 
@@ -166,99 +148,70 @@ def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too
     assert sorted(sent_bodies(queue)) == ["a", "b"]
 
 
-# --- to a queue
-
-
 @pytest.mark.core
 @pytest.mark.spec("SND-17", "DLT-3")
-def test_every_row_of_a_stream_is_sent_once(folder: Folder, queue: Queue, checkpoint: str) -> None:
-    folder.drop("a", "a1", "a2")
-    folder.drop("b", "b1")
-    query = stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow")
-    assert run(query) == [(2,), (1,)]
-    assert query.lastProgress["observedMetrics"]["lakequeue"].messages == 1
-    folder.drop("c", "c1", "c2", "c3")
-    assert run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow")) == [(3,)]
-    assert sorted(sent_bodies(queue)) == ["a1", "a2", "b1", "c1", "c2", "c3"]
-    commits = {row.sent_at for row in log_rows(queue)}
-    assert len(commits) == 1 and application_id(queue, layout.SEND_ID) == 6
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("committed", [True, False])
-def test_a_batch_that_was_cut_off_is_sent_once(
-    folder: Folder, queue: Queue, checkpoint: str, committed: bool, monkeypatch: Patch
-) -> None:
-    folder.drop("a", "a1", "a2")
-
-    def cut_off(*_: Any) -> None:
-        raise OSError("cut off")
-
-    with monkeypatch.context() as patch:
-        # the manifest goes right after the commit
-        patch.setattr(*((manifests, "forget") if committed else (commit_files, "complete")), cut_off)
-        error = failure(stream_to_queue(folder.rows, queue, checkpoint))
-    assert isinstance(error, QueueClientError) and "cut off" in str(error)
-    assert len(log_rows(queue)) == (2 if committed else 0)
-    monkeypatch.setattr(write_files, "stage", cut_off)  # what was written once is not evaluated again
-    query = stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow")
-    assert run(query) == [(0 if committed else 2,)]
-    assert sent_bodies(queue) == ["a1", "a2"]
-
-
-@pytest.mark.core
-def test_the_replay_check_of_streams_can_fail(
-    folder: Folder, queue: Queue, checkpoint: str, monkeypatch: Patch
-) -> None:
+def test_the_replay_check_of_streams_can_fail(spark: SparkSession, queue: Queue, monkeypatch: Patch) -> None:
     """Guarantee 5: without the number of the batch in the log, a repeated one is sent again."""
-    folder.drop("a", "a1")
 
-    def cut_off(*_: Any) -> None:
-        raise OSError("cut off")
+    def send() -> int:
+        return bulk_send(queue._runtime, spark, batch_of(spark, "a"), manifests.SendKey.of_batch("s", 0), None)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(manifests, "forget", cut_off)
-        failure(stream_to_queue(folder.rows, queue, checkpoint))
+    assert [send(), send()] == [1, 0]
+    check_log(queue)
     for kind in manifests.SendKey, manifests.Manifest:
         monkeypatch.setattr(kind, "reached", lambda *_: False)
-    run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow"))
+    send()
     with pytest.raises(AssertionError):
         check_log(queue)
 
 
-@pytest.mark.spec("SND-1", "SND-2", "SND-16")
-def test_bad_rows_end_the_stream_and_say_how_many(folder: Folder, queue: Queue, checkpoint: str) -> None:
-    queue.set_attributes(maximum_message_size=1_024)
-    folder.drop("a", "good")
-    run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow"))
-    folder.drop("b", "good too", "", "", "x" * 1_025)
-    error = failure(stream_to_queue(folder.rows, queue, checkpoint))
-    assert isinstance(error, InvalidParameterValue)
-    assert "2 rows have no body" in error.message and "1 row is longer than 1024 bytes" in error.message
-    assert sent_bodies(queue) == ["good"]
-    folder.drop("b", "mended")
-    assert run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow")) == [(1,)]
-    assert sent_bodies(queue) == ["good", "mended"]
+@pytest.mark.long
+def test_the_spark_engine_sends_a_replayed_batch_once_too(tmp_path: Path, spark: SparkSession) -> None:
+    queue = LakeQueue(str(tmp_path / "root"), spark=spark, engine="spark").create_queue("orders")
+    name = manifests.SendKey.of_batch("s", 0)
+    assert [bulk_send(queue._runtime, spark, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
+    assert last_version(queue._runtime, layout.stream_id("s")) == 1
 
 
-@pytest.mark.spec("FIF-1", "DDP-1", "SND-6")
-def test_a_stream_keeps_the_order_and_the_ids_of_a_fifo_queue(
-    folder: Folder, lq: LakeQueue, checkpoint: str
+# --- streams
+
+
+@pytest.fixture
+def present(tmp_path: Path, spark: SparkSession) -> Queue:
+    """By the system's clock: the workers of Spark know no other."""
+    return LakeQueue(str(tmp_path / "root"), spark=spark).create_queue("orders", visibility_timeout=60)
+
+
+def failure(query: StreamingQuery) -> str:
+    """Why a query ended."""
+    from pyspark.errors import StreamingQueryException
+
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    return str(caught.value)
+
+
+@pytest.mark.core
+@pytest.mark.spec("SND-17", "FIF-1", "DDP-1", "SND-6")
+def test_a_stream_sends_each_row_once_in_order(
+    folder: Folder, spark: SparkSession, tmp_path: Path, checkpoint: str
 ) -> None:
-    queue = lq.create_queue("orders.fifo", fifo=True, content_based_deduplication=True)
+    queue = LakeQueue(str(tmp_path / "root"), spark=spark).create_queue(
+        "orders.fifo", fifo=True, content_based_deduplication=True
+    )
     rows = folder.rows.selectExpr("body", "substr(body, 1, 1) AS group_id", "int(substr(body, 2)) AS place")
     folder.drop("a", "x2", "y9", "x1", "x2")
+    stream_to_queue(rows, queue, checkpoint, trigger="availableNow", order_by="place").awaitTermination()
     folder.drop("b", "x10", "x9", "x1")
-    query = stream_to_queue(rows, queue, checkpoint, trigger="availableNow", order_by="place")
-    assert run(query) == [(3,), (2,)]
+    stream_to_queue(rows, queue, checkpoint, trigger="availableNow", order_by="place").awaitTermination()
     assert [body for body in sent_bodies(queue) if body[0] == "x"] == ["x1", "x2", "x9", "x10"]
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_starts(
-    spark: SparkSession, folder: Folder, lq: LakeQueue, queue: Queue, checkpoint: str
+    spark: SparkSession, folder: Folder, lq: LakeQueue, present: Queue, checkpoint: str
 ) -> None:
-    def refused(df: DataFrame, said: str, **more: Any) -> None:
-        with pytest.raises((InvalidParameterValue, InvalidOptions), match=said):
+    def refused(df: DataFrame, said: str, queue: Queue = present, **more: Any) -> None:
+        with pytest.raises((InvalidParameterValue, InvalidOptions, QueueClientError), match=said):
             stream_to_queue(df, queue, checkpoint, **more)
 
     refused(batch_of(spark, "a"), "not a stream")
@@ -267,158 +220,101 @@ def test_what_cannot_be_sent_is_refused_before_anything_starts(
     refused(folder.rows.drop("body").selectExpr("'x' AS group_id"), "The column body is missing")
     refused(folder.rows, "Standard queues keep no order", order_by="body")
     refused(folder.rows, "trigger 'often'", trigger="often")
+    refused(folder.rows, "the system's clock", lq.queue("orders"))
     lq.delete_queue("orders")
     with pytest.raises(QueueDoesNotExist):
-        stream_to_queue(folder.rows, queue, checkpoint)
+        stream_to_queue(folder.rows, present, checkpoint)
     assert not spark.streams.active
 
 
 @pytest.mark.core
-def test_a_checkpoint_belongs_to_one_stream_of_one_queue(
-    spark: SparkSession, folder: Folder, lq: LakeQueue, queue: Queue, checkpoint: str, tmp_path: Path
-) -> None:
-    def refused(said: str, queue: Queue, path: str = checkpoint) -> None:
-        with pytest.raises(InvalidOptions, match=said):
-            stream_to_queue(folder.rows, queue, path)
-
-    folder.drop("a", "a1")
-    run(stream_to_queue(folder.rows, queue, checkpoint, trigger="availableNow"))
-    refused("belongs to queue orders, not to others", lq.create_queue("others"))
-    with pytest.raises(InvalidOptions, match="belongs to stream_to_queue, not to stream_from_queue"):
-        stream_from_queue(queue, print, checkpoint)
-    for kept in ("offsets", "commits"):
-        shutil.rmtree(f"{checkpoint}/{kept}")
-    refused("was reset behind what orders has of it", queue)
-    lq.delete_queue("orders")
-    refused("belongs to an earlier queue of the name orders", lq.create_queue("orders"))
-
-    foreign = str(tmp_path / "foreign")
-    query = folder.rows.writeStream.format("noop").option("checkpointLocation", foreign)
-    query.trigger(availableNow=True).start().awaitTermination()
-    refused("belongs to a query that stream_to_queue did not start", lq.queue("orders"), foreign)
-    damaged = tmp_path / "damaged"
-    damaged.mkdir()
-    (damaged / FILE).write_text("{")
-    with pytest.raises(QueueClientError, match="is damaged"):
-        stream_to_queue(folder.rows, lq.queue("orders"), str(damaged))
-    (tmp_path / "file").touch()
-    with pytest.raises(QueueClientError, match="cannot be used"):
-        stream_to_queue(folder.rows, lq.queue("orders"), str(tmp_path / "file"))
-    assert not spark.streams.active and not log_rows(lq.queue("orders"))
-
-
-def test_a_queue_that_is_deleted_ends_the_stream(
-    folder: Folder, lq: LakeQueue, queue: Queue, checkpoint: str
-) -> None:
-    query = stream_to_queue(folder.rows, queue, checkpoint, trigger="0 seconds")
-    lq.delete_queue("orders")
-    folder.drop("a", "a1")
-    assert isinstance(failure(query), QueueDoesNotExist)
-
-
-@pytest.mark.long
-def test_the_spark_engine_sends_a_replayed_batch_once_too(tmp_path: Path, spark: SparkSession) -> None:
-    queue = LakeQueue(str(tmp_path / "root"), spark=spark, engine="spark").create_queue("orders")
-    name = manifests.SendKey.of_batch("s", 0)
-    assert [bulk_send(queue._runtime, spark, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
-    assert batches_of(queue._runtime, "s") == 1
-
-
-# --- from a queue
-
-
-class Seen:
-    """A handler that remembers what it was given."""
-
-    def __init__(self) -> None:
-        self.batches: dict[int, list[str]] = {}
-
-    def __call__(self, messages: DataFrame, batch: int) -> None:
-        assert batch not in self.batches
-        self.batches[batch] = sorted(row.body for row in messages.select("body").collect())
-
-
-@pytest.mark.core
 @pytest.mark.spec("RCV-7", "STA-14")
-def test_messages_are_handled_and_deleted_a_lease_a_trigger(queue: Queue, checkpoint: str) -> None:
-    queue.send_batch([SendEntry(body) for body in "abcde"])
-    seen = Seen()
-    done: list[Any] = []
-    for _ in range(3):
-        query = stream_from_queue(queue, seen, checkpoint, trigger="availableNow", max_messages=3)
-        done += run(query)
-    assert seen.batches == {0: ["a", "b", "c"], 1: ["d", "e"]}
-    assert done == [(3, 3, 0), (2, 2, 0), (0, 0, 0)]
-    counts = query.lastProgress["observedMetrics"]["lakequeue"]
-    assert (counts.messages, counts.deleted, counts.lost) == (0, 0, 0)
-    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+def test_a_batch_is_deleted_when_its_function_returns(present: Queue, checkpoint: str) -> None:
+    present.send_batch([SendEntry(body) for body in "abcde"])
+    seen: list[tuple[int, list[str], int]] = []
+
+    def handle(messages: DataFrame, batch: int) -> None:
+        found = messages.drop("receipt_handle").collect()
+        assert len(found[0]) == 11
+        seen.append((batch, sorted(row.body for row in found), present.counts().in_flight))
+
+    query = stream_from_queue(present, handle, checkpoint, trigger="0 seconds", max_messages=3)
+    wait_until(lambda: len(seen) == 2 and not present.counts().in_flight, "the deletion")
+    query.stop()
+    assert seen == [(0, ["a", "b", "c"], 3), (1, ["d", "e"], 2)]
+    assert present.counts().visible == 0
 
 
 @pytest.mark.core
 @pytest.mark.spec("RCV-6", "VIS-4")
-def test_a_handler_that_raises_hands_back_and_ends_the_query(queue: Queue, checkpoint: str) -> None:
-    queue.send_batch([SendEntry("a"), SendEntry("b")])
+def test_a_function_that_raises_hands_back_and_ends_the_query(present: Queue, checkpoint: str) -> None:
+    present.send_batch([SendEntry("a"), SendEntry("b")])
+    seen: list[tuple[int, list[str]]] = []
 
-    def fail(messages: DataFrame, batch: int) -> None:
-        raise ValueError("boom")
+    def handle(messages: DataFrame, batch: int) -> None:
+        seen.append((batch, sorted(row.body for row in messages.collect())))
+        if len(seen) == 1:
+            raise ValueError("boom")
 
-    error = failure(stream_from_queue(queue, fail, checkpoint))
-    assert isinstance(error, ValueError) and str(error) == "boom"
-    assert (queue.counts().visible, queue.counts().in_flight) == (2, 0)
-    seen = Seen()
-    # batch 0 was begun; its number is not given to other messages
-    assert run(stream_from_queue(queue, seen, checkpoint, trigger="availableNow")) == [(0, 0, 0), (2, 2, 0)]
-    assert seen.batches == {1: ["a", "b"]}
+    assert "ValueError: boom" in failure(stream_from_queue(present, handle, checkpoint))
+    assert (present.counts().visible, present.counts().in_flight) == (2, 0)
+    stream_from_queue(present, handle, checkpoint, trigger="availableNow").awaitTermination()
+    # batch 0 had given its messages back; its number is not given to other ones
+    assert seen == [(0, ["a", "b"]), (1, ["a", "b"])]
+    assert (present.counts().visible, present.counts().in_flight) == (0, 0)
 
 
 @pytest.mark.spec("RCV-6", "RCP-6")
-def test_a_handler_that_is_too_slow_is_told(
-    queue: Queue, checkpoint: str, clock: ManualClock, tmp_path: Path
-) -> None:
-    queue.send_batch([SendEntry("a"), SendEntry("b")])
-
-    def sleep(count: int) -> Any:
-        def handle(messages: DataFrame, batch: int) -> None:
+def test_a_function_that_is_too_slow_is_told(queue: Queue, clock: ManualClock) -> None:
+    def process(received: int) -> tuple[int, int]:
+        def work() -> None:
             clock.advance(30)
-            assert len(queue.receive(count)) == count
+            assert len(queue.receive(received)) == received
 
-        return handle
+        lease = queue.lease(visibility_timeout=30)
+        assert lease is not None
+        counts = process_lease(lease, work)
+        return counts.done, counts.lost
 
-    options: dict[str, Any] = {"trigger": "availableNow", "visibility_timeout": 30}
-    assert run(stream_from_queue(queue, sleep(1), checkpoint, **options)) == [(2, 1, 1)]
+    queue.send_batch([SendEntry("a"), SendEntry("b")])
+    assert process(1) == (1, 1)
     clock.advance(60)
-    error = failure(stream_from_queue(queue, sleep(1), checkpoint, **options))
-    assert isinstance(error, LeaseLost) and error.lost == 1
+    with pytest.raises(LeaseLost) as caught:
+        process(1)
+    assert caught.value.lost == 1
 
 
 @pytest.mark.spec("HBN-1")
-def test_a_slow_handler_keeps_its_messages_with_a_renewal(
-    queue: Queue, clock: ManualClock, checkpoint: str
-) -> None:
+def test_a_slow_function_keeps_its_messages_with_a_renewal(queue: Queue, clock: ManualClock) -> None:
     queue.send_batch([SendEntry("a"), SendEntry("b")])
+    first = queue.lease(visibility_timeout=30)
+    assert first is not None
 
-    def slow(messages: DataFrame, batch: int) -> None:
+    def slow() -> None:
         for _ in range(75):
             clock.advance(1)
             assert queue.receive() == []
 
-    renewal = HeartbeatRenewal(visibility_timeout=30)
-    assert run(stream_from_queue(queue, slow, checkpoint, trigger="availableNow", renewal=renewal)) == [(2, 2, 0)]
+    handle = first.arrow(["receipt_handle"])["receipt_handle"][0].as_py()
+    leased = resume_lease.of_handle(queue._runtime, handle)
+    assert leased is not None and leased.count == 2
+    assert process_lease(Lease(leased), slow, HeartbeatRenewal(visibility_timeout=30)).done == 2
     clock.advance(30)
     assert queue.receive() == []
+    assert resume_lease.of_handle(queue._runtime, handle) is None
 
 
-def test_a_queue_that_is_deleted_ends_the_consumer(lq: LakeQueue, queue: Queue, checkpoint: str) -> None:
-    query = stream_from_queue(queue, print, checkpoint, trigger="0 seconds")
+def test_a_queue_that_is_deleted_ends_the_consumer(lq: LakeQueue, present: Queue, checkpoint: str) -> None:
+    query = stream_from_queue(present, print, checkpoint, trigger="0 seconds")
     lq.delete_queue("orders")
-    assert isinstance(failure(query), QueueDoesNotExist)
+    assert isinstance(error_in(failure(query)), QueueDoesNotExist)
     with pytest.raises(QueueDoesNotExist):
-        stream_from_queue(queue, print, checkpoint)
+        stream_from_queue(present, print, checkpoint)
 
 
-def test_wrong_options_are_named_all_at_once(tmp_path: Path, queue: Queue, checkpoint: str) -> None:
+def test_wrong_options_are_named_all_at_once(tmp_path: Path, present: Queue, checkpoint: str) -> None:
     with pytest.raises(InvalidOptions) as caught:
-        stream_from_queue(queue, 3, checkpoint, "often", 0, 43_201)  # type: ignore[arg-type]
+        stream_from_queue(present, 3, checkpoint, "often", 0, 43_201)  # type: ignore[arg-type]
     names = [problem.split()[0] for problem in caught.value.problems]
     assert names == ["handle_batch", "max_messages", "visibility_timeout", "trigger"]
     assert not Path(checkpoint).exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -79,6 +80,10 @@ Every = Annotated[
     float | None,
     typer.Option(metavar="DURATION", parser=at_least(0), help="Time between the starts of two batches."),
 ]
+
+
+_RAISED = re.compile(r'^  File "([^"]+)", line (\d+).*\n(?:    .*\n)*([A-Za-z_][\w.]*): (.*)$', re.MULTILINE)
+"""The end of a Python stack in a text of Spark's: file, line, error and message."""
 
 
 def run(main: Callable[..., None]) -> NoReturn:
@@ -159,12 +164,13 @@ def _report_error(error: BaseException) -> int:
     from py4j.protocol import Py4JJavaError
     from pyspark import errors
 
-    if isinstance(error, errors.StreamingQueryException) and error.__cause__ is not None:
-        return _report_error(error.__cause__)
     if isinstance(error, errors.PySparkException) and (ours := error_in(str(error))) is not None:
         return report_error(Session(), ours)  # of the data source, from a worker of Spark's
     if isinstance(error, (errors.AnalysisException, errors.IllegalArgumentException)):
         return report_error(Session(), InvalidOptions([_reason(str(error))]))
+    if isinstance(error, errors.StreamingQueryException) and (raised := _RAISED.findall(str(error))):
+        path, line, kind, message = raised[-1]  # of the handler
+        return Session().fail(ENVIRONMENT, kind, f"{message} ({os.path.basename(path)}, line {line})")
     if isinstance(error, (errors.PySparkException, Py4JJavaError)):
         return report_error(Session(), QueueClientError(_reason(str(error))))
     known = (QueueServiceError, QueueClientError, InvalidOptions, OSError, typer.Abort)

@@ -14,7 +14,6 @@ from lakequeue.storage.bulk.send import Stage, check_rows, send_rows
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.layout import stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,14 +73,9 @@ def send_staged(
             return rows
 
 
-def batches_of(queue: OpenQueue, stream: str) -> int:
-    """Number of micro-batches of a stream in the queue, without empty ones at the end."""
-    return last_version(queue, stream_id(stream))
-
-
 def last_version(queue: OpenQueue, app_id: str) -> int:
     """The largest version of an application id in the queue's shards, 0 if there is none."""
-    with queue.service("batches_of"):
+    with queue.service("last_version"):
         queue.reload()  # raises if the queue was deleted
         target = bulk_target(queue)
         return max(target.open(shard).transaction(app_id) or 0 for shard in target.shards)

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from lakequeue.errors import InvalidParameterValue, LeaseLost
+from lakequeue.errors import InvalidOptions, InvalidParameterValue, LeaseLost
 from lakequeue.lease import Lease
 from lakequeue.model.clock import MICROS
 from lakequeue.operations import lease as leases
@@ -22,7 +22,7 @@ from lakequeue.spark.options import Options
 _log = logging.getLogger("lakequeue")
 
 Offset = dict[str, Any]
-"""JSON of a lease, as ``resume_lease.described`` makes it."""
+"""The id of a lease, and the key of its queue."""
 START: Offset = {"lease": ""}
 """Where every stream begins."""
 
@@ -64,6 +64,7 @@ class LeasedBatches:
         """The offset after the next batch; the same one if there is nothing to receive.
 
         Raises:
+            InvalidOptions: the checkpoint is not of such a stream.
             QueueDoesNotExist: the queue was deleted.
         """
         self.finish(start)
@@ -80,7 +81,7 @@ class LeasedBatches:
         if self._left is not None:
             self._left -= leased.count
         self._keep(leased)
-        end = resume_lease.described(leased)
+        end = {"lease": leased.lease_id, "queue": leased.queue.key}
         self._offered = start, end
         return end
 
@@ -98,18 +99,19 @@ class LeasedBatches:
         kept = self._kept.get(end["lease"])
         if kept is not None:
             return kept.leased
-        before = resume_lease.restored(self._queue._runtime, end)
-        leased = None if before is None else self._resumed(before)
+        leased = self._resumed(end)
         if leased is None:
-            _log.warning(
-                "the batch that was interrupted lost its messages to a timeout; they will be received again"
-            )
+            _log.warning("nothing is left of the batch that was interrupted; its messages come in later ones")
             return None
         self._keep(leased)
         return leased
 
     def finish(self, end: Offset) -> None:
         """Deletes the messages of a batch that has ended; a repetition does nothing."""
+        if "lease" not in end:
+            raise InvalidOptions(
+                ["option checkpointLocation: the checkpoint is of another kind of stream; use a new one"]
+            )
         lease_id = end["lease"]
         if lease_id in ("", self._deleted):
             return
@@ -119,12 +121,12 @@ class LeasedBatches:
                 with kept.renewal:
                     lost = kept.lease.delete().lost
             else:
-                leased = resume_lease.restored(self._queue._runtime, end)
+                leased = self._held(end)
                 if leased is not None:
                     leases.delete(leased)
         except LeaseLost as error:
-            # without `kept`: the process before this one deleted them
-            lost = 0 if kept is None else error.lost
+            # the function of a batch may have deleted them, or the process before this one
+            lost = error.lost if kept is not None and resume_lease.stored(kept.leased) else 0
         if lost:
             _log.warning("%d messages were lost to a timeout; they will be received again", lost)
         self._deleted = lease_id
@@ -134,11 +136,22 @@ class LeasedBatches:
         renewal.enter_context(lease.keep_alive(self._renewal))
         self._kept[leased.lease_id] = _Kept(leased, lease, renewal)
 
-    def _resumed(self, leased: LeasedMessages) -> LeasedMessages | None:
-        timeout = self._options.visibility_timeout
+    def _held(self, end: Offset) -> LeasedMessages | None:
+        queue = self._queue._runtime
+        return resume_lease.held(queue, end["lease"]) if end["queue"] == queue.key else None
+
+    def _resumed(self, end: Offset) -> LeasedMessages | None:
+        """Extends the lease of a batch, and leaves out what it no longer holds; None if that is all."""
+        leased, timeout = self._held(end), self._options.visibility_timeout
+        if leased is None:
+            return None
         if timeout is None:
             timeout = leased.queue.attributes.visibility_timeout_micros / MICROS
         try:
-            return resume_lease.resumed(leased, timeout)
-        except InvalidParameterValue:  # twelve hours have passed since the messages were received
+            leases.extend(leased, timeout)
+        except LeaseLost:
             return None
+        except InvalidParameterValue:  # twelve hours have passed since the messages were received
+            leases.release(leased)  # or the end of this empty batch would delete them
+            return None
+        return resume_lease.held(leased.queue, leased.lease_id)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from lakequeue.client import LakeQueue
-from lakequeue.errors import InvalidOptions, QueueServiceError
+from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
 from lakequeue.model.arguments import check_visibility_timeout
-from lakequeue.model.clock import MICROS
+from lakequeue.model.clock import MICROS, SystemClock
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.model.states import MessageState
 from lakequeue.queue import Queue
 from lakequeue.storage.roots import root_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _STORAGE = "storage."
 _PLACE = ("root", "queue", "region", f"{_STORAGE}NAME")
@@ -79,7 +82,7 @@ class Options:
         options["order_by"] = found.text("orderBy")
         options["max_messages"] = found.whole("maxMessages", DEFAULT_MAX_MESSAGES, 1)
         options["visibility_timeout"] = found.seconds("visibilityTimeout", None)
-        options["lease_seconds"] = found.seconds("leaseSeconds", LONGEST)
+        options["lease_seconds"] = found.seconds("leaseSeconds", LONGEST, least=0)
         options["states"] = found.states("state")
         options["from_offset"] = found.whole("fromOffset", None, 0)
         options["before_offset"] = found.whole("beforeOffset", None, 0)
@@ -88,11 +91,28 @@ class Options:
         found.check()
         return cls(**options)
 
-    def open_root(self) -> LakeQueue:
-        """The root, without a Spark session."""
-        return LakeQueue(self.root, region=self.region, storage_options=dict(self.storage) or None)
+    @classmethod
+    def of(cls, queue: Queue) -> Options:
+        """What another process needs to open the same queue.
 
-    def open_queue(self) -> Queue:
+        Raises:
+            QueueClientError: the queue has a clock of its own, which cannot travel.
+        """
+        root = queue._runtime.root
+        if not isinstance(root.clock, SystemClock):
+            raise QueueClientError("streams go by the system's clock: open the root without clock")
+        return cls(root.path, queue.name, queue.region, root.engine.store.options)
+
+    def spelled(self) -> dict[str, str]:
+        """The place of the queue as Spark takes options."""
+        place = {"root": self.root, "region": self.region, "queue": self.queue or ""}
+        return place | {f"{_STORAGE}{name}": value for name, value in self.storage.items()}
+
+    def open_root(self, spark: SparkSession | None = None) -> LakeQueue:
+        """The root, by default without a Spark session."""
+        return LakeQueue(self.root, spark=spark, region=self.region, storage_options=dict(self.storage) or None)
+
+    def open_queue(self, spark: SparkSession | None = None) -> Queue:
         """The queue that the options name.
 
         Raises:
@@ -102,7 +122,7 @@ class Options:
         """
         assert self.queue is not None
         try:
-            queue = self.open_root().queue(self.queue)
+            queue = self.open_root(spark).queue(self.queue)
         except QueueServiceError as error:
             raise type(error)(f"queue {self.queue}: {error.message}") from error
         if self.visibility_timeout is not None:
@@ -169,7 +189,7 @@ class _Found:
             )
         return instant
 
-    def seconds(self, name: str, default: float | None) -> float | None:
+    def seconds(self, name: str, default: float | None, least: float = 1 / MICROS) -> float | None:
         value = self._values.get(_plain(name))
         if value is None:
             return default
@@ -177,10 +197,9 @@ class _Found:
             number = float(value)
         except ValueError:
             number = -1.0
-        if not 0 < number <= LONGEST:
-            self._problems.append(
-                f"option {name} is {value}, it must be seconds, more than 0 and at most {LONGEST:g}"
-            )
+        if not least <= number <= LONGEST:
+            from_ = f"at least {least:g}" if least == 0 else "more than 0"
+            self._problems.append(f"option {name} is {value}, it must be seconds, {from_} and at most {LONGEST:g}")
         return number
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Builds Spark sessions; importing it does not import pyspark."""
+"""Builds Spark sessions, and tells them of the data source; importing it does not import pyspark."""
 
 from __future__ import annotations
 
@@ -119,6 +119,31 @@ def build_session(
         raise QueueClientError(f"Spark did not start: {_first_line(str(error))}") from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def register(spark: SparkSession) -> None:
+    """Registers the data source ``lakequeue`` in a session, also one of Spark Connect.
+
+    Spark finds it by itself when lakequeue is installed on the driver, or on the server of Spark Connect, when its
+    first data source in Python is looked up; this call registers it at any time, and keeps ``storage.``
+    options out of the session's plans and errors.
+
+    Args:
+        spark: The session.
+    """
+    from pyspark.errors import AnalysisException
+
+    from lakequeue.spark.source import LakeQueueSource
+
+    try:
+        spark.dataSource.register(LakeQueueSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark has found it by itself
+            raise
+    name = "spark.sql.redaction.options.regex"
+    hidden = spark.conf.get(name)
+    if hidden is None or SECRETS not in hidden:
+        spark.conf.set(name, f"{hidden}|{SECRETS}" if hidden else SECRETS)
 
 
 def _import_quietly() -> None:

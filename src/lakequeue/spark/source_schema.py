@@ -22,10 +22,11 @@ A batch read shows no receipt handles, so ``receipt_handle`` is NULL. A stream f
 ``state``; the last five are NULL in it. SQL's ``log_offset`` is ``offset`` here; attributes have their types."""
 
 
-def schema() -> StructType:
+def schema(columns: pa.Schema = COLUMNS) -> StructType:
+    """Columns as Spark calls them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(COLUMNS)
+    return from_arrow_schema(columns)
 
 
 def check(chosen: StructType) -> None:

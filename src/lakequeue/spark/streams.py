@@ -1,35 +1,30 @@
-"""Structured Streaming queries that send to a queue exactly once, or receive from it at least once.
-
-They stay beside the data source, which needs lakequeue where tasks run, sorts rows of FIFO queues in the driver
-and reports neither counts nor errors as objects. In its streams from a queue, a function that raises holds the
-messages until their timeout (18 s of 20), and before Spark 4.2 the last batch is deleted at the next start only.
-"""
+"""Calls of the data source that know a queue: each row sent exactly once, and messages handled at least once."""
 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from lakequeue.errors import InvalidOptions, InvalidParameterValue, LakeQueueError, QueueServiceError
+from lakequeue.lease import Lease
 from lakequeue.model.arguments import check_visibility_timeout
-from lakequeue.model.clock import Duration
-from lakequeue.operations import send_dataframe
-from lakequeue.spark import checkpoint as checkpoints
-from lakequeue.spark import remote
-from lakequeue.storage.bulk.manifests import SendKey
-from lakequeue.storage.bulk.send import check_rows
-from lakequeue.storage.bulk.write_files import columns_of
-from lakequeue.storage.engines.spark_access import is_remote
+from lakequeue.model.clock import MICROS, Duration
+from lakequeue.operations import resume_lease, send_written
+from lakequeue.spark.options import Options
+from lakequeue.spark.session import register
+from lakequeue.spark.source_schema import schema
+from lakequeue.storage.bulk import lease_batches, write_files
 from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-    from lakequeue.lease import Lease
     from lakequeue.queue import Queue
     from lakequeue.renewal.policies import Renewal
     from lakequeue.shard.commands import LeaseCounts
@@ -45,9 +40,9 @@ def stream_to_queue(
 ) -> StreamingQuery:
     """Starts a query that sends every row of a stream as a message, exactly once.
 
-    A micro-batch is one commit, which also records the number of the batch. So when Spark repeats a batch, for
-    example after a crash, nothing is sent twice. A batch whose files were already written is sent from these files
-    and not evaluated again.
+    It is ``df.writeStream.format("lakequeue")`` with the options of the queue. A micro-batch is one commit a
+    shard, which also records the number of the batch. So when Spark repeats a batch, for example after a crash,
+    nothing is sent twice.
 
     Args:
         df: a stream with the columns of ``Queue.send_dataframe``.
@@ -59,26 +54,29 @@ def stream_to_queue(
         order_by: see ``Queue.send_dataframe``.
 
     Returns:
-        The running query. A row that breaks a rule ends it, and no row of that batch is sent; the error is the
-        ``__cause__`` of the exception from ``awaitTermination``. ``observedMetrics["lakequeue"]`` of a progress
-        has ``messages``, the number of messages that the batch sent.
+        The running query. A row that breaks a rule ends it, and no row of that batch is sent; the exception from
+        ``awaitTermination`` names the error.
 
     Raises:
         InvalidParameterValue: ``df`` is no stream, or its columns cannot be sent.
-        InvalidOptions: the trigger is invalid, or the checkpoint belongs to another stream.
+        InvalidOptions: the trigger is invalid.
         QueueDoesNotExist: the queue was deleted.
+        QueueClientError: the queue has a clock of its own.
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
-    check_rows(q._runtime.attributes, columns_of(df), order_by)
-    writer = _with_trigger(df.writeStream, trigger, [], df.sparkSession)
-    q._runtime.root.allow(df.sparkSession)
-    place = checkpoints.claim(df.sparkSession, checkpoint, q, "stream_to_queue")
-    if send_dataframe.batches_of(q._runtime, place.stream) > place.last_batch + 1:
-        # the queue would take new batches for repeated ones and drop them
-        raise InvalidOptions([f"checkpoint {checkpoint} was reset behind what {q.name} has of it; use a new one"])
-
-    return _start(writer, partial(_send, place.stream, order_by), q, df.sparkSession, checkpoint, place.stream)
+    columns = write_files.columns_of(df)
+    send_written.rules_of(q._runtime, columns, order_by)
+    spark, place = df.sparkSession, Options.of(q)
+    problems = _trigger_problems(spark, trigger)
+    if problems:
+        raise InvalidOptions(problems)
+    q._runtime.root.allow(spark)  # for a checkpoint beside the queue
+    register(spark)
+    writer = df.writeStream.format("lakequeue").options(**place.spelled())
+    if order_by is not None:
+        writer = writer.option("orderBy", order_by)
+    return _start(writer, q, trigger, checkpoint)
 
 
 def stream_from_queue(
@@ -92,81 +90,93 @@ def stream_from_queue(
 ) -> StreamingQuery:
     """Starts a query that passes the messages of a queue to a function, at least once.
 
-    Each trigger leases at most ``max_messages``; further messages wait for the next trigger, which comes at once
-    if the batch took longer than the interval. When ``handle_batch`` returns, the messages are deleted. When it
-    raises, they become visible again at once and the query ends. When the process dies, they become visible after
-    their visibility timeout. A batch that was started before the query was restarted is not repeated under its
-    number: its messages come with later leases, so each number stands for one lease.
+    It is ``spark.readStream.format("lakequeue")`` with ``foreachBatch``. A micro-batch is a lease of at most
+    ``max_messages``; the next one comes at once if the batch took longer than the interval. When ``handle_batch``
+    returns, the messages are deleted. When it raises, they become visible again at once and the query ends. When
+    the process dies, they become visible after their visibility timeout; a query that is restarted on the
+    checkpoint repeats the batch under its number, with the messages that its lease still holds.
 
     Args:
         q: the queue; its root was opened with a Spark session.
-        handle_batch: called in the driver with ``Lease.messages`` and the number of the batch, if there are
-            messages. A message may come again, even after it was processed; ``message_id`` identifies it.
+        handle_batch: called in the driver, or on the server of Spark Connect, with the columns of
+            ``Lease.messages`` and the number of the batch, if there are messages. A message may come again, even
+            after it was processed; ``message_id`` identifies it.
         checkpoint: directory for the progress of this stream from this queue.
-        trigger: interval between the starts of two batches; None: one after another; ``"availableNow"``: one lease
-            of what is there, then the query ends.
+        trigger: interval between the starts of two batches; None: one after another; ``"availableNow"``: as many
+            messages as are visible now, then the query ends; before Spark 4.2, one batch of them.
         max_messages: maximum number of messages in a batch.
         visibility_timeout: how long a batch may take; None: as the renewal says, else the queue.
         renewal: extends the lease while the function runs, see ``Lease.keep_alive``; None: no extension.
 
     Returns:
-        The running query. ``observedMetrics["lakequeue"]`` of a progress has ``messages``, the number in the
-        batch, ``deleted``, and ``lost``, the number that became visible again because the batch took too long. The
-        error that ended the query, such as QueueDoesNotExist, or LeaseLost if all messages were lost, is the
-        ``__cause__`` of the exception from ``awaitTermination``.
+        The running query. The exception from ``awaitTermination`` names the error that ended it, such as
+        QueueDoesNotExist, or LeaseLost if all messages of a batch were lost because it took too long.
 
     Raises:
-        InvalidOptions: options are out of range (names all), or the checkpoint belongs to another stream.
+        InvalidOptions: options are out of range; names all.
         QueueDoesNotExist: the queue was deleted.
-        QueueClientError: the root has no Spark session.
+        QueueClientError: the root has no Spark session, or a clock of its own.
     """
     problems = []
     if not callable(handle_batch):
         problems.append(f"handle_batch {handle_batch!r}: not a function of messages and batch number")
     if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
         problems.append(f"max_messages {max_messages}: must be a whole number of at least 1")
+    given = {"maxMessages": str(max_messages), "leaseSeconds": "0"}  # the function's own process extends the lease
     if visibility_timeout is None and renewal is not None:
         visibility_timeout = renewal.receive_timeout
     if visibility_timeout is not None:
         try:
-            check_visibility_timeout(q._runtime.attributes, visibility_timeout)
+            micros = check_visibility_timeout(q._runtime.attributes, visibility_timeout)
+            given["visibilityTimeout"] = str(micros / MICROS)
         except QueueServiceError as error:
             problems.append(f"visibility_timeout {visibility_timeout}: {error.message}")
     spark = q._runtime.root.require_spark("stream_from_queue")
-    # the source is only a timer: one row per micro-batch, from the first one on
-    ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    writer = _with_trigger(ticks.writeStream, trigger, problems, spark)
+    place = Options.of(q)
+    problems += _trigger_problems(spark, trigger)
+    if problems:
+        raise InvalidOptions(problems)
     q.tags()  # raises if the queue was deleted
-    place = checkpoints.claim(spark, checkpoint, q, "stream_from_queue")
-
-    def receive(queue: Queue, _: DataFrame, batch: int) -> dict[str, int]:
-        lease = None
-        if batch > place.last_batch:
-            lease = queue.lease(max_messages, visibility_timeout)
-        if lease is None:
-            return {"messages": 0, "deleted": 0, "lost": 0}
-        counts = process_lease(lease, lambda messages: handle_batch(messages, batch), renewal)
-        return {"messages": lease.message_count, "deleted": counts.done, "lost": counts.lost}
-
-    return _start(writer, receive, q, spark, checkpoint, place.stream)
+    register(spark)
+    reader = spark.readStream.format("lakequeue").options(**place.spelled(), **given)
+    rows = reader.schema(schema(lease_batches.SCHEMA)).load()
+    return _start(rows.writeStream.foreachBatch(_Batches(place, handle_batch, renewal)), q, trigger, checkpoint)
 
 
-def _send(stream: str, order_by: str | None, queue: Queue, rows: DataFrame, batch: int) -> dict[str, int]:
-    name = SendKey.of_batch(stream, batch)
-    return {"messages": send_dataframe.bulk_send(queue._runtime, rows.sparkSession, rows, name, order_by)}
+@attrs.define
+class _Batches:
+    """The function of ``foreachBatch``; Spark Connect sends it to its server."""
+
+    place: Options
+    handle: Callable[[DataFrame, int], Any]
+    renewal: Renewal | None
+    _queue: Queue | None = attrs.field(default=None, init=False)
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        first = rows.select("receipt_handle").head()
+        if first is None:  # of a batch that is repeated nothing is left
+            return
+        if self._queue is None:
+            self._queue = self.place.open_queue(rows.sparkSession)
+        leased = resume_lease.of_handle(self._queue._runtime, first.receipt_handle)
+        if leased is None:
+            _log.warning("batch %d was lost to a timeout before it began; it will be received again", batch)
+            return
+        counts = process_lease(Lease(leased), lambda: self.handle(rows, batch), self.renewal)
+        _log.info("batch %d: messages %d, lost %d", batch, leased.count, counts.lost)
 
 
-def process_lease(lease: Lease, handle: Callable[[DataFrame], Any], renewal: Renewal | None = None) -> LeaseCounts:
-    """Calls a function with the messages of a lease; deletes them when it returns, releases them when it raises.
+def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None = None) -> LeaseCounts:
+    """Does the work on a lease; deletes its messages when the work is done, releases them when it raises.
 
     A renewal extends the lease meanwhile.
 
     Raises:
-        LeaseLost: the function took too long, and all messages were lost.
+        LeaseLost: the work took too long, and all messages were lost.
     """
     try:
         with nullcontext() if renewal is None else lease.keep_alive(renewal):
-            handle(lease.messages)
+            work()
     except BaseException:
         try:
             lease.release()
@@ -183,43 +193,22 @@ def process_lease(lease: Lease, handle: Callable[[DataFrame], Any], renewal: Ren
     return counts
 
 
-def _with_trigger(
-    writer: DataStreamWriter, trigger: str | None, problems: list[str], spark: SparkSession
-) -> DataStreamWriter:
-    """Sets the trigger of a writer; raises InvalidOptions if it is invalid, or if there are problems already."""
-    from pyspark.errors import PySparkException
+def _trigger_problems(spark: SparkSession, trigger: str | None) -> list[str]:
+    """What is wrong with a trigger; a remote session would say it only after the start."""
+    from pyspark.sql import functions as F
 
-    try:
-        if trigger == AVAILABLE_NOW:
-            writer = writer.trigger(availableNow=True)
-        elif trigger is not None:
-            if is_remote(spark):
-                remote.check_interval(spark, trigger)
-            writer = writer.trigger(processingTime=trigger)
-    except (PySparkException, ValueError):
-        problems = [
-            *problems,
-            f'trigger {trigger!r}: not an interval such as "5 seconds", and not "{AVAILABLE_NOW}"',
-        ]
-    if problems:
-        raise InvalidOptions(problems)
-    return writer
+    if trigger in (None, AVAILABLE_NOW):
+        return []
+    [[valid]] = spark.range(1).select(F.lit(trigger).try_cast("interval").isNotNull()).collect()
+    return (
+        [] if valid else [f'trigger {trigger!r}: not an interval such as "5 seconds", and not "{AVAILABLE_NOW}"']
+    )
 
 
-def _start(
-    writer: DataStreamWriter,
-    work: Callable[[Queue, DataFrame, int], dict[str, int]],
-    q: Queue,
-    spark: SparkSession,
-    checkpoint: str,
-    stream: str,
-) -> StreamingQuery:
-    named = writer.queryName(f"lakequeue {q.name} {stream[:8]}")
-    if is_remote(spark):
-        named = named.foreachBatch(remote.RemoteBatches(remote.QueuePlace.of(q), work))
-        return named.option("checkpointLocation", checkpoint).start()
-
-    from lakequeue.spark.query import Batches, QueueStream
-
-    batches = Batches(partial(work, q))
-    return QueueStream(named.foreachBatch(batches).option("checkpointLocation", checkpoint).start(), batches)
+def _start(writer: DataStreamWriter, q: Queue, trigger: str | None, checkpoint: str) -> StreamingQuery:
+    if trigger == AVAILABLE_NOW:
+        writer = writer.trigger(availableNow=True)
+    elif trigger is not None:
+        writer = writer.trigger(processingTime=trigger)
+    named = writer.queryName(f"lakequeue {q.name} {uuid.uuid4().hex[:8]}")
+    return named.option("checkpointLocation", checkpoint).start()
