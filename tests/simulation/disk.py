@@ -24,6 +24,7 @@ import attrs
 from simulation.scheduler import Process, World
 
 ROOT = "/simulated"
+_USER = os.geteuid()
 
 
 @attrs.define(eq=False)
@@ -71,17 +72,17 @@ class Disk:
         return new
 
     def node(self, path: str) -> File | Directory:
-        node: File | Directory = self.top
-        for name in path[len(ROOT) + 1 :].split("/"):
-            if not name:
-                continue
-            if not isinstance(node, Directory):
-                raise NotADirectoryError(20, "Not a directory", path)
-            try:
-                node = node.names[name]
-            except KeyError:
-                raise FileNotFoundError(2, "No such file or directory", path) from None
-        return node
+        node: Any = self.top
+        try:
+            for name in path[len(ROOT) + 1 :].split("/"):
+                if name:
+                    node = node.names[name]
+        except KeyError:
+            raise FileNotFoundError(2, "No such file or directory", path) from None
+        except AttributeError:  # a file
+            raise NotADirectoryError(20, "Not a directory", path) from None
+        found: File | Directory = node
+        return found
 
     def place(self, path: str) -> tuple[Directory, str]:
         folder, name = posixpath.split(path)
@@ -232,7 +233,7 @@ class System:
             st_mode=stat.S_IFREG | 0o600 if is_file else stat.S_IFDIR | 0o700,
             st_size=len(node.data) if isinstance(node, File) else 0,
             st_mtime=node.modified,
-            st_uid=os.geteuid(),
+            st_uid=_USER,
             st_ino=node.ino,
             st_dev=1,
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,8 @@ from lakequeue import LakeQueue
 # what every module of the code under test has to be there to be patched
 from lakequeue.operations import check, compact, copy, repair  # noqa: F401
 from lakequeue.runtime import root as roots
-from lakequeue.storage.engines import disk_turn, file_lock, locks
+from lakequeue.storage import delta_log, folder, reserve
+from lakequeue.storage.engines import commit, disk_turn, file_lock, locks, point
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import budget, read
 from simulation import tables
@@ -159,21 +161,20 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         "ThreadPoolExecutor": _Inline,
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name, module in list(sys.modules.items()):
-            if not name.startswith(MODULES) or name.endswith(("storage.mounts", "engines.process", "environment")):
-                continue
-            for attribute, shim in shims.items():
-                if attribute in vars(module):
-                    patch.setattr(module, attribute, shim)
-            if attribute_open(module):
-                patch.setattr(module, "open", system.file, raising=False)
+        for module, attribute in _seams(tuple(shims)):
+            patch.setattr(module, attribute, shims[attribute])
+        for module in (folder, reserve):
+            patch.setattr(module, "open", system.file, raising=False)
+        for module in (delta_log, commit, point):
+            patch.setattr(module, "parse", tables.parse)
         engines = "lakequeue.storage.engines"
         patch.setattr(f"{engines}.file_lock.FileIO", system.file)
         patch.setattr(f"{engines}.file_lock._lock", system.lock)
         patch.setattr(
             f"{engines}.point.pq", SimpleNamespace(write_table=tables.write_table, ParquetFile=tables.ParquetFile)
         )
-        patch.setattr("lakequeue.storage.folder.pq", SimpleNamespace(ParquetFile=tables.ParquetFile))
+        for module in (folder, delta_log):
+            patch.setattr(module, "pq", SimpleNamespace(ParquetFile=tables.ParquetFile))
         patch.setattr("lakequeue.storage.folder.pa", tables.Arrow(system.file))
         patch.setattr(
             f"{engines}.point.DeltaTable",
@@ -190,9 +191,16 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         yield system.disk if disk is not None else store
 
 
-def attribute_open(module: Any) -> bool:
-    """Whether a module opens files by itself."""
-    return module.__name__ in ("lakequeue.storage.folder", "lakequeue.storage.reserve")
+@cache
+def _seams(attributes: tuple[str, ...]) -> list[tuple[Any, str]]:
+    """Modules under test, each with an attribute of it that asks the machine."""
+    return [
+        (module, attribute)
+        for name, module in list(sys.modules.items())
+        if name.startswith(MODULES) and not name.endswith(("storage.mounts", "engines.process", "environment"))
+        for attribute in attributes
+        if attribute in vars(module)
+    ]
 
 
 def _folder(path: str, store: ObjectStore) -> Folder:

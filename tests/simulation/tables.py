@@ -1,26 +1,24 @@
-"""Files of tables without Parquet's encoding, and checkpoints by delta-rs: what modules see as their libraries.
+"""Files of tables without Parquet's encoding, and checkpoints without delta-rs: what modules see as libraries.
 
 To encode and decode rows of a few columns takes longer than all else that a verb does. The code under test writes
 and reads its own files, so a file may as well be a name under which the rows stay in memory: with a part of it
-missing it leads nowhere. Checkpoints are real: delta-rs makes them of the log, copied to the machine's memory.
+missing it leads nowhere.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
 
-from lakequeue.storage.delta_log import LOG
+from lakequeue.storage import delta_log
+from lakequeue.storage.delta_log import LAST_CHECKPOINT, checkpoint_name, entry_name, listed
 from lakequeue.storage.folder import Folder
 
 _MARK = b"rows in memory:"
@@ -28,13 +26,29 @@ _NUMBERS = count()
 
 ROWS: dict[bytes, pa.Table] = {}
 """Rows by content of their file."""
+PARSED: dict[bytes, delta_log.Entry] = {}
+"""Entries of logs by their content: each is read by all processes, several times."""
+_parse = delta_log.parse
+
+
+def written(rows: pa.Table) -> bytes:
+    """What a file has in it whose rows these are."""
+    name = _MARK + b"%011d;" % next(_NUMBERS)
+    ROWS[name] = rows
+    return name
 
 
 def write_table(rows: pa.Table, target: Any, **_: Any) -> None:
     """As `pq.write_table`."""
-    name = _MARK + b"%011d;" % next(_NUMBERS)
-    ROWS[name] = rows
-    target.write(name)
+    target.write(written(rows))
+
+
+def parse(data: bytes) -> delta_log.Entry:
+    """As `delta_log.parse`."""
+    entry = PARSED.get(data)
+    if entry is None:
+        entry = PARSED[data] = _parse(data)
+    return entry
 
 
 class ParquetFile:
@@ -86,10 +100,7 @@ class Arrow:
 
 
 class DeltaTable:
-    """As `deltalake.DeltaTable`, for checkpoints: delta-rs reads the log as it is now.
-
-    What it makes is written like any file that nobody syncs.
-    """
+    """As `deltalake.DeltaTable`, for checkpoints; what it makes is written like any file that nobody syncs."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder, self._version = folder, -1
@@ -97,27 +108,34 @@ class DeltaTable:
     def version(self) -> int:
         return self._version
 
-    @contextmanager
-    def _materialised(self) -> Iterator[tuple[Path, Any]]:
-        place = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-        try:
-            (place / LOG).mkdir()
-            for file in list(self._folder.files(LOG)):
-                if not file.name.endswith(".draft"):
-                    (place / file.name).write_bytes(self._folder.read(file.name))
-            yield place, deltalake.DeltaTable(str(place))
-        finally:
-            shutil.rmtree(place)
-
     def create_checkpoint(self) -> None:
-        with self._materialised() as (place, table):
-            self._version = table.version()
-            before = {path.name for path in (place / LOG).iterdir()}
-            table.create_checkpoint()
-            made = [path for path in (place / LOG).iterdir() if path.name not in before]
-            hint = place / LOG / "_last_checkpoint"
-            for path in [*(each for each in made if each != hint), *[each for each in [hint] if each.exists()]]:
-                self._write(f"{LOG}/{path.name}", path.read_bytes())
+        found = [(number, is_checkpoint) for number, is_checkpoint, _ in listed(self._folder)]
+        base = max((number for number, is_checkpoint in found if is_checkpoint), default=-1)
+        last = max((number for number, is_checkpoint in found if not is_checkpoint), default=base)
+        actions: dict[str, dict[str, Any]] = {name: {} for name in ("add", "txn", "metaData", "protocol")}
+        if base >= 0:
+            rows = ROWS.get(self._folder.read(checkpoint_name(base)))
+            if rows is None:
+                raise DeltaError(f"the checkpoint of version {base} is torn")
+            for name in actions:
+                for each in rows[name].drop_null().to_pylist():
+                    actions[name][_key(name, each)] = each
+        for version in range(base + 1, last + 1):
+            for line in self._folder.read(entry_name(version)).splitlines():
+                for name, each in json.loads(line).items():
+                    if name in actions:
+                        actions[name][_key(name, each)] = each
+                    elif name == "remove":
+                        actions["add"].pop(each["path"], None)
+        number = sum(map(len, actions.values()))
+        columns, before = {}, 0
+        for name, values in actions.items():
+            rest = number - before - len(values)
+            columns[name] = [*[None] * before, *values.values(), *[None] * rest]
+            before += len(values)
+        self._version = last
+        self._write(checkpoint_name(last), written(pa.table(columns)))
+        self._write(LAST_CHECKPOINT, json.dumps({"version": last, "size": number}).encode())
 
     def _write(self, name: str, data: bytes) -> None:
         folder = self._folder
@@ -128,3 +146,7 @@ class DeltaTable:
             plain.move(draft, name)
         else:
             folder.write(name, data)
+
+
+def _key(name: str, action: dict[str, Any]) -> str:
+    return str(action.get("path") or action.get("appId") or name)

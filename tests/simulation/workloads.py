@@ -377,20 +377,34 @@ def drain(entry: LakeQueue, setting: Setting, world: World) -> dict[str, list[Me
         if not entry.list_queues():
             return {}
     for name in names:
-        queue, found[name], rounds = entry.queue(name), [], 0
-        while True:
-            messages = queue.receive(100, visibility_timeout=30, wait_time=0)
-            if not messages:
-                counts = queue.counts()
-                if counts.visible + counts.in_flight + counts.delayed == 0 or (rounds := rounds + 1) > 4:
-                    break
-                world.pass_time(50_000)
-                continue
-            found[name] += messages
-            result = queue.delete_batch([each.receipt_handle for each in messages])
-            assert not result.failed, result.failed
-        assert counts.visible + counts.in_flight + counts.delayed == 0, f"{name} does not run empty: {counts}"
+        found[name] = []
+    passes = 0
+    while passes < len(names):  # what one queue has may have been on its way to another
+        passes = 0
+        for name in names:
+            drained = _emptied(entry.queue(name), world)
+            found[name] += drained
+            passes += not drained
     return found
+
+
+def _emptied(queue: Queue, world: World) -> list[Message]:
+    """All messages of a queue, received and deleted."""
+    found: list[Message] = []
+    rounds = 0
+    while True:
+        messages = queue.receive(100, visibility_timeout=30, wait_time=0)
+        if not messages:
+            counts = queue.counts()
+            left = counts.visible + counts.in_flight + counts.delayed
+            if left == 0 or (rounds := rounds + 1) > 4:
+                assert left == 0, f"{queue.name} does not run empty: {counts}"
+                return found
+            world.pass_time(50_000)
+            continue
+        found += messages
+        result = queue.delete_batch([each.receipt_handle for each in messages])
+        assert not result.failed, result.failed
 
 
 def instant(moment: datetime | None) -> float:
