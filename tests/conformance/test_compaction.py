@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -854,23 +855,40 @@ def test_dropping_the_open_segment_and_a_send_refuse_each_other(harness: Harness
 @pytest.mark.spec("DUR-61")
 def test_a_busy_shard_removes_the_files_that_it_no_longer_needs(harness: Harness, clock, monkeypatch):
     monkeypatch.setattr(cleaning, "VACUUM_EVERY", 1)
+    removers, vacuum = set(), cleaning.vacuum
     queue = harness.create()
+
+    def noted(*args: Any, **options: Any) -> Any:
+        removers.add(threading.current_thread().name)
+        return vacuum(*args, **options)
+
+    def cleaned() -> None:
+        for thread in threading.enumerate():
+            if thread.name == cleaning.VACUUMING:
+                thread.join()
+
+    def use(body: str) -> None:
+        queue.send(body)
+        queue.receive(visibility_timeout=0)
+        cleaned()
+
     for _ in range(3):
         queue.send("a")
         queue.delete(queue.receive()[0].receipt_handle)
+    cleaned()
     queue.compact()  # trims the log once it is old
     older(harness.root, 700)
     queue.compact()
+    monkeypatch.setattr(cleaning, "vacuum", noted)
     before = {name: set(files_of(queue, name)) for name in ("messages", "receipts")}
     for name, files in before.items():
         assert len(files) > live_files(queue, name)
     for _ in range(2):  # the first lists what is needed, the second finds that list old enough
-        queue.send("b")
-        queue.receive(visibility_timeout=0)
+        use("b")
         older(harness.root, 70)
-    queue.send("c")
-    queue.receive(visibility_timeout=0)
+    use("c")
     assert len(before["receipts"] & set(files_of(queue, "receipts"))) <= 1  # the one that was live
+    assert removers == {cleaning.VACUUMING}  # no call waits for it
     assert set(drain(queue)) == {"b", "c"}
 
 

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Collection
@@ -31,10 +32,12 @@ from lakequeue.storage.store_failures import first_line
 
 VACUUM_EVERY = 100
 """Commits to a table of a local disk between two attempts to remove its unused files."""
+VACUUMING = "lakequeue-vacuum"
+"""Name of the thread that does it."""
 PATIENCE = 5.0
 """Seconds that the compactor waits for the exclusive lock of a table."""
-_BATCH = 500
-"""Files removed under one lock."""
+_BATCH = 100
+"""Files removed under one lock, for which commits wait."""
 _NEEDED = "_needed"
 """Directory of lists of the files that a table needed at the time of a pass."""
 _LISTS = 8
@@ -61,14 +64,17 @@ def pin_files(messages: Folder) -> None:
 def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
     """Calls ``vacuum`` after one commit in ``VACUUM_EVERY`` to a table of a local disk; never fails.
 
-    Files of bulk sends are left to the compactor, which knows those that wait for their commit.
+    It runs in a thread of its own, so that no call waits until hundreds of files are removed. Files of bulk sends
+    are left to the compactor, which knows those that wait for their commit.
     """
-    if table.folder.local is None or table.version % VACUUM_EVERY:
-        return
+    if table.folder.local is not None and table.version % VACUUM_EVERY == 0:
+        threading.Thread(target=_vacuum_if_due, args=(table, retention), name=VACUUMING).start()
+
+
+def _vacuum_if_due(table: Table, retention: layout.Retention) -> None:
     try:
-        lists = _lists(table.folder)
-        if _wants_list(lists, _kept_seconds(table.folder, retention)):
-            vacuum(table, retention, None, patience=0.2)
+        if _wants_list(_lists(table.folder), _kept_seconds(table.folder, retention)):
+            vacuum(table, retention, None, patience=1)
     except LockHeld:
         pass
     except Exception as error:
@@ -84,7 +90,7 @@ def vacuum(
     than the newest list that is as old as the retention, and neither that list names it nor a later one.
 
     Args:
-        table: any table of the root.
+        table: any table of the root; on local disks its snapshot is not used, as another thread may.
         retention: how long files stay.
         waiting: uncommitted files of bulk sends that stay; None: all that bulk sends wrote stays.
         patience: seconds to wait for the table's lock.
