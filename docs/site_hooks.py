@@ -13,26 +13,32 @@ from mkdocs.exceptions import PluginError
 RULES = "reference/rules.md"
 _RULE = re.compile(r"<strong>([A-Z]{3}-\d+)</strong>")
 _ID = re.compile(r"\b[A-Z]{3}-\d+\b")
+_PAGE = re.compile(r"\bdocs/([\w/-]+\.md)\b")
 _KEPT = re.compile(r"(<(a|code|pre|h\d)\b.*?</\2>|<[^>]*>)", re.DOTALL)
 """Where an id stays as it is: in links, code and headings, and inside tags."""
 _LOADED = re.compile(r"(?:url\(\s*|@import\s+)[\"']?((?:https?:)?//[^\"')\s]+)")
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Gives each rule an anchor, and links its id to it wherever a page or a docstring names it."""
+    """Gives each rule an anchor, and links ids of rules and paths of pages wherever a text names them."""
     rules = files.get_file_from_path(RULES)
     if page.file is rules:
         return _RULE.sub(lambda rule: f'<strong id="{rule[1].lower()}">{rule[1]}</strong>', html)
+
+    def page_link(name: re.Match[str]) -> str:
+        target = files.get_file_from_path(name[1])
+        return f'<a href="{target.url_relative_to(page.file)}">{name[0]}</a>' if target else name[0]
+
     known = set(re.findall(r"\*\*([A-Z]{3}-\d+)\*\*", rules.content_string))
 
     def link(rule: re.Match[str]) -> str:
         target = f"{rules.url_relative_to(page.file)}#{rule[0].lower()}"
         return f'<a href="{target}">{rule[0]}</a>' if rule[0] in known else rule[0]
 
-    parts = _KEPT.split(html)  # text, what is kept, its tag, text, …
-    return "".join(
-        _ID.sub(link, part) if place % 3 == 0 else part for place, part in enumerate(parts) if place % 3 != 2 and part
-    )
+    parts = _KEPT.split(html)  # text, what is kept, its tag or None; text, …
+    parts[::3] = [_PAGE.sub(page_link, _ID.sub(link, text)) for text in parts[::3]]
+    del parts[2::3]
+    return "".join(parts)
 
 
 def on_post_build(config: Any) -> None:
@@ -53,7 +59,9 @@ def _loaded_by_a_page(html: str) -> Iterator[str]:
 
     class Parser(HTMLParser):
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            if "mermaid" in (dict(attrs).get("class") or "").split():  # the theme would fetch the script that draws it
+            if (
+                "mermaid" in (dict(attrs).get("class") or "").split()
+            ):  # the theme would fetch the script that draws it
                 urls.append("mermaid")
             if tag == "a":
                 return
