@@ -35,6 +35,8 @@ API = [
     for name in re.findall(r"^::: lakequeue\.([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 """What the pages of the API show."""
+WIDTH = 88
+"""Characters of code that the site shows beside its links on a screen of 1280; see `docs/site.css`."""
 PAGES = [*HERE.glob("*.md"), *(HERE / "docs").rglob("*.md")]
 
 
@@ -210,3 +212,10 @@ def test_every_page_is_in_the_navigation():
     listing = (HERE / "mkdocs.yml").read_text(encoding="utf-8")
     for page in (HERE / "docs").rglob("*.md"):
         assert f": {page.relative_to(HERE / 'docs')}\n" in listing, page
+
+
+def test_lines_of_code_fit_on_a_page():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for block in re.findall(r"^ *```\w+\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
+            assert [line for line in block.splitlines() if len(line) > WIDTH] == [], page.name
