@@ -178,14 +178,17 @@ class Queue(_Face):
 
     @property
     def name(self) -> str:
+        """Name of the queue; that of a FIFO queue ends in ``.fifo``."""
         return self._sync.name
 
     @property
     def region(self) -> str:
+        """Region of the queue, part of its identity (NAM-6)."""
         return self._sync.region
 
     @property
     def fifo(self) -> bool:
+        """Whether it is a FIFO queue."""
         return self._sync.fifo
 
     @property
@@ -195,6 +198,7 @@ class Queue(_Face):
 
     @property
     def created_at(self) -> datetime:
+        """When the queue was created, in UTC."""
         return self._sync.created_at
 
     @property
@@ -381,6 +385,7 @@ class LakeQueue(_Face):
 
     @property
     def region(self) -> str:
+        """Region of the queues that it creates and lists (NAM-6)."""
         return self._sync.region
 
     @property

@@ -135,6 +135,7 @@ class LakeQueue:
 
     @property
     def region(self) -> str:
+        """Region of the queues that it creates and lists (NAM-6)."""
         return self._runtime.region
 
     @property

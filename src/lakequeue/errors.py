@@ -59,6 +59,8 @@ class QueueServiceError(LakeQueueError):
         sender_fault: True if the caller has to change the request, False if the service is to blame.
         request_id: fresh UUID of the refused request.
         legacy_code: code in the older query protocol, by default the same.
+        default_message: the sentence of an error that is given none.
+        status: HTTP status of the class.
         cmq_code: number of the same error in CMQ, on `cmq` queues only.
         hint: what would be right, such as a range or choices, if the message does not say it; not for the wire.
         cmq_module_code: the more exact number that CMQ gives beside it, if the sources name one.

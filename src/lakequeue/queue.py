@@ -62,14 +62,17 @@ class Queue:
 
     @property
     def name(self) -> str:
+        """Name of the queue; that of a FIFO queue ends in ``.fifo``."""
         return self._runtime.name
 
     @property
     def region(self) -> str:
+        """Region of the queue, part of its identity (NAM-6)."""
         return self._runtime.region
 
     @property
     def fifo(self) -> bool:
+        """Whether it is a FIFO queue."""
         return self._runtime.fifo
 
     @property
@@ -79,6 +82,7 @@ class Queue:
 
     @property
     def created_at(self) -> datetime:
+        """When the queue was created, in UTC."""
         return from_micros(self._runtime.row.created_at)
 
     @property

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -14,9 +17,11 @@ from lakequeue import errors
 from lakequeue.cli import app
 from lakequeue.conditions import evaluator, predicate, sandbox
 from lakequeue.model.attributes import ATTRIBUTE_NAMES
+from lakequeue.model.clock import Clock
 from lakequeue.model.profiles import PROFILES
 from lakequeue.model.states import TRANSITIONS, MessageState
 from lakequeue.operations import browse, relations, sql_views
+from lakequeue.renewal.policies import Renewal
 
 HERE = Path(__file__).parents[2]
 REFERENCE = HERE / "docs" / "reference"
@@ -24,6 +29,14 @@ CONDITIONS, CLI, SQL, STATES, FEATURES, ERRORS = (
     (REFERENCE / f"{page}.md").read_text(encoding="utf-8")
     for page in ("conditions", "cli", "sql", "states", "profiles", "errors")
 )
+API = [
+    name
+    for page in sorted((REFERENCE / "api").glob("*.md"))
+    for name in re.findall(r"^::: lakequeue\.([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+]
+"""What the pages of the API show."""
+WIDTH = 88
+"""Characters of code that the site shows beside its links on a screen of 1280; see `docs/site.css`."""
 PAGES = [*HERE.glob("*.md"), *(HERE / "docs").rglob("*.md")]
 
 
@@ -71,7 +84,8 @@ def test_the_page_names_the_limits_of_a_condition():
 @pytest.mark.spec("STA-13")
 def test_diagram_and_table_of_states_show_the_transitions_that_the_rules_allow():
     table = [(before, after) for before, after, _ in rows(STATES, "from")]
-    arrows = re.findall(r"^ +(\w+) --> (\w+)$", STATES, re.MULTILINE)
+    drawn = re.findall(r'data-from="([^"]+)" data-to="([^"]+)"', (REFERENCE / "states.svg").read_text("utf-8"))
+    arrows = [(before, after) for froms, tos in drawn for before in froms.split() for after in tos.split()]
     assert len(table) == len(set(table)) and len(arrows) == len(set(arrows))
     assert (
         set(table)
@@ -119,10 +133,33 @@ def test_every_error_has_a_row():
     assert told == {code: (error.status, error.legacy_code) for code, error in errors.SERVICE_ERRORS.items()}
 
 
-def test_every_public_name_is_on_the_page_of_the_api():
-    page = (REFERENCE / "api.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"^::: lakequeue\.(\w+)$", page, re.MULTILINE))
+def test_every_public_name_is_on_a_page_of_the_api():
+    told = {name for name in API if "." not in name}
     assert set(lakequeue.__all__) == told | errors.SERVICE_ERRORS.keys() | {"__version__"}
+
+
+def undocumented(shown: Any) -> list[str]:
+    """Members of which nothing is said: not by them, by the text of their class, or by the protocol it follows."""
+    text, source = inspect.getdoc(shown) or "", inspect.getsource(shown)
+    protocols = [protocol for protocol in (Clock, Renewal) if protocol is not shown]
+    members = {**dict.fromkeys(getattr(shown, "__annotations__", ())), **vars(shown)}
+    return [
+        name
+        for name, member in members.items()
+        if not name.startswith("_")
+        and not re.search(rf"^ +{name}: ", text, re.MULTILINE)
+        and not re.search(rf'^    {name}\b[^\n]*\n    """', source, re.MULTILINE)
+        and not (isinstance(member, property | classmethod | FunctionType) and inspect.getdoc(member))
+        and not any(hasattr(protocol, name) for protocol in protocols)
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in API if not name.startswith("spark.")])
+def test_every_public_member_has_a_text(name: str):
+    module, _, path = name.rpartition(".")
+    shown = getattr(importlib.import_module(f"lakequeue.{module}".rstrip(".")), path)
+    assert inspect.getdoc(shown)
+    assert not inspect.isclass(shown) or undocumented(shown) == []
 
 
 @pytest.mark.parametrize("view", ["queues", "messages", "groups", "receipts", "stats"])
@@ -175,3 +212,10 @@ def test_every_page_is_in_the_navigation():
     listing = (HERE / "mkdocs.yml").read_text(encoding="utf-8")
     for page in (HERE / "docs").rglob("*.md"):
         assert f": {page.relative_to(HERE / 'docs')}\n" in listing, page
+
+
+def test_lines_of_code_fit_on_a_page():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for block in re.findall(r"^ *```\w+\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
+            assert [line for line in block.splitlines() if len(line) > WIDTH] == [], page.name

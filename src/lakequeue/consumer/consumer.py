@@ -78,7 +78,9 @@ class Consumer:
         name: what the log and the reasons of dead letters call the consumer; None: host and process id.
 
     Attributes:
-        handled, failed: messages of the current run, or the last one, whose handlers ended well or not.
+        name: what the log and the reasons of dead letters call the consumer.
+        handled: messages of the current run, or the last one, whose handlers ended well.
+        failed: those whose handlers did not.
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.

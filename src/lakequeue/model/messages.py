@@ -32,7 +32,12 @@ _BASE62 = string.digits + string.ascii_letters
 
 
 class AttributeValue(NamedTuple):
-    """A message attribute: `String`, `Number` (both as text) or `Binary`, optionally with `.label`."""
+    """A message attribute (MSA-3).
+
+    Attributes:
+        type: ``String``, ``Number`` or ``Binary``, optionally with ``.label``.
+        value: bytes of a ``Binary``, text of the others.
+    """
 
     type: str
     value: str | bytes
@@ -106,7 +111,14 @@ class ValidEntry:
 
 @attrs.frozen
 class SendResult:
-    """The result of sending one message (SND-3)."""
+    """The result of sending one message (SND-3).
+
+    Attributes:
+        message_id: id of the message, which receivers see too.
+        md5_of_body: MD5 of the body in UTF-8, in hex (MSA-1).
+        md5_of_message_attributes: MD5 of the message attributes as SQS computes it (MSA-2); None without any.
+        sequence_number: on FIFO queues, a number that grows within a message group; None on others.
+    """
 
     message_id: str
     md5_of_body: str
@@ -116,7 +128,16 @@ class SendResult:
 
 @attrs.frozen
 class BatchSuccess:
-    """A batch entry that succeeded; a send fills the message fields, other verbs `receipt_handle`."""
+    """A batch entry that succeeded.
+
+    Attributes:
+        id: id of the entry.
+        message_id: of a send: as in ``SendResult``, and so are the next three.
+        md5_of_body: of a send.
+        md5_of_message_attributes: of a send.
+        sequence_number: of a send to a FIFO queue.
+        receipt_handle: of a delete or a change of visibility.
+    """
 
     id: str
     message_id: str | None = None
@@ -132,7 +153,15 @@ UNAVAILABLE = "ServiceUnavailable"
 
 @attrs.frozen
 class BatchFailure:
-    """A batch entry that failed (BAT-4); `cmq_code` is CMQ's number, on `cmq` queues only."""
+    """A batch entry that failed (BAT-4).
+
+    Attributes:
+        id: id of the entry.
+        code: code of the error, as on the page of errors, or ``ServiceUnavailable`` if storage failed.
+        message: what is wrong with the entry.
+        sender_fault: whether the same entry would fail again; False if storage failed.
+        cmq_code: CMQ's number, on queues of profile ``cmq`` only.
+    """
 
     id: str
     code: str
@@ -142,6 +171,7 @@ class BatchFailure:
 
     @classmethod
     def of(cls, id: str, error: QueueServiceError | QueueClientError, profile_name: str = "") -> BatchFailure:
+        """The failure that an error is."""
         if isinstance(error, QueueServiceError):
             return cls(id, error.code, error.message, error.sender_fault, cmq_code_of(error, profile_name))
         outcome = "it may have taken effect: repeat it" if error.outcome_unknown else "nothing was changed"
@@ -195,9 +225,22 @@ class Message(_Attached):
     `Queue.change_visibility(message, …)`.
 
     Attributes:
+        message_id: id that its send returned.
+        receipt_handle: stands for this receipt in deletes and changes of visibility.
+        body: text of the message.
+        receive_count: how often it was received, this time included.
+        sent_at: when it was sent.
+        first_received_at: when it was received for the first time.
+        message_attributes: attributes of its sender by name, as far as the receive asked for them (MSA-4).
+        group_id: message group; None without one.
+        dedup_id: deduplication id, on FIFO queues.
+        sequence_number: on FIFO queues, a number that grows within a message group.
+        sender_id: who sent it, as ``lakequeue serve`` knows; None if nobody says.
+        system_attributes: ``AWSTraceHeader`` and ``DeadLetterQueueSourceArn``, if it has them.
+        received_at: when this receipt began, by the queue's clock.
+        visible_at: when this receipt ends unless extended, by the queue's clock.
         dead_letter_reason: on a dead letter, why its last handler failed; None if its consumer was killed, or
             settled it otherwise.
-        received_at, visible_at: when this receipt began, and when it ends unless extended, by the queue's clock.
     """
 
     message_id: str
@@ -219,10 +262,12 @@ class Message(_Attached):
 
     @property
     def md5_of_body(self) -> str:
+        """MD5 of the body in UTF-8, in hex (MSA-1)."""
         return md5_of_body(self.body)
 
     @property
     def md5_of_message_attributes(self) -> str | None:
+        """MD5 of the message attributes as SQS computes it (MSA-2); None without any."""
         return md5_of_attributes(self.message_attributes)
 
     @property

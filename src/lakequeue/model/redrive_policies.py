@@ -32,9 +32,11 @@ class Place(NamedTuple):
 
 @attrs.frozen
 class RedrivePolicy:
-    """A receive beyond `max_receive_count` (1 to 1,000) moves the message to the dead-letter queue (DLQ-2).
+    """Moves a message that is received too often to the dead-letter queue (DLQ-2).
 
-    `dead_letter_queue` is a name or an ARN.
+    Attributes:
+        dead_letter_queue: name or ARN.
+        max_receive_count: 1 to 1,000; the receive after so many moves the message.
     """
 
     dead_letter_queue: str
@@ -51,8 +53,9 @@ class RedrivePolicy:
 class RedriveAllowPolicy:
     """Which queues may name this one as their dead-letter queue (DLQ-6).
 
-    `permission` is ``allowAll``, ``denyAll`` or ``byQueue``. ``byQueue`` takes up to ten `source_queues`, names or
-    ARNs.
+    Attributes:
+        permission: ``allowAll``, ``denyAll`` or ``byQueue``.
+        source_queues: with ``byQueue``, up to ten names or ARNs.
     """
 
     permission: Literal["allowAll", "denyAll", "byQueue"]

@@ -41,7 +41,13 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.define
 class CompactionSummary:
-    """What one pass did for a queue, or for the root's own tables (``queue`` None)."""
+    """What one pass did for a queue, or for the root's own tables.
+
+    Attributes:
+        queue: name of the queue; None for the root's own tables.
+        region: region of the queue.
+        bytes_freed: size of the removed files, in bytes.
+    """
 
     queue: str | None
     region: str | None = None
@@ -80,10 +86,12 @@ class CompactionSummary:
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
+        """Adds removed files."""
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
     def merged(self, merged: MergeCounts) -> None:
+        """Adds merged and cut segments."""
         self.segments_dropped += merged.dropped
         self.segments_merged += merged.merged
         self.segments_cut += merged.cut

@@ -17,9 +17,15 @@ from lakequeue.shard.commands import ClaimedSpan, ClaimResult
 
 @attrs.frozen
 class QueueCounts:
-    """Number of messages by state; ``oldest_age`` in seconds, or None without messages.
+    """Number of messages by state.
 
-    ``held`` messages were sent when the cap on delayed messages was reached; they are not counted as delayed.
+    Attributes:
+        visible: a receive may return them.
+        in_flight: received, and hidden until their visibility timeout ends.
+        delayed: sent with a delay that is not over.
+        rewindable: deleted, and a rewind can bring them back.
+        oldest_age: seconds since the oldest message was sent; None without messages.
+        held: sent when the limit on delayed messages was reached; not counted as delayed.
     """
 
     visible: int
@@ -32,7 +38,15 @@ class QueueCounts:
 
 @attrs.frozen
 class ShardCounts:
-    """Number of messages of a shard by state, and how much the processes that commit to it compete."""
+    """Number of messages of a shard by state, and how much the processes that commit to it compete.
+
+    Attributes:
+        shard: number of the shard, from 0.
+        visible: as in ``QueueCounts``, and so are the next three.
+        in_flight: received, and hidden.
+        delayed: sent with a delay that is not over.
+        held: sent when the limit on delayed messages was reached.
+    """
 
     shard: int
     visible: int
@@ -47,7 +61,12 @@ class ShardCounts:
 
 @attrs.frozen
 class GroupCounts:
-    """What a message group has in a queue."""
+    """What a message group has in a queue.
+
+    Attributes:
+        visible: number of its messages that are visible.
+        in_flight: number of its messages that are in flight.
+    """
 
     group_id: str | None
     """None for all messages without a group."""
@@ -65,7 +84,17 @@ WITH_VISIBLE_AT = (MessageState.VISIBLE, MessageState.IN_FLIGHT, MessageState.DE
 
 @attrs.frozen
 class PeekedMessage:
-    """A stored message, as ``peek`` shows it."""
+    """A stored message, as ``peek`` shows it.
+
+    Attributes:
+        message_id: id that its send returned.
+        body: text of the message.
+        receive_count: how often it was received.
+        sent_at: when it was sent.
+        message_attributes: attributes of its sender, by name.
+        group_id: message group; None without one.
+        dedup_id: deduplication id, on FIFO queues.
+    """
 
     message_id: str
     body: str

@@ -255,7 +255,12 @@ class Outgoing:
 
 @attrs.frozen
 class LeaseCounts:
-    """Number of messages that a lease command reached, and of those that the lease no longer held."""
+    """What a verb of a lease did.
+
+    Attributes:
+        done: number of messages that it reached.
+        lost: number of messages that the lease no longer held.
+    """
 
     done: int
     lost: int
