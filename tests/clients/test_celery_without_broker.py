@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from clients.celery_workers import application, kill, start, worker
-from lakequeue import InvalidOptions, LakeQueue
+from lakequeue import InvalidOptions, LakeQueue, UnsupportedOperation
 from serve.serving import PATIENCE, wait_until
 
 pytestmark = pytest.mark.clients
@@ -320,6 +320,115 @@ def test_no_more_is_held_than_the_prefetch_count(connection: Any, tmp_path: Path
             assert lake.counts().in_flight == number
     connection.release()
     assert lake.counts().visible == 10
+
+
+@pytest.mark.parametrize("end", ["close", "cancel"])
+def test_what_was_received_but_not_delivered_is_handed_back_and_delivered_once(
+    connection: Any, tmp_path: Path, end: str
+) -> None:
+    """Two channels of a connection, of which the first ends what it consumes when it has one message of five."""
+    from kombu import Consumer, Queue
+
+    queue = Queue("q")
+    for number in range(5):
+        connection.Producer().publish(number, routing_key="q", declare=[queue])
+    lake = LakeQueue(str(tmp_path / "root")).queue("q")
+    held: list[Any] = []
+    first = connection.channel()
+    consumer = Consumer(first, [queue], on_message=held.append, prefetch_count=5, accept=["json"])
+    consumer.consume()
+    connection.drain_events(timeout=PATIENCE)
+    wait_until(lambda: lake.counts().in_flight == 5)
+    consumer.cancel() if end == "cancel" else first.close()
+    wait_until(lambda: lake.counts().visible == (4 if end == "cancel" else 5))
+    if end == "cancel":
+        held[0].ack()
+    bodies = received(connection, queue, number=4 if end == "cancel" else 5)
+    assert sorted([held[0].payload, *bodies] if end == "cancel" else bodies) == [0, 1, 2, 3, 4]
+    wait_until(lambda: lake.counts().visible + lake.counts().in_flight == 0)
+
+
+def test_two_channels_of_a_connection_consume_from_a_queue(connection: Any, tmp_path: Path) -> None:
+    from kombu import Consumer, Queue
+
+    queue, found = Queue("q"), []
+    channels = [connection.channel() for _ in range(2)]
+    with (
+        Consumer(channels[0], [queue], on_message=found.append, prefetch_count=2, accept=["json"]),
+        Consumer(channels[1], [queue], on_message=found.append, prefetch_count=2, accept=["json"]) as other,
+    ):
+        for number in range(4):
+            connection.Producer().publish(number, routing_key="q")
+        while len(found) < 4:
+            connection.drain_events(timeout=PATIENCE)
+        assert [message.channel for message in found].count(channels[0]) == 2
+        other.cancel()
+        for message in found:
+            message.ack()
+        lake = LakeQueue(str(tmp_path / "root")).queue("q")
+        wait_until(lambda: lake.counts().in_flight == 0)
+    assert lake.counts().visible == 0
+
+
+def test_a_queue_that_was_deleted_and_made_again_is_read(connection: Any, tmp_path: Path) -> None:
+    from kombu import Queue
+
+    queue = Queue("q")(connection.default_channel)
+    queue.declare()
+    assert queue.get() is None
+    lake = LakeQueue(str(tmp_path / "root"))
+    lake.delete_queue("q")
+    lake.create_queue("q")
+    assert queue.get() is None
+    connection.Producer().publish("a", routing_key="q")
+    assert queue.get().payload == "a"
+
+
+def test_a_root_that_another_process_makes_is_seen(connection: Any, tmp_path: Path) -> None:
+    from kombu import Queue
+
+    queue = Queue("q")(connection.default_channel)
+    LakeQueue(str(tmp_path / "root")).create_queue("q")
+    assert queue.queue_declare(passive=True).queue == "q"
+
+
+def test_a_message_is_sent_while_another_queue_is_deleted(connection: Any, tmp_path: Path) -> None:
+    from kombu import Exchange, Queue
+
+    exchange, root = Exchange("e", type="topic"), str(tmp_path / "root")
+    queue = Queue("q", exchange, "#")(connection.default_channel)
+    queue.declare()
+    LakeQueue(root).create_queue("going")
+    broker = connection.transport.broker
+    queues = broker._lake.all_queues()
+    LakeQueue(root).delete_queue("going")
+    with pytest.MonkeyPatch.context() as patch:  # they are listed before one goes
+        patch.setattr(broker._lake, "all_queues", lambda: queues)
+        connection.Producer(exchange=exchange).publish("a", routing_key="a", retry=False)
+    assert queue.get().payload == "a"
+
+
+@pytest.mark.parametrize("length", [105, 106, 255])
+def test_an_exchange_may_have_a_long_name(connection: Any, length: int) -> None:
+    from kombu import Exchange, Queue
+
+    exchanges = [Exchange("e" * (length - 1) + last) for last in "xy"]
+    queues = [Queue(exchange.name[-1], exchange, "k")(connection.default_channel) for exchange in exchanges]
+    for queue in queues:
+        queue.declare()
+    connection.Producer(exchange=exchanges[1]).publish("a", routing_key="k")
+    assert [queue.get() is None for queue in queues] == [True, False]
+
+
+def test_a_binding_beyond_the_limits_is_refused(connection: Any, tmp_path: Path) -> None:
+    from kombu import Exchange, Queue
+
+    exchange, channel = Exchange("ex"), connection.default_channel
+    with pytest.raises(UnsupportedOperation, match=r"exchange 'ex' with routing key 'k{300}'.* 256 characters"):
+        Queue("q", exchange, "k" * 300)(channel).declare()
+    LakeQueue(str(tmp_path / "root")).queue("q").set_tags({str(number): "" for number in range(50)})
+    with pytest.raises(UnsupportedOperation, match=r"queue q .* exchange 'ex' with routing key 'k'.* at most 50"):
+        Queue("q", exchange, "k")(channel).declare()
 
 
 def test_queues_are_declared_purged_and_deleted(connection: Any) -> None:

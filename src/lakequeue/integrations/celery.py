@@ -12,6 +12,7 @@ import threading
 from collections.abc import Collection
 from contextlib import suppress
 from multiprocessing.managers import BaseManager
+from time import monotonic
 from typing import Any, ClassVar
 
 from lakequeue import Message, Outcome, Queue
@@ -97,13 +98,18 @@ class Channel(virtual.Channel):
             if one.ended and one.name not in self._auto_delete:
                 del self._subscriptions[tag]
         self._subscriptions[consumer_tag] = Subscription(
-            self.broker, queue, self.qos.prefetch_count, no_ack, self.connection.deliver
+            self.broker,
+            queue,
+            self.qos.prefetch_count,
+            no_ack,
+            self.connection.inbox.put,
+            self.connection._callbacks[queue],
         )
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         """One message, without renewal: what is to be held for long is consumed."""
-        source = self.broker.queue(queue)
-        for message in source.receive(1, wait_time=0):
+        source, found = self.broker.used(queue, lambda source: (source, source.receive(1, wait_time=0)))
+        for message in found:
             payload: dict[str, Any] = loads(message.body)
             self._gotten[mark_delivery(payload, message)] = source, message
             return payload
@@ -116,7 +122,7 @@ class Channel(virtual.Channel):
         return message
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """Receives nothing further; what is held may still be acknowledged."""
+        """Receives nothing further; what was delivered may still be acknowledged."""
         super().basic_cancel(consumer_tag)
         if consumer_tag in self._subscriptions:
             self._subscriptions[consumer_tag].cancel()
@@ -233,7 +239,7 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        self._inbox: queues.SimpleQueue[tuple[str, Any]] = queues.SimpleQueue()
+        self.inbox: queues.SimpleQueue[tuple[Subscription, Any]] = queues.SimpleQueue()
         self.broker  # a wrong option is to be refused now  # noqa: B018
 
     @property
@@ -253,18 +259,15 @@ class Transport(virtual.Transport):
         self.broker.connect()
         return super().establish_connection()
 
-    def deliver(self, name: str, message: Any) -> None:
-        """Has `drain_events` deliver a message, or raise an error."""
-        self._inbox.put((name, message))
-
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        try:
-            name, message = self._inbox.get(timeout=timeout)
-        except queues.Empty:
-            raise TimeoutError from None
-        if isinstance(message, Exception):
-            raise message
-        self._deliver(message, name)
+        end = None if timeout is None else monotonic() + timeout
+        while True:
+            try:
+                subscription, message = self.inbox.get(timeout=None if end is None else max(0, end - monotonic()))
+            except queues.Empty:
+                raise TimeoutError from None
+            if subscription.deliver(message):
+                return
 
 
 def _no_priorities(what: str) -> UnsupportedOperation:

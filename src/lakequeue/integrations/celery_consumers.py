@@ -31,15 +31,24 @@ class Subscription:
         name: of the queue, as kombu knows it.
         number: maximum number of messages to hold; 0: no limit of kombu's.
         no_ack: delete messages as soon as they are delivered.
-        deliver: called with the queue's name and kombu's message, or an error that ended the consumer.
+        put: called with the subscription and what whoever drains events passes to `deliver`: kombu's message, or
+            an error that ended the consumer.
+        callback: called with kombu's message when it is delivered.
     """
 
     def __init__(
-        self, broker: Broker, name: str, number: int, no_ack: bool, deliver: Callable[[str, Any], None]
+        self,
+        broker: Broker,
+        name: str,
+        number: int,
+        no_ack: bool,
+        put: Callable[[tuple[Subscription, Any]], None],
+        callback: Callable[[dict[str, Any]], Any],
     ) -> None:
         self.name = name
-        self._broker, self._no_ack, self._deliver = broker, no_ack, deliver
+        self._broker, self._no_ack, self._put, self._callback = broker, no_ack, put, callback
         self._held: dict[str, Callable[[Outcome], None]] = {}
+        self._delivered: set[str] = set()
         self._cancelled = False
         self.consumer = Consumer(broker.queue(name), self._handle, number or UNLIMITED, broker.renewal, prefetch=0)
         self._thread = threading.Thread(target=self._run, name=f"lakequeue consumer of {name}", daemon=True)
@@ -53,10 +62,26 @@ class Subscription:
         self._end_if_idle()
         return settle is not None
 
+    def deliver(self, message: Any) -> bool:
+        """Gives kombu a message, or raises an error, that was put; False if that was handed back or lost since."""
+        if self._cancelled:
+            return False
+        if isinstance(message, Exception):
+            raise message
+        if not self._no_ack:
+            tag = message["properties"]["delivery_tag"]
+            if tag not in self._held:
+                return False
+            self._delivered.add(tag)
+        self._callback(message)
+        return True
+
     def cancel(self) -> None:
-        """Receives nothing further, and ends once what is held has been settled."""
+        """Receives nothing further, hands back what was not delivered, and ends once the rest has been settled."""
         self._cancelled = True
         self.consumer.pause()
+        for tag in set(self._held) - self._delivered:
+            self.settle(tag, Outcome.FAILED_RETRY_NOW)
         self._end_if_idle()
 
     @property
@@ -65,6 +90,7 @@ class Subscription:
 
     def close(self) -> None:
         """Hands back what is not settled."""
+        self._cancelled = True
         for tag in list(self._held):
             self.settle(tag, Outcome.FAILED_RETRY_NOW)
         self.consumer.stop(_SETTLING)
@@ -79,7 +105,7 @@ class Subscription:
             self.consumer.run()
         except Exception as error:
             if not self._cancelled:  # else the queue may have been deleted
-                self._deliver(self.name, error)
+                self._put((self, error))
 
     async def _handle(self, message: Message, context: Context) -> Outcome:
         payload = loads(message.body)
@@ -89,7 +115,7 @@ class Subscription:
             return Outcome.SUCCESS
         tag = mark_delivery(payload, message)
         if self._no_ack:
-            self._deliver(self.name, payload)
+            self._put((self, payload))
             return Outcome.SUCCESS
         loop, settled = asyncio.get_running_loop(), asyncio.Future[Outcome]()
 
@@ -98,11 +124,14 @@ class Subscription:
                 loop.call_soon_threadsafe(_set, settled, outcome)
 
         self._held[tag] = settle
+        if self._cancelled:  # while it was on its way
+            self.settle(tag, Outcome.FAILED_RETRY_NOW)
         try:
-            self._deliver(self.name, payload)
+            self._put((self, payload))
             return await settled
         finally:
             self._held.pop(tag, None)
+            self._delivered.discard(tag)
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:

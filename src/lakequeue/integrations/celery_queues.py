@@ -18,10 +18,12 @@ from typing import Any, TypeAlias
 from lakequeue import HeartbeatRenewal, LakeQueue, Queue
 from lakequeue.errors import (
     InvalidOptions,
+    InvalidParameterValue,
     QueueDoesNotExist,
     QueueNameExists,
     QueueServiceError,
     RootDoesNotExist,
+    UnsupportedOperation,
 )
 from lakequeue.model.attributes import QueueAttributes
 
@@ -108,6 +110,8 @@ class Broker:
     def queue(self, name: str) -> Queue:
         """Raises QueueDoesNotExist."""
         if self._new:
+            self.connect()  # another process may have made the root
+        if self._new:
             raise QueueDoesNotExist()
         if name not in self._queues:
             self._queues[name] = self._lake.queue(self._own(name))
@@ -122,7 +126,7 @@ class Broker:
     def declare(self, name: str, auto_delete: bool) -> None:
         """Creates a queue unless it exists, with whatever attributes."""
         with suppress(QueueDoesNotExist):
-            self._used(name, lambda queue: queue.tags())
+            self.used(name, lambda queue: queue.tags())
             return
         tags = {_AUTO_DELETE: "1"} if auto_delete else None
         kept = {"message_retention_period": _KEPT if auto_delete else _LONGEST}
@@ -132,7 +136,7 @@ class Broker:
 
     def send(self, name: str, body: str, eta: datetime | None) -> None:
         """Sends a message that becomes visible at ``eta``, or after the longest delay."""
-        self._used(name, lambda queue: queue.send(body, self._delay(queue, eta)).message_id)
+        self.used(name, lambda queue: queue.send(body, self._delay(queue, eta)).message_id)
 
     def until(self, eta: datetime) -> float:
         """Seconds until an instant."""
@@ -146,7 +150,7 @@ class Broker:
         return max(0.0, min(self.until(eta), kept - min(kept / 2, _DAY)))
 
     def size(self, name: str) -> int:
-        return int(self._used(name, lambda queue: queue.counts().visible))
+        return int(self.used(name, lambda queue: queue.counts().visible))
 
     def purge(self, name: str) -> int:
         """Empties a queue; returns how many messages were visible or delayed."""
@@ -156,7 +160,7 @@ class Broker:
             queue.purge()
             return counts.visible + counts.delayed
 
-        return int(self._used(name, purge))
+        return int(self.used(name, purge))
 
     def delete(self, name: str) -> None:
         self._queues.pop(name, None)
@@ -166,14 +170,21 @@ class Broker:
 
     def bind(self, exchange: str, key: str, pattern: str | None, name: str) -> None:
         """Binds a queue to an exchange."""
-        tag = f"{_BINDING}{_short_hash(key)}:{exchange}"
+        tag = f"{_BINDING}{_short_hash(key)}:{_in_tag(exchange)}"
         value = json.dumps([key, pattern, name])
 
         def bind(queue: Queue) -> None:
             if queue.tags().get(tag) != value:
-                queue.set_tags({tag: value})
+                try:
+                    queue.set_tags({tag: value})
+                except InvalidParameterValue as error:
+                    raise UnsupportedOperation(
+                        f"queue {name} cannot be bound to exchange {exchange!r} with routing key {key!r}: a"
+                        " binding is a tag, of which a queue has at most 50, with at most 256 characters for the routing"
+                        f" key, its pattern and the queue's name. {error.message}"
+                    ) from None
 
-        self._used(name, bind)
+        self.used(name, bind)
         self._read_at = None
 
     def bindings(self, exchange: str, fresh: bool = False) -> list[Binding]:
@@ -184,12 +195,13 @@ class Broker:
             for queue in self._lake.all_queues():
                 if not queue.name.startswith(self._prefix):
                     continue
-                for tag, value in queue.tags().items():
-                    if tag.startswith(_BINDING):
-                        bound = tag[len(_BINDING) :].partition(":")[2]
-                        found.setdefault(bound, []).append(tuple(json.loads(value)))
+                with suppress(QueueDoesNotExist):  # it went meanwhile
+                    for tag, value in queue.tags().items():
+                        if tag.startswith(_BINDING):
+                            bound = tag[len(_BINDING) :].partition(":")[2]
+                            found.setdefault(bound, []).append(tuple(json.loads(value)))
             self._bindings, self._read_at = found, now
-        return self._bindings.get(exchange, [])
+        return self._bindings.get(_in_tag(exchange), [])
 
     def attended(self, names: Collection[str]) -> set[str]:
         """Queues of a broadcast whose owners live; deletes those that a dead process has left."""
@@ -205,7 +217,7 @@ class Broker:
                 living.add(name)
         return living
 
-    def _used(self, name: str, use: Callable[[Queue], Any]) -> Any:
+    def used(self, name: str, use: Callable[[Queue], Any]) -> Any:
         """Uses a queue, which may have been deleted and created again since it was opened."""
         known = name in self._queues
         try:
@@ -221,6 +233,11 @@ class Broker:
         full = f"{self._prefix}{name}"
         safe = re.sub("[^A-Za-z0-9_-]", "_", full)
         return full if safe == full and len(full) <= 80 else f"{safe[:71]}-{_short_hash(full)}"
+
+
+def _in_tag(exchange: str) -> str:
+    """The name of an exchange within the 128 characters that a tag's key may have."""
+    return exchange if len(exchange) <= 105 else f"{exchange[:80]}-{_short_hash(exchange)}"
 
 
 def _short_hash(text: str) -> str:
