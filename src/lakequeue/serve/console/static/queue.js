@@ -1,6 +1,7 @@
 // The page of one queue.
 
 import { destinations, purge, redrive, rewind, send } from "./actions.js";
+import { queueHash } from "./address.js";
 import { get, queuePath } from "./api.js";
 import { chart } from "./chart.js";
 import { count, duration, el, instant, number, offset, setText, show, time } from "./dom.js";
@@ -62,7 +63,7 @@ export function queue(name, tab, signal, reload) {
     act("Delete…", "DeleteQueue", deleteQueue, "danger"),
   ];
   const tabs = TABS.map(([key, label]) =>
-    el("a", { href: `#/q/${encodeURIComponent(name)}/${key}`, "aria-current": key === tab ? "page" : false }, label),
+    el("a", { href: queueHash(name, key), "aria-current": key === tab ? "page" : false }, label),
   );
   const rates = el("p", { class: "rates" });
   const missing = el("div", { class: "empty", role: "alert", hidden: true }, el("p", {}, `There is no queue named ${name}.`), el("p", {}, el("a", { href: "#/" }, "All queues")));

@@ -1,5 +1,6 @@
 // Creating, changing and deleting queues.
 
+import { queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
 import { ask, field, typedName } from "./dialog.js";
 import { count, el, setText, show } from "./dom.js";
@@ -112,7 +113,7 @@ export function createQueue() {
       const Attributes = { Profile: profile.value, ...attributes.changes() };
       if (fifo.checked) Object.assign(Attributes, { FifoQueue: "true", ContentBasedDeduplication: String(byContent.checked) });
       const made = await post("queues", { QueueName: name.value, Attributes });
-      location.hash = `#/q/${encodeURIComponent(made.name)}`;
+      location.hash = queueHash(made.name);
       return `${made.name} is created.`;
     },
   });
