@@ -60,6 +60,8 @@ _RUN_FIELDS = (
     "receive_count",
     "visible_at",
     "first_received_at",
+    "attempt_id",
+    "attempted_at",
 )
 _RUN_TYPES = ", ".join(f"{name}: {sql_type(SCHEMAS['receipts'].field(name))}" for name in _RUN_FIELDS)
 _RUN = f"STRUCT<{_RUN_TYPES}>"
