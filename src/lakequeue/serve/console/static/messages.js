@@ -15,7 +15,7 @@ const STATES = [
   ["held", "Held"],
   ["moving", "Moving"],
 ];
-const COLUMNS = "message_id, body, state, receive_count, sent_at, visible_at, age, group_id, dedup_id, source_queue, dead_letter_reason, message_attributes";
+const COLUMNS = "message_id, body, state, receive_count, sent_at, visible_at, age, group_id, dedup_id, source_queue, dead_letter_reason, consumer, message_attributes";
 const ORDERS = [
   ["", "Oldest first"],
   ["newest", "Newest first"],
@@ -165,6 +165,7 @@ function detail(name, listName, first, signal) {
   const body = el("pre", { tabindex: "0", "aria-label": "Body" }, first.body);
   const visible = el("dd");
   const received = el("dd");
+  const consumer = el("dd");
   const state = el("dd");
   const fault = el("p", { class: "trouble", role: "alert", hidden: true });
   const whole = el("button", { type: "button", click: fetchWhole }, `Show all ${count(first.length, "character")}`);
@@ -213,7 +214,7 @@ function detail(name, listName, first, signal) {
     { class: "facts" },
     pair("Message id", el("a", { class: "code", href: queueHash(name, listName, { text: first.id }), title: "A link to this message" }, first.id)),
     pair("Sent", time(first.sent_at)),
-    listName === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received)],
+    listName === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received), pair("Consumer", consumer)],
     first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
     first.dead_letter_reason === null ? null : pair("Reason", first.dead_letter_reason),
@@ -225,6 +226,7 @@ function detail(name, listName, first, signal) {
     update(newest) {
       setText(state, newest.state.replace("_", " "));
       setText(visible, newest.visible_at ? `${instant(newest.visible_at)} ${offset(newest.visible_at)}` : "–");
+      setText(consumer, newest.consumer ?? (newest.state === "in_flight" ? "it gave no name" : "–"));
       setText(received, newest.receive_count === 1 ? "once" : count(newest.receive_count, "time"));
     },
   };
