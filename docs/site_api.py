@@ -28,40 +28,75 @@ class PublicApi(griffe.Extension):
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
         """Adds the constructor that attrs makes."""
         kinds = [str(decorator.value) for decorator in cls.decorators]
-        kind = next((each for each in kinds if each.startswith(("attrs.frozen", "attrs.define"))), None)
+        kind = next(
+            (
+                each
+                for each in kinds
+                if each.startswith(("attrs.frozen", "attrs.define"))
+            ),
+            None,
+        )
         if kind is None or "__init__" in cls.members:
             return
-        parameters = [griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)]
+        parameters = [
+            griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
+        ]
         for name, field in cls.members.items():
-            if isinstance(field, griffe.Attribute) and "instance-attribute" in field.labels:
+            if (
+                isinstance(field, griffe.Attribute)
+                and "instance-attribute" in field.labels
+            ):
                 parameters.append(_parameter(name, field, "kw_only=True" in kind))
-        made = griffe.Function("__init__", parameters=griffe.Parameters(*parameters), returns="None", parent=cls)
+        made = griffe.Function(
+            "__init__",
+            parameters=griffe.Parameters(*parameters),
+            returns="None",
+            parent=cls,
+        )
         cls.set_member("__init__", made)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Gives the verbs for asyncio the arguments and texts of those that they run."""
         for face in pkg[AIO].classes.values():
             for name, member in list(face.members.items()):
-                if not (isinstance(member, griffe.Attribute) and member.value is not None):
+                if not (
+                    isinstance(member, griffe.Attribute) and member.value is not None
+                ):
                     continue
                 call = ast.parse(str(member.value), mode="eval").body
-                if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("_verb", "_answering"):
-                    verb = ast.unparse(call.args[0]).split(".")[1:]  # sync_queue.Queue.send
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") in (
+                    "_verb",
+                    "_answering",
+                ):
+                    verb = ast.unparse(call.args[0]).split(".")[
+                        1:
+                    ]  # sync_queue.Queue.send
                     face.set_member(name, _coroutine(member, pkg[".".join(verb)], face))
 
 
-def _parameter(name: str, field: griffe.Attribute, keyword_only: bool) -> griffe.Parameter:
+def _parameter(
+    name: str, field: griffe.Attribute, keyword_only: bool
+) -> griffe.Parameter:
     default = None if field.value is None else str(field.value)
     if default is not None and default.startswith("attrs.field("):
-        given = {each.arg: ast.unparse(each.value) for each in ast.parse(default, mode="eval").body.keywords}  # type: ignore[attr-defined]
-        default = given.get("default", f"{given['factory']}()" if "factory" in given else None)
+        given = {
+            each.arg: ast.unparse(each.value)
+            for each in ast.parse(default, mode="eval").body.keywords
+        }  # type: ignore[attr-defined]
+        default = given.get(
+            "default", f"{given['factory']}()" if "factory" in given else None
+        )
         keyword_only = keyword_only or "kw_only" in given
     kinds = griffe.ParameterKind
     kind = kinds.keyword_only if keyword_only else kinds.positional_or_keyword
-    return griffe.Parameter(name, annotation=field.annotation, kind=kind, default=default)
+    return griffe.Parameter(
+        name, annotation=field.annotation, kind=kind, default=default
+    )
 
 
-def _coroutine(member: griffe.Attribute, verb: Any, face: griffe.Class) -> griffe.Function:
+def _coroutine(
+    member: griffe.Attribute, verb: Any, face: griffe.Class
+) -> griffe.Function:
     verb = verb.final_target if verb.is_alias else verb
     made = griffe.Function(
         member.name,

@@ -23,11 +23,17 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Gives each rule an anchor, and links ids of rules and paths of pages wherever a text names them."""
     rules = files.get_file_from_path(RULES)
     if page.file is rules:
-        return _RULE.sub(lambda rule: f'<strong id="{rule[1].lower()}">{rule[1]}</strong>', html)
+        return _RULE.sub(
+            lambda rule: f'<strong id="{rule[1].lower()}">{rule[1]}</strong>', html
+        )
 
     def page_link(name: re.Match[str]) -> str:
         target = files.get_file_from_path(name[1])
-        return f'<a href="{target.url_relative_to(page.file)}">{name[0]}</a>' if target else name[0]
+        return (
+            f'<a href="{target.url_relative_to(page.file)}">{name[0]}</a>'
+            if target
+            else name[0]
+        )
 
     known = set(re.findall(r"\*\*([A-Z]{3}-\d+)\*\*", rules.content_string))
 
@@ -46,7 +52,11 @@ def on_post_build(config: Any) -> None:
     site = Path(config.site_dir)
     found = [
         f"{path.relative_to(site)}: {url}"
-        for kind, urls in (("html", _loaded_by_a_page), ("css", _LOADED.findall), ("svg", _LOADED.findall))
+        for kind, urls in (
+            ("html", _loaded_by_a_page),
+            ("css", _LOADED.findall),
+            ("svg", _LOADED.findall),
+        )
         for path in site.rglob(f"*.{kind}")
         for url in urls(path.read_text(encoding="utf-8"))
     ]
@@ -58,7 +68,9 @@ def _loaded_by_a_page(html: str) -> Iterator[str]:
     urls: list[str] = []
 
     class Parser(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        def handle_starttag(
+            self, tag: str, attrs: list[tuple[str, str | None]]
+        ) -> None:
             if (
                 "mermaid" in (dict(attrs).get("class") or "").split()
             ):  # the theme would fetch the script that draws it
@@ -66,7 +78,9 @@ def _loaded_by_a_page(html: str) -> Iterator[str]:
             if tag == "a":
                 return
             for name, value in attrs:
-                if name in ("src", "srcset", "href", "data", "poster") and re.match("(https?:)?//", value or ""):
+                if name in ("src", "srcset", "href", "data", "poster") and re.match(
+                    "(https?:)?//", value or ""
+                ):
                     urls.append(value or "")
                 elif name == "style":
                     urls.extend(_LOADED.findall(value or ""))

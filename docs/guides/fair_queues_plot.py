@@ -30,25 +30,35 @@ Waits = dict[int, list[float]]
 """Seconds that messages waited, by the second in which they were sent."""
 
 
-def waits(fair: bool, seconds: int = SECONDS, backlog: int = BACKLOG, at: int = AT) -> tuple[Waits, Waits]:
+def waits(
+    fair: bool, seconds: int = SECONDS, backlog: int = BACKLOG, at: int = AT
+) -> tuple[Waits, Waits]:
     """Of messages of the quiet tenants, and of the noisy one."""
     quiet: Waits = defaultdict(list)
     noisy: Waits = defaultdict(list)
     with tempfile.TemporaryDirectory() as root:
         clock = ManualClock()
         begin = clock.now()
-        queue = LakeQueue(root, clock=clock, durability="process").create_queue("work", fair_groups=fair)
+        queue = LakeQueue(root, clock=clock, durability="process").create_queue(
+            "work", fair_groups=fair
+        )
         for second in range(seconds):
             sent = [
-                SendEntry("x", group_id=f"quiet-{n}") for n in range(TENANTS) if n % INTERVAL == second % INTERVAL
+                SendEntry("x", group_id=f"quiet-{n}")
+                for n in range(TENANTS)
+                if n % INTERVAL == second % INTERVAL
             ]
             if second == at:
-                queue.send_arrow(pa.table({"body": ["x"] * backlog, "group_id": ["noisy"] * backlog}))
+                queue.send_arrow(
+                    pa.table({"body": ["x"] * backlog, "group_id": ["noisy"] * backlog})
+                )
             queue.send_batch(sent)
             received = queue.receive(max_messages=ROUND)
             for message in received:
                 sent_at = round((message.sent_at - begin).total_seconds())
-                (noisy if message.group_id == "noisy" else quiet)[sent_at].append(second - sent_at)
+                (noisy if message.group_id == "noisy" else quiet)[sent_at].append(
+                    second - sent_at
+                )
             clock.advance(1)
             if received:
                 queue.delete_batch([message.receipt_handle for message in received])
@@ -56,19 +66,34 @@ def waits(fair: bool, seconds: int = SECONDS, backlog: int = BACKLOG, at: int = 
 
 
 def draw(path: Path) -> None:
-    matplotlib.rcParams.update({"svg.hashsalt": "lakequeue", "svg.fonttype": "none"})  # the same file each time
+    matplotlib.rcParams.update(
+        {"svg.hashsalt": "lakequeue", "svg.fonttype": "none"}
+    )  # the same file each time
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
-    for fair, colour, label in ((False, "tab:red", "oldest first"), (True, "tab:blue", "fair")):
+    for fair, colour, label in (
+        (False, "tab:red", "oldest first"),
+        (True, "tab:blue", "fair"),
+    ):
         quiet, _ = waits(fair)
         longest = {
-            start: max(quiet.get(at, [0])[0] for at in range(start, start + 5)) for start in range(0, 500, 5)
+            start: max(quiet.get(at, [0])[0] for at in range(start, start + 5))
+            for start in range(0, 500, 5)
         }
-        axes.plot([*longest], [*longest.values()], color=colour, linewidth=2, label=label)
+        axes.plot(
+            [*longest], [*longest.values()], color=colour, linewidth=2, label=label
+        )
     axes.axvline(AT, color="grey", linewidth=1, linestyle="dotted")
     told = f"another tenant sends {BACKLOG:,} messages"
-    axes.annotate(told, (AT, 190), (130, 186), arrowprops={"arrowstyle": "->", "color": "grey"})
-    axes.set(xlabel="sent at (seconds)", ylabel="seconds until received", xlim=(0, 500), ylim=(-5, None))
+    axes.annotate(
+        told, (AT, 190), (130, 186), arrowprops={"arrowstyle": "->", "color": "grey"}
+    )
+    axes.set(
+        xlabel="sent at (seconds)",
+        ylabel="seconds until received",
+        xlim=(0, 500),
+        ylim=(-5, None),
+    )
     axes.set_title("Messages of quiet tenants: longest wait", loc="left")
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)

@@ -228,6 +228,7 @@ class Queue(_Face):
         attempt_id: str | None = None,
         attribute_names: Sequence[str] = ("All",),
         interrupt: Interrupt | None = None,
+        consumer: str | None = None,
     ) -> list[Message]:
         """Receives messages as ``lakequeue.Queue.receive`` does; no thread is held while it waits.
 
@@ -235,7 +236,7 @@ class Queue(_Face):
         claims nothing.
         """
         request = sync_queue.request_of(
-            max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt
+            max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
         )
         return [self._own(one) for one in await receive_async(self._sync, request, self._threads)]
 

@@ -20,9 +20,11 @@ from lakequeue.operations import attributes, browse, receive, selected, send, se
 from lakequeue.operations import depth as depth_of
 from lakequeue.operations import depth_history as over_time
 from lakequeue.operations import exchange as rounds
-from lakequeue.operations.browse import predicate
+from lakequeue.operations.browse import Search, predicate
+from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.depth import Depth
 from lakequeue.operations.exchange import Exchanged
+from lakequeue.operations.pool import each
 from lakequeue.operations.results import GroupCounts
 from lakequeue.operations.selected import Outcome as SelectedOutcome
 from lakequeue.operations.send import Outcome as SendOutcome
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from lakequeue.operations.doctor import Health as Health
 
 __all__ = ["EVENTS", "Depth", "Exchanged", "SelectedOutcome", "Send", "SendOutcome", "SettleOutcome", "Wanted"]
-__all__ += ["is_permanent", "local_path", "predicate"]
+__all__ += ["Search", "each", "is_permanent", "local_path", "page_of", "predicate"]
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -106,8 +108,7 @@ def tallies(lake: LakeQueue) -> dict[str, Counter[str]]:
 
 # --- browsing
 
-peek_page = _of_queue(browse.peek)
-peek_history = _of_queue(browse.peek_history)
+search = _of_queue(browse.Search)
 export = _of_queue(browse.export)
 
 # --- depth

@@ -36,11 +36,12 @@ def request_of(
     attempt_id: str | None,
     attribute_names: Sequence[str],
     interrupt: Interrupt | None,
+    consumer: str | None,
 ) -> receive.Request:
     """The arguments of a receive, as far as their types show that they are right."""
     names = list_of("attribute_names", attribute_names, str, "a text")
     _check_interrupt(interrupt)
-    return receive.Request(max_messages, visibility_timeout, wait_time, attempt_id, names, interrupt)
+    return receive.Request(max_messages, visibility_timeout, wait_time, attempt_id, consumer, names, interrupt)
 
 
 def _check_interrupt(interrupt: Interrupt | None) -> None:
@@ -154,6 +155,7 @@ class Queue:
         attempt_id: str | None = None,
         attribute_names: Sequence[str] = ("All",),
         interrupt: Interrupt | None = None,
+        consumer: str | None = None,
     ) -> list[Message]:
         """Receives messages and hides them from others for the visibility timeout (RCV-3).
 
@@ -166,12 +168,16 @@ class Queue:
                 ATT-3).
             attribute_names: which message attributes to return (MSA-4).
             interrupt: ends the wait early when another thread sets it.
+            consumer: a name of up to 100 characters, which `peek`, SQL and the console show while the messages are
+                in flight; not with an ``attempt_id``.
 
         Raises:
             OverLimit: a standard queue has reached its cap on messages in flight (INF-3).
             InvalidParameterValue: an argument is out of range.
         """
-        request = request_of(max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt)
+        request = request_of(
+            max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
+        )
         return receive.receive(self._runtime, request)
 
     async def receive_async(
@@ -182,12 +188,15 @@ class Queue:
         attempt_id: str | None = None,
         attribute_names: Sequence[str] = ("All",),
         interrupt: Interrupt | None = None,
+        consumer: str | None = None,
     ) -> list[Message]:
         """``receive`` for asyncio: no thread is held while it waits. ``lakequeue.aio`` has all verbs.
 
         When it is cancelled, messages that it claimed become visible again.
         """
-        request = request_of(max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt)
+        request = request_of(
+            max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
+        )
         return await receive.receive_async(self._runtime, request)
 
     # --- settling
@@ -429,8 +438,8 @@ class Queue:
         Args:
             where: a condition in SQL (docs/reference/conditions.md) on ``message_id``, ``body``, ``state``,
                 ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
-                ``source_queue`` (its name), ``dead_letter_reason`` (JSON) and ``message_attributes`` (a map from
-                names to texts; binary values in base64). NULL is not true.
+                ``source_queue`` (its name), ``dead_letter_reason`` (JSON), ``consumer`` (who has it in flight) and
+                ``message_attributes`` (a map from names to texts; binary values in base64). NULL is not true.
                 Messages are tested oldest first, until ``limit`` are found.
             limit: maximum number of messages.
             interrupt: when another thread sets it, the search ends with QueueClientError.
@@ -440,7 +449,7 @@ class Queue:
                 memory.
         """
         _check_interrupt(interrupt)
-        return browse.peek(self._runtime, where, limit, interrupt, list)
+        return browse.peek(self._runtime, where, limit, interrupt)
 
     def redrive(
         self,

@@ -155,6 +155,70 @@ def test_the_list_keeps_itself_up_to_date_and_what_is_typed(lake: LakeQueue, vis
     shows(page.get_by_text("No queue has “list-nothing” in its name.")).to_be_visible()
 
 
+def test_pages_of_messages_are_in_the_address(lake: LakeQueue, visit: Visit):
+    queue = lake.create_queue("paged", shards=2)
+    queue.send_batch([SendEntry(f"{number:03d}", delay=600 if number < 3 else None) for number in range(120)])
+    page = visit.open("#/q/paged")
+    bodies = page.locator("td.at-body")
+    shows(bodies).to_have_count(50)
+    first, newest = bodies.first.text_content(), page.get_by_label("Order")
+    shows(page.get_by_text("The oldest 50 messages; there are more.")).to_be_visible()
+    shows(visit.button("Previous")).to_be_disabled()
+    visit.button("Next page").click()
+    page.wait_for_url(re.compile(r"#/q/paged\?after=\d+\.\d+$"))
+    shows(bodies.first).not_to_have_text(first or "")
+    visit.button("Next page").click()
+    shows(bodies).to_have_count(20)
+    shows(visit.button("Next page")).to_be_disabled()
+    place = page.url
+    page.reload()
+    shows(bodies).to_have_count(20)
+    visit.button("Previous").click()
+    shows(bodies).to_have_count(50)
+    page.go_forward()
+    shows(bodies).to_have_count(20)
+    visit.button("First page").click()
+    shows(bodies.first).to_have_text(first or "")
+    newest.focus()
+    page.keyboard.press("End")  # the last choice, by keyboard
+    shows(page.get_by_text("The newest 50 messages; there are more.")).to_be_visible()
+    page.get_by_label("State").select_option("delayed")
+    shows(bodies).to_have_text(["002", "001", "000"])
+    assert page.url.endswith("#/q/paged?state=delayed&order=newest")
+    page.get_by_label("Text in body, id or group").fill("001")
+    page.keyboard.press("Enter")
+    shows(bodies).to_have_text(["001"])
+    page.go_back()
+    shows(bodies).to_have_count(3)
+    shows(page.get_by_label("Text in body, id or group")).to_have_value("")
+    page.goto("about:blank")
+    page.goto(place)  # a page that was sent: the pages before it are not known
+    shows(bodies).to_have_count(20)
+    shows(visit.button("Previous")).to_be_disabled()
+    shows(visit.button("First page")).to_be_enabled()
+
+
+def test_the_list_of_queues_is_sorted_over_its_pages(lake: LakeQueue, visit: Visit):
+    for number in range(60):
+        lake.create_queue(f"many-{number:02d}")
+    lake.queue("many-07").send("a")
+    page = visit.open("#/?text=many-")
+    rows = page.locator("tbody th a")
+    shows(rows).to_have_count(50)
+    shows(page.locator(".summary")).to_contain_text("60 queues, 50 on this page")
+    visit.button("Next page").click()
+    shows(rows).to_have_count(10)
+    visit.button("Visible").click()
+    shows(rows.first).to_have_text("many-07")
+    shows(page.locator(".summary")).to_contain_text("sorted by counts of the last 2 minutes")
+    assert page.url.endswith("#/?text=many-&sort=visible&down=1")
+    page.go_back()
+    shows(rows).to_have_count(10)
+    rows.first.click()
+    page.locator("#crumbs a").click()
+    shows(rows).to_have_count(10)  # the user returns to the same list
+
+
 def test_messages_are_filtered_without_being_touched(lake: LakeQueue, visit: Visit):
     queue = lake.create_queue("filtered")
     queue.send_batch([SendEntry("apple"), SendEntry("banana"), SendEntry("cherry", delay=600)])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from conformance.harness import Harness, point_only
-from lakequeue import Queue, SendEntry, errors
-from lakequeue.conditions.predicate import Predicate
+from lakequeue import PeekedMessage, Queue, SendEntry, errors
 from lakequeue.operations import browse
 from lakequeue.testing import ManualClock
 
@@ -24,6 +23,11 @@ def consumed(harness: Harness, clock: ManualClock, count: int = 6, **attributes:
     return queue
 
 
+def past(queue: Queue, since: datetime, where: str | None = None, limit: int = 10) -> list[PeekedMessage]:
+    search = browse.Search(queue._runtime, browse.predicate(where), limit, since=since, history=True)
+    return browse.page(search, list)
+
+
 @point_only
 @pytest.mark.spec("RWD-4", "RWD-9", "RWD-19")
 def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
@@ -33,7 +37,7 @@ def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     consumed(harness, clock)
     before = harness.versions()
     queue = harness.queue()
-    shown = browse.peek_history(queue._runtime, begin, None, 10, list)
+    shown = past(queue, begin)
     assert [(message.body, message.state, message.receive_count) for message in shown] == [
         ("0", "deleted", 0),
         ("2", "deleted", 0),
@@ -44,7 +48,7 @@ def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     assert harness.versions() == before
     assert queue.rewind(begin + timedelta(seconds=2)) == 2
     assert harness.queue().rewindable(begin) == 1
-    found = browse.peek_history(harness.queue()._runtime, begin, None, 10, list)
+    found = past(harness.queue(), begin)
     assert [message.body for message in found] == ["0"]
 
 
@@ -57,9 +61,7 @@ def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
     queue = consumed(harness, clock, 20, shards=3)
 
     def bodies(seconds: int, where: str | None, limit: int = 100) -> list[int]:
-        condition = None if where is None else Predicate(where, browse.SCHEMA)
-        found = browse.peek_history(queue._runtime, begin + timedelta(seconds=seconds), condition, limit, list)
-        return [int(message.body) for message in found]
+        return [int(message.body) for message in past(queue, begin + timedelta(seconds=seconds), where, limit)]
 
     assert bodies(0, None) == list(range(0, 20, 2))
     assert bodies(11, None) == [12, 14, 16, 18]
@@ -78,7 +80,7 @@ def test_what_a_rewind_refuses_is_refused_before_it(harness: Harness, clock: Man
             queue.rewindable(instant)
     clock.advance(60)
     assert queue.rewindable(clock.now() - timedelta(seconds=60)) == 0
-    assert browse.peek_history(queue._runtime, clock.now() - timedelta(hours=1), None, 10, list) == []
+    assert past(queue, clock.now() - timedelta(hours=1)) == []
     with pytest.raises(errors.UnsupportedOperation):
         harness.create("plain").rewindable(clock.now())
 

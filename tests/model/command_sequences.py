@@ -556,6 +556,8 @@ class Comparison:
         stored = [offset for offset, state in enumerate(states) if state not in GONE]
         runs = machine.peek(self.clock, 5)
         assert [offset for run in runs for offset in range(run.first, run.last + 1)] == stored[:5]
+        runs = machine.peek(self.clock, 5, len(states) - 1, newest=True)
+        assert [offset for run in runs for offset in range(run.first, run.last + 1)] == stored[-5:]
         self.judged += 1
         if states and self.judged % 8 == 0:  # in Arrow it costs as much as the rest of the comparison
             judged = _judged(machine, model.now)

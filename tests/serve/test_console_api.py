@@ -23,6 +23,8 @@ from deltalake import DeltaTable
 
 from lakequeue import LakeQueue, Queue, SendEntry, __version__
 from lakequeue.model.clock import to_micros
+from lakequeue.operations import depth as depths
+from lakequeue.operations.depth import Depth
 from lakequeue.serve.app import Application
 from lakequeue.serve.auth import Caller, NoAuthentication
 from lakequeue.serve.console import routes as console_module
@@ -32,6 +34,7 @@ from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
 
 ASKED = {"X-Lakequeue-Console": "1"}
+POLICY = {"deadLetterTargetArn": "queue-1", "maxReceiveCount": 1}
 HOSTILE = "<img src=x onerror=alert(1)> ' OR true --\u2028\x7f"
 
 
@@ -249,6 +252,59 @@ def test_the_list_has_pages_and_a_filter(console: Console):
     assert (page["total"], page["next"]) == (4, "beta")
     assert names(limit=3, after=page["next"]) == ["gamma"]
     assert console.get("queues", after="beta")["next"] is None
+    assert names(limit=3, down=1) == ["gamma", "beta", "alphabet"]
+    assert names(limit=3, down=1, after="alphabet") == ["Alpha"]
+
+
+def counted(lake: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queues of which the console takes the depth from now on."""
+    taken: list[str] = []
+
+    def depth(queue: Any) -> Depth:
+        taken.append(queue.name)
+        return real(queue)
+
+    real = depths.depth
+    monkeypatch.setattr("lakequeue.serve.console.api.depth", depth)
+    monkeypatch.setattr("lakequeue.serve.console.depth_history.depth", depth)
+    return taken
+
+
+def test_a_page_of_many_queues_counts_only_its_own(console: Console, monkeypatch: pytest.MonkeyPatch):
+    for number in range(7):
+        console.lake.create_queue(f"queue-{number}", redrive_policy=POLICY if number == 6 else None)
+    taken = counted(console.lake, monkeypatch)
+    page = console.get("queues", limit=3)
+    assert (page["total"], page["counted"]) == (7, None)
+    assert sorted(taken) == ["queue-0", "queue-1", "queue-2"]
+    assert [row["dead_letters"] for row in page["queues"]] == [False, True, False], "its source is on another page"
+
+
+def test_the_order_of_a_count_goes_over_all_pages_and_says_what_it_costs(
+    console: Console, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    queues = [console.lake.create_queue(f"queue-{number}") for number in range(6)]
+    for number, queue in enumerate(queues):
+        for _ in range(number * 5 % 6):  # 0, 5, 4, 3, 2, 1
+            queue.send("a")
+    taken = counted(console.lake, monkeypatch)
+
+    def page(after: str | None = None, **more: Any) -> list[str]:
+        found = console.get("queues", limit=2, sort="visible", down=1, after=after or "", **more)
+        following.append((found["next"], found["counted"]))
+        return [row["name"] for row in found["queues"]]
+
+    following: list[tuple[str | None, int]] = []
+    assert page() == ["queue-1", "queue-2"] and following[-1] == ("queue-2", 6)
+    taken.clear()
+    assert page("queue-2") == ["queue-3", "queue-4"] and following[-1] == ("queue-4", 0)
+    assert taken == ["queue-3", "queue-4"], "the order is known for two minutes"
+    assert page("queue-4") == ["queue-5", "queue-0"] and following[-1] == (None, 0)
+    clock.advance(121)
+    assert page() == ["queue-1", "queue-2"] and following[-1] == ("queue-2", 6)
+    up = console.get("queues", sort="oldest_age")
+    assert up["queues"][0]["name"] == "queue-0" and up["counted"] is None, "one page has all counts"
+    assert console.http.get("/console/api/queues?sort=colour").status_code == 400
 
 
 def test_a_sparkline_joins_what_the_compactor_wrote_and_what_the_server_saw(console: Console, clock: ManualClock):
@@ -392,7 +448,7 @@ def test_messages_are_shown_through_filters_and_nothing_changes(console: Console
     ):
         assert (filters, console.bodies("orders", **filters)) == (filters, bodies)
     found = console.get("queues/orders/messages", limit=4)
-    assert found["more"] and not console.get("queues/orders/messages", limit=5)["more"]
+    assert found["next"] and not console.get("queues/orders/messages", limit=5)["next"]
     apple, banana = found["messages"][:2]
     assert (apple["state"], apple["receive_count"], apple["group_id"]) == ("in_flight", 1, "Fruit")
     assert banana["attributes"] == {
@@ -440,7 +496,7 @@ def test_a_list_holds_few_whole_bodies_at_a_time(console: Console):
     body = "\U0001f600" * 250_000
     for _ in range(40):
         queue.send(body)
-    for filters in ({}, {"state": "visible"}):
+    for filters in ({}, {"state": "visible"}, {"order": "newest"}, {"order": "newest", "state": "visible"}):
         console.get("queues/orders/messages", **filters)  # what is loaded once is no matter
         tracemalloc.start()
         try:
@@ -448,7 +504,7 @@ def test_a_list_holds_few_whole_bodies_at_a_time(console: Console):
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert [len(found["messages"]), found["more"], found["messages"][0]["length"]] == [40, False, 250_000]
+        assert [len(found["messages"]), found["next"], found["messages"][0]["length"]] == [40, None, 250_000]
         assert most < 16 * len(body) * 4, "not all 40"
 
 
@@ -491,10 +547,78 @@ def test_a_list_ends_by_bytes(console: Console, monkeypatch: pytest.MonkeyPatch)
     for _ in range(10):
         queue.send("x" * 400)
     found = console.get("queues/orders/messages", limit=10)
-    assert found["more"] and len(found["messages"]) == 3
+    assert len(found["messages"]) == 3
+    assert len(console.get("queues/orders/messages", after=found["next"])["messages"]) == 3
     monkeypatch.undo()
+    assert len(console.get("queues/orders/messages", after=found["next"])["messages"]) == 7
     found = console.get("queues/orders/messages", limit=10)
-    assert not found["more"] and len(found["messages"]) == 10
+    assert not found["next"] and len(found["messages"]) == 10
+
+
+def paged(console: Console, queue: str, **filters: Any) -> list[list[str]]:
+    """The bodies of each page, following where each says that the next begins."""
+    pages: list[list[str]] = []
+    after: str | None = ""
+    while after is not None:
+        found = console.get(f"queues/{queue}", after=after, **filters)
+        pages.append([message["body"] for message in found["messages"]])
+        after = found["next"]
+    return pages
+
+
+def test_pages_follow_each_other_in_both_orders_over_shards(console: Console, clock: ManualClock):
+    queue = console.lake.create_queue("orders", shards=3, rewind_range=3600)
+    for number in range(23):
+        queue.send(str(number), delay=600 if number % 5 == 0 else None)
+        clock.advance(1)
+    gone = queue.receive(4)
+    queue.delete_batch([message.receipt_handle for message in gone])
+    left = [str(number) for number in range(23) if str(number) not in {message.body for message in gone}]
+    assert paged(console, "orders/messages", limit=4) == [left[at : at + 4] for at in range(0, 19, 4)]
+    back = left[::-1]
+    assert paged(console, "orders/messages", limit=4, order="newest") == [
+        back[at : at + 4] for at in range(0, 19, 4)
+    ]
+    delayed = ["20", "15", "10", "5", "0"]
+    assert paged(console, "orders/messages", limit=2, order="newest", state="delayed") == [
+        delayed[:2],
+        delayed[2:4],
+        delayed[4:],
+    ]
+    past = sorted((message.body for message in gone), key=int)
+    assert paged(console, "orders/history", limit=3) == [past[:3], past[3:]]
+    assert paged(console, "orders/history", limit=3, order="newest") == [past[:0:-1], past[:1]]
+    since = (clock.now() - timedelta(seconds=23 - int(past[2]))).isoformat()
+    assert paged(console, "orders/history", order="newest", since=since) == [past[:1:-1]]
+
+
+def test_a_page_stays_where_it_is_while_messages_come_and_go(console: Console, clock: ManualClock):
+    queue = console.lake.create_queue("orders", shards=2)
+    for number in range(8):
+        queue.send(str(number))
+        clock.advance(1)
+    first = console.get("queues/orders/messages", limit=3)
+    last = console.get("queues/orders/messages", limit=3, order="newest")
+    queue.delete_batch([message.receipt_handle for message in queue.receive(2)])
+    queue.set_attributes(shards=4)
+    for number in range(8, 16):
+        queue.send(str(number))
+    assert console.bodies("orders", limit=3, after=first["next"]) == ["3", "4", "5"]
+    assert console.bodies("orders", limit=3, after=last["next"], order="newest") == ["4", "3", "2"]
+
+
+def test_a_rare_message_does_not_read_the_whole_queue(console: Console, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lakequeue.serve.console.api.MAX_TESTED", 30)
+    queue = console.lake.create_queue("orders", shards=3)
+    for _ in range(2):
+        queue.send_batch([SendEntry("x") for _ in range(50)])
+    queue.send("rare")
+    found = console.get("queues/orders/messages", text="rare")
+    assert found["messages"] == [] and found["next"] and 30 <= found["tested"] <= 60
+    assert sum(paged(console, "orders/messages", text="rare"), []) == ["rare"]
+    assert sum(paged(console, "orders/messages", text="rare", order="newest"), []) == ["rare"]
+    [rare] = queue.peek("body = 'rare'")
+    assert console.get(f"queues/orders/messages/{rare.message_id}")["body"] == "rare"
 
 
 @pytest.mark.parametrize(
@@ -507,6 +631,8 @@ def test_a_list_ends_by_bytes(console: Console, monkeypatch: pytest.MonkeyPatch)
         ({"state": "gone"}, "Value gone for parameter state"),
         ({"text": "a\0b"}, "for parameter text"),
         ({"limit": "201"}, "for parameter limit"),
+        ({"after": "1.x"}, "for parameter after"),
+        ({"order": "random"}, "Must be one of oldest, newest"),
         ({"limit": "-1"}, "for parameter limit"),
         ({"since": "2026-01-01T00:00:00Z"}, "since is not a member"),
     ],
@@ -593,7 +719,7 @@ def test_a_rewind_does_what_it_said_it_would(console: Console, clock: ManualCloc
     assert console.bodies("orders", "history") == [f"order {number}" for number in range(4)]
     assert console.bodies("orders", "history", since=to, text="ORDER", where="body <> 'order 2'") == ["order 3"]
     first = console.get("queues/orders/history", limit=1)
-    assert first["more"] and first["messages"][0]["state"] == "deleted"
+    assert first["next"] and first["messages"][0]["state"] == "deleted"
     assert console.get(f"queues/orders/history/{first['messages'][0]['id']}")["body"] == "order 0"
     assert console.http.get("/console/api/queues/orders/history/gone").status_code == 404
     before = versions(console.lake)

@@ -279,3 +279,13 @@ def test_rates_are_messages_a_minute_over_the_last_minutes(console: Console, lak
     console.get("queues/orders")
     clock.advance(240)
     assert console.get("queues/orders")["rates"] == {"minutes": 4.0, "sent": 0, "received": 0, "deleted": 0}
+
+
+@pytest.mark.spec("QUE-28")
+def test_tags_are_set_and_removed(console: Console):
+    queue = console.lake.create_queue("orders", tags={"team": "a", "stage": "test"})
+    console.post("queues/orders/tags", Tags={"team": "b", "<b>": "'"})
+    console.post("queues/orders/untag", TagKeys=["stage", "gone"])
+    assert console.get("queues/orders")["tags"] == queue.tags() == {"team": "b", "<b>": "'"}
+    assert console.sent("queues/orders/tags", {"Tags": {"": "x"}}).status_code == 400
+    assert queue.tags() == {"team": "b", "<b>": "'"}

@@ -81,7 +81,7 @@ def peeked(message: PeekedMessage) -> dict[str, Any]:
         _fields(message, "message_id state body")
         | {"message_attributes": _attributes(message.message_attributes)}
         | _fields(message, "receive_count sent_at visible_at group_id")
-        | {"dead_letter_reason": reason(message)}
+        | {"dead_letter_reason": reason(message), "consumer": message.consumer}
     )
 
 

@@ -190,6 +190,9 @@ def peek(
     if any(m.dead_letter_reason for m in messages):
         columns.append("reason")
         rows = [[*row, m.dead_letter_reason] for row, m in zip(rows, messages, strict=True)]
+    if any(m.consumer for m in messages):
+        columns.append("consumer")
+        rows = [[*row, m.consumer] for row, m in zip(rows, messages, strict=True)]
     session.answer([documents.peeked(message) for message in messages], render.table(columns, rows))
 
 

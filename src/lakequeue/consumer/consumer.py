@@ -27,7 +27,7 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.arguments import check_visibility_timeout, check_wait
+from lakequeue.model.arguments import LONGEST_CONSUMER, check_visibility_timeout, check_wait
 from lakequeue.model.clock import NEVER, Duration, duration_micros, from_micros, to_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
@@ -43,7 +43,6 @@ STOP_TIMEOUT = 30
 _REFUSED_PAUSE = timedelta(seconds=0.5)
 """Time between receives while the queue refuses them for now."""
 MOST_PREFETCH = 10_000
-LONGEST_NAME = 100
 _LONGEST_GATHER = 0.25
 """Seconds for which what was handled waits for the next commit at most; as long as the last one took otherwise."""
 _BETWEEN_RECEIVES = timedelta(seconds=0.2)
@@ -75,7 +74,8 @@ class Consumer:
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
         retry_delay: when failed messages come again: seconds, or a function from their number of receives to
             seconds, such as `RetryBackoff`; None: as ``make_failed_messages_visible_immediately`` says.
-        name: what the log and the reasons of dead letters call the consumer; None: host and process id.
+        name: what the log, the reasons of dead letters, and messages in flight call the consumer; None: host and
+            process id, and messages in flight do not tell whose they are.
 
     Attributes:
         name: what the log and the reasons of dead letters call the consumer.
@@ -126,6 +126,7 @@ class Consumer:
         self._hand_back = renewal.failed_visible_at_once if at_once is None else at_once
         self._retry_delay = retry_delay
         self._wait_time = wait_time
+        self._given_name = name
         self.name = f"{socket.gethostname()}-{os.getpid()}" if name is None else name
         self.handled = self.failed = 0
         self._runs = threading.Lock()
@@ -174,6 +175,7 @@ class Consumer:
                     self._interrupt.set,
                     self._fail,
                     self.name,
+                    self._given_name,
                 )
                 pool.start()
                 try:
@@ -318,6 +320,7 @@ class Consumer:
             visibility_timeout=self._renewal.receive_timeout,
             wait_time=self._wait_time if wait else settings(self._queue).limits("receive_wait_time").low,
             interrupt=self._interrupt,
+            consumer=self._given_name,
         )
 
     def _wind_down(self, pool: WorkerPool) -> None:
@@ -391,7 +394,7 @@ def _check(
         )
     if metrics_port is not None and not (type(metrics_port) is int and 0 <= metrics_port <= 65_535):
         problems.append(f"metrics_port: must be a whole number of 0 to 65535, not {metrics_port!r}")
-    if name is not None and not (isinstance(name, str) and 1 <= len(name) <= LONGEST_NAME):
-        problems.append(f"name: must be a text of 1 to {LONGEST_NAME} characters, not {name!r}")
+    if name is not None and not (isinstance(name, str) and 1 <= len(name) <= LONGEST_CONSUMER):
+        problems.append(f"name: must be a text of 1 to {LONGEST_CONSUMER} characters, not {name!r}")
     if problems:
         raise InvalidOptions(problems)

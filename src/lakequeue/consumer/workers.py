@@ -113,6 +113,7 @@ class WorkerPool:
         ended: called when there is something to settle, or messages stop being active.
         broken: called with errors that must end the consumer.
         name: of the consumer, kept with dead letters.
+        given_name: the same if it was given, kept with what is in flight.
 
     Attributes:
         handled, failed: handlers that have ended, well or not.
@@ -133,6 +134,7 @@ class WorkerPool:
         ended: Callable[[], None],
         broken: Callable[[BaseException], None],
         name: str = "",
+        given_name: str | None = None,
     ) -> None:
         self._queue = queue
         self._clock = queue.clock
@@ -147,6 +149,7 @@ class WorkerPool:
         self._ended = ended
         self._broken = broken
         self._name = name
+        self._given_name = given_name
         self.handled = self.failed = 0
         self._failures: dict[str, str] = {}
         self._largest_batch = settings(queue).profile_rules.max_batch
@@ -444,7 +447,7 @@ class WorkerPool:
         wanted = [(job.handle, self._timeout(done.again_in)) for done in due for job in reversed(done.jobs)]
         try:
             timeout = self._renewal.receive_timeout
-            found = exchange(self._queue, wanted, room, self._concurrency, timeout, failures)
+            found = exchange(self._queue, wanted, room, self._concurrency, timeout, failures, self._given_name)
         except BaseException:
             with self._lock:
                 self._done = due + self._done

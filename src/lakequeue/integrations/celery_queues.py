@@ -180,8 +180,8 @@ class Broker:
                 except InvalidParameterValue as error:
                     raise UnsupportedOperation(
                         f"queue {name} cannot be bound to exchange {exchange!r} with routing key {key!r}: a"
-                        " binding is a tag, of which a queue has at most 50, with at most 256 characters for the routing"
-                        f" key, its pattern and the queue's name. {error.message}"
+                        " binding is a tag, of which a queue has at most 50, with at most 256 characters for the"
+                        f" routing key, its pattern and the queue's name. {error.message}"
                     ) from None
 
         self.used(name, bind)

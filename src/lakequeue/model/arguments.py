@@ -171,6 +171,17 @@ def check_attempt_id(attributes: QueueAttributes, value: Any) -> str | None:
         return check_identifier("ReceiveRequestAttemptId", value)
 
 
+LONGEST_CONSUMER = 100
+"""Characters of the name of a consumer."""
+
+
+def check_consumer(value: Any) -> str | None:
+    """The name of a consumer, or None."""
+    if value is None or (isinstance(value, str) and 1 <= len(value) <= LONGEST_CONSUMER):
+        return value
+    raise _refused(value, "consumer", f"Must be a text of 1 to {LONGEST_CONSUMER} characters.")
+
+
 def check_identifier(parameter: str, value: Any) -> str | None:
     """An id that callers choose, 1 to 128 letters, digits and punctuation (SND-13, ATT-7); or None."""
     if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):

@@ -1,4 +1,4 @@
-"""Why a message became a dead letter: the error of the handler that had it last."""
+"""Who has a message in flight, and why it became a dead letter: the error of the handler that had it last."""
 
 from __future__ import annotations
 
@@ -48,6 +48,24 @@ class DeadLetterReason:
     def json(self) -> str:
         """The reason as it is stored, and as SQL shows it: an object with these four fields."""
         return json.dumps(attrs.asdict(self) | {"at": format_instant(self.at)})
+
+
+_HELD = '{"consumer": '
+
+
+def held_by(consumer: str) -> str:
+    """What is kept with the messages that a consumer has in flight, where the reason of a failure is later."""
+    return f"{_HELD}{json.dumps(consumer)}}}"
+
+
+def reason_of(note: str | None) -> str | None:
+    """The reason that is kept with a message, in JSON; None if there is only its consumer."""
+    return None if note is None or note.startswith(_HELD) else note
+
+
+def consumer_of(note: str | None) -> str | None:
+    """The consumer of a note of either kind."""
+    return None if note is None else json.loads(note).get("consumer")
 
 
 def parse_reason(text: str | None) -> DeadLetterReason | None:

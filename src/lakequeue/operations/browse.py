@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, partial
-from itertools import count, islice
-from typing import TYPE_CHECKING, TypeVar
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import attrs
 import numpy as np
@@ -43,6 +44,8 @@ ROWS = 4096
 """Maximum number of messages in the first batch."""
 PAGE = 256
 """Messages of an export in memory beside its batches."""
+FEW_BACK = 16
+"""Messages that are read first from the end of a shard."""
 _FEW = 16
 """Messages that are made of a batch at a time, unless they have more than `_FEW_BYTES` on average."""
 _FEW_BYTES = 16 << 10
@@ -55,7 +58,7 @@ _Page = TypeVar("_Page")
 _LOGGED = pa.schema([layout.MESSAGES.field(name) for name in log_columns(JUDGED.names)])
 _PEEKED = [
     *("message_id", "body", "state", "receive_count", "sent_at", "visible_at", TYPED_ATTRIBUTES),
-    *("group_id", "source_queue", "dedup_id", "trace_header", "dead_letter_reason"),
+    *("group_id", "source_queue", "dedup_id", "trace_header", "dead_letter_reason", "consumer"),
 ]
 
 
@@ -82,6 +85,15 @@ class Batch:
     def _peeked(self) -> pa.Table:
         return self.table(_PEEKED)
 
+    def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
+        """The messages that meet a condition, with their indexes in the batch."""
+        if condition is None:
+            indexes: Integers = np.arange(len(self.offsets))
+        else:
+            indexes = condition.select(self.table(condition.columns))
+        indexes = indexes[::-1] if newest else indexes
+        return zip(indexes.tolist(), self.messages(indexes), strict=True)
+
     def messages(self, indexes: Integers) -> Iterator[PeekedMessage]:
         """The messages at indexes in the batch; one at a time where bodies are large, without a copy of them."""
         few = _FEW if self.rows.nbytes <= _FEW_BYTES * len(self.rows) else 1
@@ -99,10 +111,12 @@ def batches(
     start: int = 0,
     growth: int = 1,
     history: bool = False,
+    newest: bool = False,
 ) -> Iterator[Batch]:
     """The messages stored in a shard from an offset on, oldest first, in batches of bounded size.
 
-    With ``history``, those deleted messages that can be rewound.
+    With ``history``, those deleted messages that can be rewound. With ``newest`` the batches go down from the
+    offset; within a batch messages are in the order of sending.
 
     The size of a batch is `rows`, or half the number of messages before it if that is more, up to `growth` times
     `rows`. Each batch shows the states of its own instant, so a slow reader sees later changes. Call it within
@@ -111,48 +125,127 @@ def batches(
     most, browsed = growth * rows, 0
     while True:
         instant = queue.now()
-        runs, judge = shard.query(partial(_peek, queue, shard.shard, instant, rows, start, history))
+        runs, judge = shard.query(partial(_peek, queue, shard.shard, instant, rows, start, history, newest))
         if not runs:
             return
         most_bytes = BYTES // min(len(queue.shards), 8)
-        for offsets, found in _read(shard, runs, rows, most_bytes):
+        read = _read_back(shard, runs, most_bytes) if newest else _read(shard, runs, rows, most_bytes)
+        for offsets, found in read:
             yield Batch(judge, offsets, found)
             browsed += len(offsets)
-        start = runs[-1].last + 1
+        start = runs[0].first - 1 if newest else runs[-1].last + 1
         rows = min(max(rows, browsed // 2), most)
 
 
 def _peek(
-    queue: OpenQueue, shard: int, now: int, limit: int, start: int, history: bool, machine: ShardMachine
+    queue: OpenQueue,
+    shard: int,
+    now: int,
+    limit: int,
+    start: int,
+    history: bool,
+    newest: bool,
+    machine: ShardMachine,
 ) -> tuple[list[Run], Judge]:
     """The next runs of a shard, and the judge of their messages."""
-    runs, held_from = machine.peek(now, limit, start, history), machine.held_from(now)
+    runs, held_from = machine.peek(now, limit, start, history, newest), machine.held_from(now)
     head = machine.head
     known = [run for run in runs if run.first < head.head_offset]  # fresh messages are in no run
     loaded = loaded_runs(known, settled=history)
     return runs, Judge.of(queue.name, queue.region, shard, head, now, held_from, loaded)
 
 
-def peek(
-    queue: OpenQueue,
-    where: str | None,
-    limit: int,
-    interrupt: Interrupt | None,
-    collect: Callable[[Iterator[PeekedMessage]], _Page],
-) -> _Page:
-    """The oldest messages of a queue, or the oldest that meet a condition over ``SCHEMA``.
+class _Step(NamedTuple):
+    """A message that meets the condition, or None at the end of what was tested; with its shard and offset."""
 
-    `collect` makes the result of them, while not all of them need be in memory.
+    sent_at: datetime
+    shard: int
+    offset: int
+    message: PeekedMessage | None
+
+
+@attrs.define(eq=False)
+class Search:
+    """Messages of a queue by time of sending; iterate once, within ``OpenQueue.service``.
+
+    Attributes:
+        queue: the queue.
+        condition: a condition over ``SCHEMA``.
+        limit: maximum number of messages.
+        places: for each shard the offset to begin at, or with ``newest`` the one above; None: the first message.
+            Afterwards where a next search begins; the message that came last counts once the iteration goes on.
+        newest: newest messages first.
+        since: only messages that were sent then or later.
+        history: deleted messages that can be rewound (RWD-4), not stored ones.
+        budget: number of messages to test, after which it ends; else a rare message reads the whole queue.
+        found, tested: number of messages that came, and that were read.
+        unfinished: whether it ended by `budget`.
     """
+
+    queue: OpenQueue
+    condition: Predicate | None
+    limit: int
+    places: list[int] | None = None
+    newest: bool = attrs.field(default=False, kw_only=True)
+    since: datetime | None = attrs.field(default=None, kw_only=True)
+    history: bool = attrs.field(default=False, kw_only=True)
+    budget: int | None = attrs.field(default=None, kw_only=True)
+    found: int = attrs.field(default=0, init=False)
+    tested: int = attrs.field(default=0, init=False)
+    unfinished: bool = attrs.field(default=False, init=False)
+
+    def __iter__(self) -> Iterator[PeekedMessage]:
+        shards, places = self.queue.shards, self.places
+        if places is None and self.newest:
+            places = [shard.query(lambda machine: machine.log.end) for shard in shards]
+        # what comes later to a shard that was added is newer than a page that began before
+        places = self.places = [*(places or ()), *(0 for _ in shards)][: len(shards)]
+        by_shard = [self._steps(*each) for each in zip(shards, places, strict=True)]
+        for step in heapq.merge(*by_shard, key=attrgetter("sent_at"), reverse=self.newest):
+            if self.since is not None and step.sent_at < self.since:
+                return
+            if step.message is not None:
+                self.found += 1
+                yield step.message
+            places[step.shard] = step.offset + (not self.newest)
+            if self.found >= self.limit:
+                return
+            if step.message is None and self.budget is not None and self.tested >= self.budget:
+                self.unfinished = True
+                return
+
+    def _steps(self, shard: ShardService, place: int) -> Iterator[_Step]:
+        if self.since is not None and not self.newest:
+            place = max(place, shard.log().first_sent_at_or_after(to_micros(self.since)))
+        if self.condition is None:
+            rows, growth = min(self.limit, ROWS), 1
+        else:
+            share = ROWS if self.budget is None else max(1, self.budget // len(self.queue.shards))
+            rows, growth = min(ROWS, share), GROWTH
+        start = place - 1 if self.newest else place
+        for batch in batches(self.queue, shard, rows, start, growth, self.history, self.newest):
+            self.tested += len(batch.offsets)
+            for index, message in batch.found(self.condition, self.newest):
+                yield _Step(message.sent_at, shard.shard, int(batch.offsets[index]), message)
+            end = 0 if self.newest else -1
+            yield _Step(batch.rows["sent_at"][end].as_py(), shard.shard, int(batch.offsets[end]), None)
+
+
+def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
+    """The oldest messages of a queue, or the oldest that meet a condition over ``SCHEMA``."""
     with queue.service("peek") as call:
         check_whole("limit", limit)
-        condition = predicate(where, interrupt)
-        search = _search(queue, condition, limit)
-        found = _oldest((_found(search(shard), condition) for shard in queue.shards), limit)
-        taken = count()
-        page = collect(message for message, _ in zip(found, taken))  # noqa: B905
-        call.messages = next(taken)
-        return page
+        found = list(Search(queue, predicate(where, interrupt), limit))
+        call.messages = len(found)
+    return found
+
+
+def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
+    """What `collect` makes of the messages of a search, while not all of them need be in memory."""
+    with search.queue.service("peek_history" if search.history else "peek") as call:
+        result = collect(search)
+        call.messages = search.found
+    return result
 
 
 def export(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
@@ -161,32 +254,14 @@ def export(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> 
     What is stored throughout appears once; what is sent or deleted meanwhile may appear.
     """
     condition = predicate(where, interrupt)
-    by_shard = [_found(batches(queue, shard, ROWS), condition) for shard in queue.shards]
-    merged = heapq.merge(*by_shard, key=lambda message: message.sent_at)
+    found = iter(Search(queue, condition, sys.maxsize))
     while True:
         with queue.service("export") as call:  # one record a page: the caller may call other verbs in between
-            page = list(islice(merged, PAGE))
-            call.messages = len(page)
-        if not page:
+            part = list(islice(found, PAGE))
+            call.messages = len(part)
+        if not part:
             return
-        yield from page
-
-
-def peek_history(
-    queue: OpenQueue,
-    since: datetime,
-    condition: Predicate | None,
-    limit: int,
-    collect: Callable[[Iterator[PeekedMessage]], _Page],
-) -> _Page:
-    """The same for deleted messages that can be rewound and were sent at ``since`` or later (RWD-4)."""
-    with queue.service("peek_history"):
-        search, instant = _search(queue, condition, limit), to_micros(since)
-        found = []
-        for shard in queue.shards:
-            start = shard.log().first_sent_at_or_after(instant)
-            found.append(_found(search(shard, start=start, history=True), condition))
-        return collect(_oldest(found, limit))
+        yield from part
 
 
 def predicate(where: str | None, interrupt: Interrupt | None = None) -> Predicate | None:
@@ -196,25 +271,6 @@ def predicate(where: str | None, interrupt: Interrupt | None = None) -> Predicat
     from lakequeue.conditions.predicate import Predicate
 
     return Predicate(where, SCHEMA, interrupt=interrupt)
-
-
-def _search(queue: OpenQueue, predicate: Predicate | None, limit: int) -> Callable[..., Iterator[Batch]]:
-    """`batches` with sizes for a search by a condition, or for the first messages without one."""
-    if predicate is None:
-        return partial(batches, queue, rows=min(limit, ROWS))
-    return partial(batches, queue, rows=ROWS, growth=GROWTH)
-
-
-def _oldest(by_shard: Iterable[Iterator[PeekedMessage]], limit: int) -> Iterator[PeekedMessage]:
-    return islice(heapq.merge(*by_shard, key=lambda message: message.sent_at), min(limit, sys.maxsize))
-
-
-def _found(browsed: Iterable[Batch], predicate: Predicate | None) -> Iterator[PeekedMessage]:
-    for batch in browsed:
-        if predicate is None:
-            yield from batch.messages(np.arange(len(batch.offsets)))
-        else:
-            yield from batch.messages(predicate.select(batch.table(predicate.columns)))
 
 
 def _read(
@@ -234,3 +290,15 @@ def _read(
                 offsets, tables, rows, size = [], [], 0, 0
     if rows:
         yield np.concatenate(offsets), pa.concat_tables(tables)
+
+
+def _read_back(shard: ShardService, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
+    """The same from the end, in parts that are read as a whole; their sizes follow from what the last one took."""
+    rows = FEW_BACK
+    for first, last in reversed(joined((run.first, run.last) for run in runs)):
+        while first <= last:
+            part = list(_read(shard, [Run(max(first, last - rows + 1), last)], rows, most_bytes))
+            yield from reversed(part)
+            last -= rows
+            large = 2 * sum(table.nbytes for _, table in part) > most_bytes
+            rows = max(1, rows // 2) if large else min(2 * rows, ROWS)

@@ -38,6 +38,7 @@ def exchange(
     enough: int,
     visibility_timeout: Duration | None,
     failures: Mapping[str, str] | None = None,
+    consumer: str | None = None,
 ) -> Exchanged:
     """Settles receipts, then claims messages without a wait, in the same commit if they are of the same shard.
 
@@ -47,6 +48,7 @@ def exchange(
         enough: number of messages after which no further shard is asked.
         visibility_timeout: of the claim, in seconds; None: the queue's.
         failures: why handlers failed, by receipt handle; kept with the messages.
+        consumer: name of who claims; kept with what is claimed.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []
@@ -58,7 +60,7 @@ def exchange(
                 timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
                 lease_id = receipt_handles.new_lease_id()
                 parts, refused = receive.claim(
-                    queue, max_messages, timeout, lease_id, enough=enough, settling=settling
+                    queue, max_messages, timeout, lease_id, consumer=consumer, enough=enough, settling=settling
                 )
                 claimed = receive.read(queue, parts)
                 receive.count(queue, claimed)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS
+from lakequeue.model.failures import consumer_of
 from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.model.states import MessageState
 from lakequeue.operations.results import WITH_VISIBLE_AT
@@ -45,6 +46,7 @@ SCHEMA = pa.schema(
         ("source_queue", pa.string()),
         ("first_sent_at", layout.INSTANT),
         ("dead_letter_reason", pa.string()),
+        ("consumer", pa.string()),
         ("sequence_number", pa.string()),
         ("shard", pa.int32()),
         ("log_offset", pa.int64()),
@@ -54,7 +56,8 @@ SCHEMA = pa.schema(
 
 ``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when
 the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``receive_count`` is NULL
-for deleted and expired messages; ``age`` is in seconds since the message was sent; ``message_attributes`` are
+for deleted and expired messages; ``consumer`` is the name of a consumer that gave one and has the message in
+flight; ``age`` is in seconds since the message was sent; ``message_attributes`` are
 texts, binary values in base64; standard queues have no sequence numbers."""
 REWINDABLE = "rewindable"
 """A further column: whether a rewind may bring the message back."""
@@ -77,6 +80,7 @@ _RUNS = pa.schema(
         ("last_offset", pa.int64()),
         ("state", pa.string()),
         *(layout.RUN.field(name) for name in ("receive_count", "visible_at", "first_received_at")),
+        *(layout.RUN.field(name) for name in ("attempt_id", "attempted_at")),
     ]
 )
 _ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
@@ -169,6 +173,7 @@ class Judge:
             TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
             "source_queue": lambda: _source_names(_whole(rows["source_queue"])),
             "dead_letter_reason": lambda: _reasons(rows),
+            "consumer": lambda: pc.if_else(pa.array(state == IN_FLIGHT), _consumers(runs).take(at), None),
             "sequence_number": lambda: self._sequence_numbers(offsets),
             "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
             "log_offset": lambda: pa.array(offsets),
@@ -230,6 +235,12 @@ def _source_names(arns: pa.Array) -> pa.Array:
 def _reasons(rows: pa.Table | pa.RecordBatch) -> pa.Array:
     """Why the last handlers of dead letters failed, in JSON."""
     return pc.if_else(pc.is_valid(rows["source_receive_count"]), rows["send_id"], None)
+
+
+def _consumers(runs: pa.RecordBatch) -> pa.Array:
+    """The consumers that have runs in flight, as far as they gave a name."""
+    notes = pc.if_else(pc.is_null(runs["attempted_at"]), runs["attempt_id"], None)
+    return pa.array(map(consumer_of, notes.to_pylist()), pa.string())
 
 
 def _attribute_texts(attributes: pa.MapArray) -> pa.MapArray:

@@ -17,7 +17,13 @@ import attrs
 
 from lakequeue.errors import LakeQueueError, OverLimit, QueueClientError
 from lakequeue.model import receipt_handles
-from lakequeue.model.arguments import SHORTEST_POLL, check_attempt_id, check_max_messages, check_wait
+from lakequeue.model.arguments import (
+    SHORTEST_POLL,
+    check_attempt_id,
+    check_consumer,
+    check_max_messages,
+    check_wait,
+)
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
@@ -56,6 +62,7 @@ class Request:
     visibility_timeout: Duration | None = None
     wait_time: Duration | None = None
     attempt_id: str | None = None
+    consumer: str | None = None
     attribute_names: Sequence[str] = ("All",)
     interrupt: Interrupt | None = None
 
@@ -71,6 +78,7 @@ class _Poll:
     refuse_late: bool
     """Whether a full queue refuses a receive after its wait too, not only a receive without a wait (INF-7)."""
     attempt_id: str | None
+    consumer: str | None
     attribute_names: Sequence[str]
 
 
@@ -162,6 +170,7 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
         deadline,
         queue.attributes.profile_rules.over_limit_on == "end_of_wait",
         check_attempt_id(queue.attributes, request.attempt_id),
+        check_consumer(request.consumer),
         request.attribute_names,
     )
 
@@ -178,20 +187,22 @@ def claim(
     visibility_timeout: int | None,
     lease_id: str,
     attempt_id: str | None = None,
+    consumer: str | None = None,
     enough: int | None = None,
     settling: Settling | None = None,
 ) -> tuple[Parts, OverLimit | None]:
     """Claims messages under one lease; returns them by shard, and the refusal of a shard that is full.
 
     The claim begins at the home shard. With an attempt id all messages come from one shard: that of the live
-    attempt, if there is one. With ``enough`` no further shard is asked once there are so many.
+    attempt, if there is one. ``consumer`` is the name of who receives. With ``enough`` no further shard is asked
+    once there are so many.
     """
     parts: Parts = []
     left, refusal = max_messages, None
     most_left = 0 if enough is None else max(0, max_messages - enough)
     for place, shard in enumerate(_in_turn(queue, attempt_id)):
         try:
-            command = Claim(left, visibility_timeout, lease_id, attempt_id=attempt_id)
+            command = Claim(left, visibility_timeout, lease_id, attempt_id, consumer)
             result = move.claim(queue, shard, command, settling)
         except Exception as error:
             # messages are claimed: an error would hide them from every consumer
@@ -249,7 +260,9 @@ def _polls(
         if waiter is not None:
             waiter.begin_poll()
         lease_id = receipt_handles.new_lease_id()
-        parts, refusal = claim(queue, poll.max_messages, poll.visibility_timeout, lease_id, poll.attempt_id)
+        parts, refusal = claim(
+            queue, poll.max_messages, poll.visibility_timeout, lease_id, poll.attempt_id, poll.consumer
+        )
         messages = read(queue, parts, poll.attribute_names)
         now, deadline = queue.now(), poll.deadline()
         if waiter is not None:

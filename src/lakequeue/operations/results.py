@@ -113,6 +113,8 @@ class PeekedMessage:
     """``AWSTraceHeader`` of its send (SND-15)."""
     dead_letter_reason: DeadLetterReason | None = None
     """Why the last handler of a dead letter failed; None if its consumer was killed, or none of ours (DLQ-4)."""
+    consumer: str | None = None
+    """The name that the consumer gave which has it in flight; None: it gave none, or none has it."""
 
 
 Attributes = Sequence[tuple[str, Mapping[str, Any]]]

@@ -60,6 +60,8 @@ _RUN_FIELDS = (
     "receive_count",
     "visible_at",
     "first_received_at",
+    "attempt_id",
+    "attempted_at",
 )
 _RUN_TYPES = ", ".join(f"{name}: {sql_type(SCHEMAS['receipts'].field(name))}" for name in _RUN_FIELDS)
 _RUN = f"STRUCT<{_RUN_TYPES}>"
@@ -238,6 +240,10 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
             body, message_attributes, delay_seconds, dedup_id,
             substring_index(source_queue, ':', -1) AS source_queue, first_sent_at,
             CASE WHEN source_receive_count IS NOT NULL THEN send_id END AS dead_letter_reason,
+            CASE
+                WHEN state = 'in_flight' AND run.attempted_at IS NULL
+                THEN get_json_object(run.attempt_id, '$.consumer')
+            END AS consumer,
             {number} AS sequence_number, shard, `offset` AS log_offset,
             coalesce(state = 'deleted' AND run.settled AND sent_at >= rewindable_from, false) AS rewindable
         FROM (

@@ -232,9 +232,9 @@ class ShardMachine:
         """First held offset; the end of the log if there is none (INF-9)."""
         return self._at(now).released
 
-    def peek(self, now: int, limit: int, start: int = 0, history: bool = False) -> list[Run]:
-        """The oldest stored messages from offset `start` on, or those in the history, see `shard.peek`."""
-        return (deleted_runs if history else stored_runs)(self._at(now), limit, start)
+    def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
+        """The next stored messages from offset `start` on, or those in the history, see `shard.peek`."""
+        return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def held(self, lease_id: str, spans: Spans, now: int) -> list[tuple[int, int]]:
         """The ranges of offsets in ``spans`` that a lease still hides from others."""

@@ -9,15 +9,24 @@ from lakequeue.shard.runs import Run
 from lakequeue.shard.state import ShardState
 
 
-def stored_runs(state: ShardState, limit: int, start: int) -> list[Run]:
-    """The oldest stored messages from offset `start` on, lowest offset first; fresh ones count as visible runs."""
+def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
+    """The oldest stored messages from offset `start` on, lowest offset first; fresh ones count as visible runs.
+
+    With ``newest`` the newest ones up to `start`.
+    """
+    if newest:
+        last = min(start, state.log.end - 1)
+        newest_ones = list(state.fresh(max(state.head.head_offset, last - limit + 1), last))
+        return _last(chain(reversed(newest_ones), state.runs.pieces_down_from(last)), limit)
     unseen = max(start, state.head.head_offset)
     fresh = state.fresh(unseen, min(unseen + limit, state.log.end) - 1)
     return list(_first(chain(islice(state.runs.pieces_from(start), limit), fresh), limit))
 
 
-def deleted_runs(state: ShardState, limit: int, start: int) -> list[Run]:
-    """The oldest deleted messages from offset `start` on that can be rewound."""
+def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
+    """The oldest deleted messages from offset `start` on that can be rewound, or the newest ones up to it."""
+    if newest:
+        return _last(state.history.pieces_down_from(start), limit)
     return list(_first(state.history.pieces_from(start), limit))
 
 
@@ -28,3 +37,14 @@ def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
             return
         yield run._replace(last=min(run.last, run.first + limit - 1))
         limit -= run.size
+
+
+def _last(runs: Iterable[Run], limit: int) -> list[Run]:
+    """The last `limit` messages of runs, which descend; ascending."""
+    found: list[Run] = []
+    for run in runs:
+        if limit <= 0:
+            break
+        found.append(run._replace(first=max(run.first, run.last - limit + 1)))
+        limit -= run.size
+    return found[::-1]

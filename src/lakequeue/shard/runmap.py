@@ -68,6 +68,12 @@ class RunMap:
         for key in self._runs.irange(minimum=first, inclusive=(run is None, True)):
             yield self._runs[key]
 
+    def pieces_down_from(self, last: int) -> Iterator[Run]:
+        """The parts of runs up to an offset, the last one first; lazy."""
+        for key in self._runs.irange(maximum=last, reverse=True):
+            run = self._runs[key]
+            yield run._replace(last=min(run.last, last))
+
     def cut(self, first: int, last: int) -> None:
         """Remove a range, splitting the runs at its ends."""
         for run in self.overlapping(first, last):

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import attrs
 
+from lakequeue.model.failures import reason_of
 from lakequeue.model.states import MessageState
 
 VISIBLE = MessageState.VISIBLE.value
@@ -56,7 +57,7 @@ class Run(NamedTuple):
     @property
     def failure(self) -> str | None:
         """Why the handler failed that had the messages last, in JSON; see `RecordFailure`."""
-        return self.attempt_id if self.attempted_at is None else None
+        return None if self.attempted_at is not None else reason_of(self.attempt_id)
 
     def alike(self, other: Run) -> bool:
         """Whether everything but the range is equal, so that neighbours form one run."""

@@ -73,8 +73,8 @@ RUN = pa.struct(
         ("visible_at", INSTANT),
         ("received_at", INSTANT),
         ("first_received_at", INSTANT),
-        # Without attempted_at: why the handler failed that had the messages last, in JSON, until they are dead
-        # letters. It has no column of its own, as older processes would not know that.
+        # Without attempted_at: which consumer has the messages, or why its handler failed, in JSON, until they are
+        # dead letters. It has no column of its own, as older processes would not know that.
         ("attempt_id", pa.string()),
         ("attempted_at", INSTANT),
         ("attempt_place", pa.int32()),

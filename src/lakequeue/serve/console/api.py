@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -16,10 +16,11 @@ from lakequeue.entry_verbs import (
     delete_selected,
     depth,
     depth_history,
+    each,
     make_visible,
-    peek_history,
-    peek_page,
+    page_of,
     predicate,
+    search,
     settings,
 )
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
@@ -39,8 +40,12 @@ from lakequeue.serve.sqs.model import operation, validated
 Answer = dict[str, Any]
 _Result = TypeVar("_Result")
 
-MAX_QUEUES = 200
-MAX_MESSAGES = 200
+ROWS, MAX_ROWS = 50, 200
+"""Queues, or messages, on a page."""
+SORTED = ("visible", "in_flight", "delayed", "held", "oldest_age")
+"""Counts that queues may be sorted by."""
+MAX_TESTED = 100_000
+"""Messages that are read for a page with a condition; the next page goes on from there."""
 MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000
@@ -48,7 +53,7 @@ MAX_MOVED = 1_000
 ACTIONS = (
     *("ReceiveMessage", "SendMessage", "PurgeQueue", "StartMessageMoveTask", "Rewind"),
     *("DeleteMessage", "ChangeMessageVisibility", "SetQueueAttributes", "DeleteQueue"),
-    *("ListQueueTags", "ListDeadLetterSourceQueues"),
+    *("TagQueue", "UntagQueue", "ListQueueTags", "ListDeadLetterSourceQueues"),
 )
 """Actions that the page of a queue needs permission for, besides GetQueueAttributes."""
 
@@ -65,20 +70,46 @@ class ConsoleApi:
     # --- read
 
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """A page of queues by name, with their depth where the caller may know it."""
+        """A page of queues by name or by a count, with their depth where the caller may know it.
+
+        For a page of names only its own queues are counted. For the order of a count all queues are, that were not
+        within `RANK_AGE`; ``counted`` says how many, and is None where the page itself has all counts.
+        """
         text, after = given.string("text") or "", given.string("after") or ""
-        limit = given.integer("limit", MAX_QUEUES, MAX_QUEUES)
+        sort, down = given.choice("sort", "name", *SORTED), bool(given.choice("down", "", "1"))
+        limit = given.integer("limit", ROWS, MAX_ROWS)
         given.end()
-        found = [queue for queue in self.depths.queues() if text.lower() in queue.name.lower()]
-        rest = [queue for queue in found if queue.name > after]
-        page = rest[:limit]
-        rows = [(queue, row) for queue in page if (row := self._row(caller, queue)) is not None]
-        counted = [queue for queue, row in rows if row["counts"] is not None]
-        lines = dict(zip((queue.name for queue in counted), self.depths.sparklines(counted), strict=True))
+        queues = self.depths.queues()
+        found = [queue for queue in queues if text.lower() in queue.name.lower()]
+        counted = None
+        if sort == "name":
+            found = found[::-1] if down else found
+            begin = sum(queue.name >= after if down else queue.name <= after for queue in found) if after else 0
+        else:
+            if len(found) > limit:
+                counted = self._count_others(caller, found)
+                found.sort(key=lambda queue: _rank(self.depths.latest(queue), sort), reverse=down)
+            begin = next((place for place, queue in enumerate(found, 1) if queue.name == after), 0)
+        page = found[begin : begin + limit]
+        rows = [
+            (queue, row)
+            for queue, row in zip(page, each(partial(self._row, caller), page), strict=True)
+            if row is not None
+        ]
+        if sort != "name":
+            rows.sort(key=lambda each: _rank(self.depths.latest(each[0]), sort), reverse=down)
+        seen = [queue for queue, row in rows if row["counts"] is not None]
+        lines = dict(zip((queue.name for queue in seen), self.depths.sparklines(seen), strict=True))
+        visible = [queue for queue in queues if caller.may("GetQueueAttributes", queue.name)]
+        letters = {documents.name_of(queue.dead_letter_queue) for queue in visible}
         return {
-            "queues": [row | {"depths": lines.get(queue.name)} for queue, row in rows],
+            "queues": [
+                row | {"depths": lines.get(queue.name), "dead_letters": queue.name in letters}
+                for queue, row in rows
+            ],
             "total": len(found),
-            "next": page[-1].name if len(rest) > limit else None,
+            "next": page[-1].name if begin + limit < len(found) else None,
+            "counted": counted,
             "hours": SPAN / timedelta(hours=1),
             "region": self._lake.region,
             "root": self._root(caller),
@@ -86,6 +117,12 @@ class ConsoleApi:
             "caller": caller.name,
             "may": {"CreateQueue": caller.may_on_any_queue("CreateQueue")},
         }
+
+    def _count_others(self, caller: Caller, queues: Sequence[Queue]) -> int:
+        """Counts the queues whose latest depth is too old to sort by; returns how many those are."""
+        may = [queue for queue in queues if caller.may("GetQueueAttributes", queue.name)]
+        others = [queue for queue in may if self.depths.latest(queue) is None]
+        return sum(1 for _ in each(self.depths.read, others))
 
     def _row(self, caller: Caller, queue: Queue) -> Answer | None:
         row: Answer = {"name": queue.name, "fifo": queue.fifo, "counts": None, "error": None}
@@ -171,47 +208,45 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """The oldest messages that pass the filters; changes nothing."""
-        where, limit = given.condition(), given.integer("limit", 50, MAX_MESSAGES)
-        given.end()
-        with about("where"):
-            page = partial(documents.message_list, limit=limit)
-            return self._on_queue(name, lambda queue: peek_page(queue, where, limit + 1, given.interrupt, page))
+        """A page of messages that pass the filters; changes nothing."""
+        return self._page(name, given, history=False)
+
+    def history(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """A page of rewindable messages that were sent at or after an instant and pass the filters."""
+        return self._page(name, given, history=True)
 
     def message(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """One message, with its whole body."""
-        where = given.message_id()
-        given.end()
-        return documents.whole_message(self._on_queue(name, lambda queue: queue.peek(where, 1, given.interrupt)))
-
-    def history(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """The oldest rewindable messages that were sent at or after an instant and pass the filters."""
-        since, where, limit = given.instant("since"), given.condition(), given.integer("limit", 50, MAX_MESSAGES)
-        given.end()
-        with about("where"):
-            page = partial(documents.message_list, limit=limit)
-            return self._peek_history(name, since, where, limit + 1, given, page)
+        return self._one(name, given, history=False)
 
     def past_message(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """One deleted message, with its whole body."""
+        return self._one(name, given, history=True)
+
+    def _page(self, name: str, given: Parameters, history: bool) -> Answer:
+        since = given.instant("since") if history else None
+        where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
+        newest = given.choice("order", "oldest", "newest") == "newest"
+        given.end()
+
+        def read(queue: Queue) -> Answer:
+            condition = predicate(where, given.interrupt)
+            found = partial(search, queue, condition, limit + 1, places, newest=newest, since=since)
+            page = partial(documents.message_list, limit=limit)
+            return page_of(found(history=history, budget=MAX_TESTED), page)
+
+        with about("where"):
+            return self._on_queue(name, read)
+
+    def _one(self, name: str, given: Parameters, history: bool) -> Answer:
         where = given.message_id()
         given.end()
-        return documents.whole_message(self._peek_history(name, None, where, 1, given, list))
 
-    def _peek_history(
-        self,
-        name: str,
-        since: datetime | None,
-        where: str | None,
-        limit: int,
-        given: Parameters,
-        collect: Callable[[Iterator[PeekedMessage]], _Result],
-    ) -> _Result:
-        def read(queue: Queue) -> _Result:
-            found = predicate(where, given.interrupt)
-            return peek_history(queue, since or from_micros(0), found, limit, collect)
+        def read(queue: Queue) -> list[PeekedMessage]:
+            condition = predicate(where, given.interrupt)
+            return page_of(search(queue, condition, 1, history=history), list)
 
-        return self._on_queue(name, read)
+        return documents.whole_message(self._on_queue(name, read))
 
     # --- preview
 
@@ -307,6 +342,18 @@ class ConsoleApi:
         with about_one_of(*members["Attributes"]):
             return self._actions.run("SetQueueAttributes", members, "")
 
+    def tag(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Adds or changes tags; takes the members of TagQueue."""
+        return self._run("TagQueue", name, given)
+
+    def untag(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Removes tags; takes the members of UntagQueue."""
+        return self._run("UntagQueue", name, given)
+
+    def _run(self, action: str, name: str, given: Parameters) -> Answer:
+        members = validated(operation(action).input_shape, given.rest() | {"QueueUrl": _url(name)}, "")
+        return self._actions.run(action, members, "")
+
     def delete(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Deletes a queue; the user must have typed its name."""
         typed = given.string("name")
@@ -321,6 +368,11 @@ class ConsoleApi:
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)
+
+
+def _rank(depth: Depth | None, count: str) -> float:
+    value = None if depth is None else getattr(depth.counts, count)
+    return -1 if value is None else value
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> str | None:

@@ -20,6 +20,8 @@ BUCKETS = 60
 """Values of a sparkline."""
 _log = logging.getLogger("lakequeue.serve")
 _MINUTE = 60 * MICROS
+RANK_AGE = 2 * _MINUTE
+"""Age in microseconds up to which a depth is good for the order of a list; all are recorded once a minute."""
 _RATES = 5
 """Minutes that rates are computed over."""
 _SPAN = SPAN // timedelta(microseconds=1)
@@ -83,6 +85,12 @@ class DepthHistory:
             "received": received * _MINUTE / (now.at - at),
             "deleted": max(0, 60 * (deleted or 0)),
         }
+
+    def latest(self, queue: Queue) -> Depth | None:
+        """The newest recorded depth, if it is from the last `RANK_AGE`."""
+        newest = self.recorded(queue)[-1:]
+        oldest = self._lake._runtime.now() - RANK_AGE
+        return newest[0] if newest and newest[0].at >= oldest else None
 
     def recorded(self, queue: Queue) -> list[Depth]:
         """Recorded depths of a queue, oldest first."""

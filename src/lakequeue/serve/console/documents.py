@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from lakequeue import PeekedMessage
-from lakequeue.entry_verbs import SelectedOutcome
+from lakequeue.entry_verbs import Search, SelectedOutcome
 from lakequeue.errors import ResourceNotFoundException
 from lakequeue.model.clock import format_instant
 
@@ -23,16 +22,21 @@ def name_of(arn: str | None) -> str | None:
     return None if arn is None else arn.rpartition(":")[2]
 
 
-def message_list(found: Iterator[PeekedMessage], limit: int) -> dict[str, Any]:
-    """At most `limit` messages and `MAX_PAGE_BYTES`, with bodies cut; `more` if there are further ones."""
+def message_list(search: Search, limit: int) -> dict[str, Any]:
+    """At most `limit` messages and `MAX_PAGE_BYTES`, with bodies cut, and ``next`` if there may be further ones.
+
+    ``tested``: how many messages were read, if that ended the search.
+    """
     listed: list[dict[str, Any]] = []
-    size = 0
-    for message in found:
+    size, more = 0, False
+    for message in search:
         if len(listed) == limit or size >= MAX_PAGE_BYTES:
-            return {"messages": listed, "more": True}
+            more = True
+            break
         listed.append(_message(message, MAX_LISTED_LENGTH))
         size += len(json.dumps(listed[-1]))
-    return {"messages": listed, "more": False}
+    following = ".".join(map(str, search.places or ())) if more or search.unfinished else None
+    return {"messages": listed, "next": following, "tested": search.tested if search.unfinished else None}
 
 
 def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
@@ -77,5 +81,6 @@ def _message(message: PeekedMessage, max_length: int | None) -> dict[str, Any]:
         "group_id": message.group_id,
         "source_queue": message.source_queue,
         "dead_letter_reason": None if message.dead_letter_reason is None else str(message.dead_letter_reason),
+        "consumer": message.consumer,
         "attributes": attributes,
     }

@@ -50,6 +50,22 @@ class Parameters:
             raise refusal(value, name, f"Must be a whole number between 1 and {maximum}.")
         return value
 
+    def places(self) -> list[int] | None:
+        """Where a page of messages begins, as the page before told it."""
+        text = self.string("after")
+        if text is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18})*", text):
+            raise refusal(text, "after", "Must be the next of a page.")
+        return [int(part) for part in text.split(".")]
+
+    def choice(self, name: str, *values: str) -> str:
+        """One of some values; the first if it is absent."""
+        value = self.string(name) or values[0]
+        if value not in values:
+            raise refusal(value, name, f"Must be one of {', '.join(filter(None, values))}.")
+        return value
+
     def flag(self, name: str) -> bool:
         """True or false; false if it is absent."""
         value = self._left.pop(name, False)
@@ -95,11 +111,9 @@ class Parameters:
 
     def condition(self) -> str | None:
         """The filters state, text and where as one condition; None without any."""
-        state, text, where = self.string("state"), self.string("text"), self.string("where")
+        state, text, where = self.choice("state", "", *STATES), self.string("text"), self.string("where")
         parts = []
-        if state is not None:
-            if state not in STATES:
-                raise refusal(state, "state", f"Must be one of {', '.join(STATES)}.")
+        if state:
             parts.append(f"state = '{state}'")
         if text is not None:
             wanted = f"lower({literal(text)})"

@@ -82,6 +82,8 @@ class Console:
                 self._post("/api/queues", "CreateQueue", api.create),
                 self._get(one, "GetQueueAttributes", api.queue),
                 self._post(f"{one}/attributes", "SetQueueAttributes", api.set_attributes),
+                self._post(f"{one}/tags", "TagQueue", api.tag),
+                self._post(f"{one}/untag", "UntagQueue", api.untag),
                 self._post(f"{one}/delete", "DeleteQueue", api.delete),
                 self._get(f"{one}/shards", "GetQueueAttributes", api.shards),
                 self._get(f"{one}/groups", "ReceiveMessage", api.groups),

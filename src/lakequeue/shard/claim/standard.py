@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import attrs
 
 from lakequeue.errors import OverLimit
+from lakequeue.model.failures import held_by
 from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult, Spans
 from lakequeue.shard.move import MOVED_AT_ONCE, dead, set_aside
 from lakequeue.shard.runs import IN_FLIGHT, Run, joined_runs
@@ -47,6 +48,9 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if attempt_id is not None and spans:
         state.forget_attempt(attempt_id)
         state.attempts[attempt_id] = list(spans)
+    note = attempt_id
+    if note is None and command.consumer is not None:
+        note = held_by(command.consumer)
     claimed = []
     for place, span in enumerate(spans):
         for run in state.take([span]):
@@ -59,7 +63,7 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
                     visible_at=state.now + timeout,
                     received_at=state.now,
                     first_received_at=first_received_at,
-                    attempt_id=attempt_id,
+                    attempt_id=note,
                     attempted_at=None if attempt_id is None else state.now,
                     attempt_place=None if attempt_id is None else place,
                 )

@@ -1,5 +1,6 @@
 // Opens the view that the address names, and refreshes it.
 
+import { address } from "./address.js";
 import { el, setText, show } from "./dom.js";
 import { list } from "./list.js";
 import { queue } from "./queue.js";
@@ -12,10 +13,10 @@ const fault = document.getElementById("fault");
 const crumbs = document.getElementById("crumbs");
 const about = document.getElementById("about");
 
-let current = { leaving: new AbortController(), view: null, timer: 0, busy: false, stale: false };
+let current = { leaving: new AbortController(), view: null, found: null, timer: 0, busy: false, stale: false };
 
 function parseAddress() {
-  const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|dead-letters|attributes))?)?$/.exec(location.hash) ?? [];
+  const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|dead-letters|attributes))?)?$/.exec(address().path) ?? [];
   if (kind !== "q") return null;
   try {
     return [decodeURIComponent(name), tab ?? "messages"];
@@ -29,10 +30,11 @@ function open() {
   old.leaving.abort();
   clearTimeout(old.timer);
   document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
-  const shown = (current = { leaving: new AbortController(), view: null, timer: 0, busy: false, stale: false });
-  const reload = () => refresh(shown);
   const found = parseAddress();
-  shown.view = found ? queue(...found, shown.leaving.signal, reload) : list(shown.leaving.signal, reload);
+  const shown = (current = { leaving: new AbortController(), view: null, found, timer: 0, busy: false, stale: false });
+  const reload = () => refresh(shown);
+  const again = old.view !== null && !old.found;
+  shown.view = found ? queue(...found, shown.leaving.signal, reload) : list(shown.leaving.signal, reload, again);
   document.title = `${shown.view.title} · lakequeue`;
   crumbs.replaceChildren(...(found ? [el("a", { href: "#/" }, "Queues"), el("span", { "aria-current": "page" }, found[0])] : []));
   main.replaceChildren(shown.view.root);

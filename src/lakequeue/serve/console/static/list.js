@@ -1,8 +1,10 @@
 // The list of queues.
 
+import { address, queueHash, showAddress } from "./address.js";
 import { get } from "./api.js";
 import { sparkline } from "./chart.js";
 import { count, duration, el, number, Rows, setText, show } from "./dom.js";
+import { pager } from "./pager.js";
 import { createQueue } from "./queues.js";
 
 const COLUMNS = [
@@ -14,30 +16,18 @@ const COLUMNS = [
   ["oldest_age", "Oldest"],
 ];
 
-// Kept while the page is open, so that the user returns to the same list; also in the address, which can be sent.
-const kept = { text: "", after: "", before: [], sort: "name", down: false };
-
-function fromAddress() {
-  const given = new URLSearchParams(/^#\/\?(.*)$/.exec(location.hash)?.[1] ?? "");
-  if (!given.size) return;
-  const sort = given.get("sort") ?? "name";
-  Object.assign(kept, { text: given.get("text") ?? "", after: given.get("after") ?? "", before: given.get("after") ? [""] : [] });
-  Object.assign(kept, { sort: COLUMNS.some(([key]) => key === sort) ? sort : "name", down: given.has("down") });
-}
-
-function intoAddress() {
-  if (!/^(#\/?(\?.*)?)?$/.test(location.hash)) return; // a link was followed, and its page is yet to come
-  const shown = Object.entries({ text: kept.text, after: kept.after, sort: kept.sort === "name" ? "" : kept.sort, down: kept.down ? "1" : "" });
-  const query = new URLSearchParams(shown.filter(([, value]) => value)).toString();
-  if (query || location.hash.startsWith("#/?")) history.replaceState(null, "", query ? `#/?${query}` : "#/");
-}
+const PARAMETERS = ["text", "sort", "down", "after"];
+let kept = {}; // what the list shows, or showed last, so that the user returns to it
 
 export function queueLink(name) {
-  return el("a", { href: `#/q/${encodeURIComponent(name)}`, title: name }, name);
+  return el("a", { href: queueHash(name), title: name }, name);
 }
 
-export function list(signal, reload) {
-  fromAddress();
+// `again`: the list was shown before, so that the address without parameters is what the user wants.
+export function list(signal, reload, again) {
+  const { given } = address(PARAMETERS);
+  if (again || Object.keys(given).length) kept = given;
+  else showAddress(kept);
   const search = el("input", {
     type: "search",
     id: "search",
@@ -46,11 +36,12 @@ export function list(signal, reload) {
     autocomplete: "off",
     spellcheck: "false",
     input: () => {
-      Object.assign(kept, { text: search.value.trim(), after: "", before: [] });
+      Object.assign(kept, { text: search.value.trim(), after: "" });
+      showAddress(kept);
       reload();
     },
   });
-  search.value = kept.text;
+  search.value = kept.text ?? "";
   const summary = el("p", { class: "summary" });
   const create = el("button", { type: "button", class: "first", hidden: true, click: createQueue }, "Create queue…");
   const span = el("span");
@@ -60,10 +51,7 @@ export function list(signal, reload) {
   });
   const body = el("tbody");
   const empty = el("p", { class: "empty", hidden: true });
-  const first = el("button", { type: "button", click: () => turn("", []) }, "First page");
-  const back = el("button", { type: "button", click: () => turn(kept.before.at(-1), kept.before.slice(0, -1)) }, "Previous");
-  const next = el("button", { type: "button", click: () => turn(last.next, [...kept.before, kept.after]) }, "Next page");
-  const pager = el("p", { class: "pager", hidden: true }, first, back, next);
+  const pages = pager(kept, reload);
   const table = el(
     "table",
     { class: "queues" },
@@ -76,11 +64,10 @@ export function list(signal, reload) {
     el("div", { class: "head" }, el("h1", {}, "Queues"), summary, el("div", { class: "tools" }, search, create)),
     el("div", { class: "scroll" }, table),
     empty,
-    pager,
+    pages.node,
   );
   const rows = new Rows(body, (queue) => queue.name, row);
-  let last = { queues: [], hours: 3, next: null };
-  let deadLetterQueues = new Set();
+  let last = { queues: [], hours: 3 };
 
   function row(queue) {
     const spark = sparkline();
@@ -97,7 +84,7 @@ export function list(signal, reload) {
     return {
       nodes: [node],
       update(newest) {
-        const marks = [newest.fifo ? "FIFO" : null, deadLetterQueues.has(newest.name) ? "dead letters" : null].filter(Boolean);
+        const marks = [newest.fifo ? "FIFO" : null, newest.dead_letters ? "dead letters" : null].filter(Boolean);
         if (badges.dataset.marks !== marks.join()) {
           badges.dataset.marks = marks.join();
           badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)));
@@ -115,24 +102,11 @@ export function list(signal, reload) {
   }
 
   function sortBy(key) {
-    Object.assign(kept, { sort: key, down: kept.sort === key ? !kept.down : key !== "name" });
-    render();
-  }
-
-  function turn(after, before) {
-    Object.assign(kept, { after, before });
+    const again = key === (kept.sort ?? "name");
+    const down = again ? !kept.down : key !== "name";
+    Object.assign(kept, { sort: key === "name" ? "" : key, down: down ? "1" : "", after: "" });
+    showAddress(kept, 0);
     reload();
-  }
-
-  function render() {
-    if (!signal.aborted) intoAddress();
-    const value = (queue) => (kept.sort === "name" ? queue.name : (queue.counts?.[kept.sort] ?? -1));
-    const sorted = [...last.queues].sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
-    rows.show(kept.down ? sorted.reverse() : sorted);
-    for (const head of heads) {
-      const order = head.dataset.key === kept.sort ? (kept.down ? "descending" : "ascending") : "none";
-      head.setAttribute("aria-sort", order);
-    }
   }
 
   return {
@@ -140,23 +114,24 @@ export function list(signal, reload) {
     title: "Queues",
     focus: search,
     async update() {
-      last = await get("queues", { text: kept.text, after: kept.after }, signal);
-      deadLetterQueues = new Set(last.queues.map((queue) => queue.dead_letter_queue));
+      last = await get("queues", kept, signal);
       setText(span, `${last.hours} h`);
       show(create, last.may.CreateQueue);
-      render();
+      rows.show(last.queues);
+      for (const head of heads) {
+        head.setAttribute("aria-sort", head.dataset.key !== (kept.sort || "name") ? "none" : kept.down ? "descending" : "ascending");
+      }
       const sum = (key) => last.queues.reduce((total, queue) => total + (queue.counts?.[key] ?? 0), 0);
       const here = last.total > last.queues.length ? `, ${number(last.queues.length)} on this page` : "";
+      const order = last.counted === null ? "" : ` · sorted by counts of the last 2 minutes${last.counted ? `, for which ${count(last.counted, "queue")} ${last.counted === 1 ? "was" : "were"} counted` : ""}`;
       setText(
         summary,
-        `${count(last.total, "queue")}${here} · ${number(sum("visible"))} visible · ${number(sum("in_flight"))} in flight`,
+        `${count(last.total, "queue")}${here} · ${number(sum("visible"))} visible · ${number(sum("in_flight"))} in flight${order}`,
       );
       setText(empty, kept.text ? `No queue has “${kept.text}” in its name.` : "There are no queues yet.");
       show(empty, !last.queues.length);
       show(table, last.queues.length > 0);
-      show(pager, Boolean(kept.after || last.next));
-      first.disabled = back.disabled = !kept.after;
-      next.disabled = !last.next;
+      pages.update(last.next);
       return last;
     },
   };

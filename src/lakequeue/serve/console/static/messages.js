@@ -1,8 +1,10 @@
 // A list of messages with filters, for stored and for deleted messages.
 
+import { address, queueHash, showAddress } from "./address.js";
 import { get, queuePath } from "./api.js";
-import { count, el, instant, markField, number, offset, Rows, setText, show, time, zone } from "./dom.js";
+import { count, el, instant, localValue, markField, number, offset, Rows, setText, show, time, zone } from "./dom.js";
 import { queueLink } from "./list.js";
+import { pager } from "./pager.js";
 import { selection } from "./selection.js";
 
 const STATES = [
@@ -13,13 +15,18 @@ const STATES = [
   ["held", "Held"],
   ["moving", "Moving"],
 ];
-const COLUMNS = "message_id, body, state, receive_count, sent_at, visible_at, age, group_id, dedup_id, source_queue, dead_letter_reason, message_attributes";
-const PAGE_SIZE = 50;
-const MAX_MESSAGES = 200;
+const COLUMNS = "message_id, body, state, receive_count, sent_at, visible_at, age, group_id, dedup_id, source_queue, dead_letter_reason, consumer, message_attributes";
+const ORDERS = [
+  ["", "Oldest first"],
+  ["newest", "Newest first"],
+];
 
 export function messages(name, listName, signal, reload) {
   const deleted = listName === "history";
-  const state = el("select", { name: "state", "aria-label": "State" }, STATES.map(([value, label]) => el("option", { value }, label)));
+  const { given } = address([deleted ? "since" : "state", "order", "text", "where", "after"]);
+  const choice = (name, label, options) => el("select", { name, "aria-label": label, change: apply }, options.map(([value, shown]) => el("option", { value, selected: value === (given[name] ?? "") }, shown)));
+  const state = choice("state", "State", STATES);
+  const order = choice("order", "Order", ORDERS);
   const since = el("input", { type: "datetime-local", name: "since", step: "1", "aria-label": `Sent at or after, ${zone()}`, title: `Sent at or after, ${zone()}` });
   const text = el("input", { type: "search", name: "text", placeholder: "Text in body, id or group", "aria-label": "Text in body, id or group", autocomplete: "off", spellcheck: "false" });
   const where = el("input", {
@@ -34,11 +41,11 @@ export function messages(name, listName, signal, reload) {
     spellcheck: "false",
   });
   const clear = el("button", { type: "reset" }, "Clear");
-  const form = el("form", { class: "filters", submit: apply, reset: () => setTimeout(apply) }, deleted ? since : state, text, where, el("button", { type: "submit" }, "Apply"), clear);
+  const form = el("form", { class: "filters", submit: apply, reset }, deleted ? since : state, order, text, where, el("button", { type: "submit" }, "Apply"), clear);
   const fault = el("p", { class: "trouble", id: "wrong", role: "alert", hidden: true });
   where.setAttribute("aria-describedby", "wrong");
   const note = el("p", { class: "note" });
-  const more = el("button", { type: "button", click: () => ((limit = MAX_MESSAGES), reload()) }, `Show up to ${MAX_MESSAGES}`);
+  const pages = pager(given, reload, note);
   const body = el("tbody");
   const chosen = selection(name, listName, signal, reload);
   const heads = ["Sent", deleted ? null : "State", deleted ? null : "Received", "Group", "Body"].filter(Boolean);
@@ -52,20 +59,24 @@ export function messages(name, listName, signal, reload) {
     ),
     body,
   );
-  const root = el("div", {}, form, fault, chosen.node, el("div", { class: "scroll" }, table), el("p", { class: "pager" }, note, more));
+  const root = el("div", {}, form, fault, chosen.node, el("div", { class: "scroll" }, table), pages.node);
   const rows = new Rows(body, (message) => message.id, row);
-  let applied = {};
-  let limit = PAGE_SIZE;
+  text.value = given.text ?? "";
+  where.value = given.where ?? "";
+  if (given.since) since.value = localValue(Date.parse(given.since));
 
   function apply(event) {
-    event?.preventDefault();
-    applied = {
-      ...(deleted ? { since: since.value && new Date(since.value).toISOString() } : { state: state.value }),
-      text: text.value,
-      where: where.value.trim(),
-    };
-    limit = PAGE_SIZE;
+    event.preventDefault();
+    Object.assign(given, deleted ? { since: since.value && new Date(since.value).toISOString() } : { state: state.value });
+    Object.assign(given, { order: order.value, text: text.value, where: where.value.trim(), after: "" });
+    showAddress(given, 0);
     reload();
+  }
+
+  // The form resets to what the address had; clear is none of it, but for the order.
+  function reset(event) {
+    for (const input of [state, since, text, where]) input.value = "";
+    apply(event);
   }
 
   function row(first) {
@@ -120,10 +131,10 @@ export function messages(name, listName, signal, reload) {
     root,
     focus: text,
     async update(queue) {
-      let found = { messages: [], more: false };
+      let found = { messages: [], next: null, tested: null };
       let wrong = null;
       try {
-        found = await get(queuePath(name, `/${listName}`), { ...applied, limit }, signal);
+        found = await get(queuePath(name, `/${listName}`), given, signal);
       } catch (error) {
         if (!error.field) throw error;
         wrong = error;
@@ -135,20 +146,15 @@ export function messages(name, listName, signal, reload) {
       rows.show(found.messages);
       chosen.update(queue, found.messages);
       show(note, wrong === null);
-      const filtered = Object.values(applied).some(Boolean);
+      const filtered = Boolean(given.state || given.since || given.text || given.where);
       const kind = deleted ? "deleted message" : "message";
-      const none = filtered ? `No ${kind} passes the filters.` : deleted ? "No deleted message can be rewound." : "The queue is empty.";
-      const all = filtered ? " that pass the filters" : "";
-      setText(
-        note,
-        !found.messages.length
-          ? none
-          : found.more
-            ? `The oldest ${count(found.messages.length, kind)}${all}; there are more.`
-            : `${count(found.messages.length, kind)}${all}.`,
-      );
+      const none = given.after ? `No further ${kind}${filtered ? " passes the filters" : ""}` : filtered ? `No ${kind} passes the filters` : deleted ? "No deleted message can be rewound" : "The queue is empty";
+      const some = `${given.after ? "" : given.order ? "The newest " : "The oldest "}${count(found.messages.length, kind)}${filtered ? " that pass the filters" : ""}`;
+      const all = `${count(found.messages.length, kind)}${filtered ? " that pass the filters" : ""}`;
+      const rest = found.tested ? `, of ${number(found.tested)} that were read; the next page reads on` : found.next ? "; there are more" : "";
+      setText(note, `${!found.messages.length ? none : found.next ? some : all}${rest}.`);
+      pages.update(found.next);
       show(table, found.messages.length > 0);
-      show(more, found.more && limit < MAX_MESSAGES);
       clear.disabled = !filtered && !text.value && !where.value;
     },
   };
@@ -159,6 +165,7 @@ function detail(name, listName, first, signal) {
   const body = el("pre", { tabindex: "0", "aria-label": "Body" }, first.body);
   const visible = el("dd");
   const received = el("dd");
+  const consumer = el("dd");
   const state = el("dd");
   const fault = el("p", { class: "trouble", role: "alert", hidden: true });
   const whole = el("button", { type: "button", click: fetchWhole }, `Show all ${count(first.length, "character")}`);
@@ -205,9 +212,9 @@ function detail(name, listName, first, signal) {
   const facts = el(
     "dl",
     { class: "facts" },
-    pair("Message id", el("span", { class: "code" }, first.id)),
+    pair("Message id", el("a", { class: "code", href: queueHash(name, listName, { text: first.id }), title: "A link to this message" }, first.id)),
     pair("Sent", time(first.sent_at)),
-    listName === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received)],
+    listName === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received), pair("Consumer", consumer)],
     first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
     first.dead_letter_reason === null ? null : pair("Reason", first.dead_letter_reason),
@@ -219,6 +226,7 @@ function detail(name, listName, first, signal) {
     update(newest) {
       setText(state, newest.state.replace("_", " "));
       setText(visible, newest.visible_at ? `${instant(newest.visible_at)} ${offset(newest.visible_at)}` : "–");
+      setText(consumer, newest.consumer ?? (newest.state === "in_flight" ? "it gave no name" : "–"));
       setText(received, newest.receive_count === 1 ? "once" : count(newest.receive_count, "time"));
     },
   };

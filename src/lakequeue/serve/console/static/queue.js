@@ -1,12 +1,13 @@
 // The page of one queue.
 
 import { destinations, purge, redrive, rewind, send } from "./actions.js";
+import { queueHash } from "./address.js";
 import { get, queuePath } from "./api.js";
 import { chart } from "./chart.js";
 import { count, duration, el, instant, number, offset, setText, show, time } from "./dom.js";
 import { queueLink } from "./list.js";
 import { messages } from "./messages.js";
-import { changeQueue, deleteQueue } from "./queues.js";
+import { changeQueue, changeTags, deleteQueue } from "./queues.js";
 
 const TILES = [
   ["visible", "Visible"],
@@ -62,7 +63,7 @@ export function queue(name, tab, signal, reload) {
     act("Delete…", "DeleteQueue", deleteQueue, "danger"),
   ];
   const tabs = TABS.map(([key, label]) =>
-    el("a", { href: `#/q/${encodeURIComponent(name)}/${key}`, "aria-current": key === tab ? "page" : false }, label),
+    el("a", { href: queueHash(name, key), "aria-current": key === tab ? "page" : false }, label),
   );
   const rates = el("p", { class: "rates" });
   const missing = el("div", { class: "empty", role: "alert", hidden: true }, el("p", {}, `There is no queue named ${name}.`), el("p", {}, el("a", { href: "#/" }, "All queues")));
@@ -148,6 +149,7 @@ export function queue(name, tab, signal, reload) {
     const rows = el("tbody");
     const change = el("button", { type: "button", hidden: true, click: () => changeQueue(last, reload) }, "Change attributes…");
     const tags = el("tbody");
+    const retag = el("button", { type: "button", hidden: true, click: () => changeTags(last, reload) }, "Change tags…");
     const none = el("p", { class: "quiet" });
     const shards = el("tbody");
     const groups = el("tbody");
@@ -160,12 +162,13 @@ export function queue(name, tab, signal, reload) {
         "div",
         { class: "columns" },
         el("div", { class: "card wide" }, el("h2", {}, "Attributes"), el("table", { class: "pairs" }, rows), el("p", { class: "buttons" }, change)),
-        el("div", { class: "card" }, el("h2", {}, "Tags"), el("table", { class: "pairs" }, tags), none),
+        el("div", { class: "card" }, el("h2", {}, "Tags"), el("table", { class: "pairs" }, tags), none, el("p", { class: "buttons" }, retag)),
         el("div", { class: "card wide" }, el("h2", {}, "Shards"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, SHARD.map(([, label]) => el("th", { class: "number", scope: "col" }, label)))), shards))),
         tenants,
       ),
       async update(newest) {
         show(change, newest.may.SetQueueAttributes);
+        show(retag, newest.tags !== null && newest.may.TagQueue && newest.may.UntagQueue && Object.entries(newest.tags).every(([key, value]) => !/[=\n]/.test(key) && !value.includes("\n"))); // others are no lines
         const parts = await get(queuePath(name, "/shards"), {}, signal);
         shards.replaceChildren(...parts.shards.map((shard) => el("tr", {}, SHARD.map(([key]) => el("td", { class: "number" }, number(shard[key]))))));
         const found = newest.may.ReceiveMessage ? await get(queuePath(name, "/groups"), {}, signal) : { groups: null };

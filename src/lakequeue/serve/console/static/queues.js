@@ -1,8 +1,9 @@
 // Creating, changing and deleting queues.
 
+import { queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
 import { ask, field, typedName } from "./dialog.js";
-import { count, el, setText, show } from "./dom.js";
+import { count, el, number, setText, show } from "./dom.js";
 
 const NUMBERS = [
   ["VisibilityTimeout", "Visibility timeout", "seconds, or 5m, 1h30m"],
@@ -112,7 +113,7 @@ export function createQueue() {
       const Attributes = { Profile: profile.value, ...attributes.changes() };
       if (fifo.checked) Object.assign(Attributes, { FifoQueue: "true", ContentBasedDeduplication: String(byContent.checked) });
       const made = await post("queues", { QueueName: name.value, Attributes });
-      location.hash = `#/q/${encodeURIComponent(made.name)}`;
+      location.hash = queueHash(made.name);
       return `${made.name} is created.`;
     },
   });
@@ -134,6 +135,29 @@ export function changeQueue(queue, reload) {
     },
     reload,
   });
+}
+
+// Tags as lines of KEY=VALUE; what has no line any more is removed.
+export function changeTags(queue, reload) {
+  const given = Object.entries(queue.tags);
+  const lines = el("textarea", { name: "Tags", rows: "7", class: "code", spellcheck: "false" });
+  lines.value = given.map(([key, value]) => `${key}=${value}`).join("\n");
+  ask({
+    title: `Change the tags of ${queue.name}`,
+    parts: [field("Tags", lines, "a line for each: KEY=VALUE")],
+    button: "Change",
+    go: async () => {
+      const wanted = new Map(lines.value.split("\n").filter((line) => line.trim()).map((line) => line.split(/=(.*)/s)).map(([key, value = ""]) => [key, value]));
+      const Tags = Object.fromEntries([...wanted].filter(([key, value]) => queue.tags[key] !== value));
+      const TagKeys = given.map(([key]) => key).filter((key) => !wanted.has(key));
+      const set = Object.keys(Tags).length;
+      if (set) await post(queuePath(queue.name, "/tags"), { Tags });
+      if (TagKeys.length) await post(queuePath(queue.name, "/untag"), { TagKeys });
+      return `${count(set, "tag")} of ${queue.name} set, ${number(TagKeys.length)} removed.`;
+    },
+    reload,
+  });
+  lines.focus();
 }
 
 export async function deleteQueue(queue) {

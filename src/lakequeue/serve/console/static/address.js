@@ -1,0 +1,29 @@
+// What a view shows, in the address: a reload, the back button and a link that is sent show the same.
+
+function query(given) {
+  const text = new URLSearchParams(Object.entries(given).filter(([, value]) => value)).toString();
+  return text && `?${text}`;
+}
+
+export function queueHash(name, tab = "", given = {}) {
+  return `#/q/${encodeURIComponent(name)}${tab && `/${tab}`}${query(given)}`;
+}
+
+// The address without its parameters, and those parameters that the view knows.
+export function address(known = []) {
+  const [path, text = ""] = location.hash.split(/\?(.*)/s);
+  return { path, given: Object.fromEntries([...new URLSearchParams(text)].filter(([name]) => known.includes(name))) };
+}
+
+// How many pages of a list lie before this one in the history of the browser.
+export function pagesBefore() {
+  return history.state?.pages ?? 0;
+}
+
+// Shows parameters in the address; with `pages` as a step of its own, which the back button takes back.
+export function showAddress(given, pages) {
+  const hash = `${address().path || "#/"}${query(given)}`;
+  if (hash === (location.hash || "#/")) return;
+  if (pages === undefined) history.replaceState(history.state, "", hash);
+  else history.pushState({ pages }, "", hash);
+}

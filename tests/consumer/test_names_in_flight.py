@@ -1,0 +1,124 @@
+"""Messages in flight tell which consumer has them, if it gave a name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from lakequeue import Consumer, Context, InvalidParameterValue, LakeQueue, Message, Queue
+from lakequeue.operations import relations
+from lakequeue.storage import layout
+from lakequeue.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: ManualClock) -> LakeQueue:
+    return LakeQueue(str(tmp_path / "root"), clock=clock)
+
+
+def who(queue: Queue, where: str | None = None) -> list[str | None]:
+    return [message.consumer for message in queue.peek(where)]
+
+
+def told(lake: LakeQueue) -> list[dict[str, Any]]:
+    """What SQL shows of all messages."""
+    shown = relations.relations(lake._runtime, None, None)["messages"].to_batches(
+        columns=["queue", "body", "consumer", "dead_letter_reason"]
+    )
+    return sorted((row for batch in shown for row in batch.to_pylist()), key=lambda row: row["body"])
+
+
+def sql(lake: LakeQueue) -> list[str | None]:
+    return [row["consumer"] for row in told(lake)]
+
+
+def test_a_receive_may_say_who_has_the_messages(lake: LakeQueue, clock: ManualClock):
+    queue = lake.create_queue("orders", visibility_timeout=30)
+    for body in "abc":
+        queue.send(body)
+    name = 'worker "7"\u2028é'
+    queue.receive(consumer=name)
+    queue.receive()
+    assert who(queue) == [name, None, None]
+    assert who(queue, "consumer LIKE 'worker%'") == [name]
+    assert sql(lake) == [name, None, None]
+    assert who(LakeQueue(lake.root, clock=clock).queue("orders")) == [name, None, None]
+    clock.advance(30)
+    assert who(queue) == [None, None, None], "who let it time out has it no more"
+    assert sql(lake) == [None, None, None]
+    [again, _, _] = queue.receive(3, consumer="other")
+    assert who(queue) == ["other"] * 3
+    queue.change_visibility(again, 0)
+    assert who(queue) == [None, "other", "other"]
+
+
+def test_who_gives_no_name_stores_nothing(lake: LakeQueue):
+    queue = lake.create_queue("orders")
+    queue.send("a")
+    queue.receive()
+    [run] = queue._runtime.shards[0].query(lambda machine: machine.runs)
+    assert run.attempt_id is None
+    rows = DeltaTable(layout.receipts_path(lake.root, queue.key, 0)).to_pyarrow_table().to_pylist()
+    assert [row["run"]["attempt_id"] for row in rows if row["run"]] == [None]
+
+
+def test_an_attempt_leaves_no_room_for_a_name(lake: LakeQueue):
+    queue = lake.create_queue("orders.fifo", fifo=True)
+    queue.send("a", group_id="g", dedup_id="1")
+    first = queue.receive(attempt_id="x", consumer="worker")
+    assert who(queue) == [None]
+    assert queue.receive(attempt_id="x", consumer="worker")[0].receipt_handle == first[0].receipt_handle
+    queue.send("b", group_id="h", dedup_id="2")
+    queue.receive(consumer="worker")
+    assert who(queue, "body = 'b'") == ["worker"]
+
+
+@pytest.mark.spec("DLQ-4")
+def test_a_name_is_no_reason_of_a_dead_letter(lake: LakeQueue, clock: ManualClock):
+    dead = lake.create_queue("dead")
+    policy = {"deadLetterTargetArn": "dead", "maxReceiveCount": 1}
+    queue = lake.create_queue("orders", visibility_timeout=5, redrive_policy=policy)
+    queue.send("a")
+    queue.receive(consumer="killed")
+    clock.advance(5)
+    queue.receive(consumer="next")
+    assert [message.dead_letter_reason for message in dead.peek()] == [None] and who(dead) == [None]
+    assert [row["dead_letter_reason"] for row in told(lake) if row["queue"] == "dead"] == [None]
+
+
+def test_a_consumer_with_a_name_shows_what_it_has(lake: LakeQueue):
+    queue = lake.create_queue("orders")
+    for body in "abc":
+        queue.send(body)
+    seen: list[list[str | None]] = []
+
+    def handle(message: Message, context: Context) -> None:
+        seen.append(who(queue, f"body = '{message.body}'"))
+        if message.body == "a":
+            raise ValueError("no")
+
+    Consumer(queue, handle, concurrency=1, prefetch=0, name="picker").run(until_empty=True)
+    assert seen[:3] == [["picker"]] * 3, "the first receive, and those that a settle claims"
+    assert who(queue) == ["picker"], "it failed, and stays in flight until its timeout"
+    queue.purge()
+    queue.send("d")
+    seen.clear()
+    Consumer(queue, handle, concurrency=1, wait_time=0).run(until_empty=True)
+    assert seen == [[None]]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 101, 7])
+def test_a_name_has_limits(lake: LakeQueue, name: str):
+    queue = lake.create_queue("orders")
+    queue.send("a")
+    with pytest.raises(InvalidParameterValue, match="consumer"):
+        queue.receive(consumer=name)
+    assert queue.counts().visible == 1
