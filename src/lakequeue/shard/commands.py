@@ -18,17 +18,16 @@ class Claim:
     """Receive up to `max_messages` under one new lease; the answer is a `ClaimResult`.
 
     `visibility_timeout` None: the queue's (RCV-5). A claim that repeats a live `attempt_id` gets the same messages
-    again (ATT-3); FIFO shards only. `consumer` names who receives, unless there is an `attempt_id`.
-    `dead_letter_keys` maps ARNs of dead-letter queues to their keys; None: the
-    queue does not exist, and the messages stay.
+    again (ATT-3); FIFO shards only. `dead_letter_keys` maps ARNs of dead-letter queues to their keys; None: the
+    queue does not exist, and the messages stay. `consumer` names who receives, unless there is an `attempt_id`.
     """
 
     max_messages: int
     visibility_timeout: int | None
     lease_id: str
     attempt_id: str | None = None
-    consumer: str | None = None
     dead_letter_keys: Mapping[str, str | None] = attrs.field(factory=dict)
+    consumer: str | None = None
 
 
 @attrs.frozen

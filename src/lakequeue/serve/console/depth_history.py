@@ -89,7 +89,7 @@ class DepthHistory:
     def latest(self, queue: Queue) -> Depth | None:
         """The newest recorded depth, if it is from the last `RANK_AGE`."""
         newest = self.recorded(queue)[-1:]
-        oldest = self._lake._runtime.now() - RANK_AGE
+        oldest = to_micros(self._lake.clock.now()) - RANK_AGE
         return newest[0] if newest and newest[0].at >= oldest else None
 
     def recorded(self, queue: Queue) -> list[Depth]:
