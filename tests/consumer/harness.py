@@ -70,6 +70,7 @@ class Recorder(Queue):
         enough: int,
         timeout: Any,
         failures: Mapping[str, str],
+        consumer: str | None,
     ) -> Exchanged:
         """Takes down a round as the calls that it stands for."""
         try:
@@ -84,7 +85,7 @@ class Recorder(Queue):
                 self._note("receive", options, [])
         except (QueueServiceError, QueueClientError) as error:
             return Exchanged([error] * len(wanted), (), error if max_messages else None)
-        found = exchange(self, wanted, max_messages, enough, timeout, failures)
+        found = exchange(self, wanted, max_messages, enough, timeout, failures, consumer)
         self.bodies |= {message.receipt_handle: message.body for message in found.messages}
         return found
 
