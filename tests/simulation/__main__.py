@@ -51,8 +51,6 @@ def many(
         tally.calls += outcome.calls
         tally.kills += outcome.kills
         tally.cuts += outcome.cuts
-        if tally.runs == 20:
-            gc.freeze()  # modules and roots to begin with: 50 ms of each collection
         if tally.runs % 20 == 0:
             gc.collect()
         if outcome.failure is not None:

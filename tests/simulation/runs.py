@@ -161,6 +161,7 @@ def run(script: Script, mutate: Mutate = lambda patch: None) -> Outcome:
                 drained = workloads.drain(client(world, PLACES[setting.place]), setting, world)
             went_back = any(action[0] == "jump" and action[1] < 0 for action in _actions(plan).values())
             judge(history, drained, went_back=went_back)
+            _check(last, world)
         except Exception as error:
             failure = error
     for rows in [rows for rows in tables.ROWS if rows not in _KEPT]:
