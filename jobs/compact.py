@@ -61,7 +61,9 @@ def main(
                 lake.create_views(spark, views)
 
         if every is None:
-            report(compact_once(lake, queue))
+            done = compact_once(lake, queue)
+            report(done)
+            render.require_done(done)
         else:
             query = compact_every(lake, spark, every, report, queue)
             while not query.awaitTermination(1) and not stopped.is_set():

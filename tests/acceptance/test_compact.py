@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -123,15 +124,25 @@ def test_spark_submit_makes_one_pass(root):
     consumed(root)
     submit = Path(sys.executable).with_name("spark-submit")
     conf = PROJECT / "conf" / "local.conf"
-    done = subprocess.run(
-        [str(submit), "--properties-file", str(conf), str(JOB), "--root", root, "--once"],
-        capture_output=True,
-        text=True,
-        env=environment() | {"PYSPARK_DRIVER_PYTHON": sys.executable},
-    )
+
+    def one_pass() -> Any:
+        return subprocess.run(
+            [str(submit), "--properties-file", str(conf), str(JOB), "--root", root, "--once"],
+            capture_output=True,
+            text=True,
+            env=environment() | {"PYSPARK_DRIVER_PYTHON": sys.executable},
+        )
+
+    done = one_pass()
     assert done.returncode == 0, done.stderr
     [row] = [line.split() for line in done.stdout.splitlines() if "orders" in line]
     assert row[:3] == ["orders", "0", "1"]
+    broken = LakeQueue(root).create_queue("broken")
+    log = Path(layout.messages_path(root, broken.key, 0), "_delta_log")
+    log.rename(log.with_name("elsewhere"))
+    done = one_pass()
+    assert done.returncode == 1 and "failed, broken: " in done.stderr and f"{log.parent} has no log" in done.stderr
+    assert "orders" in done.stdout
 
 
 @pytest.mark.cluster

@@ -21,9 +21,8 @@ import httpx
 import pytest
 from deltalake import DeltaTable
 
-from lakequeue import LakeQueue, Queue, SendEntry, __version__
+from lakequeue import LakeQueue, Queue, SendEntry, __version__, entry_verbs
 from lakequeue.model.clock import to_micros
-from lakequeue.operations import depth as depths
 from lakequeue.operations.depth import Depth
 from lakequeue.serve.app import Application
 from lakequeue.serve.auth import Caller, NoAuthentication
@@ -264,7 +263,7 @@ def counted(lake: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         taken.append(queue.name)
         return real(queue)
 
-    real = depths.depth
+    real = entry_verbs.depth
     monkeypatch.setattr("lakequeue.serve.console.api.depth", depth)
     monkeypatch.setattr("lakequeue.serve.console.depth_history.depth", depth)
     return taken

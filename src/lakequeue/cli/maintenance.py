@@ -10,7 +10,7 @@ from lakequeue.cli import documents, render
 from lakequeue.cli.options import Name, OptionalName, Yes
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Session
-from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
     from lakequeue import Queue
@@ -102,8 +102,4 @@ def compact(ctx: typer.Context, queue: OptionalName = None) -> None:
             done = lake.compact(lambda number, total, name: advance(int(number > 0), name, total))
     results = [documents.summary(summary) for summary in done]
     session.answer(results if queue is None else results[0], render.summary_table(done))
-    failed = [f"{summary.queue or 'root'}: {failure}" for summary in done for failure in summary.failures]
-    if failed:
-        raise QueueClientError(
-            f"{render.count(len(failed), 'step')} failed, {failed[0]}; the next pass tries again"
-        )
+    render.require_done(done)

@@ -14,6 +14,7 @@ import attrs
 
 from lakequeue.cli.output import error_console, printable
 from lakequeue.cli.values import shown_duration, shown_size
+from lakequeue.errors import QueueClientError
 from lakequeue.model.attributes import kind_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ COMPACTED = (
     "ledgers: rewritten; freed: files and bytes deleted; failed: steps that the next pass repeats"
 )
 """What the columns of a compaction mean."""
+
+
+def require_done(summaries: Sequence[CompactionSummary]) -> None:
+    """Raises QueueClientError if steps of a compaction pass failed."""
+    failed = [f"{summary.queue or 'root'}: {failure}" for summary in summaries for failure in summary.failures]
+    if failed:
+        raise QueueClientError(f"{count(len(failed), 'step')} failed, {failed[0]}; the next pass tries again")
 
 
 def summary_table(summaries: Sequence[CompactionSummary]) -> RenderableType:

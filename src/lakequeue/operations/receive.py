@@ -202,7 +202,7 @@ def claim(
     most_left = 0 if enough is None else max(0, max_messages - enough)
     for place, shard in enumerate(_in_turn(queue, attempt_id)):
         try:
-            command = Claim(left, visibility_timeout, lease_id, attempt_id, consumer)
+            command = Claim(left, visibility_timeout, lease_id, attempt_id, consumer=consumer)
             result = move.claim(queue, shard, command, settling)
         except Exception as error:
             # messages are claimed: an error would hide them from every consumer

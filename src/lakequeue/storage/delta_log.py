@@ -221,7 +221,7 @@ class Snapshot:
             found = [each for each in found if each[0] <= version]
         entries = sorted(number for number, is_checkpoint in found if not is_checkpoint)
         if not entries:
-            raise FileNotFoundError(folder.uri)
+            raise FileNotFoundError(f"{folder.uri} has no log")
         unreadable = None
         try:
             for number in sorted((number for number, is_checkpoint in found if is_checkpoint), reverse=True):
