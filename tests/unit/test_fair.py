@@ -1,38 +1,10 @@
-"""Which message group comes next on a standard queue, and which groups are noisy."""
+"""Which message groups are noisy."""
 
 from __future__ import annotations
 
 import pytest
 
-from lakequeue.shard.claim.fair import PATIENCE, GroupLoad, Turn, next_turn, noisy
-
-NOW = 10 * PATIENCE
-
-
-@pytest.mark.spec("FAI-2")
-@pytest.mark.parametrize(
-    ("waiting", "next_group"),
-    [
-        ([], None),
-        ([Turn(0, NOW, 0, "a")], "a"),
-        ([Turn(3, NOW - 9, 0, "noisy"), Turn(1, NOW, 9, "quiet")], "quiet"),
-        ([Turn(1, NOW, 0, "late"), Turn(1, NOW - 1, 9, "early")], "early"),
-        ([Turn(1, NOW, 9, "higher"), Turn(1, NOW, 8, "lower")], "lower"),
-        ([Turn(0, NOW, 0, "idle"), Turn(4, NOW - PATIENCE, 9, "overdue")], "overdue"),
-        ([Turn(0, NOW, 0, "idle"), Turn(4, NOW - PATIENCE + 1, 9, "nearly")], "idle"),
-        ([Turn(0, NOW, 0, "idle"), Turn(5, NOW - PATIENCE, 9, "limited")], "idle"),
-        ([Turn(5, NOW, 0, "limited")], None),
-    ],
-)
-def test_the_group_with_fewest_in_flight_comes_next_then_the_one_that_waits_longest(waiting, next_group):
-    turn = next_turn(waiting, NOW, 5, True)
-    assert (None if turn is None else turn.group) == next_group
-
-
-@pytest.mark.spec("FAI-2")
-def test_only_the_first_message_of_a_claim_goes_to_an_overdue_group():
-    waiting = [Turn(0, NOW, 0, "idle"), Turn(4, NOW - PATIENCE, 9, "overdue")]
-    assert next_turn(waiting, NOW, None, False) == waiting[0]
+from lakequeue.shard.claim.fair import GroupLoad, noisy
 
 
 @pytest.mark.spec("FAI-3")

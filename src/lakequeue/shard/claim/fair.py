@@ -44,18 +44,6 @@ class Turn(NamedTuple):
     group: str
 
 
-def next_turn(waiting: Sequence[Turn], now: int, limit: int | None, first: bool) -> Turn | None:
-    """The group whose turn it is, by the rule above; None if nobody may be served.
-
-    `first` says whether the claim has picked nothing yet.
-    """
-    eligible = [turn for turn in waiting if limit is None or turn.in_flight < limit]
-    if not eligible:
-        return None
-    oldest = min(eligible, key=lambda turn: turn[1:])
-    return oldest if first and is_overdue(oldest.since, now) else min(eligible)
-
-
 def is_overdue(since: int, now: int) -> bool:
     """Whether a group that has waited since an instant is served whatever it has in flight."""
     return now - since >= PATIENCE
