@@ -97,6 +97,7 @@ TABLE: dict[str, dict[str, str]] = {
         "visibility_timeout": "seconds or none",
         "wait_time": "seconds or none",
         "attempt_id": "or none",
+        "consumer": "text or none",
         "attribute_names": "texts",
         "interrupt": "or none",
     },
