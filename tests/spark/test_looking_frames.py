@@ -56,7 +56,7 @@ def test_a_condition_chooses_the_same_messages_in_sql(spark: SparkSession, tmp_p
     assert source.receive() == []  # it moved
     queue = lq.queue("dead")
     queue.send("received", group_id="tag")
-    queue.receive(2, visibility_timeout=30)
+    queue.receive(2, visibility_timeout=30, consumer="worker 1")
     queue.send("late", delay=60)
     queue.send("raw", attributes={"raw": bytes(range(256)), "price": 12.5})
     fifo = lq.create_queue("orders.fifo", fifo=True, shards=2, deduplication_scope="message_group")
