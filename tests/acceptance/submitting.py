@@ -83,7 +83,7 @@ def play(conf: str, master: str | None, root: str, place: str, producer: str, co
     produced = {"batch": ["--send-id", "ml"], "stream": streams[0]}[producer]
     consumed = {"batch": ["--max-messages", "50"], "stream": streams[1]}[consumer]
     sent = submit(conf, master, f"produce_{producer}", *source, *produced)
-    assert sent.status == 0, sent.err
+    assert sent.status == 0, f"{sent.out}\n{sent.err}"
     assert queue.counts().visible == expected["messages"]
     done = submit(conf, master, f"consume_{consumer}", *here, *results, *consumed)
     assert done.status == 0, done.err

@@ -101,7 +101,7 @@ class Options:
         root = queue._runtime.root
         if not isinstance(root.clock, SystemClock):
             raise QueueClientError("streams go by the system's clock: open the root without clock")
-        return cls(root.path, queue.name, queue.region, root.engine.store.options)
+        return cls(root.path, queue.name, queue.region, root.engine.store.portable_options)
 
     def spelled(self) -> dict[str, str]:
         """The place of the queue as Spark takes options."""

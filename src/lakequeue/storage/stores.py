@@ -52,6 +52,12 @@ _CREDENTIALS = {
     "web_identity_token_file",
 }
 """Options of S3 that give credentials, or tell where they come from."""
+_PORTABLE = _CLIENT | {
+    *("access_key_id", "secret_access_key", "session_token", "skip_signature"),
+    *("endpoint", "endpoint_url", "region", "default_region"),
+    *("storage_account_name", "storage_account_key"),
+}
+"""What the environment says that is as true on another machine."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
 """Beginnings of options that only delta-rs knows."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
@@ -91,6 +97,14 @@ class Store:
             return self.options
         known = {bare_name(name) for name in (*self.options, *_environment())}
         return {name: value for name, value in PATIENCE.items() if name not in known} | self.options
+
+    @property
+    def portable_options(self) -> dict[str, str]:
+        """The options with this process's environment's, for processes on other machines."""
+        if local_path(self.root) is not None:
+            return self.options
+        own = {name.lower(): value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
+        return {name: value for name, value in own.items() if bare_name(name) in _PORTABLE} | self.options
 
     def folder(self, path: str) -> Folder:
         """A directory of this storage; all of one root share their connections."""
