@@ -108,3 +108,21 @@ def test_all_tables_of_a_root_share_their_connections() -> None:
     one, two = store.folder("s3://lake/a/q/k/0/messages"), store.folder("s3://lake/a/queues") / "_delta_log"
     assert one._store is two._store
     assert (one._at("x"), two._at("x")) == ("q/k/0/messages/x", "queues/_delta_log/x")
+
+
+def test_what_the_environment_says_of_a_store_travels_but_not_what_is_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anybody")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/run/token")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    found = Store("s3://lake/root", {"aws_region": "eu-west-1"}).portable_options
+    told = {name: found.get(name) for name in ("aws_access_key_id", "aws_allow_http", "aws_region")}
+    assert told == {
+        "aws_access_key_id": "anybody",
+        "aws_allow_http": "true",
+        "aws_region": "eu-west-1",
+    }
+    assert not found.keys() & {"aws_web_identity_token_file", "aws_profile"}
+    assert Store("/lake/root", {}).portable_options == {}
