@@ -113,11 +113,8 @@ def compact_root(root: Root, progress: Progress | None = None) -> list[Compactio
                 note = before.notes.get(row.key)
                 resting, rests = CompactionSummary(row.name, row.region), False
                 with resting.step("the look for changes"):
-                    rests = (
-                        note.rests(root.now()) and passes.is_unchanged(store, root.path, row, note)
-                        if note
-                        else False
-                    )
+                    if note and note.rests(root.now()):
+                        rests = passes.is_unchanged(store, root.path, row, note)
                 if note and rests:
                     summaries.append(resting)
                     depths.append(note.row(root.now()))
