@@ -34,9 +34,9 @@ def rows_of(spark: SparkSession, queue: Queue) -> DataFrame:
 
 def test_a_repeated_batch_of_a_stream_adds_what_is_missing(spark: SparkSession, queue: Queue) -> None:
     df, name = rows_of(spark, queue), manifests.SendKey.of_batch("s", 0)
-    cut_off(queue, lambda: send_dataframe.bulk_send(queue._runtime, spark, df, name, None), 1)
+    cut_off(queue, lambda: send_dataframe.bulk_send(queue._runtime, df, name, None), 1)
     left = ROWS - len(bodies(queue))
-    assert [send_dataframe.bulk_send(queue._runtime, spark, df, name, None) for _ in range(2)] == [left, 0]
+    assert [send_dataframe.bulk_send(queue._runtime, df, name, None) for _ in range(2)] == [left, 0]
     assert bodies(queue) == [*range(ROWS)]
 
 

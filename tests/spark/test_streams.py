@@ -58,12 +58,10 @@ def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
 @pytest.mark.spec("SND-17")
 def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Queue) -> None:
     def send(number: int, *texts: str) -> int:
-        return bulk_send(
-            queue._runtime, spark, batch_of(spark, *texts), manifests.SendKey.of_batch("s", number), None
-        )
+        return bulk_send(queue._runtime, batch_of(spark, *texts), manifests.SendKey.of_batch("s", number), None)
 
     assert [send(0, "a", "b"), send(0, "a", "b"), send(3, "c"), send(2, "late"), send(3, "c")] == [2, 0, 1, 0, 0]
-    assert bulk_send(queue._runtime, spark, batch_of(spark, "d"), manifests.SendKey.of_batch("t", 0), None) == 1
+    assert bulk_send(queue._runtime, batch_of(spark, "d"), manifests.SendKey.of_batch("t", 0), None) == 1
     assert sent_bodies(queue) == ["a", "b", "c", "d"]
     assert [last_version(queue._runtime, layout.stream_id(stream)) for stream in "stu"] == [4, 1, 0]
     assert application_id(queue, "stream-s") == 4
@@ -73,7 +71,7 @@ def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Que
 
 def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> None:
     nothing = batch_of(spark, "x").where("body IS NULL")
-    assert bulk_send(queue._runtime, spark, nothing, manifests.SendKey.of_batch("s", 0), None) == 0
+    assert bulk_send(queue._runtime, nothing, manifests.SendKey.of_batch("s", 0), None) == 0
     assert last_version(queue._runtime, layout.stream_id("s")) == 0
     assert not list((Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "manifests").iterdir())
 
@@ -95,8 +93,8 @@ def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
 
     monkeypatch.setattr(write_files, "stage", interrupted)
     with pytest.raises(InvalidParameterValue, match="1 row is longer than 1024 bytes"):
-        bulk_send(queue._runtime, spark, batch_of(spark, "x" * 1_025), name, None)
-    assert bulk_send(queue._runtime, spark, batch_of(spark, "x" * 1_024), name, None) == 1
+        bulk_send(queue._runtime, batch_of(spark, "x" * 1_025), name, None)
+    assert bulk_send(queue._runtime, batch_of(spark, "x" * 1_024), name, None) == 1
     assert [len(body) for body in sent_bodies(queue)] == [1_024]
 
 
@@ -111,14 +109,14 @@ def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
         patch.setattr(commit_files, "complete", killed)
         for name in names:
             with pytest.raises(QueueClientError):
-                bulk_send(queue._runtime, spark, batch_of(spark, "old"), name, None)
+                bulk_send(queue._runtime, batch_of(spark, "old"), name, None)
     waiting = Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "manifests"
     for manifest in waiting.iterdir():
         written = manifest.stat().st_mtime - 12 * 3600 - 1
         os.utime(manifest, (written, written))
-    assert bulk_send(queue._runtime, spark, batch_of(spark, "new"), names[0], None) == 1
+    assert bulk_send(queue._runtime, batch_of(spark, "new"), names[0], None) == 1
     with pytest.raises(QueueClientError, match="more than 12 h ago"):
-        bulk_send(queue._runtime, spark, batch_of(spark, "new"), names[1], None)
+        bulk_send(queue._runtime, batch_of(spark, "new"), names[1], None)
     assert sent_bodies(queue) == ["new"]
 
 
@@ -154,7 +152,7 @@ def test_the_replay_check_of_streams_can_fail(spark: SparkSession, queue: Queue,
     """Guarantee 5: without the number of the batch in the log, a repeated one is sent again."""
 
     def send() -> int:
-        return bulk_send(queue._runtime, spark, batch_of(spark, "a"), manifests.SendKey.of_batch("s", 0), None)
+        return bulk_send(queue._runtime, batch_of(spark, "a"), manifests.SendKey.of_batch("s", 0), None)
 
     assert [send(), send()] == [1, 0]
     check_log(queue)
@@ -169,7 +167,7 @@ def test_the_replay_check_of_streams_can_fail(spark: SparkSession, queue: Queue,
 def test_the_spark_engine_sends_a_replayed_batch_once_too(tmp_path: Path, spark: SparkSession) -> None:
     queue = LakeQueue(str(tmp_path / "root"), spark=spark, engine="spark").create_queue("orders")
     name = manifests.SendKey.of_batch("s", 0)
-    assert [bulk_send(queue._runtime, spark, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
+    assert [bulk_send(queue._runtime, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
     assert last_version(queue._runtime, layout.stream_id("s")) == 1
 
 

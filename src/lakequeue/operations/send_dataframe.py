@@ -16,25 +16,22 @@ from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.folder import Folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send_id: str | None, order_by: str | None) -> int:
     """Sends every row of a DataFrame as a message; returns how many."""
-    spark = queue.root.require_spark("send_dataframe")
-    return bulk_send(queue, spark, df, None if send_id is None else SendKey.of_send(send_id), order_by)
+    queue.root.require_spark("send_dataframe")
+    return bulk_send(queue, df, None if send_id is None else SendKey.of_send(send_id), order_by)
 
 
-def bulk_send(
-    queue: OpenQueue, spark: SparkSession, df: DataFrame, name: SendKey | None, order_by: str | None
-) -> int:
+def bulk_send(queue: OpenQueue, df: DataFrame, name: SendKey | None, order_by: str | None) -> int:
     """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
-    columns = write_files.columns_of(df)
 
     def stage(tables: Folder, staging: Staging) -> Manifest:
-        return write_files.stage(spark, df, tables, staging)
+        return write_files.stage(df, queue.root.engine.store, tables, staging)
 
-    return send_staged(queue, columns, name, order_by, stage)
+    return send_staged(queue, write_files.columns_of(df.schema), name, order_by, stage)
 
 
 def send_staged(

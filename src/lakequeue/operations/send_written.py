@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakequeue.errors import InvalidOptions, InvalidParameterValue, QueueClientError
+from lakequeue.errors import InvalidOptions, QueueClientError
 from lakequeue.operations.send_dataframe import bulk_target, last_version, send_staged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, manifests
@@ -28,8 +28,6 @@ def rules_of(queue: OpenQueue, columns: Columns, order_by: str | None) -> tuple[
     queue.reload()  # raises if the queue was deleted
     attributes = queue.attributes
     check_rows(attributes, columns, order_by)
-    if attributes.fifo and "group_id" not in dict(columns):
-        raise InvalidParameterValue("The column group_id is missing; every message of a FIFO queue has a group.")
     return row_rules(attributes, order_by), list(bulk_target(queue).shards)
 
 

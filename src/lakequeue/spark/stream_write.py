@@ -15,9 +15,10 @@ from lakequeue.errors import QueueClientError
 from lakequeue.operations import send_written
 from lakequeue.spark.options import Options
 from lakequeue.spark.source_errors import one_line
-from lakequeue.spark.write import WrittenPart, check_mode, columns_of, write_part
+from lakequeue.spark.write import WrittenPart, check_mode, write_part
 from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.bulk.staging import Staging
+from lakequeue.storage.bulk.write_files import columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -65,7 +65,7 @@ def stream_to_queue(
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
-    columns = write_files.columns_of(df)
+    columns = write_files.columns_of(df.schema)
     send_written.rules_of(q._runtime, columns, order_by)
     spark, place = df.sparkSession, Options.of(q)
     problems = _trigger_problems(spark, trigger)

@@ -19,9 +19,10 @@ from lakequeue.spark.options import Options
 from lakequeue.spark.source_errors import one_line
 from lakequeue.spark.source_schema import arrow_schema
 from lakequeue.storage import layout
-from lakequeue.storage.bulk.arrow_files import Written, write_partition
+from lakequeue.storage.bulk.arrow_files import Written
 from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.bulk.staging import Staging
+from lakequeue.storage.bulk.write_files import TaskWriter, columns_of
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
@@ -81,22 +82,13 @@ def check_mode(overwrite: bool) -> None:
         raise InvalidOptions(['mode overwrite: messages can only be added; say .mode("append")'])
 
 
-def columns_of(schema: StructType) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
-
-
 def write_part(
     options: Options, queue_key: str, schema: StructType, staging: Staging, rows: Iterator[pa.RecordBatch]
 ) -> WrittenPart:
-    """Writes the rows of a task in its own process, without opening the queue."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
+    """Writes the rows of a task."""
     store = Store(options.root, dict(options.storage) or None)
-    messages = staging.messages(store.folder(layout.tables_path(options.root, queue_key)))
-    batches = _batches(rows, schema)
-    return WrittenPart(staging, write_partition(messages, staging, context.partitionId(), batches))
+    writer = TaskWriter(store, layout.tables_path(options.root, queue_key), staging)
+    return WrittenPart(staging, writer.write(_batches(rows, schema)))
 
 
 def _batches(rows: Iterator[pa.RecordBatch], schema: StructType) -> Iterable[pa.RecordBatch]:

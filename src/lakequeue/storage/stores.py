@@ -90,6 +90,10 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """For processes on other machines, with what this one's environment says."""
+        return Store, (self.root, self.portable_options, "power" if self.syncs else "process")
+
     @cached_property
     def delta_options(self) -> dict[str, str]:
         """The options as delta-rs gets them."""

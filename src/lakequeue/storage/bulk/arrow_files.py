@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakequeue.storage.bulk import staged_files
-from lakequeue.storage.bulk.arrow_order import in_order
+from lakequeue.storage.bulk.arrow_order import sorted_by_group
 from lakequeue.storage.bulk.arrow_rows import NUMBER, normalized
 from lakequeue.storage.bulk.arrow_rules import count_broken
 from lakequeue.storage.bulk.manifests import Manifest
@@ -50,7 +50,11 @@ class Written:
 
 
 def write_partition(
-    messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]
+    messages: Folder,
+    staging: Staging,
+    partition: int,
+    batches: Iterable[pa.RecordBatch],
+    in_order: bool = False,
 ) -> Written:
     """Checks and writes rows of a bulk send; holds about a row group of them.
 
@@ -60,9 +64,10 @@ def write_partition(
         partition: number of these rows' partition. A second writer of the same partition leaves a second file, of
             which one must be given to ``gather``.
         batches: the rows, with columns that ``check_columns`` has accepted.
+        in_order: whether rows of a FIFO queue are whole groups of one shard, each in its order.
     """
     checked = CheckedRows(staging, partition, batches)
-    spilled = staging.rules.fifo is not None
+    spilled = staging.rules.fifo is not None and not in_order
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled' if spilled else 'part')}"
     first, file = next(iter(checked), None), None
     if first is not None:
@@ -74,10 +79,11 @@ def write_partition(
     return Written(file, checked.given, dict(checked.broken))
 
 
-def gather(tables: Folder, staging: Staging, written: Sequence[Written]) -> Manifest:
+def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:
     """Makes the files of all partitions, in their order, those of one send; commits nothing.
 
-    Rows of a FIFO queue are sorted now, by group and order; see ``in_order`` for what that holds.
+    Rows of a FIFO queue that are not ``in_order`` are sorted now, by group and order; see ``sorted_by_group`` for
+    what that holds.
 
     Raises:
         InvalidParameterValue: rows break a rule; the message says which and how many. No file is left.
@@ -91,7 +97,7 @@ def gather(tables: Folder, staging: Staging, written: Sequence[Written]) -> Mani
             broken.update(part.broken)
         staging.rules.refuse({name for part in written for name in part.given}, broken)
         found = [part.file for part in written if part.file is not None]
-        if staging.rules.fifo is None:
+        if staging.rules.fifo is None or in_order:
             return found
         sorted_files = write_sorted(messages, staging, chain.from_iterable(_spilled(messages, f) for f in found))
         messages.remove([file.path for file in found])
@@ -103,7 +109,7 @@ def gather(tables: Folder, staging: Staging, written: Sequence[Written]) -> Mani
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> Manifest:
     """Checks and writes the rows of a whole send; commits nothing.
 
-    It holds about a row group, of FIFO queues as much as ``in_order``.
+    It holds about a row group, of FIFO queues as much as ``sorted_by_group``.
 
     Raises:
         InvalidParameterValue: rows break a rule; the message says which and how many. No file is left.
@@ -182,7 +188,7 @@ def write_sorted(
     fifo = staging.rules.fifo
     assert fifo is not None
     files: list[DataFile] = []
-    for _, ordered in in_order(rows, fifo):
+    for _, ordered in sorted_by_group(rows, fifo):
         judge()
         path = f"{staging.folder}/{staged_files.new_name(len(files), 'part')}"
         files.append(write_file(messages, path, staging, ordered))
@@ -230,7 +236,7 @@ def _stored(rows: pa.RecordBatch, position: int, staging: Staging) -> pa.Table:
 
 
 def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """Ids as ``write_files`` makes them: MD5 of send and number, formatted as a UUID of version 3, variant 1."""
+    """MD5 of send and number, formatted as UUIDs of version 3, variant 1."""
     begun = hashlib.md5(f"{send_id}-".encode(), usedforsecurity=False)
     digests = []
     for number in numbers.tolist():

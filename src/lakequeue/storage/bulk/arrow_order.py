@@ -37,7 +37,7 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
         raise no_order(order_by, type_name(type_)) from None
 
 
-def in_order(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
     """The rows by shard and group, those of a group by ``_order`` and number: the shard and rows of each file.
 
     All rows are taken before the first file. Until then they lie in a temporary directory; then one part of them

@@ -28,6 +28,8 @@ def check_rows(attributes: QueueAttributes, columns: Sequence[tuple[str, str]], 
     if order_by is not None and not attributes.fifo:
         raise InvalidParameterValue.of(order_by, "order_by", "Standard queues keep no order.")
     check_columns(columns, order_by)
+    if attributes.fifo and "group_id" not in dict(columns):
+        raise InvalidParameterValue("The column group_id is missing; every message of a FIFO queue has a group.")
 
 
 def row_rules(attributes: QueueAttributes, order_by: str | None = None) -> RowRules:

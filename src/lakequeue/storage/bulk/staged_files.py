@@ -58,15 +58,6 @@ def delete_folder(folder: Folder, name: str) -> None:
         folder.remove(entry.name for entry in folder.files(name))
 
 
-def list_files(folder: Folder, name: str) -> Iterator[DataFile]:
-    """The files that Spark wrote into a directory, in the order of its partitions, without empty ones."""
-    for entry in sorted(folder.files(name)):
-        if entry.name.endswith(".parquet") and "/." not in entry.name:
-            file = described(folder, entry.name, entry.size)
-            if file.rows:
-                yield file
-
-
 def read_columns(messages: Folder, file: DataFile, columns: Sequence[str]) -> pa.Table:
     """Some columns of a file."""
     with messages.parquet(file.path, file.size) as parquet:

@@ -1,38 +1,19 @@
-"""Rows through Arrow and through Spark: the same refusals, the same messages, the same columns of a lease."""
+"""The rules for rows of a bulk send, which tasks of Spark check in the same way."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from lakequeue import LakeQueue, Queue, QueueServiceError
-from lakequeue.storage.bulk.message_rules import ATTRIBUTES
-from lakequeue.testing import ManualClock
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-pytestmark = pytest.mark.spark
+from lakequeue import LakeQueue
+from lakequeue.errors import InvalidParameterValue
 
 STRUCT = pa.struct([("type", pa.string()), ("string_value", pa.string()), ("binary_value", pa.binary())])
-SPARK_TYPES = {
-    pa.string(): "string",
-    pa.float64(): "double",
-    pa.int64(): "bigint",
-    pa.map_(pa.string(), pa.string()): "map<string,string>",
-    pa.map_(pa.string(), STRUCT): ATTRIBUTES,
-}
 TYPED = pa.map_(pa.string(), STRUCT)
 TEXTS = pa.map_(pa.string(), pa.string())
 S = pa.string()
-
-
-def typed(**values: Any) -> list[tuple[str, Any]]:
-    names = ("type", "string_value", "binary_value")
-    return [(name, value and dict(zip(names, value, strict=True))) for name, value in values.items()]
 
 
 IDS = ["g", "x" * 128, "x" * 129, "", "two words", "ü", "tab\t", "end\n", "!~", None]
@@ -125,67 +106,43 @@ FIFO = {
     "no groups": column(["a", "b"], S, "body", dedup_id="d"),
     "delays": column([0.0, 1.0, None, float("nan")], pa.float64(), "delay_seconds", group_id="g", dedup_id="d"),
 }
+REFUSED = {
+    "bodies": "2 rows have no body (SND-1); 4 rows have characters that are not allowed (SND-12).",
+    "delays": "4 rows have a delay_seconds outside 0..900 (DLY-3).",
+    "whole delays": "2 rows have a delay_seconds outside 0..900 (DLY-3).",
+    "groups": "6 rows have an invalid group_id (SND-13).",
+    "ids": "9 rows have a dedup_id, which standard queues refuse (SND-14).",
+    "names": "9 rows break the rules for message attributes (MSA-3).",
+    "texts": "6 rows break the rules for message attributes (MSA-3).",
+    "values": "24 rows break the rules for message attributes (MSA-3).",
+    "two values": "24 rows break the rules for message attributes (MSA-3).",
+    "too many": "1 row breaks the rules for message attributes (MSA-3).",
+    "long names": "1 row is longer than 1024 bytes (SND-2).",
+    "everything": "1 row has no body (SND-1); 1 row breaks the rules for message attributes (MSA-3); "
+    "2 rows have a delay_seconds outside 0..900 (DLY-3); 1 row has an invalid group_id (SND-13); "
+    "1 row has a dedup_id, which standard queues refuse (SND-14); "
+    "1 row has characters that are not allowed (SND-12).",
+    "unknown": "Columns a, b are not known",
+    "no body": "The column body is missing.",
+    "a body of numbers": "The column body is bigint, it must be string.",
+    "attributes of numbers": "The column message_attributes is map<string,bigint>, it must be map<string,string>",
+    "a delay of text": "The column delay_seconds is string, it must be a number of seconds.",
+}
+FIFO_REFUSED = {
+    "groups": "7 rows have no valid group_id (SND-4).",
+    "ids": "6 rows have an invalid dedup_id (SND-13); 1 row has no dedup_id (SND-5).",
+    "no ids": "2 rows have no dedup_id (SND-5).",
+    "delays": "2 rows have a delay, which FIFO queues refuse (SND-6).",
+    "no groups": "The column group_id is missing; every message of a FIFO queue has a group.",
+}
 
 
-def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    schema = ", ".join(f"{field.name} {SPARK_TYPES.get(field.type, str(field.type))}" for field in table.schema)
-    schema = schema.replace("map<string, int64>", "map<string,bigint>")
-    rows = [
-        tuple(dict(value) if isinstance(value, list) else value for value in row.values())
-        for row in table.to_pylist()
-    ]
-    return spark.createDataFrame(rows, schema)
-
-
-def refusal(send: Any) -> tuple[str, str]:
-    with pytest.raises(QueueServiceError) as caught:
-        send()
-    return type(caught.value).__name__, str(caught.value)
-
-
-def check(spark: SparkSession, queue: Queue, table: pa.Table) -> None:
-    through_spark = refusal(lambda: queue.send_dataframe(frame(spark, table)))
-    assert refusal(lambda: queue.send_arrow(table)) == through_spark
+@pytest.mark.parametrize(("fifo", "case"), [(False, case) for case in STANDARD] + [(True, case) for case in FIFO])
+def test_rows_that_break_rules_are_counted(lq: LakeQueue, fifo: bool, case: str) -> None:
+    rows, text = (FIFO[case], FIFO_REFUSED[case]) if fifo else (STANDARD[case], REFUSED[case])
+    given = {"fifo": True} if fifo else {"profile": "sqs", "maximum_message_size": 1_024}
+    queue = lq.create_queue("orders.fifo" if fifo else "orders", **given)
+    with pytest.raises(InvalidParameterValue) as caught:
+        queue.send_arrow(rows)
+    assert str(caught.value).removeprefix("Nothing was sent: ").startswith(text)
     assert queue.counts().visible == 0
-
-
-@pytest.mark.parametrize("case", STANDARD)
-def test_arrow_refuses_what_spark_refuses_in_the_same_words(
-    spark: SparkSession, tmp_path: Path, case: str
-) -> None:
-    lq = LakeQueue(str(tmp_path), spark=spark)
-    check(spark, lq.create_queue("orders", profile="sqs", maximum_message_size=1_024), STANDARD[case])
-
-
-@pytest.mark.parametrize("case", FIFO)
-def test_arrow_refuses_rows_of_fifo_queues_likewise(spark: SparkSession, tmp_path: Path, case: str) -> None:
-    check(spark, LakeQueue(str(tmp_path), spark=spark).create_queue("orders.fifo", fifo=True), FIFO[case])
-
-
-@pytest.mark.core
-def test_both_ways_send_and_lease_the_same_messages(spark: SparkSession, tmp_path: Path) -> None:
-    lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=ManualClock())
-    table = pa.table(
-        {
-            "body": pa.array([f"body {number}" for number in range(300)]),
-            "delay_seconds": pa.array([None, 0.0, 0.5] * 100),
-            "group_id": pa.array(["g", None] * 150),
-            "message_attributes": pa.array(
-                [typed(b=("Binary", None, b"\x00"), k=("String", "v", None)), None, []] * 100, TYPED
-            ),
-        }
-    )
-    found = []
-    for name in ("spark", "arrow"):
-        queue = lq.create_queue(name)
-        if name == "spark":
-            assert queue.send_dataframe(frame(spark, table).coalesce(1), send_id="load") == 300
-        else:
-            assert queue.send_arrow(table, send_id="load") == 300
-        lq.clock.advance(1)
-        lease = queue.lease()
-        assert lease is not None
-        own = lease.messages.orderBy("offset").toArrow()
-        assert lease.arrow().cast(own.schema).equals(own)
-        found.append(lease.arrow().drop_columns(["receipt_handle", "sent_at"]))
-    assert found[0].to_pylist() == found[1].to_pylist()
