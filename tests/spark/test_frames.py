@@ -292,3 +292,11 @@ def test_both_ways_send_and_lease_the_same_messages(spark: SparkSession, tmp_pat
         assert lease.arrow().cast(own.schema).equals(own)
         found.append(lease.arrow().drop_columns(["receipt_handle", "sent_at"]))
     assert found[0].to_pylist() == found[1].to_pylist()
+
+
+def test_text_that_is_no_utf_8_is_refused_in_one_line(spark: SparkSession, lq: LakeQueue) -> None:
+    queue = LakeQueue(lq.root, spark=spark).create_queue("orders")
+    rows = spark.sql("SELECT CAST(X'FFFE' AS STRING) AS body")
+    with pytest.raises(InvalidParameterValue, match=r"^Nothing was sent: rows cannot be read: [^\n]*$"):
+        queue.send_dataframe(rows)
+    assert not list(Path(lq.root).rglob("messages/bulk/**/*.parquet"))
