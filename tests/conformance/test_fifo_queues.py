@@ -202,7 +202,6 @@ def test_a_standard_queue_is_moved_to_fifo(fifo: FifoHarness, clock):
     assert consumer(fifo.queue()) == ["A1", "A2", "A3"]
 
 
-@pytest.mark.core
 @pytest.mark.spec("DLT-4", "FIF-4", "DDP-1", "ATT-3", "SEQ-6", "QUE-33")
 @pytest.mark.parametrize("lq", [pytest.param("spark", marks=pytest.mark.spark)], indirect=True)
 def test_what_one_engine_begins_the_other_carries_on(fifo: FifoHarness, clock):

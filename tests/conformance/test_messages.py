@@ -110,7 +110,6 @@ def test_a_batch_answers_for_each_entry_and_what_is_refused_spoils_nothing(harne
     assert bodies(harness.queue().receive(10)) == ["b"]
 
 
-@pytest.mark.core
 @pytest.mark.spec(
     "DLT-3",
     "STA-1",

@@ -24,7 +24,7 @@ from .command_sequences import (
 )
 from .model import Settings
 
-EXAMPLES = int(os.environ.get("LAKEQUEUE_MODEL_EXAMPLES", "2000"))
+EXAMPLES = int(os.environ.get("LAKEQUEUE_MODEL_EXAMPLES", "800"))
 SECONDS = float(os.environ.get("LAKEQUEUE_MODEL_SECONDS", "60"))
 
 SEQUENCES = st.lists(st.binary(min_size=5, max_size=5), min_size=20, max_size=60)

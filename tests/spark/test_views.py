@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(params=["tasks", "tables"], autouse=True)
+@pytest.fixture(params=["tasks", pytest.param("tables", marks=pytest.mark.slow)], autouse=True)
 def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What reads behind the views: lakequeue in Spark's tasks, or Delta's scans where tasks have none."""
     if request.param == "tables":
