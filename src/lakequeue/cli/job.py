@@ -184,7 +184,7 @@ def _report_error(error: BaseException) -> int:
 def _reason(text: str) -> str:
     """The line of a Spark error that says what happened."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no message"]
-    if any("Traceback (most recent call last):" in line for line in lines):  # from a Python worker
+    if any("Traceback (most recent call last):" in line or "from the Python worker" in line for line in lines):
         lines = [line for line in lines if not line.startswith(("SQLSTATE", "at "))][-1:]
     elif lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the Java error follows
         lines = lines[1:]

@@ -148,7 +148,10 @@ def _explained(text: str) -> str | None:
 
 
 def _of_spark(text: str) -> str | None:
-    """What Java says; Spark's own first lines say only which call failed."""
+    """What Java or a task's Python says; Spark's own first lines say only which call failed."""
+    if "from the Python worker" in text:
+        lines = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("SQLSTATE")]
+        return lines[-1].removeprefix("lakequeue.errors.QueueClientError: ")
     if not text.startswith("An error occurred while calling"):
         return None
     causes = [line.removeprefix("Caused by").lstrip(": ") for line in text.splitlines() if _CAUSE.match(line)]

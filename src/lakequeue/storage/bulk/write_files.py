@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pyarrow as pa
 
-from lakequeue.errors import InvalidParameterValue
+from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.storage.bulk.arrow_files import Written, gather, write_partition
 from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.bulk.message_rules import INPUT_COLUMNS, Fifo, no_order
@@ -20,6 +20,7 @@ from lakequeue.storage.bulk.partitions import file_count, repartition_by_number
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.spark_session import quiet_about_pandas, quoted
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
@@ -58,11 +59,13 @@ class TaskWriter:
         return write_partition(messages, self.staging, context.partitionId(), rows, self.in_order)
 
     def pickled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What ``write`` returns, or raises since rows cannot be read, as one row."""
+        """What ``write`` returns, or raises since rows cannot be read, as one row; Spark repeats other failures."""
         try:
             result: Written | InvalidParameterValue = self.write(rows)
         except InvalidParameterValue as error:
             result = error
+        except Exception as error:
+            raise QueueClientError(first_line(error)) from error
         yield pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
 
