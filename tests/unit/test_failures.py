@@ -17,6 +17,7 @@ from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.catalog import Catalog
 from lakequeue.storage.engines.failures import is_storage_failure
 from lakequeue.storage.engines.interface import LostRace, StaleSnapshot
+from lakequeue.storage.store_failures import first_line
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,27 @@ def test_what_storage_raises_is_its_failure(kind: type[Exception]) -> None:
 @pytest.mark.parametrize("kind", [KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError])
 def test_an_error_of_our_own_is_none(kind: type[Exception]) -> None:
     assert not is_storage_failure(kind())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted.\n"
+            "\tat org.apache.Spark\nCaused by: java.nio.file.AccessDeniedException: s3a://lake/q\n\tat java\n",
+            "Spark is denied access, and its rights may be others than Python's (see conf/): "
+            "java.nio.file.AccessDeniedException: s3a://lake/q",
+        ),
+        (
+            'An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File "x", line 1\n'
+            "    write()\nlakequeue.errors.QueueClientError: the disk is full\n SQLSTATE: 38000\n",
+            "the disk is full",
+        ),
+        ("An exception was thrown from the Python worker:\nEOFError\n", "EOFError"),
+    ],
+)
+def test_failures_of_spark_are_told_by_their_cause(text: str, told: str) -> None:
+    assert first_line(Exception(text)) == told
 
 
 def test_an_error_of_our_own_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

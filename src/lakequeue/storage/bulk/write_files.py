@@ -59,7 +59,7 @@ class TaskWriter:
         return write_partition(messages, self.staging, context.partitionId(), rows, self.in_order)
 
     def pickled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What ``write`` returns, or raises since rows cannot be read, as one row; Spark repeats other failures."""
+        """What ``write`` returns, or raises since rows cannot be read, as a row; Spark repeats other failures."""
         try:
             result: Written | InvalidParameterValue = self.write(rows)
         except InvalidParameterValue as error:
