@@ -48,8 +48,9 @@ def test_an_error_of_our_own_is_none(kind: type[Exception]) -> None:
             "java.nio.file.AccessDeniedException: s3a://lake/q",
         ),
         (
-            'An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File "x", line 1\n'
-            "    write()\nlakequeue.errors.QueueClientError: the disk is full\n SQLSTATE: 38000\n",
+            "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+            '  File "x", line 1\n    write()\n'
+            "lakequeue.errors.QueueClientError: the disk is full\n SQLSTATE: 38000\n",
             "the disk is full",
         ),
         ("An exception was thrown from the Python worker:\nEOFError\n", "EOFError"),
