@@ -67,6 +67,7 @@ class PublicApi(griffe.Extension):
                 if isinstance(call, ast.Call) and getattr(call.func, "id", "") in (
                     "_verb",
                     "_answering",
+                    "_receiving",
                 ):
                     verb = ast.unparse(call.args[0]).split(".")[
                         1:

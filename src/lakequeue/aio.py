@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -22,7 +22,7 @@ import attrs
 from lakequeue import client as sync_client
 from lakequeue import lease as sync_lease
 from lakequeue import queue as sync_queue
-from lakequeue.entry_verbs import receive_async
+from lakequeue.entry_verbs import Request, receive_async
 from lakequeue.model import messages
 from lakequeue.model.arguments import check_type, check_whole
 from lakequeue.model.clock import Clock, Duration
@@ -110,6 +110,20 @@ class Message(messages.Message):
 _FIELDS = [field.name for field in attrs.fields(messages.Message)]
 
 
+def _receiving(
+    method: Callable[Concatenate[Any, _P], list[messages.Message]],
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, list[Message]]]:
+    """The same verb without a thread while it waits; a cancelled one makes visible again what it claimed."""
+
+    @functools.wraps(method)
+    async def verb(self: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> list[Message]:
+        request = Request(*args, **kwargs)  # type: ignore[arg-type]  # its fields are the arguments of receive
+        found = await receive_async(self._sync, request, self._threads)
+        return [self._own(message) for message in found]
+
+    return verb
+
+
 class Lease(_Face):
     """``lakequeue.Lease`` for asyncio; get one from ``Queue.lease``."""
 
@@ -159,10 +173,14 @@ class Lease(_Face):
             await self._threads(lambda: kept.__exit__(None, None, None))
 
 
-class Queue(_Face):
+class Queue(_Face, sync_queue.QueueProperties):
     """``lakequeue.Queue`` for asyncio; get one from ``LakeQueue``."""
 
     _sync: sync_queue.Queue
+
+    def __init__(self, sync: sync_queue.Queue, threads: LoopThreads) -> None:
+        super().__init__(sync, threads)
+        self._follow(sync)
 
     async def __aenter__(self) -> Queue:
         return self
@@ -176,69 +194,11 @@ class Queue(_Face):
         """The same queue, with verbs that block."""
         return self._sync
 
-    @property
-    def name(self) -> str:
-        """Name of the queue; that of a FIFO queue ends in ``.fifo``."""
-        return self._sync.name
-
-    @property
-    def region(self) -> str:
-        """Region of the queue, part of its identity (NAM-6)."""
-        return self._sync.region
-
-    @property
-    def fifo(self) -> bool:
-        """Whether it is a FIFO queue."""
-        return self._sync.fifo
-
-    @property
-    def clock(self) -> Clock:
-        """Source of time."""
-        return self._sync.clock
-
-    @property
-    def created_at(self) -> datetime:
-        """When the queue was created, in UTC."""
-        return self._sync.created_at
-
-    @property
-    def key(self) -> str:
-        """Name of the queue's directory."""
-        return self._sync.key
-
-    @property
-    def arn(self) -> str:
-        """ARN of the queue."""
-        return self._sync.arn
-
-    @property
-    def dead_letter_queue(self) -> str | None:
-        """ARN of the queue for messages that were received too often."""
-        return self._sync.dead_letter_queue
-
     async def min_rewind_time(self) -> datetime | None:
         """The earliest instant to which ``rewind`` can go now; None without rewind (RWD-24)."""
         return await self._threads(lambda: self._sync.min_rewind_time)
 
-    async def receive(
-        self,
-        max_messages: int | None = None,
-        visibility_timeout: Duration | None = None,
-        wait_time: Duration | None = None,
-        attempt_id: str | None = None,
-        attribute_names: Sequence[str] = ("All",),
-        interrupt: Interrupt | None = None,
-        consumer: str | None = None,
-    ) -> list[Message]:
-        """Receives messages as ``lakequeue.Queue.receive`` does; no thread is held while it waits.
-
-        When it is cancelled, at any point, the messages that it claimed become visible again; a repeated attempt
-        claims nothing.
-        """
-        request = sync_queue.request_of(
-            max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
-        )
-        return [self._own(one) for one in await receive_async(self._sync, request, self._threads)]
+    receive = _receiving(sync_queue.Queue.receive)
 
     def _own(self, message: messages.Message) -> Message:
         own = Message(**{name: getattr(message, name) for name in _FIELDS})
@@ -319,7 +279,7 @@ def _queues(queues: list[sync_queue.Queue], threads: LoopThreads) -> list[Queue]
     return [Queue(queue, threads) for queue in queues]
 
 
-class LakeQueue(_Face):
+class LakeQueue(_Face, sync_client.RootProperties):
     """``lakequeue.LakeQueue`` for asyncio, with threads of its own; ``async with`` ends them.
 
     Leaving the block waits until the work of cancelled calls has ended, too. Without it, the threads end with the
@@ -361,6 +321,7 @@ class LakeQueue(_Face):
             poll_interval=poll_interval,
         )
         super().__init__(lake, OwnThreads(threads))
+        self._follow(lake)
 
     async def __aenter__(self) -> LakeQueue:
         return self
@@ -378,26 +339,6 @@ class LakeQueue(_Face):
     def sync(self) -> sync_client.LakeQueue:
         """The same root, with verbs that block."""
         return self._sync
-
-    @property
-    def root(self) -> str:
-        """Local path or URI of the root."""
-        return self._sync.root
-
-    @property
-    def region(self) -> str:
-        """Region of the queues that it creates and lists (NAM-6)."""
-        return self._sync.region
-
-    @property
-    def clock(self) -> Clock:
-        """Source of time."""
-        return self._sync.clock
-
-    @property
-    def spark(self) -> SparkSession | None:
-        """Session for DataFrame verbs, or None."""
-        return self._sync.spark
 
     create_queue = _answering(sync_client.LakeQueue.create_queue, _queue)
     queue = _answering(sync_client.LakeQueue.queue, _queue)

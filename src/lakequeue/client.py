@@ -40,7 +40,36 @@ NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
 _CLOCK = ("now", "wait", "wait_async", "participant")
 
 
-class LakeQueue:
+class RootProperties:
+    """What a root was opened with, for ``LakeQueue`` and ``aio.LakeQueue``."""
+
+    _runtime: Root
+
+    def _follow(self, other: RootProperties) -> None:
+        self._runtime = other._runtime
+
+    @property
+    def root(self) -> str:
+        """Local path or URI of the root."""
+        return self._runtime.path
+
+    @property
+    def region(self) -> str:
+        """Region of the queues that it creates and lists (NAM-6)."""
+        return self._runtime.region
+
+    @property
+    def clock(self) -> Clock:
+        """Source of time."""
+        return self._runtime.clock
+
+    @property
+    def spark(self) -> SparkSession | None:
+        """Session for DataFrame verbs, or None."""
+        return self._runtime.spark
+
+
+class LakeQueue(RootProperties):
     """Queues under one root directory or URI. Thread-safe; opening it starts no JVM.
 
     As a context manager it closes the root's tables at the end; a later call opens them again.
@@ -127,26 +156,6 @@ class LakeQueue:
 
     def __repr__(self) -> str:
         return f"LakeQueue({self.root!r}, region={self.region!r}, engine={self._runtime.engine.name!r})"
-
-    @property
-    def root(self) -> str:
-        """Local path or URI of the root."""
-        return self._runtime.path
-
-    @property
-    def region(self) -> str:
-        """Region of the queues that it creates and lists (NAM-6)."""
-        return self._runtime.region
-
-    @property
-    def clock(self) -> Clock:
-        """Source of time."""
-        return self._runtime.clock
-
-    @property
-    def spark(self) -> SparkSession | None:
-        """Session for DataFrame verbs, or None."""
-        return self._runtime.spark
 
     def create_queue(
         self,

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from lakequeue.errors import MissingPackage
 from lakequeue.lease import Lease
-from lakequeue.model.arguments import check_callable, check_string, check_tags, check_type, list_of
+from lakequeue.model.arguments import (
+    check_callable,
+    check_interrupt,
+    check_string,
+    check_tags,
+    check_type,
+    list_of,
+)
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Clock, Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
@@ -29,37 +36,14 @@ if TYPE_CHECKING:
 _A_RECEIPT = "a receipt handle or a received message"
 
 
-def request_of(
-    max_messages: int | None,
-    visibility_timeout: Duration | None,
-    wait_time: Duration | None,
-    attempt_id: str | None,
-    attribute_names: Sequence[str],
-    interrupt: Interrupt | None,
-    consumer: str | None,
-) -> receive.Request:
-    """The arguments of a receive, as far as their types show that they are right."""
-    names = list_of("attribute_names", attribute_names, str, "a text")
-    _check_interrupt(interrupt)
-    return receive.Request(max_messages, visibility_timeout, wait_time, attempt_id, consumer, names, interrupt)
-
-
-def _check_interrupt(interrupt: Interrupt | None) -> None:
-    if interrupt is not None:
-        check_type("interrupt", interrupt, Interrupt, "an Interrupt")
-
-
-class Queue:
-    """A queue incarnation. Get one from ``LakeQueue``; thread-safe.
-
-    As a context manager it closes the queue's tables at the end; a later call opens them again.
-
-    Every method raises QueueDoesNotExist after the queue was deleted, RequestThrottled if other processes won
-    every race for a commit (nothing was changed; try again), and QueueClientError if storage fails.
-    """
+class QueueProperties:
+    """What a queue is, for ``Queue`` and ``aio.Queue``; reads no storage."""
 
     def __init__(self, runtime: OpenQueue) -> None:
         self._runtime = runtime
+
+    def _follow(self, other: QueueProperties) -> None:
+        self._runtime = other._runtime
 
     @property
     def name(self) -> str:
@@ -90,6 +74,27 @@ class Queue:
     def key(self) -> str:
         """Name of the queue's directory: a hash of region and name, and the incarnation."""
         return self._runtime.key
+
+    @property
+    def arn(self) -> str:
+        """ARN of the queue, its name in policies and listings of SQS."""
+        return self._runtime.arn
+
+    @property
+    def dead_letter_queue(self) -> str | None:
+        """ARN of the queue for messages that were received too often (DLQ-2)."""
+        policy = self._runtime.attributes.redrive
+        return None if policy is None else policy.dead_letter_queue
+
+
+class Queue(QueueProperties):
+    """A queue incarnation. Get one from ``LakeQueue``; thread-safe.
+
+    As a context manager it closes the queue's tables at the end; a later call opens them again.
+
+    Every method raises QueueDoesNotExist after the queue was deleted, RequestThrottled if other processes won
+    every race for a commit (nothing was changed; try again), and QueueClientError if storage fails.
+    """
 
     def __enter__(self) -> Queue:
         return self
@@ -175,7 +180,7 @@ class Queue:
             OverLimit: a standard queue has reached its cap on messages in flight (INF-3).
             InvalidParameterValue: an argument is out of range.
         """
-        request = request_of(
+        request = receive.Request(
             max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
         )
         return receive.receive(self._runtime, request)
@@ -194,7 +199,7 @@ class Queue:
 
         When it is cancelled, messages that it claimed become visible again.
         """
-        request = request_of(
+        request = receive.Request(
             max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
         )
         return await receive.receive_async(self._runtime, request)
@@ -376,11 +381,6 @@ class Queue:
         """
         return attributes.read(self._runtime, list_of("names", names, str, "a text"))
 
-    @property
-    def arn(self) -> str:
-        """ARN of the queue, its name in policies and listings of SQS."""
-        return self._runtime.arn
-
     def set_attributes(self, **changes: Unpack[ChangeableAttributes]) -> None:
         """Changes attributes; they apply from this commit on, in every process (QUE-25).
 
@@ -448,7 +448,7 @@ class Queue:
             InvalidParameterValue: ``limit`` is below 1, or ``where`` is malformed or exceeds its limit of time or
                 memory.
         """
-        _check_interrupt(interrupt)
+        check_interrupt(interrupt)
         return browse.peek(self._runtime, where, limit, interrupt)
 
     def redrive(
@@ -479,7 +479,7 @@ class Queue:
         check_callable("progress", progress)
         if destination is not None:
             check_type("destination", destination, Queue, "a Queue")
-        _check_interrupt(interrupt)
+        check_interrupt(interrupt)
         target = None if destination is None else destination._runtime
         return move.redrive(self._runtime, max_messages, where, progress, target, interrupt)
 
@@ -490,7 +490,7 @@ class Queue:
         destination: Queue | None = None,
     ) -> dict[str, int]:
         """How many messages a redrive would move now, by the name of the target; errors as in ``redrive``."""
-        _check_interrupt(interrupt)
+        check_interrupt(interrupt)
         if destination is not None:
             check_type("destination", destination, Queue, "a Queue")
         target = None if destination is None else destination._runtime
@@ -528,12 +528,6 @@ class Queue:
     def dead_letter_sources(self) -> list[Queue]:
         """The queues of the region whose redrive policies name this one (DLQ-7)."""
         return [Queue(queue) for queue in queues.dead_letter_sources(self._runtime)]
-
-    @property
-    def dead_letter_queue(self) -> str | None:
-        """ARN of the queue for messages that were received too often (DLQ-2)."""
-        policy = self._runtime.attributes.redrive
-        return None if policy is None else policy.dead_letter_queue
 
     def tags(self) -> dict[str, str]:
         """The queue's tags (QUE-28)."""

@@ -142,7 +142,8 @@ def undocumented(shown: Any) -> list[str]:
     """Members of which nothing is said: not by them, by the text of their class, or by the protocol it follows."""
     text, source = inspect.getdoc(shown) or "", inspect.getsource(shown)
     protocols = [protocol for protocol in (Clock, Renewal) if protocol is not shown]
-    members = {**dict.fromkeys(getattr(shown, "__annotations__", ())), **vars(shown)}
+    inherited = inspect.getmembers(shown, lambda member: isinstance(member, property))
+    members = {**dict.fromkeys(getattr(shown, "__annotations__", ())), **dict(inherited), **vars(shown)}
     return [
         name
         for name, member in members.items()

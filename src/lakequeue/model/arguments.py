@@ -12,6 +12,7 @@ from lakequeue.errors import InvalidParameterValue, MissingParameter, coded_for
 from lakequeue.model.attribute_values import as_text, parse_whole
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, duration_micros, seconds, to_micros
+from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.profiles import Limits
 
 SHORTEST_POLL, LONGEST_POLL = 50_000, 3_600_000_000
@@ -53,6 +54,12 @@ def check_secrets(parameter: str, value: object) -> None:
         wrong = [each for each in found if not isinstance(each[1], str)]
     for name, each, expected in wrong:
         raise InvalidParameterValue.of(f"of type {type(each).__name__}", name, f"Must be {expected}.")
+
+
+def check_interrupt(interrupt: object) -> None:
+    """InvalidParameterValue unless a value is an Interrupt or None."""
+    if interrupt is not None:
+        check_type("interrupt", interrupt, Interrupt, "an Interrupt")
 
 
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:

@@ -21,8 +21,10 @@ from lakequeue.model.arguments import (
     SHORTEST_POLL,
     check_attempt_id,
     check_consumer,
+    check_interrupt,
     check_max_messages,
     check_wait,
+    list_of,
 )
 from lakequeue.model.clock import Duration, from_micros
 from lakequeue.model.interrupts import Interrupt
@@ -54,17 +56,21 @@ Row = dict[str, Any]
 _log = logging.getLogger("lakequeue")
 
 
+def _names(given: Sequence[str]) -> list[str]:
+    return list_of("attribute_names", given, str, "a text")
+
+
 @attrs.frozen
 class Request:
-    """The arguments of a receive as given."""
+    """The arguments of a receive, as far as their types show that they are right."""
 
     max_messages: int | None = None
     visibility_timeout: Duration | None = None
     wait_time: Duration | None = None
     attempt_id: str | None = None
+    attribute_names: Sequence[str] = attrs.field(default=("All",), converter=_names)
+    interrupt: Interrupt | None = attrs.field(default=None, validator=lambda *field: check_interrupt(field[-1]))
     consumer: str | None = None
-    attribute_names: Sequence[str] = ("All",)
-    interrupt: Interrupt | None = None
 
 
 @attrs.frozen
