@@ -25,12 +25,15 @@ except ModuleNotFoundError as error:
 
 from lakequeue.consumer import observers
 from lakequeue.consumer.handler import Outcome
+from lakequeue.consumer.observers import COUNTERS, HISTOGRAMS
 from lakequeue.model.messages import Message, SendEntry
 from lakequeue.model.validation import MAX_ATTRIBUTES, TRACE_HEADER
 from lakequeue.operations import send
 from lakequeue.queue import Queue
 
 _SCOPE = "lakequeue"
+_CONVENTIONS = {"received": "messaging.client.consumed.messages", "handler": "messaging.process.duration"}
+"""Metrics of consumers that the conventions name."""
 _X_RAY = re.compile("Root=1-([0-9a-f]{8})-([0-9a-f]{24})")
 _X_RAY_PARENT = re.compile("Parent=([0-9a-f]{16})")
 
@@ -61,19 +64,14 @@ class _Instruments:
     """The metrics."""
 
     def __init__(self, meter: metrics.Meter) -> None:
-        def counter(name: str, told: str) -> metrics.Counter:
-            return meter.create_counter(name, "{message}", told)
+        def named(name: str) -> str:
+            return _CONVENTIONS.get(name, f"lakequeue.consumer.{name}")
 
-        self.sent = counter("messaging.client.sent.messages", "Messages that were sent.")
-        self.received = counter("messaging.client.consumed.messages", "Messages that a consumer received.")
-        self.handled = counter("lakequeue.consumer.handled", "Messages whose handler succeeded.")
-        self.failed = counter("lakequeue.consumer.failed", "Messages whose handler failed.")
-        self.extended = counter("lakequeue.consumer.extended", "Extensions of receipts.")
-        self.lost = counter("lakequeue.consumer.lost", "Receipts lost while their message was active.")
-        self.seconds = meter.create_histogram("messaging.process.duration", "s", "Time that a handler took.")
-        self.lag = meter.create_histogram(
-            "lakequeue.consumer.lag", "s", "Time from the send of a message to its receive."
-        )
+        self.sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Messages sent.")
+        self.counters = {
+            name: meter.create_counter(named(name), "{message}", what) for name, what in COUNTERS.items()
+        }
+        self.seconds = {name: meter.create_histogram(named(name), "s", what) for name, what in HISTOGRAMS.items()}
 
 
 class _Sends:
@@ -114,9 +112,10 @@ class _Consumer:
         self._common = _attributes(self._queue, "process")
 
     def received(self, messages: Sequence[Message], now: datetime) -> None:
-        self._instruments.received.add(len(messages), _attributes(self._queue, "receive"))
+        self._instruments.counters["received"].add(len(messages), _attributes(self._queue, "receive"))
         for message in messages:
-            self._instruments.lag.record(max(0.0, (now - message.sent_at).total_seconds()), self._common)
+            seconds = max(0.0, (now - message.sent_at).total_seconds())
+            self._instruments.seconds["lag"].record(seconds, self._common)
 
     @contextmanager
     def handling(self, message: Message) -> Iterator[None]:
@@ -141,15 +140,15 @@ class _Consumer:
             span.set_status(trace.StatusCode.ERROR, None if error is None else str(error))
             if error is not None:
                 span.record_exception(error)
-        self._instruments.seconds.record(seconds, attributes)
-        counter = self._instruments.handled if outcome is Outcome.SUCCESS else self._instruments.failed
-        counter.add(1, attributes)
+        self._instruments.seconds["handler"].record(seconds, attributes)
+        name = "handled" if outcome is Outcome.SUCCESS else "failed"
+        self._instruments.counters[name].add(1, attributes)
 
     def extended(self, count: int) -> None:
-        self._instruments.extended.add(count, self._common)
+        self._instruments.counters["extended"].add(count, self._common)
 
     def lost(self, count: int) -> None:
-        self._instruments.lost.add(count, self._common)
+        self._instruments.counters["lost"].add(count, self._common)
 
 
 def _attributes(queue: str, operation: str) -> dict[str, Any]:

@@ -11,6 +11,20 @@ from lakequeue.consumer.handler import Outcome
 from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 
+COUNTERS = {
+    "received": "Messages received.",
+    "handled": "Messages whose handler succeeded.",
+    "failed": "Messages whose handler failed.",
+    "extended": "Extensions of receipts.",
+    "lost": "Receipts lost while their message was active.",
+}
+"""What observers that measure a consumer count, and what each counter says."""
+HISTOGRAMS = {
+    "handler": "Time that a handler took.",
+    "lag": "Time from the send of a message to its receive.",
+}
+"""What they time, in seconds."""
+
 
 class Observer(Protocol):
     """Receives the events of one consumer, from any of its threads."""

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from lakequeue.consumer.handler import Outcome
+from lakequeue.consumer.observers import COUNTERS, HISTOGRAMS
 from lakequeue.consumer.outages import Health
 from lakequeue.model.messages import Message
 
@@ -40,26 +41,16 @@ class Endpoint:
         self._address = port, host
         self._registry = registry = CollectorRegistry()
 
-        def counter(name: str, told: str) -> Counter:
-            return Counter(f"lakequeue_consumer_{name}", told, ["queue"], registry=registry).labels(queue)
+        def made(kind: Callable[..., Any], name: str, what: str, **options: Any) -> Any:
+            return kind(f"lakequeue_consumer_{name}", what, ["queue"], registry=registry, **options).labels(queue)
 
-        def histogram(name: str, told: str) -> Histogram:
-            return Histogram(
-                f"lakequeue_consumer_{name}_seconds", told, ["queue"], buckets=SECONDS, registry=registry
-            ).labels(queue)
+        def gauge(name: str, what: str, value: Callable[[], float]) -> None:
+            made(Gauge, name, what).set_function(value)
 
-        def gauge(name: str, told: str, value: Callable[[], float]) -> None:
-            Gauge(f"lakequeue_consumer_{name}", told, ["queue"], registry=registry).labels(queue).set_function(
-                value
-            )
-
-        self._received = counter("received", "Messages received.")
-        self._handled = counter("handled", "Messages whose handler succeeded.")
-        self._failed = counter("failed", "Messages whose handler failed.")
-        self._extended = counter("extended", "Extensions of receipts.")
-        self._lost = counter("lost", "Receipts lost while their message was active.")
-        self._seconds = histogram("handler", "Time that a handler took.")
-        self._lag = histogram("lag", "Time from the send of a message to its receive.")
+        self._counters = {name: made(Counter, name, what) for name, what in COUNTERS.items()}
+        self._seconds = {
+            name: made(Histogram, f"{name}_seconds", what, buckets=SECONDS) for name, what in HISTOGRAMS.items()
+        }
         gauge("active_messages", "Messages received and not settled yet.", lambda: health().active)
         gauge("paused", "1 while the consumer is paused.", lambda: health().paused)
         gauge("up", "1 while storage works, 0 in an outage.", lambda: health().outage_since is None)
@@ -84,23 +75,23 @@ class Endpoint:
             thread.join()
 
     def received(self, messages: Sequence[Message], now: datetime) -> None:
-        self._received.inc(len(messages))
+        self._counters["received"].inc(len(messages))
         for message in messages:
-            self._lag.observe(max(0.0, (now - message.sent_at).total_seconds()))
+            self._seconds["lag"].observe(max(0.0, (now - message.sent_at).total_seconds()))
 
     @contextmanager
     def handling(self, message: Message) -> Iterator[None]:
         yield
 
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
-        self._seconds.observe(seconds)
-        (self._handled if outcome is Outcome.SUCCESS else self._failed).inc()
+        self._seconds["handler"].observe(seconds)
+        self._counters["handled" if outcome is Outcome.SUCCESS else "failed"].inc()
 
     def extended(self, count: int) -> None:
-        self._extended.inc(count)
+        self._counters["extended"].inc(count)
 
     def lost(self, count: int) -> None:
-        self._lost.inc(count)
+        self._counters["lost"].inc(count)
 
 
 class _Races(Collector):

@@ -10,7 +10,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from time import monotonic
-from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -94,20 +93,14 @@ class QueueMetrics:
         return [readable(1), number, summed, compacted, *self._gauges(own)]
 
     def _gauges(self, queues: Collection[Queue]) -> list[Metric]:
-        messages = GaugeMetricFamily("lakequeue_queue_messages", "Messages by state.", labels=["queue", "state"])
-        rewindable = GaugeMetricFamily(
-            "lakequeue_queue_rewindable_messages", "Deleted messages that a rewind can restore.", labels=["queue"]
-        )
-        oldest = GaugeMetricFamily(
-            "lakequeue_queue_oldest_message_age_seconds", "Age of the oldest stored message.", labels=["queue"]
-        )
-        appended = CounterMetricFamily(
-            "lakequeue_queue_appended", "Messages that the queue ever got, from whomever.", labels=["queue"]
-        )
-        shards = _shards(GaugeMetricFamily, "messages", "Stored messages by shard.")
-        commits = _shards(CounterMetricFamily, "commits", "Commits of this server by shard.")
-        lost = _shards(
-            CounterMetricFamily, "lost_races", "Times that this server decided again, as others had committed."
+        messages = _gauge("messages", "Messages by state.", "state")
+        rewindable = _gauge("rewindable_messages", "Deleted messages that a rewind can restore.")
+        oldest = _gauge("oldest_message_age_seconds", "Age of the oldest stored message.")
+        appended = _counter("appended", "Messages that the queue ever got, from whomever.")
+        shards = _gauge("shard_messages", "Stored messages by shard.", "shard")
+        commits = _counter("shard_commits", "Commits of this server by shard.", "shard")
+        lost = _counter(
+            "shard_lost_races", "Times that this server decided again, as others had committed.", "shard"
         )
         left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues that should have figures but do not.")
         missing, until = 0, self._now() + SCAN_SECONDS
@@ -136,14 +129,10 @@ class QueueMetrics:
         return [left_out, messages, rewindable, oldest, appended, shards, commits, lost, *groups]
 
     def _group_gauges(self, queues: Collection[Queue], until: float) -> list[Metric]:
-        noisy = GaugeMetricFamily("lakequeue_queue_noisy_groups", "Noisy message groups.", labels=["queue"])
-        visible = GaugeMetricFamily(
-            "lakequeue_queue_quiet_groups_visible_messages", "Visible messages of other groups.", labels=["queue"]
-        )
-        oldest = GaugeMetricFamily(
-            "lakequeue_queue_quiet_groups_oldest_message_age_seconds",
-            "Age of the oldest visible message of other groups.",
-            labels=["queue"],
+        noisy = _gauge("noisy_groups", "Noisy message groups.")
+        visible = _gauge("quiet_groups_visible_messages", "Visible messages of other groups.")
+        oldest = _gauge(
+            "quiet_groups_oldest_message_age_seconds", "Age of the oldest visible message of other groups."
         )
         for queue in self._groups.stalest(queues):
             try:
@@ -171,18 +160,19 @@ class QueueMetrics:
         self._seen = newest
         found: list[Metric] = []
         for event, what in _TOTALS.items():
-            family = CounterMetricFamily(f"lakequeue_queue_{event}", what, labels=["queue"])
+            family = _counter(event, what)
             for label in sorted(labels):
                 family.add_metric([label], self._totals[label][event])
             found.append(family)
         return found
 
 
-_Family = TypeVar("_Family", GaugeMetricFamily, CounterMetricFamily)
+def _gauge(name: str, what: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"lakequeue_queue_{name}", what, labels=["queue", *labels])
 
 
-def _shards(family: type[_Family], name: str, what: str) -> _Family:
-    return family(f"lakequeue_queue_shard_{name}", what, labels=["queue", "shard"])
+def _counter(name: str, what: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"lakequeue_queue_{name}", what, labels=["queue", *labels])
 
 
 def _add_shards(family: GaugeMetricFamily | CounterMetricFamily, queue: str, numbers: Mapping[int, int]) -> None:
