@@ -14,11 +14,10 @@ from lakequeue.cli import json_lines, render
 from lakequeue.cli.options import Name
 from lakequeue.cli.output import OutputClosed, discard_output
 from lakequeue.cli.session import Session, json_line, usage
+from lakequeue.model.states import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-STATES = ("visible", "in_flight", "delayed", "held", "moving")
 
 
 def export(
@@ -32,8 +31,8 @@ def export(
         list[str] | None,
         typer.Option(
             metavar="STATE",
-            autocompletion=lambda: list(STATES),
-            help=f"Only messages in this state: {', '.join(STATES)}; repeatable.",
+            autocompletion=lambda: list(STORED),
+            help=f"Only messages in this state: {', '.join(STORED)}; repeatable.",
         ),
     ] = None,
     where: Annotated[
@@ -44,9 +43,9 @@ def export(
     from lakequeue import entry_verbs
 
     session: Session = ctx.obj
-    wrong = [each for each in state or () if each not in STATES]
+    wrong = [each for each in state or () if each not in STORED]
     if wrong:
-        usage(f"--state {wrong[0]}: must be one of {', '.join(STATES)}")
+        usage(f"--state {wrong[0]}: must be one of {', '.join(STORED)}")
     source = session.queue(queue)
     condition = where
     if state:

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,7 +18,7 @@ import typer
 from lakequeue.cli.errors import report_error
 from lakequeue.cli.imports import imported
 from lakequeue.cli.options import duration_option
-from lakequeue.cli.session import DONE, ENVIRONMENT, Session, usage
+from lakequeue.cli.session import DONE, ENVIRONMENT, Session
 from lakequeue.cli.values import at_least
 from lakequeue.client import LakeQueue
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
@@ -141,15 +141,6 @@ def trigger(once: bool, every: float | None) -> str | None:
     if once:
         return "availableNow"
     return None if every is None else f"{round(every * 1000)} milliseconds"
-
-
-def options(given: Sequence[str] | None) -> dict[str, str]:
-    """Parses ``--option NAME=VALUE``."""
-    parts = [text.partition("=") for text in given or ()]
-    wrong = [name for name, sign, _ in parts if not (name and sign)]
-    if wrong:
-        usage(f"--option {wrong[0]}: must be NAME=VALUE")
-    return {name: value for name, _, value in parts}
 
 
 def function(spec: str | None) -> Callable[[Any], Any] | None:

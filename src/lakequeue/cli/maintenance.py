@@ -13,7 +13,7 @@ from lakequeue.cli.session import Session
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
-    from lakequeue import Queue
+    pass
 
 
 def counts(ctx: typer.Context, queue: OptionalName = None) -> None:
@@ -50,7 +50,9 @@ def purge(ctx: typer.Context, queue: Name, yes: Yes = False) -> None:
     session: Session = ctx.obj
     purged = session.queue(queue)
     if not yes:
-        session.ask(f"Remove {render.count(stored(purged), 'message')} from {queue}?")
+        from lakequeue.entry_verbs import depth
+
+        session.ask(f"Remove {render.count(depth(purged).stored, 'message')} from {queue}?")
     purged.purge()
     session.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")
 
@@ -82,12 +84,6 @@ def upgrade(ctx: typer.Context, yes: Yes = False) -> None:
         f"{render.count(upgraded, 'queue')} of {lake.root} upgraded" if upgraded else f"{lake.root} is up to date"
     )
     session.answer({"root": lake.root, "upgraded": upgraded}, told)
-
-
-def stored(queue: Queue) -> int:
-    """How many messages a queue has, in any state."""
-    now = queue.counts()
-    return now.visible + now.in_flight + now.delayed + now.held
 
 
 def compact(ctx: typer.Context, queue: OptionalName = None) -> None:

@@ -236,9 +236,9 @@ def delete_queue(ctx: typer.Context, queue: Name, yes: Yes = False) -> None:
     session: Session = ctx.obj
     deleted = session.queue(queue)
     if not yes:
-        now = deleted.counts()
-        number = now.visible + now.in_flight + now.delayed + now.held
-        session.ask(f"Delete {queue} with {render.count(number, 'message')}?")
+        from lakequeue.entry_verbs import depth
+
+        session.ask(f"Delete {queue} with {render.count(depth(deleted).stored, 'message')}?")
     session.lake().delete_queue(queue)
     session.answer({"queue": queue, "deleted": True}, f"queue {queue} is deleted")
 

@@ -37,6 +37,9 @@ class MessageState(str, Enum):
         return self.value
 
 
+STORED = ("visible", "in_flight", "delayed", "held", "moving")
+"""The states of what a queue stores, in the order in which they are shown."""
+
 TRANSITIONS = {
     MessageState(before): frozenset(map(MessageState, after.split()))
     for before, after in {

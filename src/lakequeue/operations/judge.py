@@ -92,7 +92,7 @@ EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT, DELAYED = range(len(STATES))
 _NAMES = [state.value for state in STATES]  # an array made here would import pandas
 _SHOWN_FROM = [index for index, state in enumerate(STATES) if state in WITH_VISIBLE_AT]
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)  # a table keeps bodies in the chunks that a cache shares
-NEVER = np.iinfo(np.int64).min
+NO_INSTANT = np.iinfo(np.int64).min
 
 
 @attrs.frozen(eq=False)
@@ -138,10 +138,10 @@ class Judge:
         visible_at = integers(runs["visible_at"].take(at))
 
         delay = pc.fill_null(rows["delay_seconds"], self.attributes.delay_micros / MICROS).to_numpy()
-        available = np.where(delay > 0, sent_at + np.rint(delay * MICROS).astype(np.int64), NEVER)
-        available = np.where(visible_at != NEVER, visible_at, available)
+        available = np.where(delay > 0, sent_at + np.rint(delay * MICROS).astype(np.int64), NO_INSTANT)
+        available = np.where(visible_at != NO_INSTANT, visible_at, available)
         first_sent = integers(rows["first_sent_at"])
-        gone_at = np.where(first_sent != NEVER, first_sent, sent_at) + self.attributes.retention_micros
+        gone_at = np.where(first_sent != NO_INSTANT, first_sent, sent_at) + self.attributes.retention_micros
         state = np.select(
             [
                 gone_at <= self.instant,
@@ -155,7 +155,7 @@ class Judge:
             DELAYED,
         )
         count = len(offsets)
-        shown_at = np.where(available == NEVER, sent_at, available)
+        shown_at = np.where(available == NO_INSTANT, sent_at, available)
         receive_count = pc.fill_null(pc.coalesce(runs["receive_count"].take(at), rows["source_receive_count"]), 0)
         rewind = self.attributes.rewind_micros
         columns: dict[str, Callable[[], pa.Array]] = {
@@ -200,8 +200,8 @@ def log_columns(names: Collection[str]) -> list[str]:
 
 
 def integers(instants: pa.Array) -> Integers:
-    """Instants in microseconds; NEVER for NULL."""
-    numbers: Integers = pc.fill_null(instants.cast(pa.int64()), NEVER).to_numpy()
+    """Instants in microseconds; NO_INSTANT for NULL."""
+    numbers: Integers = pc.fill_null(instants.cast(pa.int64()), NO_INSTANT).to_numpy()
     return numbers
 
 

@@ -25,7 +25,7 @@ from lakequeue.operations.judge import (
     IN_FLIGHT,
     JUDGED,
     MOVING,
-    NEVER,
+    NO_INSTANT,
     STATES,
     VISIBLE,
     Judge,
@@ -140,7 +140,7 @@ class JudgedShard:
         visible_at = integers(runs["visible_at"])
         settled, kinds = (runs[name].to_numpy(zero_copy_only=False) for name in ("settled", "state"))
         fresh, hidden = last >= head_offset, visible_at > judge.instant
-        unseen = fresh or bool(np.any(~settled & (visible_at == NEVER)))
+        unseen = fresh or bool(np.any(~settled & (visible_at == NO_INSTANT)))
         found = {
             EXPIRED: file.dead_letters or file.opened_at + retention <= judge.instant,
             DELETED: bool(settled.any()) or int((end - begin + 1).sum()) < min(last, head_offset - 1) - first + 1,

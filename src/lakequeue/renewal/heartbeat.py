@@ -6,16 +6,14 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import datetime
 from enum import Enum
 from typing import Generic, TypeVar
 
 import attrs
 
-from lakequeue.model.clock import MICROS, Clock, from_micros, to_micros
+from lakequeue.model.clock import MICROS, NEVER, Clock, from_micros, to_micros
 from lakequeue.renewal.policies import Hold, Renewal
-
-_NEVER = to_micros(datetime.max.replace(tzinfo=timezone.utc))
 
 _IN_TURN = 4
 """Up to this many batches are extended one after another, more of them in parallel."""
@@ -69,7 +67,7 @@ class HeartbeatScheduler(Generic[Key]):
         self._holds: dict[Key, Hold] = {}
         self._over: set[Key] = set()
         self._since = 0
-        self._until = _NEVER
+        self._until = to_micros(NEVER)
         self._wake = threading.Event()
         self._begun = threading.Event()
         self._stopped = threading.Event()
@@ -124,7 +122,7 @@ class HeartbeatScheduler(Generic[Key]):
             with ThreadPoolExecutor(min(len(batches), _AT_ONCE)) as pool:
                 list(pool.map(self._renew, batches))
         with self._lock:
-            self._until = min((at for _, at in self._checks(self._holds)), default=_NEVER)
+            self._until = min((at for _, at in self._checks(self._holds)), default=to_micros(NEVER))
         return from_micros(self._until)
 
     def _checks(self, holds: Mapping[Key, Hold]) -> Iterator[tuple[Key, int]]:

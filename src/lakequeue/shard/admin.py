@@ -6,12 +6,12 @@ import attrs
 
 from lakequeue.errors import InvalidParameterValue, PurgeQueueInProgress, UnsupportedOperation
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import from_micros
+from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.shard import expire as retention
 from lakequeue.shard.commands import Close, Expire, Purge, Rewind, Rewrite, SetAttributes
 from lakequeue.shard.state import ShardState
 
-PURGE_INTERVAL = 60 * 1_000_000  # PUR-2
+PURGE_INTERVAL = 60 * MICROS  # PUR-2
 
 
 def check_purge(state: ShardState, command: Purge) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from lakequeue.errors import InvalidParameterValue, MessageNotInflight, OverLimit
+from lakequeue.model.clock import MICROS
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -200,5 +201,5 @@ def _receipt_ended(handle_text: str) -> InvalidParameterValue:
 
 
 def _seconds(micros: int) -> str:
-    seconds = micros / 1_000_000
+    seconds = micros / MICROS
     return str(int(seconds)) if seconds.is_integer() else str(seconds)

@@ -12,12 +12,12 @@ from lakequeue.entry_verbs import predicate
 from lakequeue.errors import InvalidParameterValue, MissingParameter, QueueNameExists, QueueServiceError
 from lakequeue.model.clock import parse_instant
 from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.states import STORED
 from lakequeue.serve.errors import malformed
 from lakequeue.serve.sqs.model import operation, validated
 
 MAX_IDS = 200
 """Messages that one request can choose."""
-STATES = ("visible", "in_flight", "delayed", "held", "moving")
 _FIELD = "console_field"
 _Error = TypeVar("_Error", bound=Exception)
 _STRING = operation("SendMessage").input_shape.members["MessageBody"]
@@ -111,7 +111,7 @@ class Parameters:
 
     def condition(self) -> str | None:
         """The filters state, text and where as one condition; None without any."""
-        state, text, where = self.choice("state", "", *STATES), self.string("text"), self.string("where")
+        state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts = []
         if state:
             parts.append(f"state = '{state}'")

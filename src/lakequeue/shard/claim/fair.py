@@ -25,9 +25,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lakequeue.model.clock import MICROS
+
 FAIR = 1_000
 """Messages of a claim that are picked one by one; more would cut the shard into as many runs."""
-PATIENCE = 60 * 1_000_000
+PATIENCE = 60 * MICROS
 """Microseconds after which a group that waits is served whatever it has in flight."""
 NOISE = 4
 """A noisy group has more than this many times what the median of all groups has …"""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import attrs
 
 from lakequeue.errors import OverLimit
+from lakequeue.model.clock import MICROS
 from lakequeue.model.failures import held_by
 from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult, Spans
 from lakequeue.shard.move import MOVED_AT_ONCE, dead, set_aside
@@ -17,7 +18,7 @@ from lakequeue.shard.runs import IN_FLIGHT, Run, joined_runs
 from lakequeue.shard.spans import SpanSet
 from lakequeue.shard.state import ShardState
 
-ATTEMPT_WINDOW = 300 * 1_000_000  # ATT-4: from the first receive with the id
+ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
 
 
 def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:

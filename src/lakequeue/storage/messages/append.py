@@ -9,6 +9,7 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import QueueDoesNotExist
+from lakequeue.model.clock import MICROS
 from lakequeue.model.messages import ValidEntry
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import vacuum_if_busy
@@ -18,8 +19,7 @@ from lakequeue.storage.messages.dedup_window import DedupWindow, dedup_key
 from lakequeue.storage.messages.read import log_files
 
 SEGMENT_COMMITS = 64
-SEGMENT_AGE = 3600 * 1_000_000
-_SECOND = 1_000_000
+SEGMENT_AGE = 3600 * MICROS
 
 
 @attrs.frozen
@@ -239,7 +239,7 @@ def _cells(message: NewMessage) -> dict[str, Any]:
         "dedup_id": entry.dedup_id,
         "sender_id": entry.sender_id,
         "trace_header": entry.system_attributes.get("AWSTraceHeader"),
-        "delay_seconds": None if entry.delay_micros is None else entry.delay_micros / _SECOND,
+        "delay_seconds": None if entry.delay_micros is None else entry.delay_micros / MICROS,
     }
 
 

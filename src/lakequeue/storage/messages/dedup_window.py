@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.model.clock import MICROS
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.messages.read import LogFile, stretches
 
-WINDOW = 300 * 1_000_000
+WINDOW = 300 * MICROS
 """Microseconds from the first accepted send (DDP-9)."""
 
 Key = str | tuple[str, str]

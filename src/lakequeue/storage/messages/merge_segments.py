@@ -15,6 +15,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.model.clock import MICROS
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Table
@@ -25,7 +26,7 @@ TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
 TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
 """Maximum bytes merged at once; they are held in memory."""
-IDLE = 3600 * 1_000_000
+IDLE = 3600 * MICROS
 """Microseconds without a send after which the open segment counts as closed."""
 CUT_BYTES = 256 * 1024
 """Smaller segments are not rewritten to drop rows below the floor; they are dropped or merged as a whole."""
