@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lakequeue.consumer.handler import Handler, handler_problem
+from lakequeue.consumer.handler import Handler
 from lakequeue.consumer.observers import Observer, Observers, installed
+from lakequeue.consumer.options import ConsumerOptions, concurrency_problem
 from lakequeue.consumer.outages import Health, Outage, OutageMonitor
-from lakequeue.consumer.retries import RetryDelay, retry_delay_problem
+from lakequeue.consumer.retries import RetryDelay
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.entry_verbs import is_permanent, races, settings
 from lakequeue.errors import (
@@ -24,10 +25,8 @@ from lakequeue.errors import (
     OverLimit,
     QueueClientError,
     QueueDoesNotExist,
-    QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.arguments import LONGEST_CONSUMER, check_visibility_timeout, check_wait
 from lakequeue.model.clock import NEVER, Duration, duration_micros, from_micros, to_micros
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.model.messages import Message
@@ -42,7 +41,6 @@ STOP_TIMEOUT = 30
 
 _REFUSED_PAUSE = timedelta(seconds=0.5)
 """Time between receives while the queue refuses them for now."""
-MOST_PREFETCH = 10_000
 _LONGEST_GATHER = 0.25
 """Seconds for which what was handled waits for the next commit at most; as long as the last one took otherwise."""
 _BETWEEN_RECEIVES = timedelta(seconds=0.2)
@@ -103,13 +101,12 @@ class Consumer:
         metrics_host: str = "127.0.0.1",
         name: str | None = None,
     ) -> None:
-        at_once = make_failed_messages_visible_immediately
-        _check(
+        self._options = options = ConsumerOptions(
             queue,
             handler,
             concurrency,
             renewal,
-            at_once,
+            make_failed_messages_visible_immediately,
             wait_time,
             prefetch,
             outage,
@@ -119,14 +116,7 @@ class Consumer:
         )
         self._queue = queue
         self._clock = queue.clock
-        self._handler = handler
         self._concurrency = concurrency
-        self._prefetch = prefetch
-        self._renewal = renewal
-        self._hand_back = renewal.failed_visible_at_once if at_once is None else at_once
-        self._retry_delay = retry_delay
-        self._wait_time = wait_time
-        self._given_name = name
         self.name = f"{socket.gethostname()}-{os.getpid()}" if name is None else name
         self.handled = self.failed = 0
         self._runs = threading.Lock()
@@ -137,7 +127,7 @@ class Consumer:
         self._runner: threading.Thread | None = None
         self._pool: WorkerPool | None = None
         self._error: BaseException | None = None
-        self._outages = OutageMonitor(outage, queue.name, self._clock, self._interrupt.set)
+        self._outages = OutageMonitor(options.outage, queue.name, self._clock, self._interrupt.set)
         self._observers: list[Observer] = [make(queue) for make in installed]
         self._endpoint = None if metrics_port is None else self._endpoint_at(metrics_host, metrics_port)
 
@@ -162,20 +152,9 @@ class Consumer:
             with self._clock.participant(), ExitStack() as running:
                 if self._endpoint is not None:
                     running.enter_context(self._endpoint.serving())
+                observers = Observers(self._observers)
                 pool = self._pool = WorkerPool(
-                    self._queue,
-                    self._handler,
-                    self._concurrency,
-                    self._prefetch,
-                    self._renewal,
-                    self._hand_back,
-                    self._retry_delay,
-                    self._outages,
-                    Observers(self._observers),
-                    self._interrupt.set,
-                    self._fail,
-                    self.name,
-                    self._given_name,
+                    self._options, self._outages, observers, self._interrupt.set, self._fail, self.name
                 )
                 pool.start()
                 try:
@@ -220,7 +199,7 @@ class Consumer:
 
     @concurrency.setter
     def concurrency(self, number: int) -> None:
-        if (problem := _concurrency_problem(number)) is not None:
+        if (problem := concurrency_problem(number)) is not None:
             raise InvalidOptions([problem])
         self._concurrency = number
         self._wake()
@@ -317,10 +296,10 @@ class Consumer:
     def _receive(self, room: int, wait: bool) -> Sequence[Message]:
         return self._queue.receive(
             max_messages=room,
-            visibility_timeout=self._renewal.receive_timeout,
-            wait_time=self._wait_time if wait else settings(self._queue).limits("receive_wait_time").low,
+            visibility_timeout=self._options.renewal.receive_timeout,
+            wait_time=self._options.wait_time if wait else settings(self._queue).limits("receive_wait_time").low,
             interrupt=self._interrupt,
-            consumer=self._given_name,
+            consumer=self._options.name,
         )
 
     def _wind_down(self, pool: WorkerPool) -> None:
@@ -338,63 +317,3 @@ class Consumer:
                 self._clock.wait(min(until, pool.next_event() or until), self._interrupt)
         finally:
             pool.stop()
-
-
-def _concurrency_problem(number: object) -> str | None:
-    if type(number) is int and number >= 1:
-        return None
-    return f"concurrency: must be a whole number of at least 1, not {number!r}"
-
-
-def _check(
-    queue: Queue,
-    handler: object,
-    concurrency: Any,
-    renewal: Any,
-    hand_back: object,
-    wait_time: Any,
-    prefetch: object,
-    outage: object,
-    retry_delay: object,
-    metrics_port: object,
-    name: object,
-) -> None:
-    if not isinstance(queue, Queue):
-        raise InvalidOptions([f"queue: must be a Queue, not {queue!r}"])
-    problems = []
-    if (problem := handler_problem(handler)) is not None:
-        problems.append(f"handler: {problem}")
-    if (problem := _concurrency_problem(concurrency)) is not None:
-        problems.append(problem)
-    members = ("receive_timeout", "failed_visible_at_once", "next_check", "extension")
-    if isinstance(renewal, type) or not all(hasattr(renewal, name) for name in members):
-        problems.append(f"renewal: must be a renewal policy, not {renewal!r}")
-    elif renewal.receive_timeout is not None:
-        try:
-            check_visibility_timeout(settings(queue), renewal.receive_timeout)
-        except QueueServiceError as error:
-            problems.append(f"renewal: {error.message}")
-    if hand_back not in (None, True, False):
-        problems.append(
-            f"make_failed_messages_visible_immediately: must be True, False or None, not {hand_back!r}"
-        )
-    try:
-        check_wait(settings(queue), wait_time)
-    except QueueServiceError as error:
-        problems.append(f"wait_time: {error.message}")
-    if prefetch is not None and not (type(prefetch) is int and 0 <= prefetch <= MOST_PREFETCH):
-        problems.append(f"prefetch: must be a whole number of 0 to {MOST_PREFETCH}, or None, not {prefetch!r}")
-    if not isinstance(outage, Outage):
-        problems.append(f"outage: must be an Outage, not {outage!r}")
-    if (problem := retry_delay_problem(retry_delay)) is not None:
-        problems.append(f"retry_delay: {problem}")
-    elif retry_delay is not None and hand_back is not None:
-        problems.append(
-            "retry_delay: cannot go with make_failed_messages_visible_immediately; give one of the two"
-        )
-    if metrics_port is not None and not (type(metrics_port) is int and 0 <= metrics_port <= 65_535):
-        problems.append(f"metrics_port: must be a whole number of 0 to 65535, not {metrics_port!r}")
-    if name is not None and not (isinstance(name, str) and 1 <= len(name) <= LONGEST_CONSUMER):
-        problems.append(f"name: must be a text of 1 to {LONGEST_CONSUMER} characters, not {name!r}")
-    if problems:
-        raise InvalidOptions(problems)

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -20,11 +21,12 @@ import attrs
 
 from lakequeue.consumer.ahead import BEHIND, Ahead
 from lakequeue.consumer.async_handlers import Tasks
-from lakequeue.consumer.handler import Context, Handler, Outcome, checked_outcome, is_async
+from lakequeue.consumer.handler import Context, Outcome, checked_outcome, is_async
 from lakequeue.consumer.hands import Hands, Threads
 from lakequeue.consumer.observers import Observers
+from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import OutageMonitor
-from lakequeue.consumer.retries import RetryDelay, retry_micros
+from lakequeue.consumer.retries import retry_micros
 from lakequeue.entry_verbs import Exchanged, exchange, is_permanent, settings
 from lakequeue.errors import (
     LeaseLost,
@@ -38,9 +40,8 @@ from lakequeue.model.clock import MICROS, Duration, from_micros, seconds, to_mic
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import UNAVAILABLE, BatchFailure, Message
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
-from lakequeue.queue import Queue
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
-from lakequeue.renewal.policies import Hold, Renewal
+from lakequeue.renewal.policies import Hold
 
 _log = logging.getLogger("lakequeue")
 
@@ -97,23 +98,25 @@ class _Done:
     errors: Sequence[Exception | None] = ()
 
 
+@attrs.define
+class _Call:
+    """A call of a handler: when it began, what it returned, and what it raised."""
+
+    began: int
+    result: object = None
+    raised: BaseException | None = None
+
+
 class WorkerPool:
     """The active messages of one run of a consumer. Thread-safe.
 
     Args:
-        queue: the queue of the messages.
-        handler: called for each message.
-        concurrency: maximum number of handlers at a time.
-        prefetch: messages to hold beyond those; None: by how long handlers take.
-        renewal: how receipts are extended.
-        hand_back: whether failed messages become visible at once.
-        retry_delay: when failed messages become visible instead; None: as ``hand_back`` says.
+        options: those of the consumer.
         outages: is told whether storage works, and says when to try again.
         observers: are told what becomes of messages.
         ended: called when there is something to settle, or messages stop being active.
         broken: called with errors that must end the consumer.
         name: of the consumer, kept with dead letters.
-        given_name: the same if it was given, kept with what is in flight.
 
     Attributes:
         handled, failed: handlers that have ended, well or not.
@@ -122,44 +125,33 @@ class WorkerPool:
 
     def __init__(
         self,
-        queue: Queue,
-        handler: Handler,
-        concurrency: int,
-        prefetch: int | None,
-        renewal: Renewal,
-        hand_back: bool,
-        retry_delay: RetryDelay | None,
+        options: ConsumerOptions,
         outages: OutageMonitor,
         observers: Observers,
         ended: Callable[[], None],
         broken: Callable[[BaseException], None],
-        name: str = "",
-        given_name: str | None = None,
+        name: str,
     ) -> None:
-        self._queue = queue
+        self._options = options
+        self._queue = queue = options.queue
         self._clock = queue.clock
-        self._handler: Any = handler
-        self._concurrency = concurrency
-        self._prefetch = prefetch
-        self._renewal = renewal
-        self._hand_back = hand_back
-        self._retry_delay = retry_delay
+        self._handler: Any = options.handler
+        self._concurrency = options.concurrency
         self._outages = outages
         self._observers = observers
         self._ended = ended
         self._broken = broken
         self._name = name
-        self._given_name = given_name
         self.handled = self.failed = 0
         self._failures: dict[str, str] = {}
         self._largest_batch = settings(queue).profile_rules.max_batch
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
-            self._clock, renewal, self._extend, self._lose, broken, self._largest_batch
+            self._clock, options.renewal, self._extend, self._lose, broken, self._largest_batch
         )
         self._lock = threading.Lock()
         # what is given back was received once more, and might become a dead letter that no handler has seen
-        counted = prefetch is None and settings(queue).redrive is not None
-        self._ahead = Ahead(concurrency, 0 if counted else prefetch)
+        counted = options.prefetch is None and settings(queue).redrive is not None
+        self._ahead = Ahead(self._concurrency, 0 if counted else options.prefetch)
         self._active: dict[str, _Job] = {}
         self._ready: deque[_Turn] = deque()
         self._groups: dict[str, deque[_Turn]] = {}
@@ -268,37 +260,38 @@ class WorkerPool:
             self._hands.wake(1)
 
     def _work(self, job: _Job) -> None:
-        try:
-            if job.context.lost:
-                return self._finish([job, *self._rest(job)])
-            with self._observers.handling(job.context.message):
-                began, result, raised = to_micros(self._clock.now()), None, None
+        with self._handling(job) as call:
+            if call is not None:
                 try:
-                    result = self._handler(job.context.message, job.context)
+                    call.result = self._handler(job.context.message, job.context)
                 except BaseException as error:
-                    raised = error
-                outcome = self._outcome(job, began, result, raised)
-            self._handled(job, outcome)
-        except BaseException as error:  # not from a handler
-            self._fail(job, error)
+                    call.raised = error
 
     async def _work_async(self, job: _Job) -> None:
+        with self._handling(job) as call:
+            if call is not None:
+                try:
+                    call.result = await self._handler(job.context.message, job.context)
+                except asyncio.CancelledError as error:
+                    lost = job.context.lost
+                    call.raised = LeaseLost(0, 1) if lost else RuntimeError("the handler was cancelled")
+                    call.raised.__cause__ = error
+                except BaseException as error:  # SystemExit would end the loop under the other handlers
+                    call.raised = error
+
+    @contextmanager
+    def _handling(self, job: _Job) -> Iterator[_Call | None]:
+        """Yields the call of a handler, to be filled in, and acts on its outcome; None if the receipt is lost."""
         try:
             if job.context.lost:
+                yield None
                 return self._finish([job, *self._rest(job)])
             with self._observers.handling(job.context.message):
-                began, result = to_micros(self._clock.now()), None
-                raised: BaseException | None = None
-                try:
-                    result = await self._handler(job.context.message, job.context)
-                except asyncio.CancelledError as error:
-                    raised = LeaseLost(0, 1) if job.context.lost else RuntimeError("the handler was cancelled")
-                    raised.__cause__ = error
-                except BaseException as error:  # SystemExit would end the loop under the other handlers
-                    raised = error
-                outcome = self._outcome(job, began, result, raised)
+                call = _Call(to_micros(self._clock.now()))
+                yield call
+                outcome = self._outcome(job, call)
             self._handled(job, outcome)
-        except BaseException as error:
+        except BaseException as error:  # not from a handler
             self._fail(job, error)
 
     def _fail(self, job: _Job, error: BaseException) -> None:
@@ -306,11 +299,11 @@ class WorkerPool:
         self._broken(error)
         self._forget([job, *self._rest(job)])
 
-    def _outcome(self, job: _Job, began: int, result: object, raised: BaseException | None) -> Outcome:
-        outcome = Outcome.FAILED
+    def _outcome(self, job: _Job, call: _Call) -> Outcome:
+        outcome, raised = Outcome.FAILED, call.raised
         if raised is None:
             try:
-                outcome = checked_outcome(result)
+                outcome = checked_outcome(call.result)
             except TypeError as error:
                 raised = error
         if isinstance(raised, Exception):
@@ -322,7 +315,7 @@ class WorkerPool:
         elif raised is not None:  # meant for the process: stop in an orderly way
             self._broken(raised)
             outcome = Outcome.FAILED_RETRY_NOW
-        took = to_micros(self._clock.now()) - began
+        took = to_micros(self._clock.now()) - call.began
         with self._lock:
             self._ahead.took(took)
             if outcome is Outcome.SUCCESS:
@@ -361,14 +354,14 @@ class WorkerPool:
         """Microseconds until a message that failed comes again; None: at its timeout."""
         if outcome is Outcome.FAILED_RETRY_NOW:
             return 0
-        if in_doubt or self._retry_delay is None:
-            return 0 if self._hand_back and not in_doubt else None
+        if in_doubt or self._options.retry_delay is None:
+            return 0 if self._options.hands_back and not in_doubt else None
         message, now = job.context.message, to_micros(self._clock.now())
         assert message.received_at is not None
         left = to_micros(message.received_at) + LONGEST_RECEIPT - now
         whole = not settings(self._queue).profile_rules.fractional_seconds
         try:
-            return retry_micros(self._retry_delay, message.receive_count, left, whole)
+            return retry_micros(self._options.retry_delay, message.receive_count, left, whole)
         except Exception:
             _log.exception("%s: no retry delay, so it comes again at its timeout", job)
             return None
@@ -446,8 +439,8 @@ class WorkerPool:
         room = self.room(due) if may_claim and not any(done.failures for done in due) else 0
         wanted = [(job.handle, self._timeout(done.again_in)) for done in due for job in reversed(done.jobs)]
         try:
-            timeout = self._renewal.receive_timeout
-            found = exchange(self._queue, wanted, room, self._concurrency, timeout, failures, self._given_name)
+            timeout = self._options.renewal.receive_timeout
+            found = exchange(self._queue, wanted, room, self._concurrency, timeout, failures, self._options.name)
         except BaseException:
             with self._lock:
                 self._done = due + self._done
@@ -552,7 +545,7 @@ class WorkerPool:
 
     def _oldest_ahead(self) -> int | None:
         """When the oldest message was received that nobody has begun, if some are held ahead unasked."""
-        if self._prefetch is not None or len(self._active) <= self._concurrency:
+        if self._options.prefetch is not None or len(self._active) <= self._concurrency:
             return None
         return next((job.since for job in self._active.values() if job.state is _State.WAITING), None)
 
