@@ -72,9 +72,11 @@ class QueueServiceError(LakeQueueError):
     default_message: ClassVar[str] = "The request was refused."
     status: ClassVar[int] = 400
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, prefixed: bool = False) -> None:
+        """With ``prefixed`` the older protocol has its usual prefix before the name."""
         cls.code = cls.__name__
-        cls.legacy_code = cls.__dict__.get("legacy_code", cls.__name__)
+        own = f"AWS.SimpleQueueService.{cls.code}" if prefixed else cls.code
+        cls.legacy_code = cls.__dict__.get("legacy_code", own)
 
     def __init__(
         self,
@@ -111,10 +113,9 @@ class QueueNameExists(QueueServiceError):
     default_message = "A queue with this name already exists."
 
 
-class QueueDeletedRecently(QueueServiceError):
+class QueueDeletedRecently(QueueServiceError, prefixed=True):
     """A queue of this name was deleted within the profile's cool-down (QUE-14); wait, then create it."""
 
-    legacy_code = "AWS.SimpleQueueService.QueueDeletedRecently"
     default_message = (
         "You must wait 60 seconds after deleting a queue before you can create another with the same name."
     )
@@ -127,10 +128,9 @@ class ReceiptHandleIsInvalid(QueueServiceError):
     status = 404
 
 
-class MessageNotInflight(QueueServiceError):
+class MessageNotInflight(QueueServiceError, prefixed=True):
     """The message is not in flight, so its visibility cannot change (RCP-12); receive it again."""
 
-    legacy_code = "AWS.SimpleQueueService.MessageNotInflight"
     default_message = "The specified message isn't in flight."
 
 
@@ -141,41 +141,36 @@ class OverLimit(QueueServiceError):
     status = 403
 
 
-class TooManyEntriesInBatchRequest(QueueServiceError):
+class TooManyEntriesInBatchRequest(QueueServiceError, prefixed=True):
     """The batch has more entries than the profile allows (BAT-1); split it."""
 
-    legacy_code = "AWS.SimpleQueueService.TooManyEntriesInBatchRequest"
     default_message = "The batch has too many entries."
 
 
-class EmptyBatchRequest(QueueServiceError):
+class EmptyBatchRequest(QueueServiceError, prefixed=True):
     """The batch has no entry (BAT-5)."""
 
-    legacy_code = "AWS.SimpleQueueService.EmptyBatchRequest"
     default_message = "There should be at least one entry in the batch request."
 
 
-class BatchEntryIdsNotDistinct(QueueServiceError):
+class BatchEntryIdsNotDistinct(QueueServiceError, prefixed=True):
     """Two entries of one batch have the same id (BAT-5)."""
 
-    legacy_code = "AWS.SimpleQueueService.BatchEntryIdsNotDistinct"
     default_message = "Two or more batch entries have the same id."
 
 
-class InvalidBatchEntryId(QueueServiceError):
+class InvalidBatchEntryId(QueueServiceError, prefixed=True):
     """The id of a batch entry is too long or has characters that are not allowed (BAT-5)."""
 
-    legacy_code = "AWS.SimpleQueueService.InvalidBatchEntryId"
     default_message = (
         "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
         "It can be at most 80 letters long."
     )
 
 
-class BatchRequestTooLong(QueueServiceError):
+class BatchRequestTooLong(QueueServiceError, prefixed=True):
     """The entries of a batch are too long together (BAT-5); split it."""
 
-    legacy_code = "AWS.SimpleQueueService.BatchRequestTooLong"
     default_message = "The entries of the batch are too long together."
 
 
@@ -220,18 +215,16 @@ class MissingParameter(QueueServiceError):
     default_message = "A required parameter is missing."
 
 
-class PurgeQueueInProgress(QueueServiceError):
+class PurgeQueueInProgress(QueueServiceError, prefixed=True):
     """The queue was purged less than 60 seconds ago (PUR-2); wait."""
 
-    legacy_code = "AWS.SimpleQueueService.PurgeQueueInProgress"
     default_message = "Only one PurgeQueue operation is allowed every 60 seconds."
     status = 403
 
 
-class UnsupportedOperation(QueueServiceError):
+class UnsupportedOperation(QueueServiceError, prefixed=True):
     """This queue, or this version of the package, cannot do that."""
 
-    legacy_code = "AWS.SimpleQueueService.UnsupportedOperation"
     default_message = "This operation is not supported."
 
 

@@ -477,10 +477,8 @@ class Queue(QueueProperties):
                 exceeds its limit of time or memory; the error says how many messages were moved before.
         """
         check_callable("progress", progress)
-        if destination is not None:
-            check_type("destination", destination, Queue, "a Queue")
         check_interrupt(interrupt)
-        target = None if destination is None else destination._runtime
+        target = _runtime_of(destination)
         return move.redrive(self._runtime, max_messages, where, progress, target, interrupt)
 
     def redrivable(
@@ -491,10 +489,7 @@ class Queue(QueueProperties):
     ) -> dict[str, int]:
         """How many messages a redrive would move now, by the name of the target; errors as in ``redrive``."""
         check_interrupt(interrupt)
-        if destination is not None:
-            check_type("destination", destination, Queue, "a Queue")
-        target = None if destination is None else destination._runtime
-        return move.redrivable(self._runtime, where, interrupt, target)
+        return move.redrivable(self._runtime, where, interrupt, _runtime_of(destination))
 
     def compact(self) -> CompactionSummary:
         """Frees storage that the queue no longer needs, in one pass; changes no answer.
@@ -545,3 +540,10 @@ class Queue(QueueProperties):
     def remove_tags(self, *keys: str) -> None:
         """Removes tags; ignores keys that the queue does not have (QUE-28)."""
         attributes.remove_tags(self._runtime, list_of("keys", keys, str, "a text"))
+
+
+def _runtime_of(destination: Queue | None) -> OpenQueue | None:
+    if destination is None:
+        return None
+    check_type("destination", destination, Queue, "a Queue")
+    return destination._runtime

@@ -42,13 +42,8 @@ def queue(lq: LakeQueue) -> Queue:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
-    for name in (
-        "storage.engines.commit._REPEATS",
-        "runtime.shard_races.ATTEMPTS",
-        "runtime.root.ATTEMPTS",
-        "operations.queues.ATTEMPTS",
-    ):
-        monkeypatch.setattr(f"lakequeue.{name}", 3)
+    for name in ("commit._REPEATS", "retry.ATTEMPTS"):
+        monkeypatch.setattr(f"lakequeue.storage.engines.{name}", 3)
 
 
 VERBS: dict[str, tuple[str, Verb]] = {

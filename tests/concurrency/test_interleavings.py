@@ -231,7 +231,7 @@ class TestManyShards:
             keep_to(queue, shard)
             queue.send(body)
         busy = Ledger.commit
-        monkeypatch.setattr("lakequeue.runtime.shard_races.ATTEMPTS", 2)
+        monkeypatch.setattr("lakequeue.storage.engines.retry.ATTEMPTS", 2)
         monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
         monkeypatch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and busy(self, *a))
         outcomes = []
@@ -253,7 +253,7 @@ class TestManyShards:
         handles = [message.receipt_handle for message in received]
         commit = Ledger.commit
         with monkeypatch.context() as patch:
-            patch.setattr("lakequeue.runtime.shard_races.ATTEMPTS", 2)
+            patch.setattr("lakequeue.storage.engines.retry.ATTEMPTS", 2)
             patch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
             patch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and commit(self, *a))
             result = queue.delete_batch(handles)

@@ -368,7 +368,7 @@ def test_a_dead_letter_queue_that_cannot_be_written_hides_no_other_message(
     two: Two, monkeypatch: Patch, error: Exception
 ) -> None:
     mine, _ = two
-    monkeypatch.setattr("lakequeue.storage.messages.deliver_moved.ATTEMPTS", 2)
+    monkeypatch.setattr("lakequeue.storage.engines.retry.ATTEMPTS", 2)
     monkeypatch.setattr("lakequeue.storage.engines.commit._REPEATS", 2)
     with monkeypatch.context() as patch:
         Fault("append", error, times=10_000).install(patch)

@@ -207,7 +207,7 @@ def a_failed_receive_hides_nothing(on: TwoProcesses) -> None:
 
 
 def a_throttled_send_stored_nothing(on: TwoProcesses) -> None:
-    on.patch.setattr("lakequeue.runtime.shard_races.ATTEMPTS", 2)
+    on.patch.setattr("lakequeue.storage.engines.retry.ATTEMPTS", 2)
     on.patch.setattr("lakequeue.storage.engines.commit._REPEATS", 2)
     on.patch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
     original = PointTable.append

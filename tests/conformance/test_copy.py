@@ -218,7 +218,7 @@ def test_compaction_removes_what_a_killed_copy_left(
     to.create_queue("b")
     key = lq.queue("a").key
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("lakequeue.storage.catalog.Catalog.put_all", replace_by(Killed()))
+        patch.setattr("lakequeue.storage.catalog.Catalog.put", replace_by(Killed()))
         lq.copy(to)
     assert Path(to.root, "q", key, "0", "messages", "_delta_log").exists()
     afresh(to).compact()

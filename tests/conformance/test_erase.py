@@ -233,4 +233,5 @@ MUTATIONS = [
 
 @each_case(MUTATIONS)
 def test_safeguards_of_an_erasure(case: Case, lq: LakeQueue, clock: ManualClock) -> None:
-    case.run(lambda patch: (replace(erase, "ATTEMPTS", 2)(patch), (lq, clock))[1], failures=(RequestThrottled,))
+    impatient = replace("lakequeue.storage.engines.retry.ATTEMPTS", 2)
+    case.run(lambda patch: (impatient(patch), (lq, clock))[1], failures=(RequestThrottled,))

@@ -13,7 +13,7 @@ from lakequeue.errors import InvalidParameterValue, QueueClientError, QueueDoesN
 from lakequeue.model.redrive_policies import Place
 from lakequeue.operations.copy_shards import Progress, ShardCopies, ShardCopy
 from lakequeue.runtime.calls import logged
-from lakequeue.runtime.root import ATTEMPTS, Root
+from lakequeue.runtime.root import Root
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.retry import Races
@@ -111,7 +111,7 @@ def _folder(root: Root, row: QueueRow) -> Folder:
 
 def _name(target: Root, rows: Sequence[QueueRow]) -> None:
     """Adds the rows to the catalog in one commit."""
-    races = Races(ATTEMPTS)
+    races = Races()
     for _ in races:
         with target.lock:
             _check_names(target, rows)
@@ -120,7 +120,7 @@ def _name(target: Root, rows: Sequence[QueueRow]) -> None:
                 (attrs.evolve(row, layout_version=version), target.catalog.changes(row.region, row.name))
                 for row in rows
             ]
-            if not rows or target.catalog.put_all(changes):
+            if not rows or target.catalog.put(*changes):
                 return
         races.lose()
     raise RequestThrottled("the catalog is being changed too often; nothing was changed")

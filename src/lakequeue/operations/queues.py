@@ -18,7 +18,7 @@ from lakequeue.operations.attributes import check_redrive
 from lakequeue.operations.shard_tables import make_tables
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.root import ATTEMPTS, Root
+from lakequeue.runtime.root import Root
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.reserve import reserve
@@ -40,7 +40,7 @@ def create(
     check_tag_count(name, checked_tags)
     with coded_for(rules.name), logged("create_queue", name), root.storage_errors():
         root.prepare()
-        races = Races(ATTEMPTS)
+        races = Races()
         for _ in races:
             with root.lock:
                 row = root.catalog.live(root.region, name)
@@ -56,7 +56,7 @@ def create(
             with root.lock if root.engine.commits_alone else nullcontext(), root.catalog.creating() as in_time:
                 make_tables(root, row)
                 with root.lock:
-                    if in_time() and root.catalog.put(row, changes):
+                    if in_time() and root.catalog.put((row, changes)):
                         return OpenQueue(root, row)
             races.lose()
     raise RequestThrottled("too many queues of this name are being created")

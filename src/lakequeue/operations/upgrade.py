@@ -11,7 +11,7 @@ import attrs
 from lakequeue.errors import RequestThrottled
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.root import ATTEMPTS, Root
+from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.engines.retry import Races
 
@@ -29,7 +29,7 @@ def upgrade(root: Root) -> int:
 
 def _stamp(root: Root) -> int:
     """Stamps all rows in one commit."""
-    races = Races(ATTEMPTS)
+    races = Races()
     for _ in races:
         with root.lock:
             old = [row for row in root.catalog.rows() if row.layout_version < layout.LAYOUT_VERSION]
@@ -45,7 +45,7 @@ def _stamp(root: Root) -> int:
                 )
                 for row in old
             ]
-            if not old or root.catalog.put_all(changes):
+            if not old or root.catalog.put(*changes):
                 return len(old)
         races.lose()
     raise RequestThrottled("the catalog is being changed too often; nothing was changed")

@@ -30,7 +30,6 @@ from lakequeue.storage.stores import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ATTEMPTS = 30
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pause between two polls of a waiting receive on local disks and on object stores, in microseconds."""
 CACHED_QUEUES = 1_000
@@ -224,14 +223,14 @@ class Root:
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
         """Changes a living queue's row; ``change`` is applied to the newest row."""
         with self.lock:
-            races = Races(ATTEMPTS)
+            races = Races()
             for _ in races:
                 newest = self.catalog.incarnation(row.key)
                 if newest is None or newest.deleted_at is not None:
                     raise QueueDoesNotExist()
                 changes = self.catalog.changes(row.region, row.name)
                 changed = change(newest)
-                if self.catalog.put(changed, changes):
+                if self.catalog.put((changed, changes)):
                     return changed
                 races.lose()
         raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
@@ -239,7 +238,7 @@ class Root:
     def remove(self, row: QueueRow) -> None:
         """Removes the row of a deleted queue."""
         with self.lock:
-            races = Races(ATTEMPTS)
+            races = Races()
             for _ in races:
                 newest = self.catalog.incarnation(row.key)
                 changes = self.catalog.changes(row.region, row.name)

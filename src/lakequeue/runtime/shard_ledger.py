@@ -202,7 +202,7 @@ class ShardLedger:
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
         rewrite = any(isinstance(command, Rewrite) for command in commands)
         self._claims += wanted > 0
-        fresh, races = False, Races(shard_races.ATTEMPTS)
+        fresh, races = False, Races()
         newest = False  # whether the ledger's snapshot was loaded within this call
         for _ in races:
             if self._machine is None:

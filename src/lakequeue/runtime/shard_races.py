@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from lakequeue.errors import QueueServiceError
 from lakequeue.storage.engines.commit import StaleAttributes
 
-ATTEMPTS = 60
-"""Lost races of one batch before its callers get RequestThrottled (ERR-9)."""
-
 JUDGED = 200
 """Rounds, commits and lost races of a process, after which their share is judged."""
 TOO_MANY = 1 / 3

@@ -91,7 +91,7 @@ class ShardSender(ShardReader):
     def _announce(self, known: Callable[[Appender], bool], announce: Callable[[Appender], bool]) -> None:
         with self._at_log():
             appender = self._open_appender()
-            races = Races(shard_races.ATTEMPTS)
+            races = Races()
             for _ in races:
                 appender.refresh()
                 if known(appender) or announce(appender):
@@ -127,7 +127,7 @@ class ShardSender(ShardReader):
 
     def _append(self, sends: Sequence[_Send]) -> tuple[list[Sent | BaseException], Appended | None]:
         appender = self._open_appender()
-        fresh, races = False, Races(shard_races.ATTEMPTS)
+        fresh, races = False, Races()
         for _ in races:
             now = max(send.now() for send in sends)
             appender.check_open()

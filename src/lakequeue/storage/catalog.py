@@ -104,12 +104,8 @@ class Catalog:
         """The row of an incarnation."""
         return next((row for row in self.rows() if row.key == key), None)
 
-    def put(self, row: QueueRow, changes: int) -> bool:
-        """Writes a row if the name's fence is still at ``changes``; False: it is not, so read again."""
-        return self._merge([(row, changes)], "put")
-
-    def put_all(self, rows: Sequence[tuple[QueueRow, int]]) -> bool:
-        """Writes rows in one commit, each under the same condition."""
+    def put(self, *rows: tuple[QueueRow, int]) -> bool:
+        """Writes rows in one commit if each name's fence is still at its ``changes``; else False: read again."""
         return self._merge(rows, "put")
 
     def remove(self, row: QueueRow, changes: int) -> bool:

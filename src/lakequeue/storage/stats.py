@@ -20,7 +20,6 @@ from lakequeue.storage.folder import Freed
 MINUTE = 60 * MICROS
 MAX_FILES = 16
 """Files of a day above which they are merged."""
-ATTEMPTS = 30
 
 
 @attrs.frozen
@@ -45,7 +44,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
     """Appends rows for the minute of ``now``, except for queues that have one; returns how many."""
     table = _open(engine, root)
     minute = now // MINUTE
-    races = Races(ATTEMPTS)
+    races = Races()
     for _ in races:
         known = {layout.stats_id(row.key): table.transaction(layout.stats_id(row.key)) or 0 for row in rows}
         new = [row for row in rows if known[layout.stats_id(row.key)] < minute]

@@ -6,13 +6,16 @@ import random
 import time
 from collections.abc import Iterator
 
+ATTEMPTS = 60
+"""Tries of one commit before its callers get RequestThrottled (ERR-9)."""
+
 
 class Races:
     """The tries of one commit, numbered from 0; it pauses after each that was lost.
 
     ::
 
-        races = Races(ATTEMPTS)
+        races = Races()
         for _ in races:
             if commit(...):
                 return
@@ -20,8 +23,8 @@ class Races:
         raise RequestThrottled(...)
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int | None = None) -> None:
+        self._most = ATTEMPTS if most is None else most
         self.lost = 0
         """Races that others won."""
 

@@ -18,9 +18,6 @@ from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.messages.append import Appender
 
-ATTEMPTS = 60
-"""Lost races before the caller gets RequestThrottled."""
-
 Cells = Mapping[str, Any]
 """A message as column -> value of ``messages``."""
 
@@ -49,7 +46,7 @@ def deliver(table: Table, source: Source, messages: Sequence[Cells], now: Callab
         RequestThrottled: too many lost races; nothing was appended.
     """
     move = layout.move_id(source.key, source.shard)
-    races = Races(ATTEMPTS)
+    races = Races()
     for _ in races:
         if arrived(table, source):
             return False

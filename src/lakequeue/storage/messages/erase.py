@@ -25,8 +25,6 @@ from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import Integers, log_files
 
-ATTEMPTS = 60
-"""Lost races before the caller gets RequestThrottled."""
 _CLEARED = ("message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
 """Columns set to NULL; ``body``, which every message has, becomes empty."""
 
@@ -54,7 +52,7 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
     Raises:
         RequestThrottled: too many lost races; nothing more was cleared.
     """
-    blank, cleared, races = _Blank(message_id, keep_from), False, Races(ATTEMPTS)
+    blank, cleared, races = _Blank(message_id, keep_from), False, Races()
     for _ in races:
         table.refresh()
         full = next((offset for offset in offsets if blank.is_due(table, offset)), None)
