@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from lakequeue.cli import job
-from lakequeue.cli.options import key_values
+from lakequeue.cli.options import parse_pairs
 from lakequeue.spark.rows import as_messages
 
 
@@ -36,7 +36,7 @@ def main(
     engine: job.Engine = "auto",
 ) -> None:
     """Sends the rows of a Spark source as messages, all or none."""
-    options = key_values(option, "--option")
+    options = parse_pairs(option, "--option")
     with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
         rows = spark.read.format(format).options(**options).load(path, schema=schema)
         sent = q.send_dataframe(as_messages(rows, body, group, dedup, delay, order_by), send_id, order_by)

@@ -9,7 +9,7 @@ Files must appear complete: write them elsewhere, then move them. The job may be
 from __future__ import annotations
 
 from lakequeue.cli import job
-from lakequeue.cli.options import key_values
+from lakequeue.cli.options import parse_pairs
 from lakequeue.spark import stream_to_queue
 from lakequeue.spark.rows import as_messages
 
@@ -33,7 +33,7 @@ def main(
     engine: job.Engine = "auto",
 ) -> None:
     """Sends the rows of a stream as messages, until it is stopped."""
-    options = key_values(option, "--option")
+    options = parse_pairs(option, "--option")
     with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
         source = spark.readStream.format(format).options(**options).load(path, schema=schema)
         rows = as_messages(source, body, group, dedup, delay, order_by)

@@ -285,15 +285,15 @@ class LakeQueue(RootProperties):
     def arrow_views(self, now: datetime | None = None, as_of: datetime | None = None) -> dict[str, Dataset]:
         """``queues``, ``messages``, ``groups``, ``receipts``, ``history`` and ``stats`` as datasets of Arrow.
 
-        They have the columns and rows of the views that `register_views` makes, of all regions, without a JVM, for
-        DuckDB, polars (``scan_pyarrow_dataset``), pandas and others that read Arrow. Nothing is read before they
-        are; each read sees the newest state, queues created meanwhile included, and one snapshot of each shard.
-        Columns, and filters on ``queue``, ``region``, ``shard``, ``state``, ``log_offset`` and ``sent_at``, decide
-        which files are opened. Batches are bounded, so memory is too.
+        They have the columns and rows of the views that ``register_views`` makes, of all regions, without a JVM,
+        for DuckDB, polars (``scan_pyarrow_dataset``), pandas and others that read Arrow. Nothing is read before
+        they are; each read sees the newest state, queues created meanwhile included, and one snapshot of each
+        shard. Columns, and filters on ``queue``, ``region``, ``shard``, ``state``, ``log_offset`` and ``sent_at``,
+        decide which files are opened. Batches are bounded, so memory is too.
 
         Args:
             now: the instant of the states; None is ``as_of``, or else the time of each read.
-            as_of: show the tables of that time, see `register_views`; queues created later are left out.
+            as_of: show the tables of that time, see ``register_views``; queues created later are left out.
 
         Returns:
             The datasets by name. They offer ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and
@@ -405,7 +405,7 @@ class LakeQueue(RootProperties):
         return check(self._runtime, name)
 
     def repair(self, name: str | None = None, *, apply: bool = False) -> list[Repair]:
-        """Mends what `check` finds, and tells what is lost and what comes again (DUR-31 to DUR-35).
+        """Mends what ``check`` finds, and tells what is lost and what comes again (DUR-31 to DUR-35).
 
         On a local disk it keeps all other processes out of a table while it mends it; what they did before counts.
         An object store has no locks: stop the processes that use the queue. Each step is one commit or one atomic

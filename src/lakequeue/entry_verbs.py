@@ -98,7 +98,7 @@ def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
 
 
 def tally(queue: Queue) -> Counter[str]:
-    """What the verbs of this ``LakeQueue`` did with the messages of a queue, by `EVENTS`."""
+    """What the verbs of this ``LakeQueue`` did with the messages of a queue, by ``EVENTS``."""
     return queue._runtime.root.tallies.of(queue.name)
 
 
@@ -138,7 +138,7 @@ def group_sums(queue: Queue) -> pa.Table:
 
 
 def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
-    """The groups with most messages of what `group_sums` returned."""
+    """The groups with most messages of what ``group_sums`` returned."""
     from lakequeue.operations import group_depth
 
     return group_depth.largest(sums, limit)

@@ -1,7 +1,7 @@
 """The tree of errors: refusals by the service, failures of the environment, contradictory options.
 
-Codes, legacy codes and HTTP statuses are those of SQS (ERR-6); `cmq_code` is filled in for queues of the
-`cmq` profile (ERR-7). All errors survive pickling, request id included.
+Codes, legacy codes and HTTP statuses are those of SQS (ERR-6); ``cmq_code`` is filled in for queues of the
+``cmq`` profile (ERR-7). All errors survive pickling, request id included.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class QueueServiceError(LakeQueueError):
         legacy_code: code in the older query protocol, by default the same.
         default_message: the sentence of an error that is given none.
         status: HTTP status of the class.
-        cmq_code: number of the same error in CMQ, on `cmq` queues only.
+        cmq_code: number of the same error in CMQ, on ``cmq`` queues only.
         hint: what would be right, such as a range or choices, if the message does not say it; not for the wire.
         cmq_module_code: the more exact number that CMQ gives beside it, if the sources name one.
     """
@@ -107,7 +107,7 @@ class QueueDoesNotExist(QueueServiceError):
 
 
 class QueueNameExists(QueueServiceError):
-    """A queue of this name exists with other attributes (QUE-15), or on `cmq` with any (QUE-16)."""
+    """A queue of this name exists with other attributes (QUE-15), or on ``cmq`` with any (QUE-16)."""
 
     legacy_code = "QueueAlreadyExists"
     default_message = "A queue with this name already exists."
@@ -316,7 +316,7 @@ class DamagedTable(QueueClientError):
 
 
 class InvalidOptions(LakeQueueError):
-    """Options contradict each other or are out of range; `.problems` lists every problem."""
+    """Options contradict each other or are out of range; ``.problems`` lists every problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(list(problems))
@@ -344,10 +344,10 @@ class LeaseLost(LakeQueueError):
 
 
 class BatchFailed(LakeQueueError):
-    """Entries of a batch failed; raised by `BatchResult.raise_for_failures`. The other entries took effect.
+    """Entries of a batch failed; raised by ``BatchResult.raise_for_failures``. The other entries took effect.
 
     Attributes:
-        failed: the `BatchFailure` of each entry that failed; repeat those that are worth it.
+        failed: the ``BatchFailure`` of each entry that failed; repeat those that are worth it.
         tried: number of entries of the batch.
     """
 
@@ -385,7 +385,7 @@ CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
 
 
 def cmq_code_of(error: QueueServiceError, profile_name: str) -> int | None:
-    """CMQ's number for an error, on the `cmq` profile only (ERR-7)."""
+    """CMQ's number for an error, on the ``cmq`` profile only (ERR-7)."""
     if profile_name != "cmq":
         return None
     return CMQ_CODES.get(error.code) if error.cmq_code is None else error.cmq_code
@@ -393,7 +393,7 @@ def cmq_code_of(error: QueueServiceError, profile_name: str) -> int | None:
 
 @contextmanager
 def coded_for(profile_name: str) -> Iterator[None]:
-    """Sets the CMQ number of service errors raised in the block, on the `cmq` profile only (ERR-7)."""
+    """Sets the CMQ number of service errors raised in the block, on the ``cmq`` profile only (ERR-7)."""
     try:
         yield
     except QueueServiceError as error:

@@ -112,8 +112,8 @@ class Lease:
         lease is lost, the Spark jobs that the block started in its thread are cancelled.
 
         Args:
-            policy: `HeartbeatRenewal` or `ComputedRenewal`, applied to the lease instead of a message and to its
-                timeout instead of the queue's.
+            policy: ``HeartbeatRenewal`` or ``ComputedRenewal``, applied to the lease instead of a message and to
+                its timeout instead of the queue's.
 
         Raises:
             LeaseLost: at the end of the block, if the lease holds no message any more.

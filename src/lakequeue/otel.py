@@ -55,7 +55,7 @@ def instrument(
 
 
 def uninstrument() -> None:
-    """Ends what `instrument` began, except in consumers that exist."""
+    """Ends what ``instrument`` began, except in consumers that exist."""
     send.tracing = None
     observers.installed.clear()
 

@@ -173,8 +173,8 @@ class Queue(QueueProperties):
                 ATT-3).
             attribute_names: which message attributes to return (MSA-4).
             interrupt: ends the wait early when another thread sets it.
-            consumer: a name of up to 100 characters, which `peek`, SQL and the console show while the messages are
-                in flight; not with an ``attempt_id``.
+            consumer: a name of up to 100 characters, which ``peek``, SQL and the console show while the messages
+                are in flight; not with an ``attempt_id``.
 
         Raises:
             OverLimit: a standard queue has reached its cap on messages in flight (INF-3).

@@ -21,7 +21,7 @@ _Who: TypeAlias = "threading.Thread | asyncio.Task[object]"
 
 @attrs.define(eq=False)
 class _Waiter:
-    """One wait in progress; `stir` makes it check the clock again."""
+    """One wait in progress; ``stir`` makes it check the clock again."""
 
     who: _Who
     until: datetime
@@ -32,14 +32,14 @@ class _Waiter:
 
 
 class ManualClock:
-    """A clock that stands still until `advance`.
+    """A clock that stands still until ``advance``.
 
-    Threads and tasks wait on it as on the system's clock. `advance` moves from one due wait to the next and lets
+    Threads and tasks wait on it as on the system's clock. ``advance`` moves from one due wait to the next and lets
     all participants come to rest in between, so tests do not depend on the machine's speed.
 
     Args:
         start: first instant, aware; 2026-01-01 UTC by default.
-        patience: real seconds after which `advance` gives up on a participant that does not come to rest.
+        patience: real seconds after which ``advance`` gives up on a participant that does not come to rest.
     """
 
     def __init__(self, start: datetime | None = None, *, patience: float = 60.0) -> None:
@@ -113,8 +113,8 @@ class ManualClock:
     def advance(self, seconds: float | timedelta) -> None:
         """Moves time forward, with a stop at each instant at which a wait ends.
 
-        Returns when every participant waits again or has left. Inside an event loop use `advance_async`: this
-        method blocks the loop, whose tasks see the new time only after the next `await`.
+        Returns when every participant waits again or has left. Inside an event loop use ``advance_async``: this
+        method blocks the loop, whose tasks see the new time only after the next ``await``.
 
         Raises:
             AssertionError: a participant did not come to rest within the clock's patience.
@@ -142,7 +142,7 @@ class ManualClock:
                 self._advancing += Counter()
 
     async def advance_async(self, seconds: float | timedelta) -> None:
-        """Like `advance`, for use inside an event loop; its tasks run meanwhile and come to rest too."""
+        """Like ``advance``, for use inside an event loop; its tasks run meanwhile and come to rest too."""
         me = _current()
         with self._changed:
             self._advancing[me] += 1
@@ -175,7 +175,7 @@ class ManualClock:
                 waiter.stir()
 
     def _rest(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Waits, in real time, until all participants rest, except tasks of `loop`, which this call blocks."""
+        """Waits, in real time, until all participants rest, except tasks of ``loop``, which this call blocks."""
         self._until(lambda: not self._restless(loop), "everybody to come to rest")
 
     def _restless(self, loop: asyncio.AbstractEventLoop | None) -> list[_Who]:

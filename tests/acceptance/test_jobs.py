@@ -91,7 +91,9 @@ def test_what_is_wrong_is_told_in_one_line_before_spark_starts(
     LakeQueue(root).create_queue("orders")
     refused(2, "--queue", "produce_stream", "--root", root, "--checkpoint", "c")
     refused(2, "--format", "produce_batch", *here)
-    refused(2, "--option wholetext", "produce_batch", *here, "--format", "text", "--option", "wholetext")
+    refused(
+        2, "--option is written NAME=VALUE", "produce_batch", *here, "--format", "text", "--option", "wholetext"
+    )
     refused(2, "--handler, --output, or both", "consume_batch", *here)
     refused(2, "--handler, --output, or both", "consume_stream", *here, "--checkpoint", "c")
     refused(2, "no_such_module", "consume_batch", *here, "--handler", "no_such_module:f")

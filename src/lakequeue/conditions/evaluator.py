@@ -1,4 +1,4 @@
-"""The program of a worker process that evaluates SQL conditions; `sandbox` starts it.
+"""The program of a worker process that evaluates SQL conditions; ``sandbox`` starts it.
 
 It imports DuckDB and Arrow and nothing of this package, to start quickly. A request asks to check a condition, or
 to evaluate it on a table of messages. A condition may crash DuckDB, fill memory or run for ever; then the limits

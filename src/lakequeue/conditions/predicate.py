@@ -21,7 +21,7 @@ class Predicate:
         text: a boolean SQL expression over the columns.
         columns: names and types that it may use.
         parameter: its name in error messages.
-        interrupt: once it is set, every method raises `sandbox.Interrupted`, running ones included.
+        interrupt: once it is set, every method raises ``sandbox.Interrupted``, running ones included.
 
     Raises:
         InvalidParameterValue: the text is no condition; with the first line of DuckDB's message.

@@ -53,7 +53,7 @@ _END_SECONDS = 5.0
 
 
 class Slow(Exception):
-    """The worker took longer than `SECONDS` and was killed."""
+    """The worker took longer than ``SECONDS`` and was killed."""
 
 
 class Crashed(Exception):
@@ -76,7 +76,7 @@ class Reply:
 
 
 class Worker:
-    """A process that runs the program `evaluator`."""
+    """A process that runs the program ``evaluator``."""
 
     def __init__(self) -> None:
         # the working directory last, so that no file there takes the place of a package
@@ -107,7 +107,7 @@ class Worker:
             raise _not_started(self.end())
 
     def send(self, request: Mapping[str, Any], rows: bytes | memoryview = b"") -> None:
-        """Sends a request; `receive` tells if the worker has ended."""
+        """Sends a request; ``receive`` tells if the worker has ended."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.write(json.dumps({**request, "bytes": len(rows)}).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Hands for `async def` handlers: tasks in one event loop, which has a thread of its own."""
+"""Hands for ``async def`` handlers: tasks in one event loop, which has a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakequeue.consumer.hands import Job
 from lakequeue.model.clock import NEVER, Clock
 
 _CANCEL_GRACE = 1.0
-"""Seconds that cancelled handlers get to end before `run` returns without them."""
+"""Seconds that cancelled handlers get to end before ``run`` returns without them."""
 
 
 class Tasks(Generic[Job]):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lakequeue.consumer.prometheus import Endpoint
 
 STOP_TIMEOUT = 30
-"""Seconds that running handlers get to end when a consumer stops, unless `stop` gets another timeout."""
+"""Seconds that running handlers get to end when a consumer stops, unless ``stop`` gets another timeout."""
 
 _REFUSED_PAUSE = timedelta(seconds=0.5)
 """Time between receives while the queue refuses them for now."""
@@ -56,22 +56,22 @@ class Consumer:
 
     Args:
         queue: the queue to receive from.
-        handler: called with the message and its `Context`: a function in threads of the consumer, or an
-            `async def` in one event loop of the consumer, in a thread of its own.
+        handler: called with the message and its ``Context``: a function in threads of the consumer, or an
+            ``async def`` in one event loop of the consumer, in a thread of its own.
         concurrency: maximum number of handlers at a time (HBN-18).
-        renewal: how receipts are extended while handlers run: `HeartbeatRenewal`, `ComputedRenewal`, `NoRenewal`,
-            or a `Renewal` of your own.
+        renewal: how receipts are extended while handlers run: ``HeartbeatRenewal``, ``ComputedRenewal``,
+            ``NoRenewal``, or a ``Renewal`` of your own.
         make_failed_messages_visible_immediately: whether failed messages become visible at once rather than at
-            their timeout; None: at once with `ComputedRenewal`, else at the timeout (HBN-15).
+            their timeout; None: at once with ``ComputedRenewal``, else at the timeout (HBN-15).
         wait_time: seconds that a receive waits for messages; None: the queue's (HBN-17).
         prefetch: maximum number of messages to claim ahead, 0 to 10,000; None: as many as the handlers work off in
             a quarter of a second, and what nobody began within a second is given back to others (HBN-23); none on
             a queue with a dead-letter queue, as what is given back was received once more.
         outage: what to do while storage fails; by default it waits until storage works again.
-        metrics_port: port at which `run` answers Prometheus; None: none. Needs the extra ``metrics``.
+        metrics_port: port at which ``run`` answers Prometheus; None: none. Needs the extra ``metrics``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
         retry_delay: when failed messages come again: seconds, or a function from their number of receives to
-            seconds, such as `RetryBackoff`; None: as ``make_failed_messages_visible_immediately`` says.
+            seconds, such as ``RetryBackoff``; None: as ``make_failed_messages_visible_immediately`` says.
         name: what the log, the reasons of dead letters, and messages in flight call the consumer; None: host and
             process id, and messages in flight do not tell whose they are.
 
@@ -140,7 +140,7 @@ class Consumer:
         Raises:
             QueueDoesNotExist: the queue was deleted (HBN-20).
             QueueServiceError: the queue refuses to be received from.
-            QueueClientError: storage failed for as long as `Outage` allows, or in a way that no waiting mends.
+            QueueClientError: storage failed for as long as ``Outage`` allows, or in a way that no waiting mends.
             OSError: the metrics port is in use.
             RuntimeError: it is already running.
             SystemExit, KeyboardInterrupt: a handler raised it.
@@ -169,7 +169,7 @@ class Consumer:
             self._runs.release()
 
     def stop(self, timeout: Duration = STOP_TIMEOUT) -> None:
-        """Ends `run`: no further message is begun, and those not begun are handed back.
+        """Ends ``run``: no further message is begun, and those not begun are handed back.
 
         Returns at once, so that a signal handler may call it.
 
@@ -183,7 +183,7 @@ class Consumer:
         self._wake()
 
     def pause(self) -> None:
-        """Receives no further messages until `resume`; handlers that run go on. Returns at once."""
+        """Receives no further messages until ``resume``; handlers that run go on. Returns at once."""
         self._paused = True
         self._wake()
 
@@ -228,7 +228,7 @@ class Consumer:
         return endpoint
 
     def _fail(self, error: BaseException) -> None:
-        """Stops the consumer; `run` raises the error."""
+        """Stops the consumer; ``run`` raises the error."""
         self._error = self._error or error
         self._stopping = True
         self._interrupt.set()

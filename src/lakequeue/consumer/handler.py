@@ -26,7 +26,7 @@ class Outcome(Enum):
     SUCCESS = "success"
     """Delete it (HBN-2)."""
     FAILED = "failed"
-    """Receive it again: at its timeout, at once, or after the consumer's `retry_delay` (HBN-3, HNS-14)."""
+    """Receive it again: at its timeout, at once, or after the consumer's ``retry_delay`` (HBN-3, HNS-14)."""
     FAILED_RETRY_NOW = "failed, retry now"
     """Receive it again at once (HBN-15)."""
 
@@ -71,7 +71,7 @@ class Context:
         """Waits by the queue's clock; returns early, with False, once the receipt is lost.
 
         Raises:
-            RuntimeError: it was called in an event loop, which would stand still; use `sleep_async` there.
+            RuntimeError: it was called in an event loop, which would stand still; use ``sleep_async`` there.
         """
         try:
             asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class Context:
         return not self.lost
 
     async def sleep_async(self, duration: Duration) -> bool:
-        """`sleep` for `async def` handlers: other handlers run meanwhile."""
+        """``sleep`` for ``async def`` handlers: other handlers run meanwhile."""
         until = self._clock.now() + timedelta(microseconds=duration_micros(duration))
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
         with self.lost.waking(lambda: _stir(loop, wake)):
@@ -94,11 +94,11 @@ class Context:
 
 
 Handler: TypeAlias = Callable[[Message, Context], "Outcome | None | Awaitable[Outcome | None]"]
-"""A function of a message and its context, plain or `async def`."""
+"""A function of a message and its context, plain or ``async def``."""
 
 
 def is_async(handler: object) -> bool:
-    """Whether a handler is `async def`: a function, a method, a partial one, or an object whose call is one."""
+    """Whether a handler is ``async def``: a function, a method, a partial one, or an object whose call is one."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004

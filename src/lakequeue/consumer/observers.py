@@ -86,4 +86,4 @@ class Observers:
 
 
 installed: list[Callable[[Queue], Observer]] = []
-"""Make an observer for each consumer of this process; `lakequeue.otel.instrument` adds one."""
+"""Make an observer for each consumer of this process; ``lakequeue.otel.instrument`` adds one."""

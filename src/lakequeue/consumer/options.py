@@ -19,7 +19,7 @@ MOST_PREFETCH = 10_000
 
 @attrs.frozen
 class ConsumerOptions:
-    """What a consumer was made with; `Consumer` says what each option means.
+    """What a consumer was made with; ``Consumer`` says what each option means.
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.
@@ -30,7 +30,7 @@ class ConsumerOptions:
     concurrency: int
     renewal: Renewal
     failed_at_once: bool | None
-    """`make_failed_messages_visible_immediately`."""
+    """``make_failed_messages_visible_immediately``."""
     wait_time: Duration | None
     prefetch: int | None
     outage: Outage

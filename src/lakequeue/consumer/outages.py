@@ -23,7 +23,7 @@ class Outage:
     consumer at once, whatever the policy: the queue was deleted, access is denied.
 
     Args:
-        give_up_after: seconds of an outage after which `Consumer.run` raises the error; None: never.
+        give_up_after: seconds of an outage after which ``Consumer.run`` raises the error; None: never.
         first_pause: seconds until the first repetition; each further pause is twice as long.
         longest_pause: seconds of the longest pause.
         log_every: seconds between log records during an outage. Its start and its end are always logged.
@@ -67,8 +67,8 @@ class Health:
     """How a consumer is.
 
     Attributes:
-        running: `Consumer.run` is under way.
-        paused: it receives nothing until `Consumer.resume`.
+        running: ``Consumer.run`` is under way.
+        paused: it receives nothing until ``Consumer.resume``.
         active: number of messages received and not settled yet.
         outage_since: when storage began to fail; None while it works.
         last_error: what the last failure of that outage said.

@@ -1,4 +1,4 @@
-"""`metrics_port=`: what a consumer does, as an endpoint for Prometheus. The only module that needs its client."""
+"""``metrics_port=``: what a consumer does, for Prometheus. The only module that needs its client."""
 
 from __future__ import annotations
 

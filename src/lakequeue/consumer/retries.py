@@ -55,7 +55,7 @@ class RetryBackoff:
 
 
 RetryDelay: TypeAlias = "Duration | Callable[[int], Duration]"
-"""Seconds, or a function from the number of receives to seconds, such as `RetryBackoff`."""
+"""Seconds, or a function from the number of receives to seconds, such as ``RetryBackoff``."""
 
 
 def retry_delay_problem(given: object) -> str | None:

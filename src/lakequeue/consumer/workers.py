@@ -161,7 +161,7 @@ class WorkerPool:
         self.hungry.set()
 
     def start(self) -> None:
-        """Starts the heartbeat, and the event loop of an `async def` handler."""
+        """Starts the heartbeat, and the event loop of an ``async def`` handler."""
         number, clock = self._concurrency, self._clock
         if is_async(self._handler):
             self._hands = Tasks(number, clock, self._take, self._work_async, self._broken)

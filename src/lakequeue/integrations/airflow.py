@@ -1,6 +1,6 @@
 """Airflow 3.3 and later: send from a task, wait for messages without a worker, start DAGs by messages.
 
-`LakeQueuePublishOperator` sends, `LakeQueueSensor` waits in the triggerer, and the ``MessageQueueTrigger`` of
+``LakeQueuePublishOperator`` sends, ``LakeQueueSensor`` waits in the triggerer, and the ``MessageQueueTrigger`` of
 Airflow's common messaging lets an asset watcher start DAGs (``scheme="lakequeue"``). Both ways are at least once.
 While storage fails they wait for its return. See docs/guides/airflow.md.
 """

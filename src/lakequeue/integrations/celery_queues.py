@@ -1,4 +1,4 @@
-"""The queues of a root as a broker of kombu, for `lakequeue.integrations.celery`.
+"""The queues of a root as a broker of kombu, for ``lakequeue.integrations.celery``.
 
 Bindings of queues to exchanges are tags of the queues, so that all processes see them.
 """

@@ -77,7 +77,7 @@ def message_sensor(
         max_messages: maximum number of messages of a tick.
         visibility_timeout: seconds in which a run should be launched; later, the message comes once more. None:
             the queue's.
-        resource_key: key of the `LakeQueueResource`.
+        resource_key: key of the ``LakeQueueResource``.
         options: those of ``SensorDefinition``: ``job`` or ``target``, ``minimum_interval_seconds``, …
 
     Raises:

@@ -96,8 +96,8 @@ _FIXED = ("profile",)
 class QueueAttributes:
     """All settable attributes of one queue; durations in seconds, None in a cap means unlimited.
 
-    Build one with `create`, which checks, or `from_wire`, which trusts the tables. A FIFO queue always uses the
-    deduplication scope that it was created with; a later scope is only shown (DDP-15).
+    Build one with ``create``, which checks, or ``from_wire``, which trusts the tables. A FIFO queue always uses
+    the deduplication scope that it was created with; a later scope is only shown (DDP-15).
     """
 
     profile: str
@@ -154,7 +154,7 @@ class QueueAttributes:
         return checked
 
     def with_changes(self, **given: Any) -> QueueAttributes:
-        """These attributes after an update; errors as in `create`.
+        """These attributes after an update; errors as in ``create``.
 
         Profile and kind of queue cannot change (PRF-1, QUE-2), the shards of a standard queue only grow (QUE-34).
         """
@@ -190,7 +190,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD["group_in_flight_limit"], hint=hint)
 
     def differences(self, given: Mapping[str, Any]) -> list[str]:
-        """Wire names of given attributes whose values differ from this queue's (QUE-15); errors as in `create`."""
+        """Wire names of given attributes that differ from this queue's (QUE-15); errors as in ``create``."""
         asked = _fields(given, self.profile_rules)
         kind: dict[str, Any] = {"profile": self.profile, "fifo": self.fifo}
         other = self.create(**(kind | asked))
@@ -215,7 +215,7 @@ class QueueAttributes:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, str]) -> QueueAttributes:
-        """The inverse of `to_wire` and `to_stored`; does not check the values."""
+        """The inverse of ``to_wire`` and ``to_stored``; does not check the values."""
         values: dict[str, Any] = {}
         for name, text in wire.items():
             attribute = _BY_WIRE[name]
@@ -316,7 +316,7 @@ class QueueAttributes:
         return limits
 
     def fractions_allowed(self, field: str) -> bool:
-        """Whether a duration may have a fraction of a second (`lake`, and waits on `cmq`)."""
+        """Whether a duration may have a fraction of a second (``lake``, and waits on ``cmq``)."""
         rules = self.profile_rules
         return (
             not self.profile_strict

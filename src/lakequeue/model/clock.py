@@ -1,7 +1,7 @@
 """The clock that callers pass in, and conversions to whole microseconds.
 
-This package reads time and waits only through a `Clock`, except for locks and retries of commits (LPL-6, DLT-2).
-Tests use `lakequeue.testing.ManualClock`.
+This package reads time and waits only through a ``Clock``, except for locks and retries of commits (LPL-6, DLT-2).
+Tests use ``lakequeue.testing.ManualClock``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncio
 
 Duration: TypeAlias = int | float | Decimal | timedelta
-"""Seconds or a `timedelta`."""
+"""Seconds or a ``timedelta``."""
 
 MICROS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -76,11 +76,11 @@ class Clock(Protocol):
         ...
 
     def wait(self, until: datetime, wake: threading.Event) -> None:
-        """Blocks the thread until the instant `until`, or until `wake` is set if that comes first."""
+        """Blocks the thread until the instant ``until``, or until ``wake`` is set if that comes first."""
         ...
 
     async def wait_async(self, until: datetime, wake: asyncio.Event) -> None:
-        """Like `wait`, for a task; `wake` belongs to the running loop."""
+        """Like ``wait``, for a task; ``wake`` belongs to the running loop."""
         ...
 
     def participant(self, *, late: bool = False) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ import attrs
 
 @attrs.frozen
 class Finding:
-    """One thing that `LakeQueue.check` found (DUR-30).
+    """One thing that ``LakeQueue.check`` found (DUR-30).
 
     Attributes:
         queue: name of the queue; None for what belongs to the whole root.
@@ -15,7 +15,7 @@ class Finding:
         table: path of the table or directory.
         file: path of the file below it; None if the table as a whole is concerned.
         problem: what is wrong.
-        repair: what `LakeQueue.repair` would do about it, or what to do instead.
+        repair: what ``LakeQueue.repair`` would do about it, or what to do instead.
         damage: whether messages or answers are wrong or will be; False for a warning, such as little free space.
     """
 
@@ -30,7 +30,7 @@ class Finding:
 
 @attrs.frozen
 class Repair:
-    """What `LakeQueue.repair` does, or did, to a shard, or to the catalog (DUR-31 to DUR-35).
+    """What ``LakeQueue.repair`` does, or did, to a shard, or to the catalog (DUR-31 to DUR-35).
 
     Attributes:
         queue: name of the queue; None for the catalog.

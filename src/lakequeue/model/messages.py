@@ -73,9 +73,9 @@ class SendEntry:
         attributes: message attributes by name, each a text, number, bytes or (type, value).
         group_id: message group.
         dedup_id: deduplication id, FIFO queues only.
-        system_attributes: only `AWSTraceHeader`.
-        sender_id: who sent it, as a server knows; receivers see it as `SenderId`.
-        json: a value whose compact JSON is the body; `Message.json` reads it. No attribute says that it is JSON.
+        system_attributes: only ``AWSTraceHeader``.
+        sender_id: who sent it, as a server knows; receivers see it as ``SenderId``.
+        json: a value whose compact JSON is the body; ``Message.json`` reads it. No attribute says that it is JSON.
     """
 
     body: str = ""
@@ -185,7 +185,7 @@ class BatchResult:
     Attributes:
         successful: the entries that took effect.
         failed: the entries that did not.
-        cmq_code: of a batch of deletes on a `cmq` queue, CMQ's number: 0, or 6010 if some, 6020 if all failed.
+        cmq_code: of a batch of deletes on a ``cmq`` queue, CMQ's number: 0, or 6010 if some, 6020 if all failed.
     """
 
     successful: list[BatchSuccess] = attrs.field(factory=list)
@@ -211,7 +211,7 @@ class Settler(Protocol):
 
 
 class _Attached:
-    """A slot for the queue beside the fields: no copy, comparison, `repr` or pickle of a message has it."""
+    """A slot for the queue beside the fields: no copy, comparison, ``repr`` or pickle of a message has it."""
 
     __slots__ = ("_settler",)
     _settler: Settler
@@ -221,8 +221,8 @@ class _Attached:
 class Message(_Attached):
     """A received message; the digests are computed when asked for (RCV-10).
 
-    It knows its queue. A copy, such as an unpickled one, is data only: settle it by `Queue.delete(message)` or
-    `Queue.change_visibility(message, …)`.
+    It knows its queue. A copy, such as an unpickled one, is data only: settle it by ``Queue.delete(message)`` or
+    ``Queue.change_visibility(message, …)``.
 
     Attributes:
         message_id: id that its send returned.
@@ -285,7 +285,7 @@ class Message(_Attached):
         return {name: value for name, value in known.items() if value is not None} | self.system_attributes
 
     def json(self) -> Any:
-        """The value of a body in JSON, as `send(json=…)` writes it.
+        """The value of a body in JSON, as ``send(json=…)`` writes it.
 
         Raises:
             InvalidMessageContents: the body is not JSON.
@@ -297,7 +297,7 @@ class Message(_Attached):
             raise InvalidMessageContents(f"The body of message {self.message_id} is not JSON: {reason}") from error
 
     def delete(self) -> None:
-        """Deletes the message; see `Queue.delete`.
+        """Deletes the message; see ``Queue.delete``.
 
         Raises:
             UnsupportedOperation: the message is a copy, which knows no queue.
@@ -305,7 +305,7 @@ class Message(_Attached):
         settler_of(self).delete(self.receipt_handle)
 
     def change_visibility(self, visibility_timeout: Duration) -> None:
-        """Makes the message visible in this many seconds, 0 at once; see `Queue.change_visibility`.
+        """Makes the message visible in this many seconds, 0 at once; see ``Queue.change_visibility``.
 
         Raises:
             UnsupportedOperation: the message is a copy, which knows no queue.
@@ -338,7 +338,7 @@ def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
 
 
 def new_message_ids(count: int, format: Literal["uuid", "cmq"] = "uuid") -> list[str]:
-    """Fresh message ids: UUIDs, or `Msg-` and eight base62 characters each (RCP-2)."""
+    """Fresh message ids: UUIDs, or ``Msg-`` and eight base62 characters each (RCP-2)."""
     if format == "cmq":
         return ["Msg-" + "".join(secrets.choice(_BASE62) for _ in range(8)) for _ in range(count)]
     # the system's randomness at once: each call of it hands the interpreter to another thread (a third of a batch)
@@ -347,7 +347,7 @@ def new_message_ids(count: int, format: Literal["uuid", "cmq"] = "uuid") -> list
 
 
 def select_attributes(attributes: Mapping[str, AttributeValue], names: Iterable[str]) -> dict[str, AttributeValue]:
-    """The attributes that a receive requests: names, `All`, `.*`, or a prefix `foo.*` (MSA-4)."""
+    """The attributes that a receive requests: names, ``All``, ``.*``, or a prefix ``foo.*`` (MSA-4)."""
     wanted = set(names)
     if wanted & {"All", ".*"}:
         return dict(attributes)

@@ -41,7 +41,7 @@ class Limits:
 class Profile:
     """Defaults, ranges and behaviour of the queues of one profile.
 
-    `delay.high` None means the queue's retention period. Fields ending in `_fifo` apply to FIFO queues, those
+    ``delay.high`` None means the queue's retention period. Fields ending in ``_fifo`` apply to FIFO queues, those
     of the same name without it to standard queues.
     """
 

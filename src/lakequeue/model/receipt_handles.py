@@ -31,7 +31,7 @@ class ReceiptHandle:
     """One act of receiving one message.
 
     Attributes:
-        key: the queue incarnation, as `names.new_key` made it.
+        key: the queue incarnation, as ``names.new_key`` made it.
         shard: shard number.
         offset: offset of the message in its shard.
         lease_id: id of the receive, 32 hex digits.
@@ -67,12 +67,12 @@ class HandleSigner:
 
 
 def encode(handle: ReceiptHandle, handle_key: bytes) -> str:
-    """The text of a handle; `handle_key` is the queue's secret."""
+    """The text of a handle; ``handle_key`` is the queue's secret."""
     return HandleSigner(handle.key, handle.shard, handle.lease_id, handle_key).sign(handle.offset)
 
 
 def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:
-    """Decodes and verifies a handle of the queue `key`.
+    """Decodes and verifies a handle of the queue ``key``.
 
     Raises:
         ReceiptHandleIsInvalid: the text is malformed, not canonical, tampered with, or of another queue.

@@ -1,6 +1,6 @@
 """Redrive policies: the queue for messages received too often, and which sources it allows (DLQ-2, DLQ-6).
 
-On the wire both policies are JSON that names queues by ARN. The Python API also takes plain names; `located`
+On the wire both policies are JSON that names queues by ARN. The Python API also takes plain names; ``located``
 turns them into ARNs of a region.
 """
 
@@ -143,7 +143,7 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
 
 
 def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
-    """The attributes with policies as JSON and with ARNs in place of plain names, which belong to `region`."""
+    """The attributes with policies as JSON and with ARNs in place of plain names, which belong to ``region``."""
     found = dict(given)
     for name in ("redrive_policy", "RedrivePolicy"):
         policy = redrive_policy(found.get(name))

@@ -8,7 +8,7 @@ from enum import Enum
 class MessageState(str, Enum):
     """The state of a message at an instant.
 
-    The Python API, SQL, the command line, the console and the runs in `receipts` all use these words. The state
+    The Python API, SQL, the command line, the console and the runs in ``receipts`` all use these words. The state
     follows from the stored data and the current time: no commit is needed when a delay, a visibility timeout or
     the retention period ends.
     """

@@ -23,7 +23,7 @@ from lakequeue.storage.catalog import QueueRow
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """The tables of shards that a queue is to get; from `first` on they are not made yet."""
+    """The tables of shards that a queue is to get; from ``first`` on they are not made yet."""
 
     row: QueueRow
     first: int

@@ -47,7 +47,7 @@ PAGE = 256
 FEW_BACK = 16
 """Messages that are read first from the end of a shard."""
 _FEW = 16
-"""Messages that are made of a batch at a time, unless they have more than `_FEW_BYTES` on average."""
+"""Messages that are made of a batch at a time, unless they have more than ``_FEW_BYTES`` on average."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
 """Factor by which the batches of a long search may grow."""
@@ -73,7 +73,7 @@ class Batch:
     """Their rows in the log, one per offset."""
 
     def table(self, names: Collection[str]) -> pa.Table:
-        """Columns of `JUDGED` of the messages, at least one."""
+        """Columns of ``JUDGED`` of the messages, at least one."""
         return self.judge.judge(self.offsets, integers(self.rows["sent_at"]), self.rows, names or ["message_id"])
 
     @cached_property
@@ -118,9 +118,9 @@ def batches(
     With ``history``, those deleted messages that can be rewound. With ``newest`` the batches go down from the
     offset; within a batch messages are in the order of sending.
 
-    The size of a batch is `rows`, or half the number of messages before it if that is more, up to `growth` times
-    `rows`. Each batch shows the states of its own instant, so a slow reader sees later changes. Call it within
-    ``OpenQueue.service``.
+    The size of a batch is ``rows``, or half the number of messages before it if that is more, up to ``growth``
+    times ``rows``. Each batch shows the states of its own instant, so a slow reader sees later changes. Call it
+    within ``OpenQueue.service``.
     """
     most, browsed = growth * rows, 0
     while True:
@@ -179,7 +179,7 @@ class Search:
         history: deleted messages that can be rewound (RWD-4), not stored ones.
         budget: number of messages to test, after which it ends; else a rare message reads the whole queue.
         found, tested: number of messages that came, and that were read.
-        unfinished: whether it ended by `budget`.
+        unfinished: whether it ended by ``budget``.
     """
 
     queue: OpenQueue
@@ -241,7 +241,7 @@ def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt |
 
 
 def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
-    """What `collect` makes of the messages of a search, while not all of them need be in memory."""
+    """What ``collect`` makes of the messages of a search, while not all of them need be in memory."""
     with search.queue.service("peek_history" if search.history else "peek") as call:
         result = collect(search)
         call.messages = search.found

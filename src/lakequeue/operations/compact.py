@@ -3,7 +3,7 @@
 It changes no answer and commits under the same fences as every other operation. Each step may fail, be killed or
 run twice at once; a failed step is logged, named in the summary, and repeated by the next pass.
 A queue in which a pass found nothing to do rests until somebody commits to it, or until it has been idle twice as
-long, see `storage.passes`.
+long, see ``storage.passes``.
 """
 
 from __future__ import annotations

@@ -46,14 +46,14 @@ def group_counts(queue: OpenQueue, limit: int) -> list[GroupCounts]:
 
 
 def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
-    """The groups with most messages of what `group_sums` returned."""
+    """The groups with most messages of what ``group_sums`` returned."""
     most = sums.append_column("all", pc.add(sums["visible"], sums["in_flight"]))
     order = [("all", "descending"), ("group_id", "ascending")]
     return [GroupCounts(**row) for row in most.sort_by(order).slice(0, limit).drop_columns("all").to_pylist()]
 
 
 def group_sums(queue: OpenQueue) -> pa.Table:
-    """All groups of a queue: the columns of `GROUPS` but its names."""
+    """All groups of a queue: the columns of ``GROUPS`` but its names."""
     with queue.service("groups"):
         queue.shards[0].query(lambda _: None)  # it knows of added shards, and whether the queue is deleted
         root, now = queue.root, queue.now()
@@ -66,7 +66,7 @@ def group_sums(queue: OpenQueue) -> pa.Table:
 
 
 def summed(shards: Iterable[JudgedShard], store: Store, fifo: bool) -> pa.Table:
-    """The groups of a queue, given all its shards: the columns of `GROUPS` but its names."""
+    """The groups of a queue, given all its shards: the columns of ``GROUPS`` but its names."""
     parts, rows, added = [_EMPTY], 0, 0
     for shard in shards:
         for batch in shard.batches(store, {"group_id", "state", "sent_at"}, _COUNTED):

@@ -117,7 +117,7 @@ class Judge:
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """The judge of a shard at an instant; `stored_runs` or `loaded_runs` make its runs."""
+        """The judge of a shard at an instant; ``stored_runs`` or ``loaded_runs`` make its runs."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
@@ -128,7 +128,7 @@ class Judge:
         return self.runs.slice(start, max(0, stop - start))
 
     def judge(self, offsets: Integers, sent_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Columns of `JUDGED` of messages, whose rows of the log have the columns `log_columns` of the names."""
+        """Columns of ``JUDGED`` of messages, given the columns ``log_columns`` of their rows."""
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
@@ -193,7 +193,7 @@ class Judge:
 
 
 def log_columns(names: Collection[str]) -> list[str]:
-    """The columns of the log that the judge needs for columns of `JUDGED`."""
+    """The columns of the log that the judge needs for columns of ``JUDGED``."""
     of = {TYPED_ATTRIBUTES: "message_attributes", "dead_letter_reason": "send_id"}
     wanted = {*_ALWAYS, *(of.get(name, name) for name in names)}
     return [name for name in layout.MESSAGES.names if name in wanted]

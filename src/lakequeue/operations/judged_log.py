@@ -79,7 +79,7 @@ class JudgedShard:
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Columns of `JUDGED` of the messages that may meet a condition, in batches of bounded size."""
+        """Columns of ``JUDGED`` of the messages that may meet a condition, in batches of bounded size."""
         folder = store.folder(self.messages)
         needed, purged = ["position", *log_columns(names)], self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]

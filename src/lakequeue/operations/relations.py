@@ -1,4 +1,4 @@
-"""The relations of SQL - ``queues``, ``messages`` and the others of `SCHEMAS` - as Arrow, without a JVM.
+"""The relations of SQL - ``queues``, ``messages`` and the others of ``SCHEMAS`` - as Arrow, without a JVM.
 
 Each is a dataset of Arrow, the form in which DuckDB and polars hand down their columns and filters. A read takes
 what the tables hold when it begins, and yields batches of bounded size.
@@ -174,7 +174,7 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 
 
 def judged(root: Root) -> Relation:
-    """The messages with all columns of `JUDGED`."""
+    """The messages with all columns of ``JUDGED``."""
     return Relation(JUDGED, _Tables.of(root, None, None).messages)
 
 

@@ -165,7 +165,7 @@ def received_message(
 
 
 def peeked_message(row: dict[str, Any], attributes: Attributes) -> PeekedMessage:
-    """A message as ``peek`` shows it, given its row of `PeekedMessage`'s columns, and its attributes as sent."""
+    """A message as ``peek`` shows it, given its row of ``PeekedMessage``'s columns, and its attributes as sent."""
     row["state"] = MessageState(row["state"])
     row["receive_count"] = row["receive_count"] or 0
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])

@@ -12,7 +12,7 @@ from lakequeue.shard.runs import IN_FLIGHT
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """As `held`, by a receipt handle; ReceiptHandleIsInvalid if it is not of this queue."""
+    """As ``held``, by a receipt handle; ReceiptHandleIsInvalid if it is not of this queue."""
     return held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
 
 

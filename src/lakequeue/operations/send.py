@@ -42,7 +42,7 @@ Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientE
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
 """Entered around each send with the verb, the queue's name and the entries; yields those to be sent instead.
-`lakequeue.otel.instrument` sets it."""
+``lakequeue.otel.instrument`` sets it."""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:

@@ -90,7 +90,7 @@ def complete_batch(
     staging: Staging,
     written: Sequence[Written],
 ) -> int:
-    """As `complete`, for a micro-batch of a stream; one that was sent before adds nothing.
+    """As ``complete``, for a micro-batch of a stream; one that was sent before adds nothing.
 
     Raises:
         InvalidOptions: the queue has later batches of the stream, so its numbers no longer tell what was sent.

@@ -301,10 +301,10 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Messages with the run that each lies in, if any; `only` leaves others unread.
+    """Messages with the run that each lies in, if any; ``only`` leaves others unread.
 
-    No filter on the ledger reaches its scans, here and in `_heads`: Delta plans those with one Spark job less each
-    (a query over 16 shards: 68 jobs with, 53 without).
+    No filter on the ledger reaches its scans, here and in ``_heads``: Delta plans those with one Spark job less
+    each (a query over 16 shards: 68 jobs with, 53 without).
     """
     fields = ", ".join(_MESSAGE_FIELDS)
     types = {

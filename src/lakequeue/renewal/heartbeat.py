@@ -37,7 +37,7 @@ class Verdict(Enum):
 
 
 class HeartbeatScheduler(Generic[Key]):
-    """Extends receipts by a policy, from `start` to `stop`, for as long as each is held.
+    """Extends receipts by a policy, from ``start`` to ``stop``, for as long as each is held.
 
     Args:
         clock: the queue's clock.

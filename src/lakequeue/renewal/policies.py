@@ -1,8 +1,8 @@
 """Renewal policies: when to extend a receipt, and by how much, as arithmetic.
 
-`HeartbeatRenewal` checks every receipt at regular ticks and extends those about to end (HBN); `ComputedRenewal`
-computes from each receipt when to extend it next (HNS). Both are pure: one scheduler serves both (PRF-5, HNS-21).
-Instants and durations without a unit are whole microseconds.
+``HeartbeatRenewal`` checks every receipt at regular ticks and extends those about to end (HBN);
+``ComputedRenewal`` computes from each receipt when to extend it next (HNS). Both are pure: one scheduler serves
+both (PRF-5, HNS-21). Instants and durations without a unit are whole microseconds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Hold:
         return self.received_at if self.attempted_at is None else self.attempted_at
 
     def extended(self, now: int, timeout: int) -> Hold:
-        """The receipt after an extension to `timeout` from now."""
+        """The receipt after an extension to ``timeout`` from now."""
         exhausted = self.received_at + LONGEST_RECEIPT - (now + timeout) < MICROS
         return attrs.evolve(self, visible_at=now + timeout, attempted_at=now, failed=False, exhausted=exhausted)
 
@@ -73,7 +73,7 @@ class Hold:
 
 
 class Renewal(Protocol):
-    """A renewal policy, as consumers and `Lease.keep_alive` use it; any object with these members is one.
+    """A renewal policy, as consumers and ``Lease.keep_alive`` use it; any object with these members is one.
 
     A policy is arithmetic: it neither reads a clock nor extends anything itself. Instants are whole microseconds
     since the epoch by the queue's clock, and other durations without a unit whole microseconds.
@@ -86,7 +86,7 @@ class Renewal(Protocol):
 
     @property
     def failed_visible_at_once(self) -> bool:
-        """Default of the consumer's `make_failed_messages_visible_immediately`."""
+        """Default of the consumer's ``make_failed_messages_visible_immediately``."""
         ...
 
     def next_check(self, hold: Hold, since: int) -> int | None:
@@ -228,7 +228,7 @@ class ComputedRenewal:
 
 
 def renew_after(remaining: int) -> int:
-    """How long to wait before extending a receipt with `remaining` left (HNS-2, HNS-4)."""
+    """How long to wait before extending a receipt with ``remaining`` left (HNS-2, HNS-4)."""
     if remaining < _TOO_LITTLE_LEFT:
         return 0
     return remaining - min(remaining // 2, _LONGEST_BUFFER)

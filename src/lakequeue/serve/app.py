@@ -45,9 +45,9 @@ class Application:
     Args:
         access: authenticates requests; None allows every client of this machine.
         max_body_bytes: maximum size of a request body.
-        allowed_hosts: host names that are allowed in addition to those of this machine; with `access`, none
+        allowed_hosts: host names that are allowed in addition to those of this machine; with ``access``, none
             given allows all.
-        account: 12 digits, in the URLs and ARNs of queues; without `access`, also the sender of messages.
+        account: 12 digits, in the URLs and ARNs of queues; without ``access``, also the sender of messages.
         metrics_queues: number of queues with metrics of their own.
         max_shards: maximum number of shards of queues that clients create, or to which they raise it.
         public_url: scheme and host of the URLs of queues; None: those of each request.

@@ -16,7 +16,7 @@ from lakequeue.serve.errors import RequestError
 
 GUESS_SECONDS = 60.0
 MAX_GUESSES = 10
-"""Wrong secrets that an address may give in `GUESS_SECONDS`."""
+"""Wrong secrets that an address may give in ``GUESS_SECONDS``."""
 MAX_GUESSERS = 10_000
 """Addresses whose wrong secrets are remembered."""
 BASIC_CHALLENGE = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"'}

@@ -7,8 +7,9 @@
       "AKIDADMIN": {"secret": "..."}
     }
 
-A key without rules may do everything. Patterns of queues are case-sensitive, with ``*`` and ``?`` as in `fnmatch`.
-An action on no single queue, such as ListQueues, needs the pattern ``*``, because a list shows all queues.
+A key without rules may do everything. Patterns of queues are case-sensitive, with ``*`` and ``?`` as in
+``fnmatch``. An action on no single queue, such as ListQueues, needs the pattern ``*``, because a list shows all
+queues.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path, group_reads: bool = False) -> Keys:
-        """Reads a key file, which its group may read as well if `group_reads`.
+        """Reads a key file, which its group may read as well if ``group_reads``.
 
         Raises:
             InvalidOptions: other users can read or write the file, or its content is invalid; names every problem.

@@ -15,7 +15,7 @@ PURGE_INTERVAL = 60 * MICROS  # PUR-2
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
-    """Raise PurgeQueueInProgress if the last purge is less than 60 seconds old (PUR-2)."""
+    """Raises PurgeQueueInProgress if the last purge is less than 60 seconds old (PUR-2)."""
     purged_at = state.head.purged_at
     if not command.at_any_time and purged_at is not None and state.now - purged_at < PURGE_INTERVAL:
         raise PurgeQueueInProgress(
@@ -24,7 +24,7 @@ def check_purge(state: ShardState, command: Purge) -> None:
 
 
 def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
-    """Remove everything sent so far: waiting, in flight and delayed (PUR-1, PUR-3, PUR-4).
+    """Removes everything sent so far: waiting, in flight and delayed (PUR-1, PUR-3, PUR-4).
 
     Raises:
         PurgeQueueInProgress: the last purge is less than 60 seconds old (PUR-2).
@@ -36,7 +36,7 @@ def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
 
 
 def check_rewind(state: ShardState, command: Rewind) -> None:
-    """Raise UnsupportedOperation without a history, InvalidParameterValue for an instant out of range."""
+    """Raises UnsupportedOperation without a history, InvalidParameterValue for an instant out of range."""
     if not state.attributes.rewind_micros:
         raise UnsupportedOperation("The queue cannot be rewound: its RewindSeconds is 0.", cmq_code=6050)
     earliest = state.now - state.attributes.rewind_micros
@@ -49,7 +49,7 @@ def check_rewind(state: ShardState, command: Rewind) -> None:
 
 
 def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
-    """Make deleted messages visible again that were sent at an instant or later (RWD-9, RWD-10, RWD-19).
+    """Makes deleted messages visible again that were sent at an instant or later (RWD-9, RWD-10, RWD-19).
 
     Raises:
         UnsupportedOperation: the queue keeps no history (RWD-15).
@@ -81,7 +81,7 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
 
 
 def close(state: ShardState, command: Close) -> tuple[None, bool]:
-    """Refuse every later command (QUE-13)."""
+    """Refuses every later command (QUE-13)."""
     state.head = attrs.evolve(state.head, closed=True)
     return None, True
 

@@ -15,11 +15,12 @@ Spans = Sequence[tuple[int, int]]
 
 @attrs.frozen
 class Claim:
-    """Receive up to `max_messages` under one new lease; the answer is a `ClaimResult`.
+    """Receive up to ``max_messages`` under one new lease; the answer is a ``ClaimResult``.
 
-    `visibility_timeout` None: the queue's (RCV-5). A claim that repeats a live `attempt_id` gets the same messages
-    again (ATT-3); FIFO shards only. `dead_letter_keys` maps ARNs of dead-letter queues to their keys; None: the
-    queue does not exist, and the messages stay. `consumer` names who receives, unless there is an `attempt_id`.
+    ``visibility_timeout`` None: the queue's (RCV-5). A claim that repeats a live ``attempt_id`` gets the same
+    messages again (ATT-3); FIFO shards only. ``dead_letter_keys`` maps ARNs of dead-letter queues to their keys;
+    None: the queue does not exist, and the messages stay. ``consumer`` names who receives, unless there is an
+    ``attempt_id``.
     """
 
     max_messages: int
@@ -32,7 +33,7 @@ class Claim:
 
 @attrs.frozen
 class Delete:
-    """Delete one message by receipt; the answer is whether this command removed it (DEL-2, RCP-6)."""
+    """Deletes one message by receipt; the answer is whether this command removed it (DEL-2, RCP-6)."""
 
     offset: int
     lease_id: str
@@ -41,7 +42,7 @@ class Delete:
 
 @attrs.frozen
 class ChangeVisibility:
-    """Let the receipt of one message end `timeout` from now; 0 hands it back at once (VIS-1, VIS-4)."""
+    """Lets the receipt of one message end ``timeout`` from now; 0 hands it back at once (VIS-1, VIS-4)."""
 
     offset: int
     lease_id: str
@@ -51,7 +52,7 @@ class ChangeVisibility:
 
 @attrs.frozen
 class RecordFailure:
-    """Keep why the handler of one message failed, in JSON, until it is received again or becomes a dead letter.
+    """Keeps why the handler of one message failed, in JSON, until it is received again or becomes a dead letter.
 
     The answer is None; nothing happens if the receipt is no longer the latest.
     """
@@ -63,7 +64,7 @@ class RecordFailure:
 
 @attrs.frozen
 class LeaseDelete:
-    """Delete the messages of `spans` that a lease still holds; `except_offsets` become visible instead."""
+    """Deletes the messages of ``spans`` that a lease still holds; ``except_offsets`` become visible instead."""
 
     lease_id: str
     spans: Spans
@@ -72,7 +73,7 @@ class LeaseDelete:
 
 @attrs.frozen
 class LeaseExtend:
-    """Let the receipts that a lease still holds end `timeout` from now; 0 hands them back."""
+    """Lets the receipts that a lease still holds end ``timeout`` from now; 0 hands them back."""
 
     lease_id: str
     spans: Spans
@@ -81,7 +82,7 @@ class LeaseExtend:
 
 @attrs.frozen
 class LeaseRelease:
-    """Hand back at once the messages that a lease still holds."""
+    """Hands back at once the messages that a lease still holds."""
 
     lease_id: str
     spans: Spans
@@ -89,7 +90,7 @@ class LeaseRelease:
 
 @attrs.frozen
 class Move:
-    """Begin to move the visible messages of `spans` to another queue; the answer is their number.
+    """Begins to move the visible messages of ``spans`` to another queue; the answer is their number.
 
     It is None while an earlier move is unfinished. They arrive as if sent there for the first time (DLQ-8).
     """
@@ -100,28 +101,28 @@ class Move:
 
 @attrs.frozen
 class Moved:
-    """Remove the messages that a move appended at its target; the answer is their number."""
+    """Removes the messages that a move appended at its target; the answer is their number."""
 
     number: int
 
 
 @attrs.frozen
 class MoveBack:
-    """Make visible again the messages of a move whose target is gone; the answer is their number."""
+    """Makes visible again the messages of a move whose target is gone; the answer is their number."""
 
     number: int
 
 
 @attrs.frozen
 class Discard:
-    """Delete the visible messages of `spans` without a receipt; the answer is their number."""
+    """Deletes the visible messages of ``spans`` without a receipt; the answer is their number."""
 
     spans: Spans
 
 
 @attrs.frozen
 class Erase:
-    """Delete the messages of `spans` for good, in whatever state and without a receipt, from the history too.
+    """Deletes the messages of ``spans`` for good, in whatever state and without a receipt, from the history too.
 
     The answer is whether one of them is on its way to another queue: that must be completed first.
     """
@@ -131,9 +132,9 @@ class Erase:
 
 @attrs.frozen
 class MakeVisible:
-    """Make the delayed messages of `spans` visible now; the answer is the number of those made visible.
+    """Makes the delayed messages of ``spans`` visible now; the answer is the number of those made visible.
 
-    `in_flight`: also end the receipts of those in flight, whoever has them.
+    ``in_flight``: also end the receipts of those in flight, whoever has them.
     """
 
     spans: Spans
@@ -142,9 +143,9 @@ class MakeVisible:
 
 @attrs.frozen
 class Purge:
-    """Remove every message sent so far (PUR-1); `queue_name` is for the error message.
+    """Removes every message sent so far (PUR-1); ``queue_name`` is for the error message.
 
-    `at_any_time` skips the check of PUR-2, which only the shard that is purged last makes.
+    ``at_any_time`` skips the check of PUR-2, which only the shard that is purged last makes.
     """
 
     queue_name: str = ""
@@ -153,9 +154,9 @@ class Purge:
 
 @attrs.frozen
 class Rewind:
-    """Make deleted messages visible again that were sent at `to` (an instant) or later (RWD-9).
+    """Makes deleted messages visible again that were sent at ``to`` (an instant) or later (RWD-9).
 
-    The answer is their number. `checked`: all shards were already asked whether they refuse.
+    The answer is their number. ``checked``: all shards were already asked whether they refuse.
     """
 
     to: int
@@ -172,7 +173,7 @@ class SetAttributes:
 
 @attrs.frozen
 class Close:
-    """Mark the shard as deleted: it refuses every later command (QUE-13)."""
+    """Marks the shard as deleted: it refuses every later command (QUE-13)."""
 
 
 @attrs.frozen
@@ -222,10 +223,10 @@ class ClaimedSpan:
 class ClaimResult:
     """What a claim took, lowest offset first; no spans when nothing was available (RCV-14).
 
-    `lease_id` is that of the claim, or of the earlier one that it repeats. On FIFO shards `order` holds the same
-    offsets as ranges in the order of delivery (FIF-5); elsewhere it is empty. Dead letters must move before a
-    claim hands out anything: `moving` says that a move must be completed, `unresolved` names the dead-letter queue
-    whose key is needed; claim again after that.
+    ``lease_id`` is that of the claim, or of the earlier one that it repeats. On FIFO shards ``order`` holds the
+    same offsets as ranges in the order of delivery (FIF-5); elsewhere it is empty. Dead letters must move before a
+    claim hands out anything: ``moving`` says that a move must be completed, ``unresolved`` names the dead-letter
+    queue whose key is needed; claim again after that.
     """
 
     spans: tuple[ClaimedSpan, ...]
@@ -244,7 +245,7 @@ class ClaimResult:
 
 @attrs.frozen
 class Outgoing:
-    """An unfinished move: ranges `(first, last, receive_count, failure)`, lowest first.
+    """An unfinished move: ranges ``(first, last, receive_count, failure)``, lowest first.
 
     A count of 0 means a redrive, which forgets earlier receives.
     """
@@ -271,8 +272,8 @@ class LeaseCounts:
 class Result:
     """Answer to one command.
 
-    `changed`: the answer is valid only if the decision is committed, as this command or one before it changed the
-    state. Otherwise it was read from the state and is as fresh as that.
+    ``changed``: the answer is valid only if the decision is committed, as this command or one before it changed
+    the state. Otherwise it was read from the state and is as fresh as that.
     """
 
     value: Any = None
@@ -284,7 +285,7 @@ class Result:
 class Decision:
     """Answers, and the rows to commit: at most one put or delete per first offset, in runs and history each.
 
-    `head` carries the next epoch. Nothing needs to be committed when `commit` is false.
+    ``head`` carries the next epoch. Nothing needs to be committed when ``commit`` is false.
     """
 
     results: list[Result]

@@ -55,7 +55,7 @@ class ShardMachine:
     """
 
     def __init__(self, head: Head, runs: Iterable[Run], log: Log, history: Iterable[Run] = ()) -> None:
-        """Start from committed rows.
+        """Starts from committed rows.
 
         Args:
             head: the head row of the shard.
@@ -70,7 +70,7 @@ class ShardMachine:
 
     @property
     def head(self) -> Head:
-        """The current head, uncommitted changes included; `epoch` is the last committed one."""
+        """The current head, uncommitted changes included; ``epoch`` is the last committed one."""
         return self._state.current_head()
 
     @property
@@ -118,10 +118,10 @@ class ShardMachine:
         return self.blocks or (self.may_be_grouped and self.log.only_group(0) != "")
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:
-        """Apply commands in order at one instant.
+        """Applies commands in order at one instant.
 
         A refused command changes nothing (ERR-8) and those after it still apply. The machine keeps the new
-        state: the caller commits it and calls `committed`, or discards the machine.
+        state: the caller commits it and calls ``committed``, or discards the machine.
         """
         state = self._at(now)
         results = []
@@ -141,7 +141,7 @@ class ShardMachine:
         return Decision(results, True, *state.runs.changes(), head, *state.history.changes())
 
     def committed(self) -> None:
-        """Take the last decision as committed; expiry applied by reads since then stays pending.
+        """Takes the last decision as committed; expiry applied by reads since then stays pending.
 
         Raises:
             RuntimeError: the last decision asked for no commit.
@@ -181,7 +181,7 @@ class ShardMachine:
         return self._at(now).stored
 
     def next_event(self, now: int) -> int | None:
-        """Earliest instant after `now` at which a claim may find more than it does now (LPL-4).
+        """Earliest instant after ``now`` at which a claim may find more than it does now (LPL-4).
 
         A visibility timeout or a delay ends; or the oldest message expires while the shard is at its cap, or while
         hidden messages may block others (RET-10, FAI-4); or the oldest delayed message expires while
@@ -197,7 +197,7 @@ class ShardMachine:
         return min((known for known in instants if known is not None), default=None)
 
     def next_change(self, now: int) -> int | None:
-        """Earliest instant from `now` on at which counts change without a commit, or something expires."""
+        """Earliest instant from ``now`` on at which counts change without a commit, or something expires."""
         if self._at(now).history.size:
             return now
         instants = (self.next_event(now), next_expiry(self._state))
@@ -208,7 +208,7 @@ class ShardMachine:
         return attempt_lives(self._at(now), attempt_id)
 
     def check_rewind(self, command: Rewind, now: int) -> None:
-        """Raise what a rewind would raise now (RWD-11, RWD-15, RWD-19)."""
+        """Raises what a rewind would raise now (RWD-11, RWD-15, RWD-19)."""
         admin.check_rewind(self._at(now), command)
 
     def rewindable(self, command: Rewind, now: int) -> int:
@@ -221,7 +221,7 @@ class ShardMachine:
         return sum(run.size for run in state.history.pieces(first, state.log.end))
 
     def check_purge(self, command: Purge, now: int) -> None:
-        """Raise PurgeQueueInProgress if this purge would be refused now (PUR-2)."""
+        """Raises PurgeQueueInProgress if this purge would be refused now (PUR-2)."""
         admin.check_purge(self._at(now), command)
 
     def expired_below(self, now: int) -> int:
@@ -233,7 +233,7 @@ class ShardMachine:
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
-        """The next stored messages from offset `start` on, or those in the history, see `shard.peek`."""
+        """The next stored messages from offset ``start`` on, or those in the history, see ``shard.peek``."""
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def held(self, lease_id: str, spans: Spans, now: int) -> list[tuple[int, int]]:
@@ -246,7 +246,7 @@ class ShardMachine:
         ]
 
     def _at(self, now: int) -> ShardState:
-        """The state, moved to `now`."""
+        """The state, moved to ``now``."""
         advance(self._state, now)
         return self._state
 

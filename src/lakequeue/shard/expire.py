@@ -9,7 +9,7 @@ from lakequeue.shard.state import ShardState
 
 
 def advance(state: ShardState, now: int) -> None:
-    """Move a shard to `now`, never backwards: end what has timed out, remove what has expired."""
+    """Moves a shard to ``now``, never backwards: ends what has timed out, removes what has expired."""
     state.advance(now)
     expire(state)
 
@@ -20,7 +20,7 @@ def expired_below(state: ShardState) -> int:
 
 
 def expire(state: ShardState) -> None:
-    """Remove what is past retention, from whatever state (STA-5, RET-2, RET-3)."""
+    """Removes what is past retention, from whatever state (STA-5, RET-2, RET-3)."""
     below, lowest = expired_below(state), state.lowest
     before = state.stored + state.history.size
     if lowest is not None and lowest < below:
@@ -70,7 +70,7 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Remove messages anywhere in the shard, history included; False if they are held."""
+    """Removes messages anywhere in the shard, history included; False if they are held."""
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

@@ -1,12 +1,12 @@
 """The messages of one shard at one instant, indexed by when they become available.
 
 A message is in flight, delayed or available. Available ones are kept as ranges, lowest first; for the others a
-heap holds `(instant, first, last)`. Heap entries are never removed early: when an entry is due, it is checked
+heap holds ``(instant, first, last)``. Heap entries are never removed early: when an entry is due, it is checked
 against the runs. So extending a lease of a million messages costs one entry, and no command scans anything.
 
 With a cap on delayed messages the last ones of the log may be held (INF-9). Delays end in any order, but none
 begins after its send, so the messages held are those behind the one that fills the cap. They are not scanned yet;
-`released_offset` matters only where the cap or the delays change.
+``released_offset`` matters only where the cap or the delays change.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _STALE = 10_000  # outdated heap entries above which the index is rebuilt
 class ShardIndex:
     """Runs, head and log of a shard with the indexes over them.
 
-    `available`, `moving`, `delayed` (only with a cap on delayed messages), `in_flight` and `attempts` cover the
-    messages below `scanned`; those from the head on are fresh: never received.
+    ``available``, ``moving``, ``delayed`` (only with a cap on delayed messages), ``in_flight`` and ``attempts``
+    cover the messages below ``scanned``; those from the head on are fresh: never received.
     """
 
     def __init__(self, head: Head, runs: list[Run], log: Log, history: Iterable[Run] = ()) -> None:
@@ -87,14 +87,14 @@ class ShardIndex:
         return self._tenants
 
     def withdraw(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Remove the messages of a range from the available ones, and return them as ranges."""
+        """Removes the messages of a range from the available ones, and returns them as ranges."""
         found = self.available.take_within(first, last)
         if self._tenants is not None and found:
             self._tenants.withdrawn(first, last)
         return found
 
     def count_in_flight(self, first: int, last: int, sign: int) -> None:
-        """Note that messages began (1) or ceased (-1) to be in flight."""
+        """Notes that messages began (1) or ceased (-1) to be in flight."""
         self.in_flight += sign * (last - first + 1)
         if self._tenants is not None:
             self._tenants.count([(first, last)], sign)
@@ -135,7 +135,7 @@ class ShardIndex:
             self._scan(run.first, run.last)
 
     def advance(self, now: int) -> None:
-        """Move to `now`, never backwards: messages whose timeout or delay is over become available."""
+        """Moves to ``now``, never backwards: messages whose timeout or delay is over become available."""
         self.now = max(self.now, now)
         due = 0
         while self._coming and self._coming[0][0] <= self.now:
@@ -151,7 +151,7 @@ class ShardIndex:
             self._index(self.runs)
 
     def _arrive(self, first: int, last: int) -> None:
-        """Make available the messages of a heap entry that are due."""
+        """Makes available the messages of a heap entry that are due."""
         for run in self.runs.overlapping(first, last):
             if run.state != MOVING and (run.visible_at is None or run.visible_at <= self.now):
                 start, end = max(run.first, first), min(run.last, last)
@@ -211,7 +211,7 @@ class ShardIndex:
         return None
 
     def scan_for(self, count: int) -> None:
-        """Scan fresh messages until `count` messages are available or all are scanned."""
+        """Scans fresh messages until ``count`` messages are available or all are scanned."""
         chunk = _CHUNK
         while self.available.size < count and self.scanned < self.log.end:
             chunk = max(chunk * 2, count - self.available.size)
@@ -219,7 +219,7 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scan some fresh messages if the next one could be served before `place`: (visible since, offset).
+        """Scans some fresh messages if the next one could be served before ``place``: (visible since, offset).
 
         Returns False if it could not be, or is not visible yet, or is held; the same then holds for all after it.
         """
@@ -233,11 +233,11 @@ class ShardIndex:
         return self.scan_to(self.scanned + count)
 
     def scan_all(self) -> None:
-        """Scan every fresh message that is not held."""
+        """Scans every fresh message that is not held."""
         self.scan_to(self.log.end)
 
     def scan_to(self, end: int) -> bool:
-        """Scan the fresh messages below `end` that are not held; returns whether there were any."""
+        """Scans the fresh messages below ``end`` that are not held; returns whether there were any."""
         first, end = self.scanned, min(end, self.log.end)
         cap = self.attributes.delayed_limit
         if first >= end or (cap is not None and self._held_from(cap, first, end, 0) == first):
@@ -252,7 +252,7 @@ class ShardIndex:
         return True
 
     def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Ranges of never received messages by when they become available, see `Log.spans`."""
+        """Ranges of never received messages by when they become available, see ``Log.spans``."""
         return self.log.spans(first, last, self.delay)
 
     def visible_since(self, offset: int) -> int:
@@ -266,7 +266,7 @@ class ShardIndex:
         return self.log.sent_at(offset) + self.delay
 
     def stored_from(self, offset: int) -> int:
-        """Lowest offset from `offset` on that is stored; fresh messages count as stored."""
+        """Lowest offset from ``offset`` on that is stored; fresh messages count as stored."""
         if offset >= self.head.head_offset:
             return offset
         first = self.runs.first_from(offset)
@@ -289,9 +289,9 @@ class ShardIndex:
         return last + 1
 
     def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
-        """First held offset among messages that become available at one instant; `end` if none is held.
+        """First held offset among messages that become available at one instant; ``end`` if none is held.
 
-        Everything before `start` is scanned; a message is released once fewer than `cap` of those are delayed.
+        Everything before ``start`` is scanned; a message is released once fewer than ``cap`` of those are delayed.
         """
         room = max(0, cap - self.delayed.size)
         reached = start + room if instant > self.now else end if room else start
@@ -318,13 +318,13 @@ class ShardIndex:
             yield Run(first, last)
 
     def pass_head(self, first: int, last: int) -> None:
-        """Move the head past `last`; the fresh messages before `first` become `visible` runs."""
+        """Moves the head past ``last``; the fresh messages before ``first`` become ``visible`` runs."""
         for run in self.fresh(self.head.head_offset, first - 1):
             self.runs.put(run)
         self.head = attrs.evolve(self.head, head_offset=last + 1)
 
     def stamp(self, offset: int) -> None:
-        """Count a visible message as visible since now: its group has just been served (FIF-14)."""
+        """Counts a visible message as visible since now: its group has just been served (FIF-14)."""
         if offset >= self.head.head_offset:
             self.pass_head(offset, offset)
         run = self.runs.at(offset) or next(self.fresh(offset, offset))

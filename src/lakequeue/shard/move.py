@@ -1,6 +1,6 @@
 """Moves to another queue: dead letters (DLQ-2) and redrives.
 
-A move takes three commits: the messages become `moving` here, they are appended at the target, they are removed
+A move takes three commits: the messages become ``moving`` here, they are appended at the target, they are removed
 here. Any process that finds an unfinished move completes it. A shard has one move under way at a time.
 """
 
@@ -19,7 +19,7 @@ MOVED_AT_ONCE = 1_000
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """The first messages in `spans` that were received as often as the redrive policy allows."""
+    """The first messages in ``spans`` that were received as often as the redrive policy allows."""
     policy = state.attributes.redrive
     found: list[Run] = []
     left = MOVED_AT_ONCE
@@ -34,7 +34,7 @@ def dead(state: ShardState, spans: Spans) -> list[Run]:
 
 
 def set_aside(state: ShardState, runs: Sequence[Run], target_key: str) -> None:
-    """Begin a move of messages that are neither available nor in flight."""
+    """Begins a move of messages that are neither available nor in flight."""
     number = state.head.move_number + 1
     state.head = attrs.evolve(state.head, move_number=number)
     for run in runs:
@@ -44,7 +44,7 @@ def set_aside(state: ShardState, runs: Sequence[Run], target_key: str) -> None:
 
 
 def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
-    """Begin a redrive of the visible messages of the spans (DLQ-8)."""
+    """Begins a redrive of the visible messages of the spans (DLQ-8)."""
     if state.moving.size:
         return None, False
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -55,7 +55,7 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
 
 
 def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
-    """Remove what arrived at the target; its message groups queue behind those that wait (DLQ-10)."""
+    """Removes what arrived at the target; its message groups queue behind those that wait (DLQ-10)."""
     runs = _of(state, command.number)
     for run in runs:
         state.remove(run)
@@ -64,7 +64,7 @@ def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
 
 
 def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
-    """Make visible again what could not be moved because the target is gone."""
+    """Makes visible again what could not be moved because the target is gone."""
     runs = _of(state, command.number)
     for run in runs:
         state.hand_back(run)

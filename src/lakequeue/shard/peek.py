@@ -10,9 +10,9 @@ from lakequeue.shard.state import ShardState
 
 
 def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """The oldest stored messages from offset `start` on, lowest offset first; fresh ones count as visible runs.
+    """The oldest stored messages from offset ``start`` on, lowest offset first; fresh ones count as visible runs.
 
-    With ``newest`` the newest ones up to `start`.
+    With ``newest`` the newest ones up to ``start``.
     """
     if newest:
         last = min(start, state.log.end - 1)
@@ -24,14 +24,14 @@ def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False)
 
 
 def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """The oldest deleted messages from offset `start` on that can be rewound, or the newest ones up to it."""
+    """The oldest deleted messages from offset ``start`` on that can be rewound, or the newest ones up to it."""
     if newest:
         return _last(state.history.pieces_down_from(start), limit)
     return list(_first(state.history.pieces_from(start), limit))
 
 
 def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
-    """The first `limit` messages of runs."""
+    """The first ``limit`` messages of runs."""
     for run in runs:
         if limit <= 0:
             return
@@ -40,7 +40,7 @@ def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
 
 
 def _last(runs: Iterable[Run], limit: int) -> list[Run]:
-    """The last `limit` messages of runs, which descend; ascending."""
+    """The last ``limit`` messages of runs, which descend; ascending."""
     found: list[Run] = []
     for run in runs:
         if limit <= 0:

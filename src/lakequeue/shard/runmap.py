@@ -75,7 +75,7 @@ class RunMap:
             yield run._replace(last=min(run.last, last))
 
     def cut(self, first: int, last: int) -> None:
-        """Remove a range, splitting the runs at its ends."""
+        """Removes a range, splitting the runs at its ends."""
         for run in self.overlapping(first, last):
             self._drop(run)
             if run.first < first:
@@ -84,7 +84,7 @@ class RunMap:
                 self._add(run._replace(first=last + 1))
 
     def put(self, run: Run) -> None:
-        """Set a run and join it with neighbours that are alike."""
+        """Sets a run and joins it with neighbours that are alike."""
         self.cut(run.first, run.last)
         left = self.at(run.first - 1)
         if left is not None and left.alike(run):
@@ -112,7 +112,7 @@ class RunMap:
         return puts, deletes
 
     def settle(self) -> None:
-        """Take the state at the last `changes` as committed; later changes stay recorded."""
+        """Takes the state at the last ``changes`` as committed; later changes stay recorded."""
         self._handed_out = {}
 
     def _drop(self, run: Run) -> None:

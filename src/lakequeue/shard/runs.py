@@ -21,12 +21,13 @@ MOVING = MessageState.MOVING.value
 
 
 class Run(NamedTuple):
-    """Consecutive messages in the same state: one row of `receipts`.
+    """Consecutive messages in the same state: one row of ``receipts``.
 
-    `visible_at` None: never received, so each message becomes available when the log says so. A `visible` run with
-    a `lease_id` was handed back by that lease (VIS-4). An `in_flight` run whose `visible_at` has passed may be
-    claimed again; until then its lease stays the latest one (RCP-8). A `deleted` run is history: deleted messages
-    that a rewind may restore; nothing else is kept of them, so that neighbours are one run. A `moving` run is on
+    ``visible_at`` None: never received, so each message becomes available when the log says so. A ``visible`` run
+    with a ``lease_id`` was handed back by that lease (VIS-4). An ``in_flight`` run whose ``visible_at`` has passed
+    may be claimed again; until then its lease stays the latest one (RCP-8). A ``deleted`` run is history: deleted
+    messages that a rewind may restore; nothing else is kept of them, so that neighbours are one run. A ``moving``
+    run is on
     its way to another queue: no receipt holds it, and any process that finds it completes the move.
     """
 
@@ -56,7 +57,7 @@ class Run(NamedTuple):
 
     @property
     def failure(self) -> str | None:
-        """Why the handler failed that had the messages last, in JSON; see `RecordFailure`."""
+        """Why the handler failed that had the messages last, in JSON; see ``RecordFailure``."""
         return None if self.attempted_at is not None else reason_of(self.attempt_id)
 
     def alike(self, other: Run) -> bool:
@@ -79,9 +80,9 @@ def joined_runs(runs: Iterable[Run]) -> list[Run]:
 class Head:
     """The one row of a shard that is not a run: the fence, the marks, and a copy of the attributes.
 
-    Messages below `floor_offset` are gone; those from `head_offset` on were never delivered; in between, a message
-    without a run is deleted. Messages below `released_offset` are not held, whatever the cap on delayed ones is
-    now (INF-9). `attributes` holds wire names and string values.
+    Messages below ``floor_offset`` are gone; those from ``head_offset`` on were never delivered; in between, a
+    message without a run is deleted. Messages below ``released_offset`` are not held, whatever the cap on delayed
+    ones is now (INF-9). ``attributes`` holds wire names and string values.
     """
 
     epoch: int = 0
@@ -118,13 +119,13 @@ class Log(Protocol):
         """Instant at which a message was sent; never decreases with the offset."""
 
     def first_sent_at_or_after(self, instant: int) -> int:
-        """Smallest offset sent at or after `instant`, else `end`."""
+        """Smallest offset sent at or after ``instant``, else ``end``."""
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
-        """Ranges `(first, last, available_at)` in order, without gaps.
+        """Ranges ``(first, last, available_at)`` in order, without gaps.
 
-        `available_at` is 0 for messages without a delay, else the instant sent plus the delay: each
-        message's own, or `delay` for all.
+        ``available_at`` is 0 for messages without a delay, else the instant sent plus the delay: each
+        message's own, or ``delay`` for all.
         """
 
     def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:

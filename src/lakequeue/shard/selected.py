@@ -11,7 +11,7 @@ from lakequeue.shard.state import ShardState
 
 
 def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
-    """Delete the visible messages of the spans; those in flight, delayed, held or moving stay."""
+    """Deletes the visible messages of the spans; those in flight, delayed, held or moving stay."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -23,7 +23,7 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
 
 
 def erase(state: ShardState, command: Erase) -> tuple[bool, bool]:
-    """Delete the messages of the spans in any state, and from the history; those that are moving stay."""
+    """Deletes the messages of the spans in any state, and from the history; those that are moving stay."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -49,7 +49,7 @@ def erase(state: ShardState, command: Erase) -> tuple[bool, bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """End the delay of the messages of the spans; and the receipts of those in flight, if the command says so.
+    """Ends the delay of the messages of the spans; and the receipts of those in flight, if the command says so.
 
     A message that is held, moving, or visible already stays as it is. Who held a message in flight may still
     delete it until somebody receives it again, except on strict queues (RCP-7, RCP-8).

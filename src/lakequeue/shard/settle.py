@@ -29,7 +29,7 @@ from lakequeue.shard.state import ShardState
 
 
 def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
-    """Delete one message; one that is already gone counts as deleted (RCP-10, DEL-9).
+    """Deletes one message; one that is already gone counts as deleted (RCP-10, DEL-9).
 
     Raises:
         InvalidParameterValue: on a strict queue, a receipt that is not the latest or has ended (RCP-7).
@@ -47,7 +47,7 @@ def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
 
 
 def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[None, bool]:
-    """Let a receipt end `timeout` from now (VIS-1, VIS-3); 0 hands the message back (VIS-4).
+    """Lets a receipt end ``timeout`` from now (VIS-1, VIS-3); 0 hands the message back (VIS-4).
 
     Raises:
         InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2),
@@ -80,7 +80,7 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
 
 
 def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, bool]:
-    """Keep why a handler failed with the message, as long as no one else received it."""
+    """Keeps why a handler failed with the message, as long as no one else received it."""
     run = state.runs.at(command.offset)
     if run is None or run.lease_id != command.lease_id or run.state == MOVING:
         return None, False
@@ -92,7 +92,7 @@ def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, boo
 
 
 def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, bool]:
-    """Delete the messages that the lease holds; the excepted ones become visible now."""
+    """Deletes the messages that the lease holds; the excepted ones become visible now."""
     kept = sorted(set(command.except_offsets))
     done = 0
     changed = False
@@ -110,7 +110,7 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extend the receipts that the lease holds; timed out messages are hidden again as far as there is room.
+    """Extends the receipts that the lease holds; timed out messages are hidden again as far as there is room.
 
     Raises:
         InvalidParameterValue: the total since the receive would pass twelve hours (VIS-9); nothing changed.
@@ -136,7 +136,7 @@ def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, 
 
 
 def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts, bool]:
-    """Make the messages that the lease holds visible now."""
+    """Makes the messages that the lease holds visible now."""
     return _release(state, command.lease_id, command.spans)
 
 
@@ -155,7 +155,7 @@ def holds(state: ShardState, run: Run, lease_id: str) -> bool:
 
 
 def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
-    """The parts of `spans` that a lease may still settle, each once, by offset."""
+    """The parts of ``spans`` that a lease may still settle, each once, by offset."""
     reached = -1
     for first, last in sorted(spans):
         first = max(first, reached + 1)
@@ -165,7 +165,7 @@ def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
 
 
 def check_total(state: ShardState, run: Run, timeout: int) -> None:
-    """Refuse, never clamp, a timeout that ends more than twelve hours after the receive (VIS-9)."""
+    """Refuses, never clamps, a timeout that ends more than twelve hours after the receive (VIS-9)."""
     received_at = state.now if run.received_at is None else run.received_at
     if state.now + timeout - received_at > LONGEST_RECEIPT:
         raise InvalidParameterValue.of(
@@ -176,7 +176,7 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
 
 
 def _split(run: Run, kept: list[int]) -> Iterator[tuple[Run, bool]]:
-    """Cut a run at the offsets to keep, which ascend; yields pieces, each with whether it is kept."""
+    """Cuts a run at the offsets to keep, which ascend; yields pieces, each with whether it is kept."""
     start = bisect_left(kept, run.first)
     end = bisect_left(kept, run.last + 1)
     edges = [run.first - 1, *kept[start:end], run.last + 1]
@@ -188,7 +188,7 @@ def _split(run: Run, kept: list[int]) -> Iterator[tuple[Run, bool]]:
 
 
 def _counts(spans: Spans, done: int) -> LeaseCounts:
-    """Counts over the distinct offsets of the spans, of which `done` were reached."""
+    """Counts over the distinct offsets of the spans, of which ``done`` were reached."""
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)

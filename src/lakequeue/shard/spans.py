@@ -21,7 +21,7 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 class SpanSet:
-    """A set of offsets as ranges that never touch; `size` counts the offsets."""
+    """A set of offsets as ranges that never touch; ``size`` counts the offsets."""
 
     def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
         """Build from ascending, disjoint ranges."""
@@ -42,7 +42,7 @@ class SpanSet:
         return None
 
     def add(self, first: int, last: int) -> int:
-        """Add a range; returns how many of its offsets are new."""
+        """Adds a range; returns how many of its offsets are new."""
         known = self.discard(first, last)
         size = last - first + 1
         self.size += size
@@ -58,7 +58,7 @@ class SpanSet:
         return size - known
 
     def discard(self, first: int, last: int) -> int:
-        """Remove a range; returns how many of its offsets were in the set."""
+        """Removes a range; returns how many of its offsets were in the set."""
         spans = self._spans
         found = list(spans.irange(first, last))
         for key in spans.irange(maximum=first - 1, reverse=True):
@@ -83,7 +83,7 @@ class SpanSet:
         return found + [(start, min(self._spans[start], last)) for start in self._spans.irange(first, last)]
 
     def take_within(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Remove the offsets within a range, and return them as ranges."""
+        """Removes the offsets within a range, and returns them as ranges."""
         found = self.within(first, last)
         self.discard(first, last)
         return found
@@ -104,7 +104,7 @@ class SpanSet:
         return next(self._spans.irange(offset), None)
 
     def take(self, count: int) -> list[tuple[int, int]]:
-        """Remove up to `count` offsets, lowest first, and return them as ranges."""
+        """Removes up to ``count`` offsets, lowest first, and returns them as ranges."""
         taken = []
         spans = self._spans
         while count > 0 and spans:

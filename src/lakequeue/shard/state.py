@@ -15,9 +15,9 @@ class ShardState(ShardIndex):
     """Changes runs and head and keeps the indexes in step; the rules are in the modules of each command."""
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Runs of messages removed from the available ones, in the order of the spans; `set_runs` must follow.
+        """Runs of messages removed from the available ones, in the order of the spans; ``set_runs`` must follow.
 
-        The head moves past the fresh ones; fresh messages before them become `visible` runs (DLY-1).
+        The head moves past the fresh ones; fresh messages before them become ``visible`` runs (DLY-1).
         """
         taken: list[Run] = []
         for first, last in spans:
@@ -27,7 +27,7 @@ class ShardState(ShardIndex):
         return taken
 
     def set_runs(self, runs: list[Run]) -> None:
-        """Give a new state to messages that are neither available nor in flight."""
+        """Gives a new state to messages that are neither available nor in flight."""
         for run in runs:
             self.runs.put(run)
             assert run.visible_at is not None
@@ -43,7 +43,7 @@ class ShardState(ShardIndex):
                     self.count_in_flight(run.first, run.last, 1)
 
     def hide(self, run: Run, visible_at: int) -> bool:
-        """Let the receipt of a run, or part of one, end at `visible_at`; False if it already does."""
+        """Lets the receipt of a run, or part of one, end at ``visible_at``; False if it already does."""
         if run.visible_at == visible_at and run.attempt is None:
             return False
         self.leave(run)
@@ -57,13 +57,13 @@ class ShardState(ShardIndex):
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run) -> None:
-        """Make a run visible now; lease and receive count stay with it (VIS-4, VIS-16)."""
+        """Makes a run visible now; lease and receive count stay with it (VIS-4, VIS-16)."""
         self.leave(run)
         back = run._replace(state=VISIBLE, visible_at=self.now, move_number=None, target_key=None)
         self.set_runs([_unattempted(back)])
 
     def set_aside(self, run: Run) -> None:
-        """Add a `moving` run for messages that are neither available nor in flight."""
+        """Adds a ``moving`` run for messages that are neither available nor in flight."""
         self.runs.put(run)
         self.moving.add(run.first, run.last)
 
@@ -72,9 +72,9 @@ class ShardState(ShardIndex):
         return [run for first, last in self.moving for run in self.runs.pieces(first, last)]
 
     def remove(self, run: Run) -> None:
-        """Delete a run, or part of one (DEL-3), and add it to the history if the queue keeps one (RWD-4).
+        """Deletes a run, or part of one (DEL-3), and adds it to the history if the queue keeps one (RWD-4).
 
-        Moved messages were not deleted, so they leave no history. `serve_groups` must follow.
+        Moved messages were not deleted, so they leave no history. ``serve_groups`` must follow.
         """
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
@@ -92,7 +92,7 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Remove every message below an offset, and move the head there if it is lower."""
+        """Removes every message below an offset, and moves the head there if it is lower."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)
@@ -112,16 +112,16 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=False)
 
     def remove_all(self) -> None:
-        """Remove every message up to the end of the log, and the history (RWD-23)."""
+        """Removes every message up to the end of the log, and the history (RWD-23)."""
         self.forget(self.log.end)
         self.forget_history()
 
     def forget_history(self) -> None:
-        """Make deletions final (RWD-8)."""
+        """Makes deletions final (RWD-8)."""
         self.history.cut(0, self.log.end)
 
     def rewind(self, first: int) -> int:
-        """Restore deleted messages from an offset on, as if never received; returns their number (RWD-20)."""
+        """Restores deleted messages from an offset on, as if never received; returns their number (RWD-20)."""
         again = list(self.history.pieces(first, self.log.end))
         if again:
             self.history.cut(first, self.log.end)
@@ -138,7 +138,7 @@ class ShardState(ShardIndex):
         return max(self.now - attributes.rewind_micros, self.now - attributes.retention_micros + 1)
 
     def leave(self, run: Run) -> None:
-        """Remove a run, or part of one, from the indexes; this ends the attempt that it belongs to (ATT-5)."""
+        """Removes a run, or part of one, from the indexes; this ends the attempt that it belongs to (ATT-5)."""
         self.withdraw(run.first, run.last)
         self.moving.discard(run.first, run.last)
         if self.live(run):
@@ -152,25 +152,25 @@ class ShardState(ShardIndex):
         return [run for span in spans for run in self.runs.pieces(*span) if run.attempt == attempt_id]
 
     def forget_attempt(self, attempt_id: str) -> None:
-        """Forget an attempt, so that its retry is a new receive."""
+        """Forgets an attempt, so that its retry is a new receive."""
         for run in self.attempt(attempt_id):
             self.runs.put(_unattempted(run))
         self.attempts.pop(attempt_id, None)
 
     def keep_released(self) -> None:
-        """Record what is released now, before a change that would hold it again (INF-9)."""
+        """Records what is released now, before a change that would hold it again (INF-9)."""
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
     def forget_tenants(self) -> None:
-        """Let the next claim find the message groups anew, by the attributes that it finds."""
+        """Lets the next claim find the message groups anew, by the attributes that it finds."""
         self._tenants = None
 
     def change_cap(self) -> None:
-        """Apply a new cap on delayed messages."""
+        """Applies a new cap on delayed messages."""
         self._index(self.runs)
 
     def change_delay(self) -> None:
-        """Apply a FIFO queue's new delay to the messages that were never received (DLY-10)."""
+        """Applies a FIFO queue's new delay to the messages that were never received (DLY-10)."""
         for run in list(self.runs):
             if run.received_at is None and run.visible_at is not None:
                 self.runs.put(run._replace(visible_at=None))

@@ -1,8 +1,8 @@
 """Removing what tables no longer need: unused files, old log entries, empty directories, deleted queues.
 
 The compactor calls most of it; busy tables of local disks remove their own unused files as they commit. Nothing
-here commits, and only this and `log_trimming` remove files. On local disks that happens while no process
-is in a commit to the table, see `locks`; on object stores only what is days old is removed. It may run twice, in
+here commits, and only this and ``log_trimming`` remove files. On local disks that happens while no process
+is in a commit to the table, see ``locks``; on object stores only what is days old is removed. It may run twice, in
 two processes at once, or in part, without harm.
 """
 
@@ -45,7 +45,7 @@ _LISTS = 8
 _PINS = "_pinned"
 """File whose age is that of the last call of ``pin_files``."""
 _WAITING = "bulk/"
-"""Directory of files that wait for their commit; see `staged_files`."""
+"""Directory of files that wait for their commit; see ``staged_files``."""
 _log = logging.getLogger("lakequeue")
 
 

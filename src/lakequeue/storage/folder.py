@@ -147,8 +147,8 @@ class Folder:
     def parquet(self, name: str, size: int) -> Iterator[pq.ParquetFile]:
         """Opens a Parquet file of a known size. Read it with ``use_threads=False``.
 
-        Arrow's threads must not hold objects of Python: 4 of 300 processes that ended right after `read_table` of
-        an open file were aborted ("terminate called"). A small file also reads seven times faster so.
+        Arrow's threads must not hold objects of Python: 4 of 300 processes that ended right after ``read_table``
+        of an open file were aborted ("terminate called"). A small file also reads seven times faster so.
         """
         source: Any
         if self.local is not None:
@@ -172,7 +172,7 @@ class Folder:
         Args:
             name: of the file.
             data: what is in it.
-            new_folder: whether its directory may be missing; else that is a `FileNotFoundError`.
+            new_folder: whether its directory may be missing; else that is a ``FileNotFoundError``.
         """
         if self.local is None:
             try:

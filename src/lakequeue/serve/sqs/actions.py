@@ -63,11 +63,11 @@ _AFTER = "after "
 
 
 class Actions:
-    """Runs actions. Thread-safe; every method may block, except `answer`, `receive` and `opened`.
+    """Runs actions. Thread-safe; every method may block, except ``answer``, ``receive`` and ``opened``.
 
     Args:
         account: in the URLs and ARNs of queues.
-        sender: SenderId of all messages; None: it is the name of the caller, which sends give as `SENDER`.
+        sender: SenderId of all messages; None: it is the name of the caller, which sends give as ``SENDER``.
         max_shards: maximum number of shards of queues that clients create, or to which they raise it.
         encryption: what the operator says of it.
     """

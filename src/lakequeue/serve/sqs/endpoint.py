@@ -87,7 +87,7 @@ class Endpoint:
         return sum(self._receiving.values())
 
     async def __call__(self, http: Request) -> Response:
-        """Answers a request, and describes it in `http.state.call`."""
+        """Answers a request, and describes it in ``http.state.call``."""
         call = http.state.call = ApiCall(request_id=new_id())
         try:
             return await self._answer(http, call)

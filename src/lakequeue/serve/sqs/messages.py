@@ -133,7 +133,7 @@ def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
 
 
 def batch_result(result: BatchResult, members: Callable[[BatchSuccess], Structure]) -> Structure:
-    """The result of a batch; `members` returns what an entry has besides its id."""
+    """The result of a batch; ``members`` returns what an entry has besides its id."""
     parts = {
         "Successful": [{"Id": done.id} | members(done) for done in result.successful],
         "Failed": [

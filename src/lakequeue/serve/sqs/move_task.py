@@ -62,7 +62,7 @@ class MoveTask:
         return {name: value for name, value in members.items() if value is not None}
 
     def after_step(self, moved: int, more: bool, failure: str | None) -> MoveTask:
-        """The task after it moved some messages; `more`: others can be moved; `failure`: why others cannot."""
+        """The task after it moved some messages; ``more``: others can be moved; ``failure``: why others cannot."""
         if failure is not None:
             return attrs.evolve(self, moved=self.moved + moved, status="FAILED", reason=failure)
         status = {"CANCELLING": "CANCELLED", "RUNNING": "RUNNING" if more else "COMPLETED"}[self.status]

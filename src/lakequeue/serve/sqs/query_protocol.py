@@ -64,7 +64,7 @@ def form(content: bytes) -> dict[str, str]:
 
 
 def url_form(query: str) -> dict[str, str]:
-    """Parses the fields of a request by GET, without those that sign the URL; errors as in `form`."""
+    """Parses the fields of a request by GET, without those that sign the URL; errors as in ``form``."""
     return {name: value for name, value in form(query.encode()).items() if not name.startswith(_SIGNING)}
 
 
@@ -157,7 +157,7 @@ def _put(tree: Tree, name: str, value: str) -> None:
 
 
 def _value(shape: Shape, given: Any, where: str) -> Any:
-    """A part of the form in the structure of JSON; `validated` checks its types later."""
+    """A part of the form in the structure of JSON; ``validated`` checks its types later."""
     match shape:
         case StructureShape():
             return _structure(shape, _tree(given, where))

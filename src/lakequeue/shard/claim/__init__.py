@@ -1,1 +1,1 @@
-"""Claims: `standard` hands out available messages under a lease; `fifo` says which message group comes next."""
+"""Claims: ``standard`` hands out available messages under a lease; ``fifo`` says which group comes next."""

@@ -3,9 +3,9 @@
 A message group names a tenant; messages without a group are one more, with the name "". No order is promised and
 no rate is limited. Each message of a claim goes to
 
-1. no group that has as many messages in flight as `GroupInFlightLimit` allows, those that this claim
+1. no group that has as many messages in flight as ``GroupInFlightLimit`` allows, those that this claim
    picked included;
-2. if it is the first, the group that has waited longest, if that is overdue: it waited for `PATIENCE` or
+2. if it is the first, the group that has waited longest, if that is overdue: it waited for ``PATIENCE`` or
    longer. So no group starves whose messages in flight nobody works on any more;
 3. otherwise the group with the fewest messages in flight, those that this claim picked included; of several
    the one that has waited longest; of several the one whose message has the lowest offset.
@@ -15,7 +15,7 @@ became available or, if that is later, since the group last had a turn while ano
 messages are deleted as fast as they come take turns, and a group with slow messages has as many hands as any
 other; the noisy one has what nobody else needs.
 
-Only the first `FAIR` messages of a claim are picked so: a lease of a million then takes the oldest ones, or with
+Only the first ``FAIR`` messages of a claim are picked so: a lease of a million then takes the oldest ones, or with
 a limit what each group still may have, group after group in the order above. What it took counts as in flight
 in the claims after it, so that they begin with the other groups.
 """
@@ -66,8 +66,8 @@ def noisy(loads: Sequence[GroupLoad]) -> set[str]:
     """The names of the noisy groups among all that have messages visible or in flight (FAI-3).
 
     A group is noisy by its share of what is in flight, or by what waits, which is what dwell times are made of: it
-    has `NOISE_FROM` messages or more of one, and over `NOISE` times the median of all groups. So where most are
-    alike none is, and one group alone is not.
+    has ``NOISE_FROM`` messages or more of one, and over ``NOISE`` times the median of all groups. So where most
+    are alike none is, and one group alone is not.
     """
     found: set[str] = set()
     for shares in ([load.in_flight for load in loads], [load.visible for load in loads]):

@@ -25,30 +25,30 @@ for the group's next message. It is fixed so that every process decides alike, h
 
 
 class Shard(Protocol):
-    """What message groups need of their shard; `ShardIndex` provides it."""
+    """What message groups need of their shard; ``ShardIndex`` provides it."""
 
     head: Head
     log: Log
     available: SpanSet
 
     def stored_from(self, offset: int) -> int:
-        """Lowest offset from `offset` on that is stored; fresh messages count as stored."""
+        """Lowest offset from ``offset`` on that is stored; fresh messages count as stored."""
 
     def visible_since(self, offset: int) -> int:
         """Instant at which a message becomes, or became, visible."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scan fresh messages if the next one could be served before `place`; returns whether it could."""
+        """Scans fresh messages if the next one could be served before ``place``; returns whether it could."""
 
     def scan_to(self, end: int) -> bool:
-        """Scan the fresh messages below `end` that are not held; returns whether there were any."""
+        """Scans the fresh messages below ``end`` that are not held; returns whether there were any."""
 
     def stamp(self, offset: int) -> None:
-        """Count a visible message as visible since now."""
+        """Counts a visible message as visible since now."""
 
 
 class _GroupOffsets:
-    """Offsets of one group in order, in the pieces that the log returned; those before `at` are consumed."""
+    """Offsets of one group in order, in the pieces that the log returned; those before ``at`` are consumed."""
 
     __slots__ = ("at", "pieces")
 
@@ -72,7 +72,7 @@ class _GroupOffsets:
         return None
 
     def deliverable(self, shard: Shard, start: int, end: int, count: int) -> _Deliverable:
-        """Up to `count` messages from `start` on, before the first that is stored and hidden (FIF-9)."""
+        """Up to ``count`` messages from ``start`` on, before the first that is stored and hidden (FIF-9)."""
         part = _Deliverable()
         for piece in self.pieces:
             at = bisect_left(piece, start)
@@ -118,7 +118,7 @@ class Groups:
         self._open: dict[str, int | None] = {}  # those that may give more: their next offset, if known
 
     def add(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Add messages behind all those known so far."""
+        """Adds messages behind all those known so far."""
         begun = []
         for group, piece in self._shard.log.groups(spans):
             known = self._groups.get(group)
@@ -133,9 +133,9 @@ class Groups:
             self._place(group)
 
     def pick(self, count: int) -> list[tuple[int, int]]:
-        """Remove up to `count` messages from the available ones; ranges in the order of delivery (FIF-5, FIF-6).
+        """Removes up to ``count`` available messages; ranges in the order of delivery (FIF-5, FIF-6).
 
-        `placed` must follow once they have their new state.
+        ``placed`` must follow once they have their new state.
         """
         shard = self._shard
         found: list[tuple[int, int]] = []
@@ -160,22 +160,22 @@ class Groups:
         return joined(found)
 
     def placed(self) -> None:
-        """Put the groups of the last `pick` back in the queue of groups."""
+        """Puts the groups of the last ``pick`` back in the queue of groups."""
         for group in self._picked:
             self._place(group)
         self._picked, self._open = [], {}
 
     def arrived(self, first: int, last: int) -> None:
-        """Note that messages of a range may have become visible."""
+        """Notes that messages of a range may have become visible."""
         for group in self._headed(first, last):
             self._place(group)
 
     def removed(self, first: int, last: int) -> None:
-        """Note that a range was removed; `serve` must follow."""
+        """Notes that a range was removed; ``serve`` must follow."""
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Queue the groups that lost their head again, `behind` those that wait (FIF-14) or by age."""
+        """Queue the groups that lost their head again, ``behind`` those that wait (FIF-14) or by age."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -190,7 +190,7 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Remove and return the groups whose head is in a range; `_place` finds their new head."""
+        """Removes and returns the groups whose head is in a range; ``_place`` finds their new head."""
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
@@ -205,7 +205,7 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Let the claim continue with a group at its next message, when its turn comes again."""
+        """Lets the claim continue with a group at its next message, when its turn comes again."""
         if offset in self._shard.available:
             self._open[group] = offset
             self._wait(group, offset)

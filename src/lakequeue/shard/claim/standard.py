@@ -22,7 +22,7 @@ ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
 
 
 def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
-    """Hand out available messages under a new lease (RCV-2, RCV-3, RCV-16).
+    """Hands out available messages under a new lease (RCV-2, RCV-3, RCV-16).
 
     A claim that finds nothing leaves the head where it is, so that it needs no commit (RCV-14).
 
@@ -79,7 +79,7 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def pick(state: ShardState, count: int) -> list[tuple[int, int]]:
-    """Remove up to `count` messages from the available ones; ranges in the order of delivery."""
+    """Removes up to ``count`` messages from the available ones; ranges in the order of delivery."""
     if state.attributes.fifo:
         return state.groups.pick(count)
     if state.by_tenant:
@@ -137,7 +137,7 @@ def attempt_lives(state: ShardState, attempt_id: str) -> bool:
 
 
 def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimResult, bool]:
-    """Hand out the messages of an attempt once more, with the same receipts, hidden anew (ATT-1, ATT-3, ATT-8)."""
+    """Hands out the messages of an attempt again, with the same receipts, hidden anew (ATT-1, ATT-3, ATT-8)."""
     before = sorted(state.attempt(attempt_id), key=lambda run: (run.attempt_place or 0, run.first))
     again = [run._replace(visible_at=visible_at, received_at=state.now) for run in before]
     for run in before:

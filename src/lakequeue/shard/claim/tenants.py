@@ -1,8 +1,8 @@
-"""Message groups of a standard shard: what each has in flight, and where it waits by the rule of `fair`.
+"""Message groups of a standard shard: what each has in flight, and where it waits by the rule of ``fair``.
 
 A group's offsets are kept in the pieces that the log returned, 4 bytes a message of the shard, as a heap by the
 next offset of each. A piece is checked when its turn comes: what is not available is passed over, and comes back
-as a piece of its own when it arrives. Groups wait in two heaps, by `Turn` and by how long they have waited,
+as a piece of its own when it arrives. Groups wait in two heaps, by ``Turn`` and by how long they have waited,
 whose outdated entries are passed over when they come up.
 """
 
@@ -27,7 +27,7 @@ _STALE = 10_000  # outdated entries above which the heaps are built anew
 
 
 class Shard(Protocol):
-    """What the groups need of their shard; `ShardIndex` provides it."""
+    """What the groups need of their shard; ``ShardIndex`` provides it."""
 
     head: Head
     log: Log
@@ -40,10 +40,10 @@ class Shard(Protocol):
         """Instant at which a message became visible."""
 
     def scan_to(self, end: int) -> bool:
-        """Scan the fresh messages below `end` that are not held; returns whether there were any."""
+        """Scans the fresh messages below ``end`` that are not held; returns whether there were any."""
 
     def stamp(self, offset: int) -> None:
-        """Count a visible message as visible since now."""
+        """Counts a visible message as visible since now."""
 
 
 _Piece = tuple[int, int, Sequence[int], int]  # next offset, number, offsets, place of the next among them
@@ -66,7 +66,7 @@ class Tenants:
         self._by_age: list[tuple[int, int, str]] = []
 
     def add(self, spans: Sequence[Span]) -> None:
-        """Add messages that may have become available."""
+        """Adds messages that may have become available."""
         changed = set()
         for group, piece in self._shard.log.groups(spans):
             self._count += 1
@@ -77,16 +77,16 @@ class Tenants:
             self._place(group)
 
     def arrived(self, first: int, last: int) -> None:
-        """Note that messages of a range may have become available."""
+        """Notes that messages of a range may have become available."""
         self.add(self._shard.available.within(first, last))
 
     def withdrawn(self, first: int, last: int) -> None:
-        """Note that messages of a range are not available any more."""
+        """Notes that messages of a range are not available any more."""
         for group in [self._heads[offset] for offset in self._heads.irange(first, last)]:
             self._place(group)
 
     def count(self, spans: Sequence[Span], sign: int) -> None:
-        """Note that messages began (1) or ceased (-1) to be in flight."""
+        """Notes that messages began (1) or ceased (-1) to be in flight."""
         for group, size in self._shard.log.group_sizes(spans):
             left = self._in_flight.get(group, 0) + sign * size
             if left:
@@ -97,7 +97,7 @@ class Tenants:
                 self._place(group)
 
     def pick(self, count: int) -> list[Span]:
-        """Remove up to `count` messages from the available ones, as `fair` says; `placed` must follow."""
+        """Removes up to ``count`` messages from the available ones, as ``fair`` says; ``placed`` must follow."""
         shard = self._shard
         most = max(count, SCANNED)
         while shard.available.size < most and shard.scan_to(shard.scanned + most - shard.available.size):
@@ -133,7 +133,7 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Put the groups of the last `pick` back in line; with `put_back` nothing was handed out after all."""
+        """Puts the groups of the last ``pick`` back in line; with ``put_back`` nothing was handed out."""
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)
@@ -164,7 +164,7 @@ class Tenants:
         return self._in_flight.get(group, 0) + self._taken.get(group, 0)
 
     def _place(self, group: str) -> None:
-        """Let a group wait for its turn, if it may have one."""
+        """Lets a group wait for its turn, if it may have one."""
         offset, load = self._next(group), self._load(group)
         before = self._turns.pop(group, None)
         if before is not None:
@@ -235,7 +235,7 @@ class Tenants:
             heapq.heappop(pieces)
 
     def _take(self, group: str, count: int) -> list[Span]:
-        """Remove the lowest available messages of a group."""
+        """Removes the lowest available messages of a group."""
         available, taken = self._shard.available, []
         while count > 0 and (offset := self._next(group)) is not None:
             pieces = self._pieces[group]

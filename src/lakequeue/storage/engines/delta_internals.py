@@ -68,7 +68,7 @@ class Snapshot:
         return [add for _, add in self._adds()]
 
     def removals(self, partition: Mapping[str, set[str]]) -> list[Any]:
-        """The actions that remove the files with these partition values, for `Log.transaction`."""
+        """The actions that remove the files with these partition values, for ``Log.transaction``."""
         return [
             java.remove()
             for java, add in self._adds()

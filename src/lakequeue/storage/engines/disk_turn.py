@@ -1,6 +1,6 @@
 """The turn at a table on local disks: of all that want to commit, one decides and commits while the rest wait.
 
-It is only for speed. A decision is right because `commit` checks its base, so whoever would wait for a process
+It is only for speed. A decision is right because ``commit`` checks its base, so whoever would wait for a process
 that is stopped commits without a turn, and may lose the race.
 
 Whoever wants the turn becomes the next first. So a process that gives it up cannot have it again before the one

@@ -73,11 +73,11 @@ class Table(Protocol):
     folder: Folder
     """Its directory."""
     commits_alone: bool
-    """Whether commits on local disks need the table's lock exclusively, see `locks`."""
+    """Whether commits on local disks need the table's lock exclusively, see ``locks``."""
     loaded_at: float
     """When the snapshot was known to be the newest: machine wall clock, seconds."""
     lost_races: int
-    """Races that this handle lost since its last commit, which tells it; see `commit`."""
+    """Races that this handle lost since its last commit, which tells it; see ``commit``."""
 
     @property
     def version(self) -> int:

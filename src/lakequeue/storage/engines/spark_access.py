@@ -43,7 +43,7 @@ def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
     """Maven coordinates of the file system for the scheme of a root, none for a local one.
 
     Args:
-        scheme: as `scheme_of` answers it.
+        scheme: as ``scheme_of`` answers it.
         hadoop: release of Hadoop in Spark; None: of the newest Spark.
 
     Raises:

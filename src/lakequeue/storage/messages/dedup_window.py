@@ -42,7 +42,7 @@ class DedupWindow:
         return self._offsets.get(key)
 
     def advance(self, now: int) -> None:
-        """Forget what was sent ``WINDOW`` ago or earlier (DDP-9, DDP-11)."""
+        """Forgets what was sent ``WINDOW`` ago or earlier (DDP-9, DDP-11)."""
         while self._sends and self._sends[0][0] <= now - WINDOW:
             _, first, keys = self._sends.popleft()
             for offset, key in enumerate(keys, first):
@@ -50,17 +50,17 @@ class DedupWindow:
                     del self._offsets[key]
 
     def forget_below(self, offset: int) -> None:
-        """Forget what a purge removed (DDP-13)."""
+        """Forgets what a purge removed (DDP-13)."""
         self._offsets = {key: at for key, at in self._offsets.items() if at >= offset}
 
     def add(self, first: int, keys: Sequence[Key | None], sent_at: int) -> None:
-        """Add messages that were sent at one instant, from offset ``first`` on; a key of None is not recorded."""
+        """Adds messages that were sent at one instant, from offset ``first`` on; a key of None is not recorded."""
         self._sends.append((sent_at, first, keys))
         self._offsets.update((key, offset) for offset, key in enumerate(keys, first) if key is not None)
         self.end = first + len(keys)
 
     def follow(self, table: Table, files: Sequence[LogFile], end: int, now: int) -> None:
-        """Read what was added to the log since the last call, as far as it lies in the window."""
+        """Reads what was added to the log since the last call, as far as it lies in the window."""
         recent: list[tuple[LogFile, pa.Table]] = []
         for file in reversed(files):
             if file.last < self.end:
