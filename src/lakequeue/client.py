@@ -383,7 +383,7 @@ class LakeQueue(RootProperties):
         return compact_root(self._runtime, progress)
 
     def check(self, name: str | None = None) -> list[Finding]:
-        """Reads every file that the tables name, and tells what is wrong; changes nothing (DUR-30).
+        """Reads every file that the tables name, and reports what is wrong; changes nothing (DUR-30).
 
         Entries and checkpoints of the logs, all files with their sizes and rows, positions of messages (not their
         bodies), the ledgers, the catalog against directories, features that other programs gave the tables, locks,
@@ -393,7 +393,7 @@ class LakeQueue(RootProperties):
             name: of one queue of the region; None: the whole root.
 
         Returns:
-            What was found; nothing if all is sound. ``damage`` tells damage from warnings.
+            What was found; nothing if all is sound. ``damage`` distinguishes damage from warnings.
 
         Raises:
             QueueDoesNotExist: there is no such queue.
@@ -405,7 +405,7 @@ class LakeQueue(RootProperties):
         return check(self._runtime, name)
 
     def repair(self, name: str | None = None, *, apply: bool = False) -> list[Repair]:
-        """Mends what ``check`` finds, and tells what is lost and what comes again (DUR-31 to DUR-35).
+        """Mends what ``check`` finds, and reports what is lost and what comes again (DUR-31 to DUR-35).
 
         On a local disk it keeps all other processes out of a table while it mends it; what they did before counts.
         An object store has no locks: stop the processes that use the queue. Each step is one commit or one atomic
@@ -414,7 +414,7 @@ class LakeQueue(RootProperties):
 
         Args:
             name: of one queue of the region, which the catalog may have lost; None: all queues of the root.
-            apply: False: only tell what would be done.
+            apply: False: only report what would be done.
 
         Returns:
             A report for the catalog and for each shard that is damaged; nothing if all is sound.

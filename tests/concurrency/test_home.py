@@ -11,7 +11,7 @@ import pytest
 from concurrency.harness import apart, keep_to, small_segments
 from lakequeue import LakeQueue, SendEntry, SystemClock
 from lakequeue.runtime.home_shard import ELSEWHERE_EVERY
-from lakequeue.runtime.shard_ledger import LOOK_CLOSELY_EVERY
+from lakequeue.runtime.shard_ledger import READ_COMMITS_EVERY
 
 SHARDS = 4
 LATEST = 2 * ELSEWHERE_EVERY * (SHARDS - 1)
@@ -62,12 +62,12 @@ def test_a_shard_where_others_commit_but_claim_nothing_is_not_forgotten(tmp_path
     lq.create_queue("orders", shards=2)
     consumer, other = (each.queue("orders") for each in apart(lq.root, lq.clock))
     keep_to(consumer, 0)
-    consumer.send_batch([SendEntry("home") for _ in range(2 * LOOK_CLOSELY_EVERY * ELSEWHERE_EVERY)])
+    consumer.send_batch([SendEntry("home") for _ in range(2 * READ_COMMITS_EVERY * ELSEWHERE_EVERY)])
     keep_to(other, 1)
     other.send("handled")
     [handled] = other.receive()
     other.send("waiting")
-    for _ in range(2 * LOOK_CLOSELY_EVERY * ELSEWHERE_EVERY):
+    for _ in range(2 * READ_COMMITS_EVERY * ELSEWHERE_EVERY):
         other.change_visibility(handled.receipt_handle, 600)
         if [message.body for message in consumer.receive()] == ["waiting"]:
             return

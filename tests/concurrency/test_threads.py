@@ -117,7 +117,7 @@ class TestGroupCommit:
         received = queue.receive(max_messages=13)
         with shard_of(queue)._ledger_lock:
             started = _started([lambda m=m: queue.delete(m.receipt_handle) for m in received])
-            _until(lambda: len(shard_of(queue)._settling._pending) == 12)
+            _until(lambda: len(shard_of(queue)._commanding._pending) == 12)
         for call in started:
             call.result(30)
         assert log_versions(queue)[1] == receipts + 3

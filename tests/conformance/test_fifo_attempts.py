@@ -70,7 +70,7 @@ def test_the_ledger_is_compacted_and_attempts_and_turns_stay(fifo: FifoHarness, 
     clock.advance(1)
     lost = queue.receive(4, attempt_id="x")
     assert bodies(lost) == ["A1", "A2", "B1", "B2"]
-    monkeypatch.setattr(ledger, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(ledger, "_CHECK_EVERY", 1)
     monkeypatch.setattr(ledger, "MAX_FILES", 1)
     monkeypatch.setattr(ledger, "RANGE_ROWS", 2)
     for _ in range(2):

@@ -67,7 +67,7 @@ def test_the_ledger_is_compacted_and_nobody_notices(harness: Harness, monkeypatc
     queue.send_batch(batch(*numbered(12)))
     received = queue.receive(12)
     assert other.counts().in_flight == 12
-    monkeypatch.setattr(ledger, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(ledger, "_CHECK_EVERY", 1)
     monkeypatch.setattr(ledger, "MAX_FILES", 1)
     monkeypatch.setattr(ledger, "RANGE_ROWS", 2)
     queue.delete_batch(handles(received[1::3]))

@@ -165,7 +165,7 @@ def test_bodies_outlive_their_deletion_while_they_can_be_rewound(
     """Merges and drops segments and rewrites the ledger very often."""
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 2)
     monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 2)
-    monkeypatch.setattr(ledger, "_LOOK_EVERY", 2)
+    monkeypatch.setattr(ledger, "_CHECK_EVERY", 2)
     monkeypatch.setattr(ledger, "MAX_FILES", 2)
     queue = harness.create(rewind_range=HOUR)
     start = clock.now()

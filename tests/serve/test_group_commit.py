@@ -48,7 +48,7 @@ def test_receives_of_16_clients_wait_for_at_most_two_commits(
     for number in range(CLIENTS):
         group = {"MessageGroupId": f"g{number}", "MessageDeduplicationId": f"d{number}"} if fifo else {}
         client.send_message(QueueUrl=url, MessageBody="x", **group)
-    commits = server.lake.queue(url.rpartition("/")[2])._runtime.shards[0]._settling
+    commits = server.lake.queue(url.rpartition("/")[2])._runtime.shards[0]._commanding
     with held(commits) as (sizes, first, free), ThreadPoolExecutor(CLIENTS) as threads:
         received = [threads.submit(client.receive_message, QueueUrl=url)]
         assert first.wait(PATIENCE)
@@ -112,7 +112,7 @@ def test_deletes_of_a_group_have_answers_of_their_own(
     queue = server.lake.queue(url.rpartition("/")[2])
     queue.send_batch([SendEntry("x") for _ in range(10)])
     handles = [message.receipt_handle for message in queue.receive(10)]
-    with held(queue._runtime.shards[0]._settling) as (_, first, free), ThreadPoolExecutor(CLIENTS) as threads:
+    with held(queue._runtime.shards[0]._commanding) as (_, first, free), ThreadPoolExecutor(CLIENTS) as threads:
         calls = [threads.submit(client.delete_message, QueueUrl=url, ReceiptHandle=handles[0])]
         assert first.wait(PATIENCE)
         deletes = [*handles[1:6], handles[1], "nonsense"]

@@ -37,11 +37,11 @@ def test_a_home_is_left_where_races_are_lost_for_a_shard_where_nobody_is() -> No
     for _ in range(1_000):
         home.committed(begin, lost=0)
         home.committed(other, lost=3)  # where it does not live
-        home.settle(activity)
+        home.consider_moving(activity)
     assert home.current == begin
     for _ in range(1_000):
         home.committed(begin, lost=1)
-        home.settle(activity)
+        home.consider_moving(activity)
     assert home.current == free
 
 
@@ -50,7 +50,7 @@ def test_visitors_do_not_drive_a_process_from_its_home() -> None:
     begin = home.current
     for commit in range(1_000):
         home.committed(begin, lost=int(commit % 16 == 0))
-        home.settle(lambda shard: 0)
+        home.consider_moving(lambda shard: 0)
     assert home.current == begin
 
 
@@ -71,7 +71,7 @@ def test_one_shard_is_no_choice() -> None:
     home = HomeShard(1)
     for _ in range(100):
         home.committed(0, lost=1)
-        home.settle(lambda shard: 0)
+        home.consider_moving(lambda shard: 0)
         assert home.elsewhere() is None
     assert home.order() == [0]
 
@@ -88,5 +88,5 @@ def test_as_many_processes_as_shards_soon_have_one_each(processes: int) -> None:
             home.committed(home.current, lost=at[home.current] - 1)
             versions[home.current] += 1
         for home in homes:
-            home.settle(lambda shard: versions[shard])
+            home.consider_moving(lambda shard: versions[shard])
     pytest.fail(f"{at} after 1,000 commits")

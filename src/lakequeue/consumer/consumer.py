@@ -73,7 +73,7 @@ class Consumer:
         retry_delay: when failed messages come again: seconds, or a function from their number of receives to
             seconds, such as ``RetryBackoff``; None: as ``make_failed_messages_visible_immediately`` says.
         name: what the log, the reasons of dead letters, and messages in flight call the consumer; None: host and
-            process id, and messages in flight do not tell whose they are.
+            process id, and messages in flight do not name their consumer.
 
     Attributes:
         name: what the log and the reasons of dead letters call the consumer.

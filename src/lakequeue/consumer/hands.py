@@ -15,7 +15,7 @@ class Hands(Protocol):
     """What runs handlers."""
 
     def wake(self, jobs: int) -> None:
-        """Lets idle hands look for work, at most this many."""
+        """Wakes idle hands for jobs, at most this many."""
         ...
 
     def resize(self, number: int) -> None:

@@ -122,8 +122,8 @@ class OutageMonitor:
             self._failing.add(doing)
             if self.since is None:
                 self.since = self._logged_at = now
-                told = "storage of %s fails, the consumer waits for its return: %s: %s"
-                _log.warning(told, self._name, doing, error)
+                fails = "storage of %s fails, the consumer waits for its return: %s: %s"
+                _log.warning(fails, self._name, doing, error)
             elif self._logged_at is None or now >= self._logged_at + _delta(self.policy.log_every):
                 self._logged_at = now
                 elapsed = (now - self.since).total_seconds()

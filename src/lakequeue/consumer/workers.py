@@ -112,8 +112,8 @@ class WorkerPool:
 
     Args:
         options: those of the consumer.
-        outages: is told whether storage works, and says when to try again.
-        observers: are told what becomes of messages.
+        outages: records whether storage works, and says when to try again.
+        observers: record what becomes of messages.
         ended: called when there is something to settle, or messages stop being active.
         broken: called with errors that must end the consumer.
         name: of the consumer, kept with dead letters.
@@ -608,7 +608,7 @@ class WorkerPool:
             self._hands.stop()
 
     def lose_all(self) -> None:
-        """Tells every handler that its receipt is lost."""
+        """Marks the receipts of all handlers as lost."""
         with self._lock:
             jobs = list(self._active.values())
         for job in jobs:

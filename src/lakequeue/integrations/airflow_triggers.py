@@ -208,7 +208,7 @@ async def _received(
 
 
 def root_of(connection: Any) -> tuple[str, dict[str, str]]:
-    """Root and storage options of a connection; errors do not tell values."""
+    """Root and storage options of a connection; errors do not show values."""
     problems: list[str] = []
     options: Any = None
     if not connection.host:

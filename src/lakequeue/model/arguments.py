@@ -47,7 +47,7 @@ def check_mapping(parameter: str, value: object) -> None:
 
 
 def check_secrets(parameter: str, value: object) -> None:
-    """InvalidParameterValue unless a value is a mapping to texts or None; it tells types instead of values."""
+    """InvalidParameterValue unless a value is a mapping to texts or None; it names types instead of values."""
     wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
     if isinstance(value, Mapping):
         found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())

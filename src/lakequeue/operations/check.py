@@ -18,8 +18,8 @@ from lakequeue.storage.inspection.found_log import read_log
 from lakequeue.storage.inspection.shards import find_shard, log_findings, shard_findings
 from lakequeue.storage.stores import Store
 
-LOOKS = 3
-"""Looks at a table that is in use: only what each of them finds is told."""
+READS = 3
+"""Reads of a table that is in use: only what each of them finds is reported."""
 
 
 def check(root: Root, name: str | None = None) -> list[Finding]:
@@ -92,12 +92,12 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
             yield Finding(None, None, path, None, "has messages, and no row in the catalog", repair)
 
 
-def _repeated(look: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """What several looks agree on: between two files that one look reads, others may have removed some."""
-    found = list(look())
-    for _ in range(LOOKS - 1):
+def _repeated(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """What several reads agree on: between two files of one read, others may have removed some."""
+    found = list(read())
+    for _ in range(READS - 1):
         if not found:
             break
-        again = {attrs.astuple(each) for each in look()}
+        again = {attrs.astuple(each) for each in read()}
         found = [each for each in found if attrs.astuple(each) in again]
     return found

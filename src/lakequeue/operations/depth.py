@@ -15,7 +15,7 @@ from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.shard.commands import Counts
 
 NEWEST_COMMITS = 50
-"""Newest entries of each of a shard's two logs that tell its lost races: a request each on object stores."""
+"""Newest entries of each of a shard's two logs that record its lost races: a request each on object stores."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
 """Fewest such entries of a log, and the number for all shards of a queue that has many."""
 
@@ -30,7 +30,7 @@ class Depth:
     sent: int
     """Number of messages ever sent."""
     stored_by_shard: Sequence[int] = attrs.field(default=(), eq=False)
-    """Only a current depth tells it, and not one that statistics or past versions tell."""
+    """Only a current depth has it, not one from statistics or past versions."""
 
     @classmethod
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:

@@ -35,7 +35,7 @@ from lakequeue.operations import move
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, Settling, visibility
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import ShardService, settle
+from lakequeue.runtime.shard_service import ShardService, in_home_order
 from lakequeue.runtime.waiters import Waiter
 from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease
 from lakequeue.storage.engines.failures import is_storage_failure
@@ -237,8 +237,8 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
     shards = queue.shards
     if attempt_id is None or len(shards) == 1:
         home = shards[0].shared.home
-        order, other = settle(shards, home), home.elsewhere()
-        if other is not None and shards[other].forgotten():
+        order, other = in_home_order(shards, home), home.elsewhere()
+        if other is not None and shards[other].is_unattended():
             order = [other, *(shard for shard in order if shard != other)]
         yield from (shards[shard] for shard in order)
         return

@@ -131,7 +131,7 @@ class Relation(ds.Dataset):
         """Begins a read."""
         shown = list(self._schema.names if columns is None else columns)
         schema = pa.schema([self._schema.field(name) for name in shown])
-        # an expression does not tell its fields: a name that only occurs in its text is read in vain
+        # an expression does not list its fields: a name that only occurs in its text is read in vain
         needed = frozenset(name for name in self._schema.names if name in shown or name in str(filter))
         return Scan(schema, self._chosen(schema, needed, filter))
 

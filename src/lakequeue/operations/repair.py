@@ -1,4 +1,4 @@
-"""Repairing a root: what is damaged is mended as far as it can be, and what is lost or comes again is told."""
+"""Repairing a root: what is damaged is mended as far as it can be, and what is lost or comes again is reported."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _plan(
 
 
 def _unknown(found: FoundShard, end: int) -> Iterator[str]:
-    """What a log's unreadable entries may have held that nothing else tells."""
+    """What a log's unreadable entries may have held that nothing else records."""
     assert found.messages is not None
     unreadable, again = len(found.messages.unreadable), sum(not each.named for each in found.files)
     if unreadable > again:

@@ -47,7 +47,7 @@ def delete(queue: OpenQueue, message_ids: Collection[str]) -> Outcome:
 def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> Outcome:
     """Makes delayed messages visible now, and those in flight if asked.
 
-    The consumer of a message in flight is not told. On lenient queues it may still delete the message until
+    The consumer of a message in flight is not notified. On lenient queues it may still delete the message until
     another consumer receives it.
     """
     states = {MessageState.DELAYED, *((MessageState.IN_FLIGHT,) if in_flight else ())}

@@ -27,7 +27,7 @@ from lakequeue.model.validation import validate_batch, validate_entry
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_sender import Placed
-from lakequeue.runtime.shard_service import ShardService, settle
+from lakequeue.runtime.shard_service import ShardService, in_home_order
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.messages.append import NewMessage
 
@@ -132,7 +132,7 @@ def shard_of_group(group_id: str, shards: int) -> int:
 
 def in_turn(queue: OpenQueue) -> list[ShardService]:
     """All shards of a queue, the one first where this process sends now."""
-    return [queue.shards[shard] for shard in settle(queue.shards, queue.shards[0].shared.sends)]
+    return [queue.shards[shard] for shard in in_home_order(queue.shards, queue.shards[0].shared.sends)]
 
 
 def _deliver(

@@ -93,7 +93,7 @@ def complete_batch(
     """As ``complete``, for a micro-batch of a stream; one that was sent before adds nothing.
 
     Raises:
-        InvalidOptions: the queue has later batches of the stream, so its numbers no longer tell what was sent.
+        InvalidOptions: the queue has later batches of the stream, so its numbers no longer show what was sent.
     """
     if last_version(queue, staging.key.app_id) > staging.key.version:
         staging.discard(bulk_target(queue).tables)

@@ -119,10 +119,10 @@ def _why_tasks_cannot_read(spark: SparkSession, store: Store) -> str | None:
 
     try:
         with quiet_about_pandas():
-            [[told]] = spark.range(1).mapInArrow(tried, "reason string").collect()
+            [[reason]] = spark.range(1).mapInArrow(tried, "reason string").collect()
     except Exception as error:  # another Python, or none; a session that is at fault says so in what comes next
         return first_line(error)
-    return None if told is None else str(told)
+    return None if reason is None else str(reason)
 
 
 def _mapped(asked: DataFrame, reader: RelationReader, schema: pa.Schema) -> DataFrame:

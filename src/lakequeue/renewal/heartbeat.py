@@ -90,7 +90,7 @@ class HeartbeatScheduler(Generic[Key]):
             return self._holds.pop(key, None)
 
     def get(self, key: Key) -> Hold | None:
-        """How a receipt stands."""
+        """The hold of a receipt; None if it is not kept."""
         with self._lock:
             return self._holds.get(key)
 

@@ -25,7 +25,7 @@ class _Item(Generic[Request, Answer]):
         self.answer: Answer | None = None
         self.error: BaseException | None = None
 
-    def settle(self, answer: Answer | BaseException) -> None:
+    def finish(self, answer: Answer | BaseException) -> None:
         if isinstance(answer, BaseException):
             self.error = answer
         else:
@@ -100,7 +100,7 @@ class GroupCommit(Generic[Request, Answer]):
                 answers = [error] * len(batch)
             finally:
                 for item, answer in zip(batch, answers, strict=True):
-                    item.settle(answer)
+                    item.finish(answer)
 
     def _wake_next(self) -> None:
         with self._mutex:

@@ -33,7 +33,7 @@ class HomeShard:
         self._shards = shards
         self._chance = random.Random()
         self._lock = threading.Lock()
-        self._settling = threading.Lock()
+        self._moving = threading.Lock()
         self._patience = _LEAST
         self._strain = 0.0
         self._quiet = self._misses = self._receives = self._elsewhere = 0
@@ -80,13 +80,13 @@ class HomeShard:
             if shard == self.current:
                 self._move((shard + 1) % self._shards)
 
-    def settle(self, activity: Callable[[int], object]) -> None:
+    def consider_moving(self, activity: Callable[[int], object]) -> None:
         """Moves the home if the strain is high enough.
 
         Args:
             activity: a value that changes with every commit to a shard.
         """
-        if not (self._strain or self._seen) or not self._settling.acquire(blocking=False):
+        if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return
         try:
             strain, seen, home = self._strain, self._seen, self.current
@@ -106,7 +106,7 @@ class HomeShard:
                     # the home may stay: two processes that always moved together would always meet
                     self._move(self._chance.choice([home, self._chance.choice(free or others)]))
         finally:
-            self._settling.release()
+            self._moving.release()
 
     def _move(self, shard: int) -> None:
         self.current, self._strain, self._misses, self._seen = shard, 0.0, 0, {}

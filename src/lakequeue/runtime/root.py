@@ -194,11 +194,11 @@ class Root:
         try:
             yield
         except Exception as error:
-            told = first_line(error)
+            reason = first_line(error)
             hide_answers(error)
             if not is_storage_failure(error):
                 raise
-            raise QueueClientError(f"{self.path}: {told}") from error
+            raise QueueClientError(f"{self.path}: {reason}") from error
 
     # --- the catalog
 

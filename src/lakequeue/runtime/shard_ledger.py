@@ -28,8 +28,8 @@ from lakequeue.storage.messages.read import LogReader, ShardLog
 
 OVERLOOKED = 16
 """Claims from a shard without message groups after which the next one learns whether messages with groups came."""
-LOOK_CLOSELY_EVERY = 8
-"""Every n-th call of ``forgotten`` reads the commits to tell claims from others."""
+READ_COMMITS_EVERY = 8
+"""Every n-th call of ``is_unattended`` reads the commits to distinguish claims."""
 Now = Callable[[], int]
 """The caller's clock in microseconds, read for each decision: a lost race may outlast a timeout (RCV-4)."""
 
@@ -87,13 +87,13 @@ class ShardLedger:
         self._engine = engine
         self._messages = layout.messages_path(root, key, shard)
         self._receipts = layout.receipts_path(root, key, shard)
-        self._settling = GroupCommit(self._run_commands, self._settle_in_turn)
-        self._settle_turns = turns_at(self._receipts, engine.commits_alone)
+        self._commanding = GroupCommit(self._run_commands, self._command_in_turn)
+        self._command_turns = turns_at(self._receipts, engine.commits_alone)
         self._ledger_lock = threading.RLock()
         self._ledger: Ledger | None = None
         self._reader: LogReader | None = None
         self._machine: ShardMachine | None = None
-        self._looks = 0
+        self._unattended_calls = 0
         self._claims = 0  # since the log was refreshed
 
     def command(self, commands: Sequence[Command], now: Now) -> list[Result]:
@@ -102,7 +102,7 @@ class ShardLedger:
         Raises:
             RequestThrottled: too many lost races; nothing was changed.
         """
-        return self._settling.submit(_Commands(commands, now))
+        return self._commanding.submit(_Commands(commands, now))
 
     def depth(self, now: int) -> ShardDepth:
         """Fresh counts."""
@@ -114,7 +114,7 @@ class ShardLedger:
             return None if self._machine is None else self._machine.next_event(now)
 
     def next_change(self, now: int) -> int | None:
-        """When the depth that ``depth`` has just told changes without a commit; None: never."""
+        """When the depth that ``depth`` has just returned changes without a commit; None: never."""
         return self.query(lambda machine: machine.next_change(now))
 
     def activity(self) -> list[int]:
@@ -141,15 +141,15 @@ class ShardLedger:
             machine = self._fresh_machine()
             return machine.run_count, self._open_ledger().table.file_count, machine.head.committed_at
 
-    def forgotten(self) -> bool:
+    def is_unattended(self) -> bool:
         """Whether no process claimed new messages since this process last read the ledger; at first False.
 
         Most calls take any commit for a claim: to read all those of a busy shard took 0.3 s.
         """
         with self._at_ledger():
             table = self._open_ledger().table
-            self._looks += 1
-            if self._looks % LOOK_CLOSELY_EVERY and table.folder.exists(entry_name(table.version + 1)):
+            self._unattended_calls += 1
+            if self._unattended_calls % READ_COMMITS_EVERY and table.folder.exists(entry_name(table.version + 1)):
                 return False
             known = self._machine and self._machine.head.head_offset
             return self._fresh_machine().head.head_offset == known
@@ -173,9 +173,9 @@ class ShardLedger:
             return query(machine)
 
     @contextmanager
-    def _settle_in_turn(self) -> Iterator[None]:
+    def _command_in_turn(self) -> Iterator[None]:
         ledger = self._ledger  # read once: another thread may let go of it
-        with self._settle_turns.taken(None if ledger is None else ledger.table) as stale:
+        with self._command_turns.taken(None if ledger is None else ledger.table) as stale:
             if stale:
                 with self._at_ledger():
                     self._fresh_machine()
@@ -244,12 +244,12 @@ class ShardLedger:
                     continue
             if not decision.commit:
                 return decision.results
-            with self._settle_turns.commit():
+            with self._command_turns.commit():
                 done = ledger.commit(decision, machine, rewrite)
             if done:
-                self._settle_turns.end()
-                lost = races.lost + self._settle_turns.moved
-                self.shared.races.committed(self.shard, races.lost, self._settle_turns.moved)
+                self._command_turns.end()
+                lost = races.lost + self._command_turns.moved
+                self.shared.races.committed(self.shard, races.lost, self._command_turns.moved)
                 calls.committed(self.shard, races.lost)
                 machine.committed()
                 if wanted:
@@ -257,7 +257,7 @@ class ShardLedger:
                 return decision.results
             races.lose()
             # a lost race loads it
-            self._machine, newest = None, not self._settle_turns.lose(ledger.table, races.lost)
+            self._machine, newest = None, not self._command_turns.lose(ledger.table, races.lost)
         calls.gave_up(races.lost)
         return None
 
@@ -315,7 +315,7 @@ class ShardLedger:
         return self.command([Rewrite()], now)[0].error is None
 
     def announce_append(self, table: Table) -> None:
-        """Tells the reader of the log what a handle of this process has just committed."""
+        """Passes to the reader of the log what a handle of this process has just committed."""
         reader = self._reader
         if reader is not None:
             reader.table.learn(table)

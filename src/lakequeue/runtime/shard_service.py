@@ -15,10 +15,10 @@ from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_sender import ShardSender
 
 
-def settle(shards: Sequence[ShardService], home: HomeShard) -> Sequence[int]:
+def in_home_order(shards: Sequence[ShardService], home: HomeShard) -> Sequence[int]:
     """The order in which this process uses the shards of a queue; first moves its home shard if needed."""
     with suppress(Exception):  # only for speed; a call that needs the other shards reports the failure
-        home.settle(lambda shard: shards[shard].activity())
+        home.consider_moving(lambda shard: shards[shard].activity())
     return home.order()
 
 

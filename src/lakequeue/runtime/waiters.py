@@ -20,7 +20,7 @@ class Waiter:
     """One long poll.
 
     Attributes:
-        woken: it was told to poll and has not yet begun.
+        woken: it was woken and has not yet begun.
         found: it found messages and is about to leave.
     """
 

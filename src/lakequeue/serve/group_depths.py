@@ -54,7 +54,7 @@ class GroupDepths:
         self._spent = 0.0
 
     def stalest(self, queues: Collection[Queue]) -> list[Queue]:
-        """The queues whose groups are told, those first that were read longest ago; the others are forgotten."""
+        """The queues with groups to report, those read longest ago first; the others are forgotten."""
         shared = [queue for queue in queues if settings(queue).groups_are_tenants]
         with self._lock:
             self._known = {queue.key: self._known[queue.key] for queue in shared if queue.key in self._known}

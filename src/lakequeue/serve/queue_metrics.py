@@ -22,7 +22,7 @@ from lakequeue.model.clock import MICROS
 from lakequeue.serve.group_depths import GroupDepths
 
 QUEUES = 100
-"""Queues with labels of their own, unless the server is told another number."""
+"""Queues with labels of their own, unless the server is given another number."""
 OTHER = "(other)"
 """Label of all other queues together; no queue can have this name."""
 SHARDS = 16

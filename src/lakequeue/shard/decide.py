@@ -150,8 +150,8 @@ class ShardMachine:
             raise RuntimeError("nothing to commit was decided")
         state = self._state
         state.head = attrs.evolve(state.head, epoch=self._decided.epoch, committed_at=self._decided.committed_at)
-        state.runs.settle()
-        state.history.settle()
+        state.runs.committed()
+        state.history.committed()
         state.expired -= self._expired
         self._decided = None
         self._pending = False

@@ -25,9 +25,9 @@ def expire(state: ShardState) -> None:
     before = state.stored + state.history.size
     if lowest is not None and lowest < below:
         state.forget(below)
-    for letters in list(_overdue(state)):
-        if not _drop(state, *letters[1:]):
-            heapq.heappush(state.aging, letters)  # removed once it is no longer held
+    for dead_letters in list(_overdue(state)):
+        if not _drop(state, *dead_letters[1:]):
+            heapq.heappush(state.aging, dead_letters)  # removed once it is no longer held
     first = state.history.first
     if first is not None:
         rewindable = state.log.first_sent_at_or_after(state.earliest_rewind)
@@ -48,11 +48,11 @@ def next_expiry(state: ShardState) -> int | None:
         if state.stored_from(first) <= last:
             since = min(since, first_sent_at)
             break
-        letters = heapq.heappop(state.aging)
+        dead_letters = heapq.heappop(state.aging)
         if any(state.history.pieces(first, last)):
-            in_history.append(letters)  # retention ends for them, too
-    for letters in in_history:
-        heapq.heappush(state.aging, letters)
+            in_history.append(dead_letters)  # retention ends for them, too
+    for dead_letters in in_history:
+        heapq.heappush(state.aging, dead_letters)
     return since + state.attributes.retention_micros
 
 
@@ -60,9 +60,9 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
     """Dead letters past retention, which counts from their first send (RET-7): (instant, first, last)."""
     end = state.log.end
     if state.aging_end < end:
-        for letters in state.log.dead_letters(state.aging_end, end - 1):
-            if letters.first_sent_at is not None:
-                heapq.heappush(state.aging, (letters.first_sent_at, letters.first, letters.last))
+        for dead_letters in state.log.dead_letters(state.aging_end, end - 1):
+            if dead_letters.first_sent_at is not None:
+                heapq.heappush(state.aging, (dead_letters.first_sent_at, dead_letters.first, dead_letters.last))
         state.aging_end = end
     horizon = state.now - state.attributes.retention_micros
     while state.aging and state.aging[0][0] <= horizon:

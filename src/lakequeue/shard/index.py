@@ -309,11 +309,11 @@ class ShardIndex:
         """Runs of fresh messages; dead letters keep their receive count (DLQ-4)."""
         if first > last:
             return
-        for letters in self.log.dead_letters(first, last):
-            if first < letters.first:
-                yield Run(first, letters.first - 1)
-            yield Run(letters.first, letters.last, receive_count=letters.receive_count)
-            first = letters.last + 1
+        for dead_letters in self.log.dead_letters(first, last):
+            if first < dead_letters.first:
+                yield Run(first, dead_letters.first - 1)
+            yield Run(dead_letters.first, dead_letters.last, receive_count=dead_letters.receive_count)
+            first = dead_letters.last + 1
         if first <= last:
             yield Run(first, last)
 

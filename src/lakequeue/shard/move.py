@@ -15,7 +15,7 @@ from lakequeue.shard.runs import MOVING, Run
 from lakequeue.shard.state import ShardState
 
 MOVED_AT_ONCE = 1_000
-"""Maximum number of messages that one claim moves; having found one, it looks this far for more."""
+"""Maximum number of messages that one claim moves; having found one, it searches this far for more."""
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:

@@ -111,7 +111,7 @@ class RunMap:
                 puts.append(new)
         return puts, deletes
 
-    def settle(self) -> None:
+    def committed(self) -> None:
         """Takes the state at the last ``changes`` as committed; later changes stay recorded."""
         self._handed_out = {}
 

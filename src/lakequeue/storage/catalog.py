@@ -132,7 +132,7 @@ class Catalog:
     def creating(self, longest: float = CREATION) -> Iterator[Callable[[], bool]]:
         """Protects the tables of new queues from the sweep until their rows name them.
 
-        Yields a function that tells whether they are still protected: on object stores, without a lock, for
+        Yields a function that returns whether they are still protected: on object stores, without a lock, for
         ``longest`` seconds.
         """
         path, began = layout.queues_path(self.root), time.time()
@@ -144,7 +144,7 @@ class Catalog:
         """As ``creating``, for queues that are copied here, which takes a day at most; keeps other copies out.
 
         Raises:
-            QueueClientError: another copy into this root is under way; told on local disks only.
+            QueueClientError: another copy into this root is under way; noticed on local disks only.
         """
         queues = f"{self.root}/q"
         local = local_path(queues)

@@ -166,7 +166,7 @@ def read_entry(folder: Folder, version: int) -> Entry:
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint tells of a version."""
+    """What a checkpoint says of a version."""
 
     files: dict[str, LiveFile]
     """By path."""

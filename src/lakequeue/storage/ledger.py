@@ -29,7 +29,7 @@ RANGE_ROWS = 10_000
 MAX_FILES = 16
 _SPARE_FILES = 3
 """Files beyond those that the runs need, up to which the compactor leaves a ledger alone."""
-_LOOK_EVERY = 16
+_CHECK_EVERY = 16
 """Merges between two checks of whether the ledger needs compaction."""
 
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
@@ -142,7 +142,7 @@ class Ledger:
 
     def _wants_compaction(self, machine: ShardMachine) -> bool:
         # without this, 400 scattered deletes took a MERGE from 21 to 192 ms
-        if self._merges < _LOOK_EVERY:
+        if self._merges < _CHECK_EVERY:
             return False
         self._merges = 0
         needed = -(-machine.run_count // RANGE_ROWS)

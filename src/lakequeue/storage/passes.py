@@ -1,4 +1,4 @@
-"""What the compactor noted of each queue, so that a queue that did not change since costs it one look.
+"""What the compactor noted of each queue, so that a queue that did not change since costs it one read.
 
 The notes are one file beside the table of statistics. They only save work: a note that is missing, torn or
 overtaken means a whole pass over its queue. Of two compactors at once, the later one's notes stay; each is true.

@@ -112,7 +112,7 @@ def hide_answers(error: BaseException) -> None:
 def unsettled_version(error: BaseException, next_version: int) -> int | None:
     """The version that a failed commit may still create, None if it cannot.
 
-    A request that was given up may be on its way: it was seen to land after "no answer came in time" was told.
+    A request that was given up may be on its way: it was seen to land after "no answer came in time" was reported.
     """
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)

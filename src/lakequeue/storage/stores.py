@@ -51,7 +51,7 @@ _CREDENTIALS = {
     "skip_signature",
     "web_identity_token_file",
 }
-"""Options of S3 that give credentials, or tell where they come from."""
+"""Options of S3 that give credentials, or name where they come from."""
 _PORTABLE = _CLIENT | {
     *("access_key_id", "secret_access_key", "session_token", "skip_signature"),
     *("endpoint", "endpoint_url", "region", "default_region"),

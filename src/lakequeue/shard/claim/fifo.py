@@ -19,9 +19,9 @@ from lakequeue.shard.runs import Head, Log
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""Messages behind the head of the shard or group in which a claim looks for more of the same group, and a delete
-for the group's next message. It is fixed so that every process decides alike, however much of the log it has read.
-"""
+"""Messages behind the head of the shard or group in which a claim searches for more of the same group, and a
+delete for the group's next message. It is fixed so that every process decides alike, however much of the log
+it has read."""
 
 
 class Shard(Protocol):

@@ -142,7 +142,7 @@ def _may_commit(table: Table, fence: Mapping[str, int]) -> bool:
 
 
 def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
-    """Whether a commit after ``base`` carries the token; QueueClientError if the log cannot tell."""
+    """Whether a commit after ``base`` carries the token; QueueClientError if the log does not show it."""
     try:
         table.refresh()
         landed = table.landed(token, base)

@@ -42,7 +42,7 @@ _mine = _Mine()
 def turn(table_path: str, longest: float = LONGEST) -> Iterator[Callable[[], None]]:
     """Holds the turn at a local table, or nothing if others keep it for too long. It is reentrant in a thread.
 
-    Yields a function that tells the others that this process is not stopped.
+    Yields a function that shows the others that this process is not stopped.
     """
     folder = os.path.realpath(local_path(table_path) or "")
     if folder in _mine.turns:

@@ -1,7 +1,7 @@
 """The interface of an engine: handles on Delta tables that commit under a fence.
 
 Everything above it (messages, ledger, catalog, cleaning) is written once and runs on both engines. A commit raises
-``LostRace`` if another commit was in the way; ``landed`` tells whether one landed in spite of an error.
+``LostRace`` if another commit was in the way; ``landed`` returns whether one landed in spite of an error.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Table(Protocol):
     loaded_at: float
     """When the snapshot was known to be the newest: machine wall clock, seconds."""
     lost_races: int
-    """Races that this handle lost since its last commit, which tells it; see ``commit``."""
+    """Races that this handle lost since its last commit, which records it; see ``commit``."""
 
     @property
     def version(self) -> int:
@@ -145,7 +145,7 @@ class Table(Protocol):
     def landed(self, token: str, since: int) -> bool | None:
         """Whether a commit after version ``since`` carries ``token``; refresh first.
 
-        None: the entries that can be read do not tell, as some are missing or there is none.
+        None: the entries that can be read do not show it, as some are missing or there is none.
         """
 
     def checkpoint(self) -> None:

@@ -321,11 +321,11 @@ class PointEngine:
         self.store = store
 
     def exists(self, path: str) -> bool:
-        process.claim()
+        process.note_use()
         return is_table(self.store.folder(path))
 
     def open(self, path: str) -> PointTable:
-        process.claim()
+        process.note_use()
         return PointTable(self.store, path)
 
     def create(
@@ -336,7 +336,7 @@ class PointEngine:
         properties: Mapping[str, str],
         rows: pa.Table | None = None,
     ) -> None:
-        process.claim()
+        process.note_use()
         folder = self.store.folder(path)
         files = [write_file(folder, rows, partitions, new_folder=True)] if rows is not None else []
         folder.create(entry_name(0), entries.first_entry(schema, partitions, properties, files))

@@ -9,7 +9,7 @@ from lakequeue.errors import QueueClientError
 _user: int | None = None
 
 
-def claim() -> None:
+def note_use() -> None:
     """Records that this process uses storage."""
     global _user
     check()

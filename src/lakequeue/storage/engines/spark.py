@@ -240,7 +240,7 @@ class SparkEngine:
     commits_alone = True
 
     def __init__(self, spark: SparkSession, store: Store) -> None:
-        process.claim()
+        process.note_use()
         delta_internals.require(spark)
         spark_access.require_atomic_commits(store)
         spark_access.allow(spark, store)

@@ -43,7 +43,7 @@ def space_problems(path: str) -> Iterator[str]:
 
 
 def _holders(path: str) -> list[str]:
-    """The processes that hold a file's lock, where the system tells them."""
+    """The processes that hold a file's lock, where the system lists them."""
     try:
         inode = str(os.stat(path).st_ino)
         with open("/proc/locks", encoding="ascii") as file:

@@ -27,7 +27,7 @@ from lakequeue.storage.inspection.unnamed_files import rejoined
 from lakequeue.storage.stores import Store
 
 CLOCK_AHEAD = 60 * MICROS
-"""Microseconds by which a shard's time may be ahead of this machine's before it is told."""
+"""Microseconds by which a shard's time may be ahead of this machine's before it is reported."""
 
 
 @attrs.frozen

@@ -99,8 +99,8 @@ class BodyCache:
         file.check(rows["position"], offset, table.path)
         rows = rows.select(_COLUMNS)
         # an id of a bulk send is of no use, and takes memory in each row
-        letters = pc.is_valid(rows["source_receive_count"])
-        kept = pc.if_else(letters, rows["send_id"], pa.scalar(None, pa.string()))
+        dead_letters = pc.is_valid(rows["source_receive_count"])
+        kept = pc.if_else(dead_letters, rows["send_id"], pa.scalar(None, pa.string()))
         rows = rows.set_column(rows.column_names.index("send_id"), "send_id", kept)
         if file.bulk:
             sent_at = pa.array([file.opened_at] * len(rows), layout.INSTANT)

@@ -18,7 +18,7 @@ from lakequeue.storage.repair.steps import Step, moved_aside, replaced
 
 @attrs.frozen
 class Undone:
-    """A log as it is without what another program told it of features."""
+    """A log without the features that another program gave it."""
 
     log: FoundLog
     versions: list[int]

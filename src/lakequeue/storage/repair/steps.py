@@ -1,4 +1,4 @@
-"""Steps of a repair: what is done, told before it is done."""
+"""Steps of a repair, each described before it is done."""
 
 from __future__ import annotations
 
