@@ -10,7 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError
@@ -33,7 +33,7 @@ from lakequeue.operations.send import Send
 from lakequeue.operations.settle import Outcome as SettleOutcome
 from lakequeue.operations.settle import Wanted
 from lakequeue.queue import Queue
-from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.root import Root
 from lakequeue.runtime.tallies import EVENTS
 from lakequeue.storage import passes, stats
 from lakequeue.storage.roots import local_path
@@ -48,26 +48,31 @@ if TYPE_CHECKING:
 __all__ = ["EVENTS", "Depth", "Exchanged", "SelectedOutcome", "Send", "SendOutcome", "SettleOutcome", "Wanted"]
 __all__ += ["Request", "Search", "each", "is_permanent", "local_path", "page_of", "predicate"]
 
+_Below = TypeVar("_Below")
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
 
-def _of_queue(
-    operation: Callable[Concatenate[OpenQueue, _P], _Result],
-) -> Callable[Concatenate[Queue, _P], _Result]:
-    """An operation on a queue, given its face."""
+class _Face(Protocol[_Below]):
+    _runtime: _Below
+
+
+def of_face(
+    operation: Callable[Concatenate[_Below, _P], _Result],
+) -> Callable[Concatenate[_Face[_Below], _P], _Result]:
+    """An operation on a root, queue or lease, given its face."""
 
     @functools.wraps(operation)
-    def verb(queue: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
-        return operation(queue._runtime, *args, **kwargs)
+    def verb(face: _Face[_Below], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        return operation(face._runtime, *args, **kwargs)
 
     return verb
 
 
 # --- consumers, asyncio
 
-exchange = _of_queue(rounds.exchange)
-receive_async = _of_queue(receive.receive_async)
+exchange = of_face(rounds.exchange)
+receive_async = of_face(receive.receive_async)
 
 
 def settings(queue: Queue) -> QueueAttributes:
@@ -82,13 +87,13 @@ def races(queue: Queue) -> dict[int, tuple[int, int]]:
 
 # --- the server: what many requests want together, records of redrives that SQS clients requested, chosen messages
 
-send_one = _of_queue(send.send)
-send_each = _of_queue(send.send_each)
-settle_each = _of_queue(settle.settle_each)
-move_tasks = _of_queue(attributes.move_tasks)
-update_move_tasks = _of_queue(attributes.update_move_tasks)
-delete_selected = _of_queue(selected.delete)
-make_visible = _of_queue(selected.make_visible)
+send_one = of_face(send.send)
+send_each = of_face(send.send_each)
+settle_each = of_face(settle.settle_each)
+move_tasks = of_face(attributes.move_tasks)
+update_move_tasks = of_face(attributes.update_move_tasks)
+delete_selected = of_face(selected.delete)
+make_visible = of_face(selected.make_visible)
 
 
 def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
@@ -109,13 +114,13 @@ def tallies(lake: LakeQueue) -> dict[str, Counter[str]]:
 
 # --- browsing
 
-search = _of_queue(browse.Search)
-export = _of_queue(browse.export)
+search = of_face(browse.Search)
+export = of_face(browse.export)
 
 # --- depth
 
-depth = _of_queue(depth_of.depth)
-depth_history = _of_queue(over_time.depth_history)
+depth = of_face(depth_of.depth)
+depth_history = of_face(over_time.depth_history)
 
 
 def depths(wanted: Sequence[Queue]) -> Iterator[Depth | LakeQueueError]:
@@ -146,15 +151,8 @@ def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
 
 # --- the root
 
-
-def prepare(lake: LakeQueue) -> None:
-    """Creates the root if it is missing; QueueClientError if it holds something else or cannot be written."""
-    lake._runtime.prepare()
-
-
-def check_catalog(lake: LakeQueue) -> None:
-    """Reads the catalog as a new process would; QueueClientError if that fails."""
-    lake._runtime.check()
+prepare = of_face(Root.prepare)
+check_catalog = of_face(Root.check)
 
 
 def last_compaction(lake: LakeQueue) -> int | None:

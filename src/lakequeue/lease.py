@@ -44,7 +44,7 @@ class Lease:
     """
 
     def __init__(self, leased: LeasedMessages) -> None:
-        self._leased = leased
+        self._runtime = leased
         self._visible_at = leased.visible_at
         self._claimed = Hold.fresh(leased.received_at, self._visible_at, leased.queue.now())
         self._heartbeat: HeartbeatScheduler[str] | None = None
@@ -52,7 +52,7 @@ class Lease:
     @property
     def message_count(self) -> int:
         """Number of claimed messages."""
-        return self._leased.count
+        return self._runtime.count
 
     @property
     def visible_at(self) -> datetime:
@@ -66,7 +66,7 @@ class Lease:
 
         The DataFrame is lazy; the files that it reads stay for 24 hours.
         """
-        return operations.frame(self._leased)
+        return operations.frame(self._runtime)
 
     def batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The messages as Arrow record batches, without Spark; the columns are those of ``messages``.
@@ -83,7 +83,7 @@ class Lease:
         """
         named = [columns] if isinstance(columns, str) else columns
         chosen = None if named is None else list_of("columns", named, str, "a column's name")
-        return operations.batches(self._leased, chosen)
+        return operations.batches(self._runtime, chosen)
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The messages as one Arrow table, all in memory; see ``batches``."""
@@ -98,10 +98,10 @@ class Lease:
         """
         now = self._queue.now()
         counts = self._extend(visibility_timeout)
-        heartbeat, hold = self._heartbeat, self._heartbeat and self._heartbeat.get(self._leased.lease_id)
+        heartbeat, hold = self._heartbeat, self._heartbeat and self._heartbeat.get(self._runtime.lease_id)
         if heartbeat and hold:
             timeout = check_visibility_timeout(self._queue.attributes, visibility_timeout)
-            heartbeat.keep({self._leased.lease_id: hold.extended(now, timeout)})
+            heartbeat.keep({self._runtime.lease_id: hold.extended(now, timeout)})
         return counts
 
     @contextmanager
@@ -152,7 +152,7 @@ class Lease:
                 broken,
             )
             heartbeat.start()
-            heartbeat.keep({self._leased.lease_id: self._hold(policy)})
+            heartbeat.keep({self._runtime.lease_id: self._hold(policy)})
             self._heartbeat = heartbeat
             try:
                 yield self
@@ -172,12 +172,12 @@ class Lease:
         return attrs.evolve(self._claimed, visible_at=self._visible_at, timeout=timeout)
 
     def _extend(self, visibility_timeout: Duration) -> LeaseCounts:
-        counts, self._visible_at = operations.extend(self._leased, visibility_timeout)
+        counts, self._visible_at = operations.extend(self._runtime, visibility_timeout)
         return counts
 
     @property
     def _queue(self) -> OpenQueue:
-        return self._leased.queue
+        return self._runtime.queue
 
     def delete(self) -> LeaseCounts:
         """Deletes every message of the lease.
@@ -211,10 +211,10 @@ class Lease:
 
     def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
         """Settles the lease and ends its heartbeat, unless it fails with an error that a retry may solve."""
-        heartbeat, lease_id = self._heartbeat, self._leased.lease_id
+        heartbeat, lease_id = self._heartbeat, self._runtime.lease_id
         hold = heartbeat.drop(lease_id) if heartbeat else None
         try:
-            return settle(self._leased)
+            return settle(self._runtime)
         except (RequestThrottled, QueueClientError):
             if heartbeat and hold:
                 heartbeat.keep({lease_id: hold})

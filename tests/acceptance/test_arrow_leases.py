@@ -38,7 +38,7 @@ def leased(queue: Queue, **given: Any) -> Lease:
 
 
 def operations_of(lease: Lease) -> operations.LeasedMessages:
-    return lease._leased
+    return lease._runtime
 
 
 @pytest.mark.spec("RCP-9", "SEQ-1")

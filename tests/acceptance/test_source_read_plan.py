@@ -9,19 +9,19 @@ import pytest
 from pyspark.sql import datasource
 
 from lakequeue import LakeQueue, SendEntry, errors
-from lakequeue.operations import ranges
-from lakequeue.spark import batch_read, source_schema, tasks
+from lakequeue.operations import ranges, tasks
+from lakequeue.spark import read, source_schema
 from lakequeue.spark.options import Options, Use
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
 
 
-def reader(lq: LakeQueue, **options: str) -> batch_read.QueueReader:
+def reader(lq: LakeQueue, **options: str) -> read.QueueReader:
     parsed = Options.parse({"root": lq.root, **options}, Use.READ)
-    return batch_read.QueueReader(parsed, source_schema.schema())
+    return read.QueueReader(parsed, source_schema.schema())
 
 
-def rows(reader: batch_read.QueueReader) -> list[dict[str, Any]]:
+def rows(reader: read.QueueReader) -> list[dict[str, Any]]:
     """The rows of all partitions, read by copies of the reader."""
     found = []
     for partition in reader.partitions():
@@ -92,8 +92,8 @@ def test_options_leave_files_out(
 
 def test_small_files_of_several_shards_are_one_task(lq: LakeQueue) -> None:
     [task] = reader(lq).partitions()
-    assert isinstance(task, batch_read.RangesTask) and task.ranges.keys() == {"orders", "other"}
-    assert {range_.shard for range_ in task.ranges["other"]} == {0, 1}
+    assert isinstance(task, read.Task) and task.part.keys() == {"orders", "other"}
+    assert {range_.shard for range_ in task.part["other"]} == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_options_of_a_read_are_checked(lq: LakeQueue, options: dict[str, str], t
 
 
 def test_a_large_file_is_read_by_several_tasks(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, limit in (tasks, "TASK_BYTES"), (ranges, "RANGE_BYTES"), (ranges, "FILE_BYTES"):
+    for module, limit in (tasks, "TASK_BYTES"), (ranges, "RANGE_BYTES"):
         monkeypatch.setattr(module, limit, 500)
     asked = reader(lq, queue="orders")
     assert len(asked.partitions()) > 2

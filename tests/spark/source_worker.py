@@ -15,26 +15,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lakequeue.operations import send_written
-from lakequeue.spark import leased_batches, stream_read, write
+from lakequeue import frame_verbs
+from lakequeue.spark import leased_batches
+from lakequeue.spark.read import QueueStreamReader
 from lakequeue.spark.source import LakeQueueSource
-from lakequeue.spark.stream_read import QueueStreamReader
-from lakequeue.spark.stream_write import QueueStreamWriter
-from lakequeue.spark.write import QueueWriter
-from lakequeue.storage.bulk import lease_batches, manifests
+from lakequeue.spark.write import QueueStreamWriter, QueueWriter
+from lakequeue.storage.bulk import lease_batches, manifests, write_files
 from lakequeue.storage.engines.point import PointTable
 
 MOMENTS: dict[str, tuple[Any, str, str]] = {
-    "unwritten": (write, "write_partition", "before"),
-    "written": (write, "write_partition", "after"),
+    "unwritten": (write_files, "write_partition", "before"),
+    "written": (write_files, "write_partition", "after"),
     "gathered": (manifests, "write_manifest", "before"),
     "staged": (manifests, "write_manifest", "after"),
     "uncommitted": (PointTable, "add", "before"),
     "committed": (PointTable, "add", "after"),
-    "unknown": (send_written, "complete", "after"),  # done, but Spark does not know it
+    "unknown": (frame_verbs, "complete_send", "after"),  # done, but Spark does not know it
     "claimed": (leased_batches.LeasedBatches, "_keep", "after"),  # but the offset is not written
     "unplanned": (leased_batches.LeasedBatches, "plan", "before"),
-    "planned": (stream_read, "parts_of", "after"),
+    "planned": (frame_verbs, "lease_tasks", "after"),
     "reading": (lease_batches, "read_places", "before"),
     "handled": (sys.modules[__name__], "handled", "after"),
     "ended": (leased_batches.LeasedBatches, "finish", "before"),  # Spark knows it, but nothing is deleted

@@ -12,14 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lakequeue import LakeQueue
+from lakequeue import LakeQueue, frame_verbs
 from lakequeue.lease import Lease
-from lakequeue.operations import resume_lease
 from lakequeue.spark import stream_from_queue
 from lakequeue.spark.session import build_session
 
 MOMENTS: dict[str, tuple[Any, str, str]] = {
-    "begun": (resume_lease, "of_handle", "after"),
+    "begun": (frame_verbs, "lease_of_handle", "after"),
     "handled": (Lease, "delete", "before"),
     "deleted": (Lease, "delete", "after"),  # but Spark does not know it
 }

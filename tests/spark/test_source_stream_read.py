@@ -19,7 +19,7 @@ from serve.serving import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakequeue.spark.stream_read import QueueStreamReader
+    from lakequeue.spark.read import QueueStreamReader
 
 Offset = dict[str, Any]
 Restart = Callable[..., "QueueStreamReader"]
@@ -33,8 +33,8 @@ def queue(tmp_path: Path, clock: ManualClock) -> Queue:
 @pytest.fixture
 def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
     """Makes a reader as a new process would, by the test's clock; the one before it is dead."""
+    from lakequeue.spark.read import QueueStreamReader
     from lakequeue.spark.source_schema import schema
-    from lakequeue.spark.stream_read import QueueStreamReader
 
     monkeypatch.setattr("lakequeue.spark.leased_batches.time.monotonic", lambda: clock.now().timestamp())
     readers: list[QueueStreamReader] = []
@@ -46,8 +46,8 @@ def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
 
     def kill() -> None:
         for reader in readers:
-            for kept in reader.batches._kept.values():
-                heartbeat = kept.lease._heartbeat
+            for lease, _ in reader.batches._kept.values():
+                heartbeat = lease._heartbeat
                 assert heartbeat is not None
                 heartbeat.stop()
 
@@ -192,6 +192,22 @@ def test_a_batch_that_is_repeated_after_twelve_hours_comes_again(
 def test_a_checkpoint_of_another_kind_of_stream_is_refused(restart: Restart) -> None:
     with pytest.raises(InvalidOptions, match="checkpointLocation: the checkpoint is of another kind"):
         restart().latestOffset({"offset": 1})
+
+
+@pytest.mark.parametrize("name", ["others", "orders"], ids=["another queue", "one deleted and created anew"])
+def test_a_checkpoint_of_another_queue_is_refused(
+    queue: Queue, restart: Restart, monkeypatch: Patch, name: str
+) -> None:
+    queue.send("a")
+    end, lq = restart().latestOffset({"lease": ""}), LakeQueue(queue._runtime.root.path, clock=queue.clock)
+    lq.delete_queue("orders")
+    other = lq.create_queue(name)
+    other.send("b")
+    monkeypatch.setattr(Options, "open_queue", lambda options: other)
+    for refused in lambda: restart().latestOffset(stored(end)), lambda: restart().partitions({"lease": ""}, end):
+        with pytest.raises(InvalidOptions, match=f"checkpointLocation: .* another queue than {name}, or of one"):
+            refused()
+    assert other.counts().visible == 1
 
 
 def test_a_batch_that_ended_before_the_restart_is_deleted_by_the_next_run(queue: Queue, restart: Restart) -> None:

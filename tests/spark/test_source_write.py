@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,14 @@ import pytest
 from concurrency.harness import log_rows, sent_bodies
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
-from lakequeue.operations import send_written
 from lakequeue.spark.source_errors import error_in
 from lakequeue.storage import layout
 from spark.dropped_files import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from lakequeue.spark.write import QueueWriter
 
 pytestmark = pytest.mark.spark
 
@@ -164,47 +166,38 @@ def test_a_task_that_fails_leaves_no_file_and_no_manifest(spark: SparkSession, q
 
 def test_files_of_a_commit_that_spark_believes_to_have_failed_stay(spark: SparkSession, queue: Queue) -> None:
     """Spark aborts a write whose commit failed, also if its answer was lost."""
-    from lakequeue.spark.options import Options, Use
-    from lakequeue.spark.write import QueueWriter
-
-    schema = rows(spark, 1, 1).schema
-    options = Options.parse({"root": queue._runtime.root.path, "queue": "orders"}, Use.WRITE)
-    writer = QueueWriter(options, schema, False)
-    (part,) = rows(spark, 3, 1).mapInArrow(_pickled(writer), "part binary").collect()
-    import pickle
-
-    message = pickle.loads(part.part)
+    writer, message = written(spark, queue)
     writer.commit([message])
     writer.abort([message])
     assert len(sent_bodies(queue)) == 3
 
 
-def _pickled(writer: Any) -> Any:
-    def run(batches: Any) -> Any:
-        import pickle
+def written(spark: SparkSession, queue: Queue, **options: str) -> tuple[QueueWriter, Any]:
+    """A writer as Spark makes one, and what a task of it answers that has written three rows."""
+    from lakequeue.spark.options import Options, Use
+    from lakequeue.spark.write import QueueWriter
 
+    given = {"root": queue._runtime.root.path, "queue": "orders", **options}
+    writer = QueueWriter(Options.parse(given, Use.WRITE), rows(spark, 1, 1).schema, False)
+
+    def run(batches: Any) -> Any:
         import pyarrow as pa
 
         yield pa.record_batch([pa.array([pickle.dumps(writer.write(batches))])], names=["part"])
 
-    return run
+    (part,) = rows(spark, 3, 1).mapInArrow(run, "part binary").collect()
+    return writer, pickle.loads(part.part)
 
 
 def test_attributes_that_change_while_rows_are_written_refuse_them(
     spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lakequeue.errors import QueueClientError
-    from lakequeue.spark.options import Options, Use
-    from lakequeue.spark.write import QueueWriter
 
-    options = Options.parse({"root": queue._runtime.root.path, "queue": "orders"}, Use.WRITE)
-    writer = QueueWriter(options, rows(spark, 1, 1).schema, False)
-    (part,) = rows(spark, 3, 1).mapInArrow(_pickled(writer), "part binary").collect()
-    import pickle
-
+    writer, message = written(spark, queue)
     queue.set_attributes(maximum_message_size=1_024)
     with pytest.raises(QueueClientError, match="attributes changed while the rows were written; write them again"):
-        writer.commit([pickle.loads(part.part)])
+        writer.commit([message])
     assert files(queue) == [] and sent_bodies(queue) == []
 
 
@@ -261,30 +254,13 @@ def test_a_bad_row_ends_the_stream_in_one_line_and_a_queue_that_is_gone_too(
     assert isinstance(found, QueueDoesNotExist) and "queue orders" in str(found)
 
 
-@pytest.mark.spec("FIF-1", "DDP-1")
-def test_a_stream_keeps_the_order_and_the_ids_of_a_fifo_queue(
-    lq: LakeQueue, folder: Folder, checkpoint: str
-) -> None:
-    queue = lq.create_queue("orders.fifo", fifo=True, content_based_deduplication=True)
-    df = folder.rows.selectExpr("body", "substr(body, 1, 1) AS group_id", "int(substr(body, 2)) AS place")
-    folder.drop("a", "x2", "y9", "x1", "x2")
-    folder.drop("b", "x10", "x9", "x1")
-    stream(df, queue, checkpoint, orderBy="place")
-    assert [body for body in sent_bodies(queue) if body[0] == "x"] == ["x1", "x2", "x9", "x10"]
-
-
 def test_files_that_wait_are_committed_by_the_repetition(
     spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that dies between manifest and commits; the rows of the repetition are not needed."""
-    from lakequeue.spark.options import Options, Use
-    from lakequeue.spark.write import QueueWriter
     from lakequeue.storage.bulk import commit_files
 
-    given = {"root": queue._runtime.root.path, "queue": "orders", "sendid": "load"}
-    writer = QueueWriter(Options.parse(given, Use.WRITE), rows(spark, 1, 1).schema, False)
-    (part,) = rows(spark, 3, 1).mapInArrow(_pickled(writer), "part binary").collect()
-    import pickle
+    writer, message = written(spark, queue, sendid="load")
 
     def killed(*_: Any) -> None:
         raise OSError("killed")
@@ -292,9 +268,10 @@ def test_files_that_wait_are_committed_by_the_repetition(
     with monkeypatch.context() as patch:
         patch.setattr(commit_files, "complete", killed)
         with pytest.raises(LakeQueueError):
-            writer.commit([pickle.loads(part.part)])
+            writer.commit([message])
     assert log_rows(queue) == []
-    assert send_written.is_known(queue._runtime, writer._staging.key)
+    _, again = written(spark, queue, sendid="load")
+    assert again.written is None
     write(rows(spark, 50, 2), queue, sendId="load")
     assert sent_bodies(queue) == ["0000", "0001", "0002"]
 

@@ -22,8 +22,7 @@ from lakequeue import (
     QueueDoesNotExist,
     SendEntry,
 )
-from lakequeue.lease import Lease
-from lakequeue.operations import resume_lease
+from lakequeue.frame_verbs import lease_of_handle
 from lakequeue.operations.send_dataframe import bulk_send, last_version
 from lakequeue.spark import stream_from_queue, stream_to_queue
 from lakequeue.spark.source_errors import error_in
@@ -294,12 +293,12 @@ def test_a_slow_function_keeps_its_messages_with_a_renewal(queue: Queue, clock: 
             assert queue.receive() == []
 
     handle = first.arrow(["receipt_handle"])["receipt_handle"][0].as_py()
-    leased = resume_lease.of_handle(queue._runtime, handle)
-    assert leased is not None and leased.count == 2
-    assert process_lease(Lease(leased), slow, HeartbeatRenewal(visibility_timeout=30)).done == 2
+    lease = lease_of_handle(queue, handle)
+    assert lease is not None and lease.message_count == 2
+    assert process_lease(lease, slow, HeartbeatRenewal(visibility_timeout=30)).done == 2
     clock.advance(30)
     assert queue.receive() == []
-    assert resume_lease.of_handle(queue._runtime, handle) is None
+    assert lease_of_handle(queue, handle) is None
 
 
 def test_a_queue_that_is_deleted_ends_the_consumer(lq: LakeQueue, present: Queue, checkpoint: str) -> None:

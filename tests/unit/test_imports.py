@@ -17,18 +17,19 @@ PACKAGE = PROJECT / "src" / "lakequeue"
 
 ROOMS = [
     *("errors", "model", "shard", "renewal", "storage", "conditions", "runtime", "operations"),
-    *("lease", "queue", "client", "entry_verbs"),
+    *("lease", "queue", "client", "entry_verbs", "frame_verbs"),
     *("aio", "consumer", "otel", "", "spark", "integrations", "serve", "cli", "jobs"),
 ]
 """From the bottom to the top; a room knows itself and those below it. The room "" is the package itself."""
 RANK = {room: rank for rank, room in enumerate(ROOMS)}
-ENTRIES = {"aio", "consumer", "integrations", "serve", "cli"}
-"""All but spark, which hands files and leases of whole queues to operations."""
-OFFERED = {"errors", "model", "renewal", "lease", "queue", "client", "entry_verbs", "otel", "", "spark", *ENTRIES}
+ENTRIES = {"aio", "consumer", "spark", "integrations", "serve", "cli"}
+OFFERED = {"errors", "model", "renewal", "lease", "queue", "client", "entry_verbs", "frame_verbs", "otel", ""}
+OFFERED |= ENTRIES
 """What entries may import: the faces, what they are given and return, and each other."""
 BELOW = {
     "cli.serve": "conditions",  # the worker processes of its conditions yield to requests
     "cli.sql": "conditions",  # a connection of DuckDB that reads no files
+    "spark.session": "storage",  # the jars of a root's file system, which `allow` names to other sessions, too
     "serve.cancellation": "conditions",  # ends the condition of a client that has gone
 }
 """What a module of an entry imports of the rooms below all the same."""

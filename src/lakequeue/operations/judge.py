@@ -192,6 +192,11 @@ class Judge:
         return pa.array([sequence_number(self.shard, offset) for offset in offsets.tolist()], pa.string())
 
 
+def names_are(queue: str, region: str) -> pc.Expression:
+    """The condition that a row belongs to a queue."""
+    return (pc.field("queue") == queue) & (pc.field("region") == region)
+
+
 def log_columns(names: Collection[str]) -> list[str]:
     """The columns of the log that the judge needs for columns of ``JUDGED``."""
     of = {TYPED_ATTRIBUTES: "message_attributes", "dead_letter_reason": "send_id"}

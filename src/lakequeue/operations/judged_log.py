@@ -31,6 +31,7 @@ from lakequeue.operations.judge import (
     Judge,
     integers,
     log_columns,
+    names_are,
     stored_runs,
 )
 from lakequeue.storage import layout
@@ -162,11 +163,6 @@ def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
     )
     rows: int = group.num_rows
     return min(ROWS, max(1, BYTES * rows // max(1, size)))
-
-
-def names_are(queue: str, region: str) -> ds.Expression:
-    """The condition that a row belongs to a queue."""
-    return (pc.field("queue") == queue) & (pc.field("region") == region)
 
 
 def surviving(

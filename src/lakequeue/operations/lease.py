@@ -12,6 +12,7 @@ from lakequeue.errors import InvalidParameterValue, LeaseLost
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_visibility_timeout, check_whole
 from lakequeue.model.clock import Duration
+from lakequeue.operations import tasks
 from lakequeue.operations.receive import claim
 from lakequeue.operations.settle import visibility
 from lakequeue.runtime.open_queue import OpenQueue
@@ -22,6 +23,7 @@ from lakequeue.storage.bulk import lease_batches
 from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace, lease_frame
 from lakequeue.storage.cleaning import pin_files
 from lakequeue.storage.layout import messages_path
+from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -96,14 +98,52 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
     """The messages as Arrow record batches, read while they are taken."""
     schema = lease_batches.schema_of(columns)
     places, lease_columns = stored(leased)
-    store = leased.queue.root.engine.store
+    every = LeaseTask(leased.queue.root.engine.store, lease_batches.files_of(places), lease_columns)
 
-    def read() -> Iterator[pa.RecordBatch]:
+    def taken() -> Iterator[pa.RecordBatch]:
         with leased.queue.root.storage_errors():
-            for of_file in lease_batches.files_of(places):
-                yield from lease_batches.read_places(store, of_file, lease_columns, columns)
+            yield from every.read(columns)
 
-    return pa.RecordBatchReader.from_batches(schema, read())
+    return pa.RecordBatchReader.from_batches(schema, taken())
+
+
+@attrs.frozen
+class LeaseTask:
+    """Messages of a lease that one task reads; a value for any process."""
+
+    store: Store
+    places: list[list[LeasePlace]]
+    """By file."""
+    lease: LeaseColumns
+
+    def read(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        """Some columns of the messages, without opening the root."""
+        for of_file in self.places:
+            yield from lease_batches.read_places(self.store, of_file, self.lease, columns)
+
+
+def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
+    """The messages as tasks of about ``TASK_BYTES``."""
+    places, columns = stored(leased)
+    pieces = (piece for of_file in lease_batches.files_of(places) for piece in _pieces(of_file))
+    return [LeaseTask(leased.queue.root.engine.store, group, columns) for group in tasks.packed(pieces)]
+
+
+def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
+    """Adjacent messages of one file cut into pieces of a task, with the bytes of each."""
+    cuts = list(tasks.cut(places[0].first_position, places[-1].last_position, places[0].size))
+    for start, end in cuts:
+        piece = [
+            place._replace(
+                whole=False,
+                first_position=max(place.first_position, start),
+                last_position=min(place.last_position, end),
+            )
+            for place in places
+            if place.first_position <= end and place.last_position >= start
+        ]
+        if piece:
+            yield piece, places[0].size // len(cuts)
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:

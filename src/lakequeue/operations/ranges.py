@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.operations import pool
+from lakequeue.operations.tasks import cut
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
@@ -21,8 +22,6 @@ from lakequeue.storage.messages.read import LogFile, LogReader
 
 RANGE_BYTES = 16 << 20
 """Size of files at which a range ends. Spark deals the ranges of a query out to its cores."""
-FILE_BYTES = 64 << 20
-"""Size above which a file is cut into several ranges."""
 _NO_OFFSET = (1 << 63) - 1
 
 
@@ -56,13 +55,11 @@ def ranges_of(root: Root, queue: QueueRow) -> list[tuple[Range, int]]:
 def _starts(files: Sequence[LogFile]) -> Iterator[tuple[int, int]]:
     start = size = 0
     for file in files:
-        rows = file.last - file.first + 1
-        step = -(-rows // max(1, -(-file.size // FILE_BYTES)))
-        for first in range(file.first, file.last + 1, step):
+        for first, last in cut(file.first, file.last, file.size):
             if size >= RANGE_BYTES:
                 yield start, size
                 start, size = first, 0
-            size += file.size * step // rows
+            size += file.size * (last - first + 1) // (file.last - file.first + 1)
     yield start, size
 
 

@@ -20,8 +20,8 @@ from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.operations import group_depth
 from lakequeue.operations.depth import Depth
-from lakequeue.operations.judge import JUDGED, REWINDABLE, SCHEMA
-from lakequeue.operations.judged_log import JudgedShard, names_are, surviving
+from lakequeue.operations.judge import JUDGED, REWINDABLE, SCHEMA, names_are
+from lakequeue.operations.judged_log import JudgedShard, surviving
 from lakequeue.operations.pool import each
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_ledger import ShardDepth

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import attrs
+import pyarrow as pa
 
 from lakequeue.errors import InvalidOptions, QueueClientError
 from lakequeue.operations.send_dataframe import bulk_target, last_version, send_staged
@@ -10,63 +13,91 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, manifests
 from lakequeue.storage.bulk.arrow_files import Written
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
-from lakequeue.storage.bulk.message_rules import RowRules
 from lakequeue.storage.bulk.send import check_rows, row_rules
 from lakequeue.storage.bulk.staging import Staging
+from lakequeue.storage.bulk.write_files import TaskWriter
 from lakequeue.storage.folder import Folder
 
 Columns = Sequence[tuple[str, str]]
 """Names and types of the rows' columns; the types are called as in Spark."""
 
 
-def rules_of(queue: OpenQueue, columns: Columns, order_by: str | None) -> tuple[RowRules, list[int]]:
-    """What the rows must obey, and the shards that get them in turn.
+@attrs.frozen
+class PlannedSend:
+    """A bulk send whose rows other processes write; a value that travels to them and back."""
+
+    columns: Columns
+    order_by: str | None
+    """Column that orders the messages of each group, on FIFO queues."""
+    writer: TaskWriter
+    """That of a stream has no key of its own yet, as only tasks are told which batch they write."""
+    needed: bool = True
+    """Whether the rows are: the send may have been made before, or its files wait."""
+
+    def of_batch(self, stream: str, number: int) -> PlannedSend:
+        """The send of a micro-batch of a stream, the same in all its tasks."""
+        key, given = SendKey.of_batch(stream, number), self.writer.staging
+        staging = Staging.new(key, given.shards, given.rules, given.key.files[:8])
+        return attrs.evolve(self, writer=attrs.evolve(self.writer, staging=staging))
+
+    def write(self, rows: Iterable[pa.RecordBatch]) -> Written | None:
+        """Writes the rows of a task in its own process; None if they are not needed."""
+        return self.writer.write(rows) if self.needed else None
+
+
+def plan(queue: OpenQueue, columns: Columns, order_by: str | None, send_id: str | None = None) -> PlannedSend:
+    """Begins a send, or all those of a stream.
 
     Raises:
         InvalidParameterValue: a column is missing, unknown, or of a wrong type.
     """
     queue.reload()  # raises if the queue was deleted
-    attributes = queue.attributes
+    attributes, target = queue.attributes, bulk_target(queue)
     check_rows(attributes, columns, order_by)
-    return row_rules(attributes, order_by), list(bulk_target(queue).shards)
+    key, known = SendKey.new(), False
+    if send_id is not None:
+        key = SendKey.of_send(send_id)
+        with queue.service("send_dataframe"):
+            known = manifests.load_manifest(target.tables, key.files) is not None
+            known = known or any(key.reached(target.open(shard)) for shard in target.shards)
+    staging = Staging.new(key, target.shards, row_rules(attributes, order_by))
+    writer = TaskWriter(queue.root.engine.store, target.tables.uri, staging)
+    return PlannedSend(columns, order_by, writer, not known)
 
 
-def is_known(queue: OpenQueue, key: SendKey) -> bool:
-    """Whether a send was made before, or its files wait, so that its rows are not needed again."""
-    if key.anonymous:
-        return False
-    with queue.service("send_dataframe"):
-        target = bulk_target(queue)
-        if manifests.load_manifest(target.tables, key.files) is not None:
-            return True
-        return any(key.reached(target.open(shard)) for shard in target.shards)
-
-
-def complete(
-    queue: OpenQueue, columns: Columns, order_by: str | None, staging: Staging, written: Sequence[Written] | None
-) -> int:
+def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) -> int:
     """Makes the files of all partitions one send, and commits them; returns the number of messages.
+
+    A batch that was sent before adds nothing.
 
     Args:
         queue: the queue.
-        columns: of the rows.
-        order_by: column that orders the messages of each group, on FIFO queues.
-        staging: what the files were written for.
-        written: what became of each partition, in their order; None if the send was known.
+        send: as planned.
+        written: what became of each partition, in their order.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
+        InvalidOptions: the queue has later batches of the stream, so its numbers no longer show what was sent.
         QueueClientError: storage failed, or the rules changed while the rows were written.
     """
+    staging, key = send.writer.staging, send.writer.staging.key
+    if key.of_stream and last_version(queue, key.app_id) > key.version:
+        discard(queue, send)
+        raise InvalidOptions(
+            [
+                f"option checkpointLocation: queue {queue.name} has later batches than {key.version - 1} of this "
+                "query, so its checkpoint was reset or copied; use a new one"
+            ]
+        )
     made: Manifest | None = None
 
     def stage(tables: Folder, wanted: Staging) -> Manifest:
         nonlocal made
-        if written is None:  # the files that waited were written by other rules
+        if not send.needed:  # the files that waited were written by other rules
             raise QueueClientError(
                 "Nothing was sent: the queue's attributes changed since the rows were written; write them again"
             )
-        if wanted.rules != staging.rules or (made is not None and staging.key.anonymous):
+        if wanted.rules != staging.rules or (made is not None and key.anonymous):
             staging.discard(tables)
             raise QueueClientError(
                 "Nothing was sent: the queue's attributes changed while the rows were written; write them again"
@@ -76,36 +107,12 @@ def complete(
             return made
         return manifests.write_manifest(tables, made)  # removed, as other attributes changed meanwhile
 
-    rows = send_staged(queue, columns, staging.key, order_by, stage)
+    rows = send_staged(queue, send.columns, key, send.order_by, stage)
     if made is None:  # sent before
-        staging.discard(bulk_target(queue).tables)
+        discard(queue, send)
     return rows
 
 
-def complete_batch(
-    queue: OpenQueue,
-    batch: int,
-    columns: Columns,
-    order_by: str | None,
-    staging: Staging,
-    written: Sequence[Written],
-) -> int:
-    """As ``complete``, for a micro-batch of a stream; one that was sent before adds nothing.
-
-    Raises:
-        InvalidOptions: the queue has later batches of the stream, so its numbers no longer show what was sent.
-    """
-    if last_version(queue, staging.key.app_id) > staging.key.version:
-        staging.discard(bulk_target(queue).tables)
-        raise InvalidOptions(
-            [
-                f"option checkpointLocation: queue {queue.name} has later batches than {batch} of this query, "
-                "so its checkpoint was reset or copied; use a new one"
-            ]
-        )
-    return complete(queue, columns, order_by, staging, written)
-
-
-def discard(queue: OpenQueue, staging: Staging) -> None:
+def discard(queue: OpenQueue, send: PlannedSend) -> None:
     """Removes the files of a send that nobody has begun to commit."""
-    staging.discard(bulk_target(queue).tables)
+    send.writer.staging.discard(bulk_target(queue).tables)

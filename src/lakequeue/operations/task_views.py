@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import relations
-from lakequeue.operations.judged_log import names_are
+from lakequeue.operations.judge import names_are
 from lakequeue.operations.ranges import ALL, Range, ranges_of, within
 from lakequeue.runtime.root import Root
 from lakequeue.storage.catalog import QueueRow

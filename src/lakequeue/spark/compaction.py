@@ -6,14 +6,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lakequeue.operations.compact import CompactionSummary
-from lakequeue.storage.store_failures import first_line
+from lakequeue.frame_verbs import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from lakequeue.client import LakeQueue
+    from lakequeue import CompactionSummary, LakeQueue
 
 _log = logging.getLogger("lakequeue")
 

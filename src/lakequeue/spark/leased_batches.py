@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
-import attrs
-
-from lakequeue.errors import InvalidOptions, InvalidParameterValue, LeaseLost
+from lakequeue import frame_verbs
+from lakequeue.errors import InvalidOptions, LeaseLost
 from lakequeue.lease import Lease
-from lakequeue.model.clock import MICROS
-from lakequeue.operations import lease as leases
-from lakequeue.operations import resume_lease
-from lakequeue.operations.lease import LeasedMessages
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import ComputedRenewal
 from lakequeue.spark.options import Options
@@ -25,15 +20,6 @@ Offset = dict[str, Any]
 """The id of a lease, and the key of its queue."""
 START: Offset = {"lease": ""}
 """Where every stream begins."""
-
-
-@attrs.frozen
-class _Kept:
-    """A lease that this process extends until it ends."""
-
-    leased: LeasedMessages
-    lease: Lease
-    renewal: ExitStack
 
 
 class LeasedBatches:
@@ -48,7 +34,8 @@ class LeasedBatches:
         self._queue = queue
         self._options = options
         self._renewal = ComputedRenewal(options.visibility_timeout, options.lease_seconds)
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, tuple[Lease, ExitStack]] = {}
+        """Leases that this process extends until they end."""
         self._deleted = ""
         self._offered: tuple[Offset, Offset] | None = None
         self.reached = START
@@ -64,7 +51,7 @@ class LeasedBatches:
         """The offset after the next batch; the same one if there is nothing to receive.
 
         Raises:
-            InvalidOptions: the checkpoint is not of such a stream.
+            InvalidOptions: the checkpoint is not of such a stream, or of another queue.
             QueueDoesNotExist: the queue was deleted.
         """
         self.finish(start)
@@ -74,18 +61,18 @@ class LeasedBatches:
         if self._left == 0 or time.monotonic() < self._quiet_until:
             return start
         most = self._options.max_messages if self._left is None else min(self._left, self._options.max_messages)
-        leased = leases.lease(self._queue._runtime, most, self._options.visibility_timeout)
-        if leased is None:
-            self._quiet_until = time.monotonic() + self._queue._runtime.root.poll_interval / MICROS
+        lease = self._queue.lease(most, self._options.visibility_timeout)
+        if lease is None:
+            self._quiet_until = time.monotonic() + frame_verbs.poll_interval(self._queue)
             return start
         if self._left is not None:
-            self._left -= leased.count
-        self._keep(leased)
-        end = {"lease": leased.lease_id, "queue": leased.queue.key}
+            self._left -= lease.message_count
+        self._keep(lease)
+        end = {"lease": frame_verbs.lease_id(lease), "queue": self._queue.key}
         self._offered = start, end
         return end
 
-    def plan(self, start: Offset, end: Offset) -> LeasedMessages | None:
+    def plan(self, start: Offset, end: Offset) -> Lease | None:
         """The messages of a batch.
 
         Of a batch that a process before this one began, these are the messages that its lease still holds: the
@@ -96,62 +83,45 @@ class LeasedBatches:
         self.reached = end
         if start == end:
             return None
-        kept = self._kept.get(end["lease"])
-        if kept is not None:
-            return kept.leased
-        leased = self._resumed(end)
-        if leased is None:
+        lease_id = self._lease_of(end)
+        if lease_id in self._kept:
+            return self._kept[lease_id][0]
+        lease = frame_verbs.resumed_lease(self._queue, lease_id, self._options.visibility_timeout)
+        if lease is None:
             _log.warning("nothing is left of the batch that was interrupted; its messages come in later ones")
             return None
-        self._keep(leased)
-        return leased
+        self._keep(lease)
+        return lease
 
     def finish(self, end: Offset) -> None:
         """Deletes the messages of a batch that has ended; a repetition does nothing."""
-        if "lease" not in end:
-            raise InvalidOptions(
-                ["option checkpointLocation: the checkpoint is of another kind of stream; use a new one"]
-            )
-        lease_id = end["lease"]
+        lease_id = self._lease_of(end)
         if lease_id in ("", self._deleted):
             return
         kept, lost = self._kept.pop(lease_id, None), 0
+        lease, renewal = kept or (frame_verbs.held_lease(self._queue, lease_id), nullcontext())
         try:
-            if kept is not None:
-                with kept.renewal:
-                    lost = kept.lease.delete().lost
-            else:
-                leased = self._held(end)
-                if leased is not None:
-                    leases.delete(leased)
+            if lease is not None:
+                with renewal:
+                    lost = lease.delete().lost
         except LeaseLost as error:
             # the function of a batch may have deleted them, or the process before this one
-            lost = error.lost if kept is not None and resume_lease.stored(kept.leased) else 0
+            lost = error.lost if kept and frame_verbs.is_stored(kept[0]) else 0
         if lost:
             _log.warning("%d messages were lost to a timeout; they will be received again", lost)
         self._deleted = lease_id
 
-    def _keep(self, leased: LeasedMessages) -> None:
-        lease, renewal = Lease(leased), ExitStack()
+    def _keep(self, lease: Lease) -> None:
+        renewal = ExitStack()
         renewal.enter_context(lease.keep_alive(self._renewal))
-        self._kept[leased.lease_id] = _Kept(leased, lease, renewal)
+        self._kept[frame_verbs.lease_id(lease)] = lease, renewal
 
-    def _held(self, end: Offset) -> LeasedMessages | None:
-        queue = self._queue._runtime
-        return resume_lease.held(queue, end["lease"]) if end["queue"] == queue.key else None
-
-    def _resumed(self, end: Offset) -> LeasedMessages | None:
-        """Extends the lease of a batch, and leaves out what it no longer holds; None if that is all."""
-        leased, timeout = self._held(end), self._options.visibility_timeout
-        if leased is None:
-            return None
-        if timeout is None:
-            timeout = leased.queue.attributes.visibility_timeout_micros / MICROS
-        try:
-            leases.extend(leased, timeout)
-        except LeaseLost:
-            return None
-        except InvalidParameterValue:  # twelve hours have passed since the messages were received
-            leases.release(leased)  # or the end of this empty batch would delete them
-            return None
-        return resume_lease.held(leased.queue, leased.lease_id)
+    def _lease_of(self, end: Offset) -> str:
+        """The id of the lease of an offset; refuses one from the checkpoint of another stream."""
+        if "lease" not in end:
+            other = "another kind of stream"
+        elif end["lease"] and end.get("queue") != self._queue.key:
+            other = f"another queue than {self._queue.name}, or of one before it that was deleted"
+        else:
+            return str(end["lease"])
+        raise InvalidOptions([f"option checkpointLocation: the checkpoint is of {other}; use a new one"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from lakequeue.client import LakeQueue
+from lakequeue.entry_verbs import settings
 from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
+from lakequeue.frame_verbs import place_of, root_of
 from lakequeue.model.arguments import check_visibility_timeout
-from lakequeue.model.clock import MICROS, SystemClock
+from lakequeue.model.clock import MICROS, SystemClock, parse_instant
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.model.states import MessageState
 from lakequeue.queue import Queue
-from lakequeue.storage.roots import root_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,8 @@ _OF_SPARK = {"checkpointlocation", "queryname"}
 LONGEST = LONGEST_RECEIPT / MICROS
 DEFAULT_MAX_MESSAGES = 100_000
 
-_Default = TypeVar("_Default", int, None)
+_Default = TypeVar("_Default")
+_Value = TypeVar("_Value")
 
 
 class Use(Enum):
@@ -98,10 +100,10 @@ class Options:
         Raises:
             QueueClientError: the queue has a clock of its own, which cannot travel.
         """
-        root = queue._runtime.root
-        if not isinstance(root.clock, SystemClock):
+        if not isinstance(queue.clock, SystemClock):
             raise QueueClientError("streams go by the system's clock: open the root without clock")
-        return cls(root.path, queue.name, queue.region, root.engine.store.portable_options)
+        root, storage = place_of(queue)
+        return cls(root, queue.name, queue.region, storage)
 
     def spelled(self) -> dict[str, str]:
         """The place of the queue as Spark takes options."""
@@ -127,7 +129,7 @@ class Options:
             raise type(error)(f"queue {self.queue}: {error.message}") from error
         if self.visibility_timeout is not None:
             try:
-                check_visibility_timeout(queue._runtime.attributes, self.visibility_timeout)
+                check_visibility_timeout(settings(queue), self.visibility_timeout)
             except QueueServiceError as error:
                 raise InvalidOptions([f"option visibilityTimeout: {error.message}"]) from error
         return queue
@@ -157,50 +159,49 @@ class _Found:
         return value or None
 
     def whole(self, name: str, default: _Default, least: int) -> int | _Default:
-        value = self._values.get(_plain(name))
-        if value is None:
-            return default
-        if not value.isascii() or not value.isdecimal() or int(value) < least:
-            self._problems.append(f"option {name} is {value}, it must be a whole number of at least {least}")
-            return default
-        return int(value)
+        def parse(value: str) -> int | None:
+            return int(value) if value.isascii() and value.isdecimal() and int(value) >= least else None
+
+        return self._parsed(name, default, parse, f"a whole number of at least {least}")
 
     def states(self, name: str) -> tuple[str, ...]:
-        states = tuple(part.strip() for part in self._values.get(_plain(name), "").split(",") if part.strip())
         # a view shows no purged message, and moved ones as deleted
         known = [each.value for each in MessageState if each not in (MessageState.PURGED, MessageState.MOVED)]
-        if not set(states) <= set(known):
-            self._problems.append(
-                f"option {name} is {', '.join(states)}, it must be some of {', '.join(known)}, separated by commas"
-            )
-        return states
+
+        def parse(value: str) -> tuple[str, ...] | None:
+            states = tuple(part.strip() for part in value.split(",") if part.strip())
+            return states if set(states) <= set(known) else None
+
+        return self._parsed(name, (), parse, f"some of {', '.join(known)}, separated by commas")
 
     def instant(self, name: str) -> datetime | None:
-        value = self._values.get(_plain(name))
-        if value is None:
-            return None
-        try:
-            instant = datetime.fromisoformat(value.replace("Z", "+00:00"))
-        except ValueError:
-            instant = None
-        if instant is None or instant.tzinfo is None:
-            self._problems.append(
-                f"option {name} is {value}, it must be an instant with its zone, as 2026-01-31T12:00:00Z"
-            )
-        return instant
+        def parse(value: str) -> datetime | None:
+            instant = parse_instant(value)
+            return None if instant.tzinfo is None else instant
 
-    def seconds(self, name: str, default: float | None, least: float = 1 / MICROS) -> float | None:
+        return self._parsed(name, None, parse, "an instant with its zone, as 2026-01-31T12:00:00Z")
+
+    def seconds(self, name: str, default: _Default, least: float = 1 / MICROS) -> float | _Default:
+        def parse(value: str) -> float | None:
+            return float(value) if least <= float(value) <= LONGEST else None
+
+        from_ = f"at least {least:g}" if least == 0 else "more than 0"
+        return self._parsed(name, default, parse, f"seconds, {from_} and at most {LONGEST:g}")
+
+    def _parsed(
+        self, name: str, default: _Default, parse: Callable[[str], _Value | None], wanted: str
+    ) -> _Value | _Default:
         value = self._values.get(_plain(name))
         if value is None:
             return default
         try:
-            number = float(value)
+            found = parse(value)
         except ValueError:
-            number = -1.0
-        if not least <= number <= LONGEST:
-            from_ = f"at least {least:g}" if least == 0 else "more than 0"
-            self._problems.append(f"option {name} is {value}, it must be seconds, {from_} and at most {LONGEST:g}")
-        return number
+            found = None
+        if found is None:
+            self._problems.append(f"option {name} is {value}, it must be {wanted}")
+            return default
+        return found
 
     def check(self) -> None:
         if self._problems:

@@ -17,6 +17,7 @@ from lakequeue.spark.versions import installed_delta_jar, installed_hadoop
 from lakequeue.storage.engines.spark_access import EXCLUDED, packages, scheme_of
 from lakequeue.storage.engines.spark_session import quiet_about_pandas
 from lakequeue.storage.roots import root_of
+from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +117,7 @@ def build_session(
     try:
         session = builder.getOrCreate()
     except PySparkRuntimeError as error:
-        raise QueueClientError(f"Spark did not start: {_first_line(str(error))}") from error
+        raise QueueClientError(f"Spark did not start: {first_line(error)}") from error
     session.sparkContext.setLogLevel("ERROR")
     return session
 
@@ -210,7 +211,3 @@ def _reason(lines: deque[str]) -> str:
         )
     printed = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", "::"))]
     return f"Spark did not start: {printed[-1] if printed else 'its Java process ended without a message'}"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "no message"

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from lakequeue.spark.options import Options, Use
+from lakequeue.spark.read import QueueReader, QueueStreamReader
 from lakequeue.spark.source_errors import one_line
 from lakequeue.spark.source_schema import schema
+from lakequeue.spark.write import QueueStreamWriter, QueueWriter
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import (
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
     from pyspark.sql.types import StructType
 
 
@@ -39,25 +35,17 @@ class LakeQueueSource(DataSource):
         return schema()
 
     @one_line
-    def reader(self, schema: StructType) -> DataSourceReader:
-        from lakequeue.spark.batch_read import QueueReader
-
+    def reader(self, schema: StructType) -> QueueReader:
         return QueueReader(Options.parse(self.options, Use.READ), schema)
 
     @one_line
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from lakequeue.spark.write import QueueWriter
-
+    def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:
         return QueueWriter(Options.parse(self.options, Use.WRITE), schema, overwrite)
 
     @one_line
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from lakequeue.spark.stream_write import QueueStreamWriter
-
+    def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:
         return QueueStreamWriter(Options.parse(self.options, Use.STREAM_WRITE), schema, overwrite)
 
     @one_line
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from lakequeue.spark.stream_read import QueueStreamReader
-
+    def streamReader(self, schema: StructType) -> QueueStreamReader:
         return QueueStreamReader(Options.parse(self.options, Use.STREAM_READ), schema)

@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakequeue.errors import InvalidOptions
-from lakequeue.operations.judge import SCHEMA
-from lakequeue.storage.bulk import lease_batches
+from lakequeue.frame_verbs import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-_OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age", "source_queue", "first_sent_at")
-COLUMNS = pa.schema([*lease_batches.SCHEMA, *(SCHEMA.field(name) for name in _OF_SQL)])
-"""Those of ``Lease.messages``, then what SQL's ``messages`` has beyond them.
-
-A batch read shows no receipt handles, so ``receipt_handle`` is NULL. A stream fills ``queue``, ``region`` and
-``state``; the last five are NULL in it. SQL's ``log_offset`` is ``offset`` here; attributes have their types."""
 
 
 def schema(columns: pa.Schema = COLUMNS) -> StructType:

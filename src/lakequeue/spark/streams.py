@@ -10,24 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from lakequeue import frame_verbs
+from lakequeue.entry_verbs import settings
 from lakequeue.errors import InvalidOptions, InvalidParameterValue, LakeQueueError, QueueServiceError
-from lakequeue.lease import Lease
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS, Duration
-from lakequeue.operations import resume_lease, send_written
 from lakequeue.spark.options import Options
 from lakequeue.spark.session import register
 from lakequeue.spark.source_schema import schema
-from lakequeue.storage.bulk import lease_batches, write_files
-from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-    from lakequeue.queue import Queue
-    from lakequeue.renewal.policies import Renewal
-    from lakequeue.shard.commands import LeaseCounts
+    from lakequeue import Lease, LeaseCounts, Queue, Renewal
 
 _log = logging.getLogger("lakequeue")
 
@@ -65,13 +61,12 @@ def stream_to_queue(
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
-    columns = write_files.columns_of(df.schema)
-    send_written.rules_of(q._runtime, columns, order_by)
+    frame_verbs.plan_send(q, frame_verbs.columns_of(df.schema), order_by)
     spark, place = df.sparkSession, Options.of(q)
     problems = _trigger_problems(spark, trigger)
     if problems:
         raise InvalidOptions(problems)
-    q._runtime.root.allow(spark)  # for a checkpoint beside the queue
+    frame_verbs.allow(q, spark)  # for a checkpoint beside the queue
     register(spark)
     writer = df.writeStream.format("lakequeue").options(**place.spelled())
     if order_by is not None:
@@ -127,11 +122,11 @@ def stream_from_queue(
         visibility_timeout = renewal.receive_timeout
     if visibility_timeout is not None:
         try:
-            micros = check_visibility_timeout(q._runtime.attributes, visibility_timeout)
+            micros = check_visibility_timeout(settings(q), visibility_timeout)
             given["visibilityTimeout"] = str(micros / MICROS)
         except QueueServiceError as error:
             problems.append(f"visibility_timeout {visibility_timeout}: {error.message}")
-    spark = q._runtime.root.require_spark("stream_from_queue")
+    spark = frame_verbs.require_spark(q, "stream_from_queue")
     place = Options.of(q)
     problems += _trigger_problems(spark, trigger)
     if problems:
@@ -139,7 +134,7 @@ def stream_from_queue(
     q.tags()  # raises if the queue was deleted
     register(spark)
     reader = spark.readStream.format("lakequeue").options(**place.spelled(), **given)
-    rows = reader.schema(schema(lease_batches.SCHEMA)).load()
+    rows = reader.schema(schema(frame_verbs.LEASE_COLUMNS)).load()
     return _start(rows.writeStream.foreachBatch(_Batches(place, handle_batch, renewal)), q, trigger, checkpoint)
 
 
@@ -158,12 +153,12 @@ class _Batches:
             return
         if self._queue is None:
             self._queue = self.place.open_queue(rows.sparkSession)
-        leased = resume_lease.of_handle(self._queue._runtime, first.receipt_handle)
-        if leased is None:
+        lease = frame_verbs.lease_of_handle(self._queue, first.receipt_handle)
+        if lease is None:
             _log.warning("batch %d was lost to a timeout before it began; it will be received again", batch)
             return
-        counts = process_lease(Lease(leased), lambda: self.handle(rows, batch), self.renewal)
-        _log.info("batch %d: messages %d, lost %d", batch, leased.count, counts.lost)
+        counts = process_lease(lease, lambda: self.handle(rows, batch), self.renewal)
+        _log.info("batch %d: messages %d, lost %d", batch, lease.message_count, counts.lost)
 
 
 def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None = None) -> LeaseCounts:
@@ -181,7 +176,7 @@ def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None
         try:
             lease.release()
         except LakeQueueError as error:  # they become visible after their timeout
-            _log.warning("%d messages were not released: %s", lease.message_count, first_line(error))
+            _log.warning("%d messages were not released: %s", lease.message_count, frame_verbs.first_line(error))
         raise
     counts = lease.delete()
     if counts.lost:

@@ -1,4 +1,7 @@
-"""``df.write.format("lakequeue")``: tasks write files, the driver commits them. Imports pyspark."""
+"""``write`` and ``writeStream`` of ``format("lakequeue")``: tasks write files, the driver commits them.
+
+Imports pyspark.
+"""
 
 # mypy: allow-subclassing-any
 # pyspark is not analysed
@@ -13,82 +16,87 @@ import attrs
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from lakequeue.errors import InvalidOptions
-from lakequeue.operations import send_written
+from lakequeue import frame_verbs
+from lakequeue.errors import InvalidOptions, QueueClientError
+from lakequeue.frame_verbs import PlannedSend, Written
 from lakequeue.spark.options import Options
 from lakequeue.spark.source_errors import one_line
 from lakequeue.spark.source_schema import arrow_schema
-from lakequeue.storage import layout
-from lakequeue.storage.bulk.arrow_files import Written
-from lakequeue.storage.bulk.manifests import SendKey
-from lakequeue.storage.bulk.staging import Staging
-from lakequeue.storage.bulk.write_files import TaskWriter, columns_of
-from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # Spark 4.0 gives rows instead of record batches
+    from pyspark.sql.datasource import DataSourceStreamWriter as DataSourceStreamArrowWriter
+
 _ROWS = 1_000
+_QUERY = "sql.streaming.queryId"
+"""Property of a task: the id of its query, which Spark keeps in the checkpoint."""
+_BATCH = "streaming.sql.batchId"
 
 
 @attrs.define
 class WrittenPart(WriterCommitMessage):
     """What a task wrote; None if its rows were not needed."""
 
-    staging: Staging | None
+    send: PlannedSend
     written: Written | None
 
 
-class QueueWriter(DataSourceArrowWriter):
-    """Sends the rows of a DataFrame, in one commit a shard; a copy of it writes in the executors."""
+class _Writer:
+    """Sends rows in one commit a shard. A copy of it writes in the executors, without opening the queue."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        check_mode(overwrite)
+        if overwrite:
+            raise InvalidOptions(['mode overwrite: messages can only be added; say .mode("append")'])
         self._options = options
         self._schema = schema
-        queue = options.open_queue()._runtime
-        key = SendKey.new() if options.send_id is None else SendKey.of_send(options.send_id)
-        rules, shards = send_written.rules_of(queue, columns_of(schema), options.order_by)
-        self._queue_key = queue.key
-        self._staging = Staging.new(key, shards, rules)
-        self._needed = not send_written.is_known(queue, key)
+        columns = frame_verbs.columns_of(schema)
+        self._send = frame_verbs.plan_send(options.open_queue(), columns, options.order_by, options.send_id)
+
+    def _send_of_task(self) -> PlannedSend:
+        return self._send
 
     @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPart:
-        if not self._needed:
-            return WrittenPart(None, None)
-        return write_part(self._options, self._queue_key, self._schema, self._staging, iterator)
+        send = self._send_of_task()
+        return WrittenPart(send, send.write(_batches(iterator, self._schema)))
 
     @one_line
-    def commit(self, messages: Sequence[WrittenPart | None]) -> None:
-        queue = self._options.open_queue()._runtime
-        written = [part.written for part in messages if part is not None and part.written is not None]
-        send_written.complete(
-            queue,
-            columns_of(self._schema),
-            self._options.order_by,
-            self._staging,
-            written if self._needed else None,
-        )
+    def commit(self, messages: Sequence[WrittenPart | None], batchId: int | None = None) -> None:
+        parts = [part for part in messages if part is not None]
+        if parts:
+            written = [part.written for part in parts if part.written is not None]
+            frame_verbs.complete_send(self._options.open_queue(), parts[0].send, written)
 
     @one_line
-    def abort(self, messages: Sequence[WrittenPart | None]) -> None:
+    def abort(self, messages: Sequence[WrittenPart | None], batchId: int | None = None) -> None:
         if None in messages:  # a task failed; else a commit has begun, and it may have reached a shard
-            send_written.discard(self._options.open_queue()._runtime, self._staging)
+            send = next((part.send for part in messages if part is not None), self._send)
+            frame_verbs.discard_send(self._options.open_queue(), send)
 
 
-def check_mode(overwrite: bool) -> None:
-    if overwrite:
-        raise InvalidOptions(['mode overwrite: messages can only be added; say .mode("append")'])
+class QueueWriter(_Writer, DataSourceArrowWriter):
+    """Sends the rows of a DataFrame."""
 
 
-def write_part(
-    options: Options, queue_key: str, schema: StructType, staging: Staging, rows: Iterator[pa.RecordBatch]
-) -> WrittenPart:
-    """Writes the rows of a task."""
-    store = Store(options.root, dict(options.storage) or None)
-    writer = TaskWriter(store, layout.tables_path(options.root, queue_key), staging)
-    return WrittenPart(staging, writer.write(_batches(rows, schema)))
+class QueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Sends micro-batches; Spark makes one of these to write a batch, and another one to commit it.
+
+    The stream is known by the id of its query, which only the tasks are told: their commit messages carry it.
+    """
+
+    def _send_of_task(self) -> PlannedSend:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise QueueClientError("this Spark does not tell its tasks the query that they belong to")
+        return self._send.of_batch(query, int(batch))
 
 
 def _batches(rows: Iterator[pa.RecordBatch], schema: StructType) -> Iterable[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Deals files out to the tasks that read them."""
+"""Deals files out to the tasks of Spark that read them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 TASK_BYTES = 64 << 20
 """Size of the files that one task reads, or of its part of one."""
-FILE_BYTES = 4 << 20
+OPENING = 4 << 20
 """What opening a file costs, as bytes; Spark counts it the same."""
 
 _T = TypeVar("_T")
@@ -22,7 +22,7 @@ def packed(items: Iterable[tuple[_T, int]]) -> list[list[_T]]:
             groups.append([])
             left = TASK_BYTES
         groups[-1].append(item)
-        left -= size + FILE_BYTES
+        left -= size + OPENING
     return groups
 
 

@@ -1,0 +1,101 @@
+"""What Spark's data source, streams and compaction ask of a root, queue or lease beyond the public verbs.
+
+They are for ``lakequeue.spark`` and no part of the public API; each is an operation, documented there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
+
+import pyarrow as pa
+
+from lakequeue.entry_verbs import of_face
+from lakequeue.lease import Lease
+from lakequeue.model.clock import MICROS
+from lakequeue.operations import lease as leases
+from lakequeue.operations import read_messages as messages
+from lakequeue.operations import resume_lease, send_written
+from lakequeue.operations.judge import SCHEMA
+from lakequeue.operations.lease import LeasedMessages
+from lakequeue.operations.read_messages import chosen
+from lakequeue.operations.send_written import PlannedSend
+from lakequeue.queue import Queue
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.storage.bulk.arrow_files import Written
+from lakequeue.storage.bulk.lease_batches import SCHEMA as LEASE_COLUMNS
+from lakequeue.storage.bulk.write_files import columns_of
+from lakequeue.storage.roots import root_of
+from lakequeue.storage.store_failures import first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LEASE_COLUMNS", "PlannedSend", "Written"]
+__all__ += ["chosen", "columns_of", "first_line", "root_of"]
+
+_OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age", "source_queue", "first_sent_at")
+COLUMNS = pa.schema([*LEASE_COLUMNS, *(SCHEMA.field(name) for name in _OF_SQL)])
+"""Of the data source: those of ``Lease.messages``, then what SQL's ``messages`` has beyond them.
+
+A batch read shows no receipt handles, so ``receipt_handle`` is NULL. A stream fills ``queue``, ``region`` and
+``state``; the last five are NULL in it. SQL's ``log_offset`` is ``offset`` here; attributes have their types."""
+
+_P = ParamSpec("_P")
+
+
+def _taken_up(
+    operation: Callable[Concatenate[OpenQueue, _P], LeasedMessages | None],
+) -> Callable[Concatenate[Queue, _P], Lease | None]:
+    def verb(queue: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> Lease | None:
+        leased = operation(queue._runtime, *args, **kwargs)
+        return None if leased is None else Lease(leased)
+
+    return verb
+
+
+# --- sessions, and what another process needs to open the same queue
+
+
+def allow(queue: Queue, spark: SparkSession) -> None:
+    queue._runtime.root.allow(spark)
+
+
+def require_spark(queue: Queue, verb: str) -> SparkSession:
+    return queue._runtime.root.require_spark(verb)
+
+
+def place_of(queue: Queue) -> tuple[str, Mapping[str, str]]:
+    """The root of a queue, and its storage options with those of this process's environment."""
+    root = queue._runtime.root
+    return root.path, root.engine.store.portable_options
+
+
+def poll_interval(queue: Queue) -> float:
+    """Seconds between polls for changes by other processes."""
+    return queue._runtime.root.poll_interval / MICROS
+
+
+# --- leases of micro-batches
+
+held_lease = _taken_up(resume_lease.held)
+resumed_lease = _taken_up(resume_lease.resumed)
+lease_of_handle = _taken_up(resume_lease.of_handle)
+is_stored = of_face(resume_lease.stored)
+lease_tasks = of_face(leases.tasks_of)
+
+
+def lease_id(lease: Lease) -> str:
+    return lease._runtime.lease_id
+
+
+# --- messages with their states
+
+message_tasks = of_face(messages.tasks_of)
+read_messages = of_face(messages.read)
+
+# --- sends
+
+plan_send = of_face(send_written.plan)
+complete_send = of_face(send_written.complete)
+discard_send = of_face(send_written.discard)
