@@ -17,6 +17,7 @@ from lakequeue.storage.bulk.arrow_rows import columns_of
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.store_failures import first_line
 
 
 def send_arrow(queue: OpenQueue, data: Any, send_id: str | None, order_by: str | None, body: str) -> int:
@@ -52,7 +53,7 @@ class _Source:
                 rows += len(batch)
                 yield batch
         except (OSError, pa.ArrowException) as error:
-            raise QueueClientError(f"Nothing was sent: reading the rows failed: {_line(error)}") from error
+            raise QueueClientError(f"Nothing was sent: reading the rows failed: {first_line(error)}") from error
         if self._rows not in (None, rows):  # a reader gives its rows only once
             raise QueueClientError(
                 "Nothing was sent: the queue's attributes changed meanwhile, and the rows cannot be read again; "
@@ -70,9 +71,5 @@ class _Source:
                 type(self._data).__name__,
                 "data",
                 "Must be a pyarrow Table, RecordBatch or RecordBatchReader, or have columns and "
-                f"__arrow_c_stream__ ({_line(error)}).",
+                f"__arrow_c_stream__ ({first_line(error)}).",
             ) from None
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
