@@ -230,7 +230,7 @@ def test_the_examples_of_a_command_are_in_its_help_and_can_be_typed(
         assert f"lakequeue {example}" in shown
         name, *args = shlex.split(example)
         assert name == command
-        each = group.commands[command]  # type: ignore[attr-defined]
+        each = group.get_command(None, command)  # type: ignore[attr-defined]
         each.make_context(command, [arg for arg in args if arg != "--json"])  # type: ignore[attr-defined]
 
 

@@ -6,8 +6,7 @@ import logging
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import typer
@@ -19,34 +18,19 @@ from lakequeue.cli.session import DONE, ENVIRONMENT, INTERRUPTED, REFUSED, USAGE
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
 
 
-class _Built(Mapping[str, Any]):
-    """Commands by name, each imported and built when it is asked for: all of them take 0.1 s."""
-
-    def __init__(self, builders: Mapping[str, Callable[[], Any]]) -> None:
-        self._builders = builders
-        self._build = cache(lambda name: builders[name]())
-
-    def __getitem__(self, name: str) -> Any:
-        return self._build(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._builders
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._builders)
-
-    def __len__(self) -> int:
-        return len(self._builders)
-
-
 class Commands(TyperGroup):
     """The group of all commands; takes its options in any place, and turns errors into exit codes."""
 
     builders: ClassVar[Mapping[str, Callable[[], Any]]] = {}
+    """What imports and builds each command, once it is asked for: all of them take 0.1 s."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.commands: Any = _Built(self.builders)
+        super().__init__(**settings | {"commands": dict.fromkeys(self.builders)})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.builders and not self.commands[cmd_name]:
+            self.commands[cmd_name] = self.builders[cmd_name]()
+        return super().get_command(ctx, cmd_name)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return plain(super().get_params(ctx))
@@ -72,7 +56,8 @@ class Commands(TyperGroup):
                 (first if mine else rest).append(left.popleft())
             elif command is None and not arg.startswith("-"):
                 command = arg
-                taken = _values(self.commands[arg]) if arg in self.commands else {}
+                found = self.get_command(None, arg)
+                taken = _values(found) if found else {}
         return first + rest
 
     def main(
