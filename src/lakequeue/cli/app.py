@@ -11,7 +11,7 @@ import typer
 import typer.main
 
 from lakequeue.cli.errors import Commands
-from lakequeue.cli.help import Command, RewindCommand, epilog
+from lakequeue.cli.help import COMMANDS, Command, RewindCommand, epilog, name_of
 from lakequeue.cli.options import duration_option, key_values
 from lakequeue.cli.session import USAGE, Session, usage
 from lakequeue.cli.values import DURATION_HELP
@@ -105,58 +105,18 @@ def options(
         raise typer.Exit(USAGE)
 
 
-_COMMANDS = {
-    "Queues": {
-        "create": "queues.create",
-        "list": "queues.list_",
-        "show": "queues.show",
-        "set": "queues.set_",
-        "tag": "queues.tag",
-        "untag": "queues.untag",
-        "counts": "maintenance.counts",
-        "watch": "watch.watch",
-        "plot": "plot.plot",
-        "rewind": "moves.rewind",
-        "redrive": "moves.redrive",
-        "drain": "drain.drain",
-        "purge": "maintenance.purge",
-        "erase": "maintenance.erase",
-        "compact": "maintenance.compact",
-        "check": "check.check",
-        "repair": "check.repair",
-        "doctor": "check.doctor",
-        "delete-queue": "queues.delete_queue",
-    },
-    "Messages": {
-        "send": "messages.send",
-        "receive": "messages.receive",
-        "delete": "messages.delete",
-        "change-visibility": "messages.change_visibility",
-        "peek": "messages.peek",
-        "consume": "consume.consume",
-        "export": "export.export",
-    },
-    "In SQL": {"sql": "sql.sql"},
-    "Roots": {"copy": "copy.copy", "upgrade": "maintenance.upgrade"},
-    "For other clients": {"serve": "serve.serve", "deploy-files": "deploy_files.deploy_files"},
-    "With Spark": {"views": "spark.views", "demo": "spark.demo"},
-}
-"""Module and function of each command, by the panel of the help text."""
-
-
-def _command(name: str, panel: str, place: str) -> Any:
+def _command(place: str, panel: str) -> Any:
+    name, alone = name_of(place), typer.Typer(add_completion=False)
     module, _, function = place.partition(".")
-    alone = typer.Typer(add_completion=False)
-    alone.command(
-        name, cls=RewindCommand if name == "rewind" else Command, rich_help_panel=panel, epilog=epilog(name)
-    )(getattr(import_module(f"lakequeue.cli.{module}"), function))
+    cls = RewindCommand if name == "rewind" else Command
+    alone.command(name, cls=cls, rich_help_panel=panel, epilog=epilog(COMMANDS[panel][place]))(
+        getattr(import_module(f"lakequeue.cli.{module}"), function)
+    )
     return typer.main.get_command(alone)
 
 
 Commands.builders = {
-    name: partial(_command, name, panel, place)
-    for panel, places in _COMMANDS.items()
-    for name, place in places.items()
+    name_of(place): partial(_command, place, panel) for panel, places in COMMANDS.items() for place in places
 }
 
 

@@ -1,7 +1,4 @@
-"""Earlier versions of a table, read-only, as far back as its log reaches.
-
-They are opened through delta-rs whichever engine commits: both write the same tables.
-"""
+"""Earlier versions of a table, read-only, as far back as its log reaches, whichever engine commits."""
 
 from __future__ import annotations
 
