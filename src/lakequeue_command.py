@@ -4,6 +4,7 @@ It is a module of its own because importing the commands takes a few tenths of a
 answer an interrupt with a stack trace.
 """
 
+import gc
 import signal
 import sys
 
@@ -14,6 +15,7 @@ def main() -> None:
     ours = handler is signal.default_int_handler  # else whoever started it ignores the signal
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.set_threshold(20_000, 20, 20)  # 50 ms of a short command went into collections while modules are imported
     from lakequeue.cli import main as command
     from lakequeue.cli.session import INTERRUPTED
 
@@ -24,6 +26,7 @@ def main() -> None:
     except KeyboardInterrupt:  # before the command's own answer to it, or after
         sys.exit(INTERRUPTED)
     finally:
+        gc.freeze()  # and 50 ms into the last ones, of what the interpreter ends with
         if ours:  # while the interpreter ends
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 

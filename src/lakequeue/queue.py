@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.errors import MissingPackage
-from lakequeue.lease import Lease
 from lakequeue.model.arguments import (
     check_callable,
     check_interrupt,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from typing_extensions import Unpack
 
+    from lakequeue.lease import Lease
     from lakequeue.model.attribute_types import ChangeableAttributes
     from lakequeue.operations.compact import CompactionSummary
 
@@ -335,6 +335,7 @@ class Queue(QueueProperties):
             OverLimit: a standard queue has reached its cap on messages in flight (INF-3).
             InvalidParameterValue: an argument is out of range.
         """
+        from lakequeue.lease import Lease
         from lakequeue.operations.lease import lease
 
         leased = lease(self._runtime, max_messages, visibility_timeout)

@@ -83,6 +83,23 @@ def test_ordinary_commands_work(lakequeue: Run, tmp_path: Path) -> None:
     printed("copy", tmp_path / "root", tmp_path / "copy")
 
 
+@pytest.mark.parametrize("args", [["list"], ["counts", "orders"], ["send", "orders", "a"], ["receive", "orders"]])
+def test_a_short_command_loads_what_it_needs(lakequeue: Run, python: Run, args: list[str]) -> None:
+    lakequeue("create", "orders")
+    program = """
+import sys, lakequeue_command
+try:
+    lakequeue_command.main()
+finally:
+    tens_of_milliseconds = {"deltalake", "duckdb", "pyarrow.dataset", "lakequeue.cli.consume", "lakequeue.cli.sql"}
+    if "receive" not in sys.argv:  # whose --max has a default, and typer has pydantic convert that
+        tens_of_milliseconds.add("pydantic")
+    print(sorted(tens_of_milliseconds & sys.modules.keys()))
+"""
+    done = python("-c", program, *args)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stdout + done.stderr
+
+
 def test_ordinary_verbs_work(python: Run) -> None:
     done = python(
         "-c",

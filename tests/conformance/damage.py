@@ -150,6 +150,7 @@ DAMAGE: dict[str, Callable[[Victim], object]] = {
     "last entry of the ledger empty": lambda victim: empty(entries(victim.receipts)[-1]),
     "entry in the middle of the ledger empty": lambda victim: empty(entries(victim.receipts)[1]),
     "first entry of the ledger empty": lambda victim: empty(entries(victim.receipts)[0]),
+    "first entry of the ledger gone": lambda victim: entries(victim.receipts)[0].unlink(),
     "file of the ledger gone": lambda victim: live(victim.receipts)[-1].unlink(),
     "file of the ledger empty": lambda victim: empty(live(victim.receipts)[-1]),
     "file of the ledger torn": lambda victim: tear(live(victim.receipts)[-1]),

@@ -56,6 +56,7 @@ AGAIN = {
     "last entry of the ledger empty": [0, 1, 2, 3, 4, 5, 6],
     "entry in the middle of the ledger empty": [0, 1, 2, 3, 4, 5, 6],
     "first entry of the ledger empty": [0, 1, 2, 3, 4, 5, 6],
+    "first entry of the ledger gone": [0, 1, 2, 3, 4, 5, 6],
     "file of the ledger gone": [0, 1, 2, 3, 4, 5, 6],
     "file of the ledger empty": [0, 1, 2, 3, 4, 5, 6],
     "file of the ledger torn": [0, 1, 2, 3, 4, 5, 6],
@@ -379,8 +380,11 @@ def test_a_root_that_is_gone_is_named(tmp_path: Path, clock: ManualClock) -> Non
         Victim(str(tmp_path / "nowhere"), clock).lake().check()
 
 
-def test_a_log_without_a_beginning_is_left_alone(victim: Victim) -> None:
-    empty(entries(victim.messages)[0])
+@pytest.mark.parametrize("harm", [empty, Path.unlink])
+def test_a_log_without_a_beginning_is_told_and_left_alone(victim: Victim, harm: Callable[[Path], object]) -> None:
+    harm(entries(victim.messages)[0])
+    found = victim.lake().check()[0]
+    assert found.damage and "its log has no beginning" in found.problem and found.table == str(victim.messages)
     [report] = victim.lake().repair(apply=True)
     assert not report.steps and "restore it from a copy" in report.notes[0]
 
@@ -450,6 +454,7 @@ def test_the_command_shows_asks_and_does(victim: Victim) -> None:
     empty(entries(victim.messages)[0])
     left = run(app, ["repair", "orders"])
     assert left.exit_code == 1 and "cannot be mended" in left.stdout and "Traceback" not in left.output
+    assert left.stdout.endswith("\nnothing was repaired\n")
 
 
 @pytest.mark.spec("DUR-31", "DUR-32")

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Annotated
+from functools import partial
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+import typer.main
 
-from lakequeue.cli import (
-    check,
-    consume,
-    copy,
-    deploy_files,
-    drain,
-    export,
-    maintenance,
-    messages,
-    moves,
-    plot,
-    queues,
-    serve,
-    spark,
-    sql,
-    watch,
-)
 from lakequeue.cli.errors import Commands
-from lakequeue.cli.help import Command, RewindCommand, epilog
+from lakequeue.cli.help import COMMANDS, Command, RewindCommand, epilog, name_of
 from lakequeue.cli.options import duration_option, key_values
 from lakequeue.cli.session import USAGE, Session, usage
 from lakequeue.cli.values import DURATION_HELP
@@ -120,46 +105,19 @@ def options(
         raise typer.Exit(USAGE)
 
 
-_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Queues": {
-        "create": queues.create,
-        "list": queues.list_,
-        "show": queues.show,
-        "set": queues.set_,
-        "tag": queues.tag,
-        "untag": queues.untag,
-        "counts": maintenance.counts,
-        "watch": watch.watch,
-        "plot": plot.plot,
-        "rewind": moves.rewind,
-        "redrive": moves.redrive,
-        "drain": drain.drain,
-        "purge": maintenance.purge,
-        "erase": maintenance.erase,
-        "compact": maintenance.compact,
-        "check": check.check,
-        "repair": check.repair,
-        "doctor": check.doctor,
-        "delete-queue": queues.delete_queue,
-    },
-    "Messages": {
-        "send": messages.send,
-        "receive": messages.receive,
-        "delete": messages.delete,
-        "change-visibility": messages.change_visibility,
-        "peek": messages.peek,
-        "consume": consume.consume,
-        "export": export.export,
-    },
-    "In SQL": {"sql": sql.sql},
-    "Roots": {"copy": copy.copy, "upgrade": maintenance.upgrade},
-    "For other clients": {"serve": serve.serve, "deploy-files": deploy_files.deploy_files},
-    "With Spark": {"views": spark.views, "demo": spark.demo},
+def _command(place: str, panel: str) -> Any:
+    name, alone = name_of(place), typer.Typer(add_completion=False)
+    module, _, function = place.partition(".")
+    cls = RewindCommand if name == "rewind" else Command
+    alone.command(name, cls=cls, rich_help_panel=panel, epilog=epilog(COMMANDS[panel][place]))(
+        getattr(import_module(f"lakequeue.cli.{module}"), function)
+    )
+    return typer.main.get_command(alone)
+
+
+Commands.builders = {
+    name_of(place): partial(_command, place, panel) for panel, places in COMMANDS.items() for place in places
 }
-for _panel, _commands in _COMMANDS.items():
-    for _name, _command in _commands.items():
-        _class = RewindCommand if _name == "rewind" else Command
-        app.command(_name, cls=_class, rich_help_panel=_panel, epilog=epilog(_name))(_command)
 
 
 def main() -> None:

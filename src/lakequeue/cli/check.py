@@ -107,8 +107,10 @@ def repair(
         session.ask("Do this?")
     with render.spinner(f"repairing {queue or lake.root}"):
         done = lake.repair(queue, apply=True)
-    texts = [*map(repair_text, done), "repaired; lakequeue check looks again" if done else "nothing to repair"]
-    session.answer([attrs.asdict(each) for each in done], "\n".join(texts))
+    last = "nothing was repaired" if done else "nothing to repair"
+    if any(each.applied for each in done):
+        last = "repaired; lakequeue check looks again"
+    session.answer([attrs.asdict(each) for each in done], "\n".join([*map(repair_text, done), last]))
     if any(not each.steps for each in done):
         raise typer.Exit(REFUSED)
 

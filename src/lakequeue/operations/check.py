@@ -15,7 +15,7 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
 from lakequeue.storage.inspection.environment import lock_problem, space_problems
 from lakequeue.storage.inspection.found_log import read_log
-from lakequeue.storage.inspection.shards import find_shard, log_findings, shard_findings
+from lakequeue.storage.inspection.shards import RESTORE, find_shard, log_findings, shard_findings
 from lakequeue.storage.stores import Store
 
 READS = 3
@@ -74,13 +74,15 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
     catalog = find_catalog(store, root.path)
     if catalog.problem is not None:
         yield Finding(None, None, catalog.path, None, catalog.problem, "goes back to its newest readable version")
-    paths = [catalog.path] if name is not None else [catalog.path, layout.stats_path(root.path)]
-    for path in paths:
+    tables = {catalog.path: RESTORE}
+    if name is None:
+        tables[layout.stats_path(root.path)] = "nothing; remove it, it is made anew"
+    for path, lost in tables.items():
         try:
             log = read_log(store.folder(path))
         except FileNotFoundError:
             continue  # there is no table of statistics before the first compaction
-        for file, problem, repair in log_findings(log):
+        for file, problem, repair in log_findings(log, lost):
             yield Finding(None, None, path, file, problem, repair)
         newest = log.newest()
         for error in newest.broken() if newest is not None and path != catalog.path else ():

@@ -1,14 +1,8 @@
-"""Earlier versions of a table, read-only, as far back as its log reaches.
-
-They are opened through delta-rs whichever engine commits: both write the same tables.
-"""
+"""Earlier versions of a table, read-only, as far back as its log reaches, whichever engine commits."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from lakequeue.errors import QueueClientError
 from lakequeue.model.clock import from_micros
@@ -28,6 +22,8 @@ class Version(NamedTuple):
 
 def versions(store: Store, path: str) -> list[Version]:
     """Versions of a table that can still be opened, oldest first."""
+    from deltalake import DeltaTable  # 15 ms to load, and ordinary commands need no earlier version
+
     oldest = readable_from(store.folder(path))
     history = DeltaTable(path, storage_options=store.delta_options).history()
     found = [Version(entry["version"], entry["timestamp"] * 1000) for entry in history]
@@ -58,5 +54,5 @@ def opened(store: Store, path: str, version: int) -> PointTable:
     """
     try:
         return PointTable(store, path, version)
-    except (DeltaError, LogTrimmed) as error:
+    except LogTrimmed as error:
         raise FileNotFoundError(f"version {version} of {path}") from error

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-from deltalake import Schema
 
 from lakequeue.storage.delta_log import ACTIONS, LiveFile
 from lakequeue.storage.engines.interface import DataFile, partition_text
@@ -65,6 +64,8 @@ def first_entry(
 
 def creation(schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]) -> list[dict[str, Any]]:
     """The actions that make an empty table."""
+    from deltalake import Schema  # 15 ms to load, once for a queue that is created
+
     metadata = {
         "id": str(uuid.uuid4()),
         "name": None,

@@ -12,12 +12,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import (
@@ -40,6 +38,9 @@ from lakequeue.storage.engines.merge_rows import rewrites
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -198,10 +199,12 @@ class PointTable:
         return token in read or (False if 0 < len(read) == self.version - since else None)
 
     def checkpoint(self) -> None:
+        from deltalake.exceptions import DeltaError
+
         try:
             table = self._repeated(self._opened)
             table.create_checkpoint()
-        except DeltaError:
+        except (DeltaError, DamagedTable):
             if not self._drop_damaged_checkpoints():
                 raise
             table = self._repeated(self._opened)
@@ -237,9 +240,6 @@ class PointTable:
                 pass
             except FileNotFoundError:  # all that was listed is gone, if there is a table
                 if self.folder.local is None or not is_table(self.folder):
-                    raise
-            except DeltaError as error:
-                if "not found" not in str(error):
                     raise
         try:
             return read()
@@ -308,7 +308,15 @@ class PointTable:
             _log.warning("a checkpoint of %s failed: %s", self.path, first_line(error))
 
     def _opened(self) -> DeltaTable:
-        return DeltaTable(self.path, storage_options=self.store.delta_options)
+        from deltalake import DeltaTable  # 15 ms to load, and most processes write no checkpoint
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return DeltaTable(self.path, storage_options=self.store.delta_options)
+        except DeltaError as error:
+            if "not found" in str(error):
+                raise LogTrimmed(str(error)) from error
+            raise
 
 
 class PointEngine:

@@ -114,11 +114,14 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
     def finding(table: str, file: str | None, problem: str, repair: str, damage: bool = True) -> Finding:
         return Finding(queue, region, table, file, problem, repair, damage)
 
-    for path, log in ((found.messages_path, found.messages), (found.receipts_path, found.receipts)):
+    for path, log, lost in (
+        (found.messages_path, found.messages, RESTORE),
+        (found.receipts_path, found.receipts, _REBUILD),
+    ):
         if log is None:
-            yield finding(path, None, "is missing", _RESTORE if path == found.messages_path else _REBUILD)
+            yield finding(path, None, "is missing", lost)
         else:
-            for file, problem, repair in log_findings(log):
+            for file, problem, repair in log_findings(log, lost):
                 yield finding(path, file, problem, repair)
     if found.ledger_problem is not None:
         error = found.ledger_problem
@@ -153,11 +156,16 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
 
 
 _REBUILD = "goes back to its newest readable version, or to none; what was received since then comes again"
-_RESTORE = "nothing; restore it from a copy"
+RESTORE = "nothing; restore it from a copy"
 
 
-def log_findings(log: FoundLog) -> Iterator[tuple[str | None, str, str]]:
-    """What is wrong with a table's log, and what a repair does: file, problem, repair."""
+def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, str]]:
+    """What is wrong with a table's log, and what a repair does: file, problem, repair.
+
+    ``lost`` is what a repair does with a log that has no beginning, of which nothing can be read.
+    """
+    if log.start is None:
+        yield None, "its log has no beginning: no checkpoint and no first entry can be read", lost
     needed = set(map(entry_name, log.unreadable))
     for file, problem in sorted(log.problems.items()):
         if log.start is None:
