@@ -82,7 +82,7 @@ def main() -> int:
         from simulation.safeguards import SAFEGUARDS
 
         safeguard = SAFEGUARDS[given.mutation]
-        mutate = {"mutate": safeguard.apply}
+        mutate = {"mutate": safeguard.take_out}
         chosen = {name: value for name, value in attrs.asdict(aim).items() if value}
         aim = attrs.evolve(safeguard.aim, **chosen)
     tally = many(range(given.seed, given.seed + given.runs), given.seconds, aim, **mutate)
