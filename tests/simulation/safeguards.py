@@ -360,6 +360,13 @@ _ALL = [
     Safeguard("store no attempts", store_no_attempts, "ATT-3", _ATTEMPTS),
     Safeguard("store no places of attempts", store_no_places_of_attempts, "ATT-1", _ATTEMPTS),
     Safeguard("let attempts live on", let_attempts_live_on, "ATT-5", _FIFO),
+    # groups with a limit
+    Safeguard(
+        "forget what of a group is in flight",
+        replace("lakequeue.shard.claim.tenants.Tenants._load", lambda self, group: self._taken.get(group, 0)),
+        "FAI-4",
+        Aim(kind="groups", verbs=({"send": 40, "receive": 40},)),
+    ),
     # moves
     Safeguard(
         "append without a look at the number",
