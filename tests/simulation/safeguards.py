@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
 from itertools import count
 from typing import Any
 
@@ -115,14 +114,24 @@ def clean_without_a_lock(patch: Patch) -> None:
 
 
 def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
-    run, window = ShardService._run_sends, Appender.window
+    run, window, known = ShardService._run_sends, Appender.window, dict[Any, DedupWindow]()
 
     def judged_once(self: ShardService, sends: Any) -> Any:
-        with patch.context() as inner:
-            inner.setattr(Appender, "window", cache(window))
-            return run(self, sends)
+        known.pop(self._appender, None)
+        return run(self, sends)
+
+    def first(self: Appender, *arguments: Any) -> DedupWindow:
+        if self not in known:
+            known[self] = window(self, *arguments)
+        return known[self]
 
     patch.setattr(ShardService, "_run_sends", judged_once)
+    patch.setattr(Appender, "window", first)
+
+
+def drop_segments_with_live_ids(patch: Patch) -> None:
+    merge = merge_segments.merge_recent
+    patch.setattr("lakequeue.runtime.shard_sender.merge_recent", lambda table, floor, _: merge(table, floor))
 
 
 def forget_what_is_in_flight_on_loading(patch: Patch) -> None:
@@ -274,7 +283,6 @@ _ALL = [
         "commit without a lock", replace(f"{_COMMIT}.committing", lambda *_, **__: nullcontext()), "6", _ASLEEP
     ),
     Safeguard("clean without a lock", clean_without_a_lock, "6", _ASLEEP),
-    Safeguard("take silence for no", replace(f"{_COMMIT}._in_log", lambda *_: True), "7"),
     Safeguard("overwrite log entries", replace(Folder, "create", overwrite_log_entries), "1 2"),
     Safeguard("no check of the snapshot", replace(f"{_COMMIT}.holds", lambda *_: True), "1 2 3"),
     Safeguard("no search for the token", replace(PointTable, "landed", lambda *_: False), "5 7"),
@@ -332,7 +340,7 @@ _ALL = [
         "look for duplicates before the first try only",
         look_for_duplicates_before_the_first_try_only,
         "DDP-10",
-        Aim(kind="fifo", style="calm", shards=1, verbs=({"again": 40, "pause": 5},)),
+        Aim(kind="fifo", style="calm", shards=1, length=4, verbs=({"again": 40},)),
     ),
     Safeguard(
         "know own ids only",
@@ -351,6 +359,12 @@ _ALL = [
         replace(ShardService, "purged_offset", lambda _: 0),
         "DDP-13",
         Aim(kind="fifo", verbs=({"again": 60, "purge": 10},)),
+    ),
+    Safeguard(
+        "drop segments with live ids",
+        drop_segments_with_live_ids,
+        "RET-11",
+        Aim(kind="fifo", style="kills", shards=1, length=10, verbs=({"again": 20} | _BUSY,)),
     ),
     Safeguard("forget what is in flight on loading", forget_what_is_in_flight_on_loading, "FIF-3", _FIFO),
     Safeguard(
@@ -388,7 +402,7 @@ _ALL = [
     ),
     Safeguard("use a move's number again", use_a_number_again, "DLQ-2 DLQ-8", _LETTERS),
     # defects of the past
-    Safeguard("a fence outlives its log", trust_a_fence_without_its_log, "1"),
+    Safeguard("a fence outlives its log", trust_a_fence_without_its_log, "1 7", Aim(place="disk", style="trims")),
     Safeguard(
         "a late PUT is taken for refused",
         take_a_late_put_for_refused,
@@ -430,7 +444,10 @@ _ALL = [
         Aim(kind="standard", style="calm", shards=1, length=10, verbs=({"receive": 30, "pause": 10}, _BUSY)),
     ),
     Safeguard(
-        "a draft is written once", write_no_draft_again, "7", Aim(place="disk", style="asleep", verbs=_BESIDE)
+        "a draft is written once",
+        write_no_draft_again,
+        "7",
+        Aim(place="disk", style="asleep", verbs=({"send": 20}, {"send": 40, "pause": 30, "compact": 20})),
     ),
 ]
 SAFEGUARDS = {each.name: each for each in _ALL}
