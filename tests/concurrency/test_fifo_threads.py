@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from concurrency.fifo_history import fifo_rows
-from concurrency.harness import apart, at_once, check_log, small_segments
+from concurrency.harness import apart, at_once
 from lakequeue import Queue, SendEntry
-from lakequeue.model.clock import SystemClock
 from lakequeue.testing import ManualClock
 
 
@@ -36,24 +35,6 @@ def test_sixteen_threads_that_send_one_id_get_one_message(tmp_path: Path, proces
     [row] = fifo_rows(targets[0])
     assert {message_id for message_id, _ in answers} == {row.message_id}
     assert len(set(answers)) == 1
-
-
-@pytest.mark.spec("DDP-10", "DDP-2")
-def test_threads_that_repeat_what_others_send_add_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch, 3)  # ids lie in many files, open ones and merged ones
-    targets = queues(tmp_path / "root", 2, SystemClock())
-
-    def send(queue: Queue) -> list[str]:
-        ids = []
-        for number in range(10):
-            entries = [SendEntry("x", group_id="g", dedup_id=f"{number + back}") for back in (0, 1, 0)]
-            ids += [success.message_id for success in queue.send_batch(entries).successful]
-        return ids
-
-    answers = at_once([lambda queue=queue: send(queue) for queue in targets * 3])
-    assert all(ids == answers[0] for ids in answers)
-    check_log(targets[0])
-    assert [row.dedup_id for row in fifo_rows(targets[0])] == [str(number) for number in range(11)]
 
 
 @pytest.mark.spec("FIF-1", "FIF-3", "FIF-4", "FIF-13")

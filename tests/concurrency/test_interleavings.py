@@ -19,13 +19,11 @@ from concurrency.harness import (
     small_segments,
     without_merging,
 )
-from lakequeue import LakeQueue, QueueDoesNotExist, RequestThrottled, SendEntry
+from lakequeue import LakeQueue, RequestThrottled
 from lakequeue.operations import queues
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import Entry
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.ledger import Ledger
-from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
@@ -41,13 +39,6 @@ def two(tmp_path: Path, clock: ManualClock) -> Two:
 
 class TestFreshAnswers:
     """An answer without a commit reflects everything that was committed before the call (design 4.2)."""
-
-    def test_an_empty_receive_has_seen_what_its_own_process_sent_behind_delayed_messages(self, two: Two) -> None:
-        queue = two[0].create_queue("orders")
-        queue.send_batch([SendEntry(body="later", delay=100)] * 1 + [SendEntry(body="later too", delay=200)])
-        assert queue.receive() == []
-        queue.send("now")
-        assert [message.body for message in queue.receive()] == ["now"]
 
     @pytest.mark.spec("RET-6")
     def test_a_longer_retention_brings_nothing_back(self, two: Two, clock: ManualClock) -> None:
@@ -147,42 +138,6 @@ class TestCatalog:
 
 
 class TestMerging:
-    def test_a_merge_that_is_overtaken_by_a_wider_one_changes_nothing(self, two: Two, monkeypatch: Patch) -> None:
-        small_segments(monkeypatch)
-        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        with without_merging(monkeypatch):
-            for number in range(12):
-                queue.send(str(number))
-        appender = shard_of(queue)._open_appender()
-        appender.refresh()
-        table = appender.table
-        apply, done = table._snapshot.apply, []
-
-        def overtaken(entry: Entry) -> None:  # after the first replacement landed, before its outcome is loaded
-            if not done:
-                done.append(1)
-                theirs = shard_of(other)._open_appender().table
-                theirs.refresh()
-                merge_segments.merge_recent(theirs, 0)
-            apply(entry)
-
-        monkeypatch.setattr(table._snapshot, "apply", overtaken)
-        merge_segments.merge_recent(table, 0)
-        assert done
-        assert len(check_log(queue)) == 12
-
-    def test_a_sender_whose_segment_was_closed_and_merged_opens_another(
-        self, two: Two, monkeypatch: Patch
-    ) -> None:
-        small_segments(monkeypatch)
-        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        queue.send("first")
-        for number in range(9):
-            other.send(str(number))
-        queue.send("last")
-        assert application_id(queue, layout.FILES_ID) > 0
-        assert [row.body for row in check_log(queue)] == ["first", *map(str, range(9)), "last"]
-
     def test_a_claimed_body_that_was_dropped_meanwhile_is_passed_over(self, two: Two, monkeypatch: Patch) -> None:
         small_segments(monkeypatch)
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
@@ -260,21 +215,3 @@ class TestManyShards:
         assert [entry.receipt_handle for entry in result.successful] == handles[:1]  # of the first shard
         assert [entry.code for entry in result.failed] == ["RequestThrottled"]
         assert queue.counts().in_flight == 1
-
-
-class TestClosing:
-    @pytest.mark.spec("QUE-13")
-    def test_senders_and_a_deletion_at_once_lose_no_acknowledged_send_silently(self, two: Two) -> None:
-        queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
-        acknowledged: list[str] = []
-
-        def send(target: Any, name: str) -> None:
-            for number in range(200):
-                target.send(f"{name}{number}")
-                acknowledged.append(f"{name}{number}")
-
-        outcomes = at_once(
-            [lambda: send(queue, "a"), lambda: send(other, "b"), lambda: two[0].delete_queue("orders")]
-        )
-        assert [type(outcome) for outcome in outcomes] == [QueueDoesNotExist, QueueDoesNotExist, type(None)]
-        assert sorted(row.body for row in log_rows(queue)) == sorted(acknowledged)

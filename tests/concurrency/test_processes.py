@@ -38,11 +38,7 @@ def test_a_process_that_is_killed_again_and_again(workers: Workers) -> None:
 
 
 @pytest.mark.spec("RCV-15", "QUE-33", "DLT-7")
-@pytest.mark.parametrize(
-    "workers",
-    [pytest.param(1, marks=pytest.mark.slow, id="one shard"), pytest.param(4, id="four shards")],
-    indirect=True,
-)
+@pytest.mark.parametrize("workers", [4], indirect=True)
 def test_processes_that_are_stopped_again_and_again(workers: Workers) -> None:
     summary = stopped_again_and_again(workers, 8)
     assert min(summary.sent, summary.received, summary.deleted) > 5, summary
@@ -62,16 +58,6 @@ def test_ten_minutes_of_processes_that_are_stopped_and_killed(workers: Workers) 
 LIMITED = pytest.mark.parametrize(
     "workers", [{"group_in_flight_limit": limit} for limit in (1, 3)], indirect=True, ids=["one", "three"]
 )
-
-
-@pytest.mark.slow
-@LIMITED
-@pytest.mark.spec("FAI-4")
-def test_no_group_passes_its_limit_while_processes_are_stopped_and_killed(workers: Workers) -> None:
-    summary = stopped_again_and_again(workers, 8, kill=0.2)
-    limit = workers.queue._runtime.attributes.group_in_flight_limit
-    assert most_in_flight(workers) == limit
-    assert min(summary.sent, summary.received, summary.deleted) > 5, summary
 
 
 @pytest.mark.long

@@ -14,13 +14,13 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from typing import Any
 
 import attrs
 import pyarrow as pa
 
-from simulation.runs import Mutate, run, script
+from simulation.runs import STYLES, Aim, Mutate, run, script
 from simulation.shrinking import shrunk, told
+from simulation.workloads import OF_KIND
 
 
 @attrs.define
@@ -36,16 +36,14 @@ class Tally:
     failed: dict[int, str] = attrs.field(factory=dict)
 
 
-def many(
-    seeds: Iterable[int], seconds: float, place: str | None, kind: str | None, mutate: Mutate = lambda patch: None
-) -> Tally:
+def many(seeds: Iterable[int], seconds: float, aim: Aim, mutate: Mutate = lambda patch: None) -> Tally:
     """Runs seeds for a while."""
     quiet()
     tally, began = Tally(), time.monotonic()
     for seed in seeds:
         if time.monotonic() - began > seconds or tally.failed:
             break
-        outcome = run(script(seed, place, kind), mutate)
+        outcome = run(script(seed, aim), mutate)
         tally.runs += 1
         tally.steps += outcome.steps
         tally.calls += outcome.calls
@@ -72,20 +70,24 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=10**9)
     parser.add_argument("--place", choices=["disk", "store"])
-    parser.add_argument("--kind", choices=["standard", "fifo", "letters", "dropped"])
+    parser.add_argument("--kind", choices=list(OF_KIND))
+    parser.add_argument("--style", choices=STYLES)
     parser.add_argument("--mutation", help="take a safeguard out, by its name")
     given = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names have the same order in each run
         command = [sys.executable, "-m", "simulation", *sys.argv[1:]]
         os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})
-    how: dict[str, Any] = {"place": given.place, "kind": given.kind}
+    aim, mutate = Aim(given.place, given.kind, given.style), {}
     if given.mutation:
         from simulation.safeguards import SAFEGUARDS
 
-        how["mutate"] = SAFEGUARDS[given.mutation].apply
-    tally = many(range(given.seed, given.seed + given.runs), given.seconds, **how)
-    for seed in [] if given.mutation else tally.failed:
-        outcome = run(script(seed, given.place, given.kind))
+        safeguard = SAFEGUARDS[given.mutation]
+        mutate = {"mutate": safeguard.take_out}
+        chosen = {name: value for name, value in attrs.asdict(aim).items() if value}
+        aim = attrs.evolve(safeguard.aim, **chosen)
+    tally = many(range(given.seed, given.seed + given.runs), given.seconds, aim, **mutate)
+    for seed in tally.failed:  # with a mutation: it fails by that alone
+        outcome = run(script(seed, aim))
         if outcome.failure is not None:
             traceback.print_exception(outcome.failure, limit=-6)
             print(told(shrunk(outcome), seed))

@@ -91,6 +91,16 @@ class Disk:
             raise NotADirectoryError(20, "Not a directory", folder)
         return node, name
 
+    def contents(self) -> Iterator[bytes]:
+        """Of all files."""
+        folders = [self.top]
+        for folder in folders:
+            for node in folder.names.values():
+                if isinstance(node, File):
+                    yield node.data
+                else:
+                    folders.append(node)
+
     def number(self) -> int:
         self.ino += 1
         return self.ino
@@ -274,9 +284,10 @@ class System:
         if name in folder.names:
             raise FileExistsError(17, "File exists", target)
         folder.change({name: self.disk.node(source)}, self.world.wall)
+        self.world.step("linked")  # others see it, and a power cut may take it away
 
     def unlink(self, path: str) -> None:
-        self.world.step("unlink")
+        self.world.step("unlink" if path.endswith(".draft") else "trim")
         folder, name = self.disk.place(path)
         if name not in folder.names:
             raise FileNotFoundError(2, "No such file or directory", path)

@@ -20,9 +20,10 @@ import lakequeue
 from lakequeue import LakeQueue
 
 # what every module of the code under test has to be there to be patched
-from lakequeue.operations import check, compact, copy, repair  # noqa: F401
+from lakequeue.operations import check, compact, copy, lease, repair, send_arrow  # noqa: F401
 from lakequeue.runtime import root as roots
 from lakequeue.storage import delta_log, folder, reserve
+from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.engines import commit, disk_turn, file_lock, locks, point
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import budget, read
@@ -71,10 +72,10 @@ class _Inline:
     def map(self, call: Any, *items: Any) -> Iterator[Any]:
         return map(call, *items)
 
-    def submit(self, call: Any, *arguments: Any) -> Future[Any]:
+    def submit(self, call: Any, *arguments: Any, **more: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            future.set_result(call(*arguments))
+            future.set_result(call(*arguments, **more))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -163,6 +164,8 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
     with pytest.MonkeyPatch.context() as patch:
         for module, attribute in _seams(tuple(shims)):
             patch.setattr(module, attribute, shims[attribute])
+        # attrs has kept the machine's clock
+        patch.setitem(Manifest.__init__.__globals__, "__attr_factory_written_at", world.now)  # type: ignore[misc]
         for module in (folder, reserve):
             patch.setattr(module, "open", system.file, raising=False)
         for module in (delta_log, commit, point):

@@ -17,6 +17,10 @@ from simulation.scheduler import World
 
 PAGE = 3
 """Objects in one answer to a listing; what comes between two pages may be in the second one."""
+PATIENCE = 20.0
+"""Seconds after which a client gives up on a request without an answer."""
+LANDS = [3.0, PATIENCE + 0.001, PATIENCE + 0.05, PATIENCE + 0.2, PATIENCE + 20.0]
+"""Seconds after which such a request lands: before the client gives up, amid what it does next, or later."""
 URI = "gs://simulated/root"
 _RETRIES = "retries, max_retries: 5, retry_timeout: 20s"
 _BUSY = "Server returned non-2xx status code: 503 Service Unavailable: <Error><Code>SlowDown</Code></Error>"
@@ -46,9 +50,13 @@ class ObjectStore:
     def from_url(self, uri: str, **_: Any) -> Bucket:
         return Bucket(uri)
 
+    def contents(self) -> Iterator[bytes]:
+        """Of all objects."""
+        return (each.data for each in self.objects.values())
+
     def _request(self, method: str, name: str) -> str | None:
         """Takes a step; returns what is wrong with the answer."""
-        action = self.world.step("request")
+        action = self.world.step("commit" if method == "PUT" and name.endswith(".json") else "request")
         if action is None:
             return None
         kind, seconds = action
@@ -71,10 +79,8 @@ class ObjectStore:
         fault = self._request("PUT", name)
         if fault == "late":
             # the data of every try is the same, so it is one late request
-            self.world.at(
-                self.world.chance.choice([0.05, 3.0, 30.0]), lambda: self._put(name, content, create) and None
-            )
-            self.world.sleep(20.0)
+            self.world.at(self.world.chance.choice(LANDS), lambda: self._put(name, content, create) and None)
+            self.world.sleep(PATIENCE)
             raise _failed("PUT", name, f"after 1 {_RETRIES}  - operation timed out")
         done = self._put(name, content, create)
         if fault == "lose":

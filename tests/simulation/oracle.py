@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import attrs
+
 from lakequeue import Message
-from simulation.workloads import NAMES, Call, History, instant
+from simulation.workloads import LIMIT, Call, History, instant
 
 BACK = 60.0
 """Seconds that clocks may have gone back within one call, if they went back at all."""
@@ -26,15 +28,31 @@ def judge(history: History, drained: dict[str, list[Message]], *, went_back: boo
     _Judge(history, drained, went_back).judge()
 
 
+def _sends(history: History) -> list[Call]:
+    """All sends; those of one bulk send are one, which took place once or not at all."""
+    sends = [call for call in history.calls if call.bodies]
+    for name in {call.verb[1] for call in sends if call.verb[0] == "bulk"}:
+        same = [call for call in sends if call.verb[0] == "bulk" and call.verb[1] == name]
+        first = min((call for call in same if call.outcome == "done"), default=None, key=lambda call: call.ended)
+        sends = [call for call in sends if call not in same]
+        outcome = "refused" if all(call.outcome == "refused" for call in same) else "unknown"
+        began = min(call.began for call in same)
+        one = attrs.evolve(first or same[0], outcome="done" if first else outcome, began=began)
+        one.ended = first.ended if first else float("inf")
+        sends.append(one)
+    return sends
+
+
 class _Judge:
     def __init__(self, history: History, drained: dict[str, list[Message]], went_back: bool) -> None:
         self.history, self.drained, self.went_back = history, drained, went_back
         self.fifo = history.setting.kind == "fifo"
         self.letters = history.setting.kind == "letters"
-        self.sends = [call for call in history.calls if call.bodies]
+        self.sends = _sends(history)
         self.sent = {body: call for call in self.sends for body in call.bodies}
+        self.rewinds = [call for call in history.calls if call.verb[0] == "rewind" and call.outcome != "refused"]
         self.purges = [call for call in history.calls if call.verb[0] == "purge" and call.outcome != "refused"]
-        self.leases = [call for call in history.calls if call.verb[0] == "lease" and call.outcome != "refused"]
+        self.leases = [call for call in history.calls if call.verb[0] == "lease" and call.outcome == "unknown"]
         self.blind = [
             call
             for call in history.calls
@@ -59,6 +77,9 @@ class _Judge:
         self._nothing_lost()
         for body in self.receipts:
             self._receipts(body)
+            self._counted(body)
+        if self.history.setting.kind == "groups":
+            self._limits()
         if self.fifo:
             self._order()
             self._duplicates()
@@ -82,7 +103,7 @@ class _Judge:
             other
             for body in bodies
             for other, _ in self.settled[body]
-            if other is not call and other.began < call.ended and other.outcome != "refused"
+            if other.verb[0] != "again" and other.began < call.ended and other.outcome != "refused"
         ]
         lives = call.latest < instant(first[0].received_at) + 290
         if self.purges or self.leases or self.went_back or not lives:
@@ -133,6 +154,8 @@ class _Judge:
     def _purged(self, body: str, *, surely: bool) -> bool:
         """Whether a purge took a message, certainly or perhaps."""
         call = self.sent.get(body)
+        if call is not None and call.verb[0] == "create":  # to another queue
+            return False
         if surely:
             if self.letters:
                 return False
@@ -146,21 +169,31 @@ class _Judge:
         """Whether a message must be gone, and whether it may be."""
         must = self._purged(body, surely=True)
         may = must or self._purged(body, surely=False)
-        may = may or any(lease.verb[2] == "delete" for lease in self.leases)
         for call, receipt in self.settled[body]:
+            if call.verb[0] == "erase" and call.outcome != "refused":
+                may, must = True, must or call.outcome == "done"
             if call.verb[0] not in ("delete", "exchange") or call.outcome == "refused":
                 continue
+            if call.outcome == "done" and any(
+                rewind.outcome == "done" and rewind.began > call.ended for rewind in self.rewinds
+            ):
+                continue  # it came back
             newer = [
                 other
                 for earlier, other in self.receipts[body]
                 if earlier.ended < call.began and other.receive_count > receipt.receive_count
             ]
-            if newer and not self.letters:
+            if newer and not self.letters and not self.rewinds:
                 continue  # an old receipt deletes nothing
             may = True
             if call.outcome == "done" and call.latest <= self._least(body, receipt, call):
-                must = must or not self.letters
+                must = must or not self.letters and not self._rewound_since(body, receipt)
         return must, may
+
+    def _rewound_since(self, body: str, receipt: Message) -> bool:
+        """Whether a rewind may have come after a receipt began."""
+        began = min(call.began for call, other in self.receipts[body] if other == receipt)
+        return any(rewind.ended >= began for rewind in self.rewinds)
 
     def _least(self, body: str, receipt: Message, before: Call | None = None) -> float:
         """The earliest possible end of a receipt, as far as calls before another one go."""
@@ -204,21 +237,64 @@ class _Judge:
                 continue
             if instant(later.received_at) < until and not self._purged(body, surely=False):
                 raise Broken(f"2: {body} was held twice at a time, by {call.verb} and {other.verb}")
-            if later.receive_count <= earlier.receive_count:
+            if later.receive_count <= earlier.receive_count and not any(
+                rewind.ended > call.began and rewind.began < other.ended for rewind in self.rewinds
+            ):
                 raise Broken(f"2: the count of {body} does not rise")
         for call, receipt in self.settled[body]:
             if call.verb[0] not in ("delete", "exchange") or call.outcome != "done":
                 continue
             if call.latest <= self._least(body, receipt, call) and not self.letters:
-                again = [other for other, _ in self.receipts[body] if other.began > call.ended]
+                again = [
+                    other
+                    for other, _ in self.receipts[body]
+                    if other.began > call.ended
+                    and not any(
+                        rewind.ended > call.began and rewind.began < other.ended for rewind in self.rewinds
+                    )
+                ]
                 if again:
                     raise Broken(f"3: {body} was deleted, and received again by {again[0].verb}")
+        erased = [
+            call.ended for call, _ in self.settled[body] if call.verb[0] == "erase" and call.outcome == "done"
+        ]
+        if erased and any(other.began > min(erased) for other, _ in self.receipts[body]):
+            raise Broken(f"9: {body} was erased, and received again")
         if self._purged(body, surely=True):
             for purge in self.purges:
                 after = [other for other, _ in self.receipts[body] if other.began > purge.ended]
                 sent = self.sent.get(body)
                 if after and purge.outcome == "done" and (sent is None or sent.ended < purge.began):
                     raise Broken(f"3: {body} was purged, and received again")
+
+    def _counted(self, body: str) -> None:
+        """A message says that it was received no more often than calls may have received it."""
+        if self.letters:
+            return
+        for call, message in self.receipts[body]:
+            claims = [other for other, _ in self.receipts[body]] + self.blind
+            possible = sum(other.began < call.ended for other in claims)
+            if message.receive_count > possible:
+                raise Broken(f"2: {body} was received {message.receive_count} times, by {possible} calls")
+
+    def _limits(self) -> None:
+        """No more messages of a group are in flight than its limit, as far as receipts surely live."""
+        everyone = [(call, each) for found in self.receipts.values() for call, each in found]
+
+        def lives(message: Message, claim: Call, call: Call) -> bool:
+            until = self._least(message.body, message)
+            return claim is call or claim.ended < call.began and until > call.latest
+
+        for call in self.history.calls:
+            for group in {message.group_id for message in call.got}:
+                held = {
+                    message.body
+                    for claim, message in everyone
+                    if message.group_id == group and lives(message, claim, call)
+                }
+                held -= {body for body in held if self._purged(body, surely=False)}
+                if len(held) > LIMIT:
+                    raise Broken(f"6: {sorted(held)} of group {group} are in flight, more than {LIMIT}")
 
     def _order(self) -> None:
         everyone: dict[str, tuple[str, int]] = {}
@@ -251,10 +327,8 @@ class _Judge:
         return call is not None and sent is not None and sent.began > call.ended
 
     def _may_be_deleted(self, body: str, call: Call | None) -> bool:
-        if any(lease.verb[2] == "delete" for lease in self.leases):
-            return True
         return any(
-            other.verb[0] in ("delete", "exchange") and (call is None or other.began <= call.ended)
+            other.verb[0] in ("delete", "exchange", "erase") and (call is None or other.began <= call.ended)
             for other, _ in self.settled[body]
             if other.outcome != "refused"
         )
@@ -265,6 +339,7 @@ class _Judge:
             if self._repeats(call):
                 again[call.verb[2]].append(call)
         for calls in again.values():
+            self._fresh_ids(calls)
             first, last = min(call.began_at for call in calls), max(call.latest for call in calls)
             self._free_after_a_purge(calls)
             if (
@@ -279,6 +354,18 @@ class _Judge:
             acknowledged = [call for call in calls if call.outcome == "done"]
             if acknowledged and not stored and not any(self._gone(call.bodies[0])[1] for call in calls):
                 raise Broken(f"1: {acknowledged[0].bodies} was acknowledged, and is lost")
+
+    def _fresh_ids(self, calls: list[Call]) -> None:
+        """An id counts for five minutes from the send that was stored (DDP-9)."""
+        stored = {*self.final, *self.receipts}
+        for call in calls:
+            if call.outcome != "done" or call.bodies[0] in stored or self.purges or self.went_back:
+                continue
+            if not any(
+                other.bodies[0] in stored and other.began < call.ended and other.latest > call.began_at - 301
+                for other in calls
+            ):
+                raise Broken(f"5: {call.bodies} is no duplicate of anything, and is not stored")
 
     def _free_after_a_purge(self, calls: list[Call]) -> None:
         """A purge frees deduplication ids (DDP-13)."""
@@ -307,12 +394,13 @@ class _Judge:
                 sent = self.sent.get(body)
                 if sent is not None and not (sent.outcome == "done" and sent.ended < call.began):
                     continue
+                if sent is not None and sent.verb[0] == "create":  # in another queue
+                    continue
                 delayed = sent is not None and sent.verb[0] == "send" and sent.verb[3]
+                if self.history.setting.kind == "groups" or self.history.erased:
+                    continue
                 unknown = any(other.began < call.ended for other in self.blind)
                 if delayed or unknown or self._purged(body, surely=False):
                     continue
                 if not any(other.began < call.ended for other, _ in self.receipts[body]):
                     raise Broken(f"8: {call.verb} found nothing, and {body} was there")
-
-
-__all__ = ["NAMES"]

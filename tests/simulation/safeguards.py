@@ -1,27 +1,189 @@
-"""Safeguards that the simulation must miss when they are gone: those of other tests, and defects of the past."""
+"""Safeguards that the simulation must miss when they are gone, and defects of the past.
+
+Each is taken out of the simulated processes, not of the check of what they left.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import count
 from typing import Any
 
 import attrs
 
-from concurrency import test_fifo_mutations, test_moving_mutations, test_mutations
+from lakequeue.runtime.calls import Call
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.shard_service import ShardService
+from lakequeue.shard import move
+from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.runs import IN_FLIGHT
+from lakequeue.shard.state import ShardState
+from lakequeue.storage import folder, ledger
 from lakequeue.storage.delta_log import checkpoint_name
 from lakequeue.storage.engines import commit, log_trimming, point
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.folder import Folder
-from mutations import Mutation, Patch, replace
+from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.messages import merge_segments, read
+from lakequeue.storage.messages.append import Appender
+from lakequeue.storage.messages.dedup_window import DedupWindow
+from lakequeue.storage.messages.read import LogReader
+from mutations import Patch, replace
+from simulation.runs import Aim
 
 
 @attrs.frozen
 class Safeguard:
-    mutation: Mutation
-    kind: str | None
-    """Of the queue that it is for; None: any."""
+    """A safeguard, and what is broken without it."""
 
-    def apply(self, patch: Patch) -> None:
-        self.mutation.apply(patch)
+    name: str
+    """What the code does without it."""
+    take_out: Callable[[Patch], Any]
+    guarantee: str
+    """Rule ids, or a number of the design's list of guarantees."""
+    aim: Aim = Aim()
+    """Runs in which the moment is not rare."""
+
+
+# --- mutations of guarantees
+
+
+def overwrite_log_entries(folder: Folder, name: str, data: bytes, **_: Any) -> bool:
+    folder.write(name, data)
+    return True
+
+
+def drop_whatever_is_closed(patch: Patch) -> None:
+    merge = merge_segments.merge_recent
+    patch.setattr("lakequeue.runtime.shard_sender.merge_recent", lambda table, *_: merge(table, 2**62))
+
+
+def merge_without_a_fence(patch: Patch) -> None:
+    commit = merge_segments.commit
+    patch.setattr(merge_segments, "commit", lambda table, _, attempt: commit(table, {}, attempt))
+
+
+def answer_from_memory(patch: Patch) -> None:
+    init = Ledger.__init__
+
+    def deaf(self: Ledger, table: Any) -> None:
+        init(self, table)
+        table.refresh = lambda: None  # it was opened on the newest snapshot
+
+    patch.setattr(Ledger, "__init__", deaf)
+
+
+def read_no_newer_log(patch: Patch) -> None:
+    refresh = LogReader.refresh
+    patch.setattr(LogReader, "refresh", lambda self: self.log if self.log.end else refresh(self))
+
+
+def keep_the_machine_after_a_failure(patch: Patch) -> None:
+    run = ShardService._run_commands
+
+    def forgetful(self: ShardService, groups: Any) -> Any:
+        machine = self._machine
+        try:
+            return run(self, groups)
+        except BaseException:
+            self._machine = machine
+            raise
+
+    patch.setattr(ShardService, "_run_commands", forgetful)
+
+
+@contextmanager
+def _without_finishing(queue: OpenQueue, verb: str) -> Iterator[Call]:
+    with queue.root.storage_errors():
+        yield Call()
+
+
+def forget_leases_on_loading(patch: Patch) -> None:
+    init = ShardMachine.__init__
+    patch.setattr(
+        ShardMachine,
+        "__init__",
+        lambda self, head, runs, *more: init(self, head, [run._replace(lease_id=None) for run in runs], *more),
+    )
+
+
+def clean_without_a_lock(patch: Patch) -> None:
+    for module in ("cleaning", "engines.log_trimming"):
+        patch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
+
+
+def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
+    run, window, known = ShardService._run_sends, Appender.window, dict[Any, DedupWindow]()
+
+    def judged_once(self: ShardService, sends: Any) -> Any:
+        known.pop(self._appender, None)
+        return run(self, sends)
+
+    def first(self: Appender, *arguments: Any) -> DedupWindow:
+        if self not in known:
+            known[self] = window(self, *arguments)
+        return known[self]
+
+    patch.setattr(ShardService, "_run_sends", judged_once)
+    patch.setattr(Appender, "window", first)
+
+
+def drop_segments_with_live_ids(patch: Patch) -> None:
+    merge = merge_segments.merge_recent
+    patch.setattr("lakequeue.runtime.shard_sender.merge_recent", lambda table, floor, _: merge(table, floor))
+
+
+def forget_what_is_in_flight_on_loading(patch: Patch) -> None:
+    init = ShardMachine.__init__
+    patch.setattr(
+        ShardMachine,
+        "__init__",
+        lambda self, head, runs, *rest: init(self, head, [run for run in runs if run.state != IN_FLIGHT], *rest),
+    )
+
+
+def _next_available(state: ShardState, offset: int) -> int:
+    return next((max(first, offset) for first, last in state.available if last >= offset), state.log.end)
+
+
+def count_sequence_numbers_in_memory(patch: Patch) -> None:
+    counters = (count(10**19), count(10**19))
+    patch.setattr("lakequeue.operations.send.sequence_number", lambda *_: str(next(counters[0])))
+    patch.setattr("lakequeue.operations.receive.sequence_number", lambda *_: str(next(counters[1])))
+
+
+def store_no_attempts(patch: Patch) -> None:
+    _store_otherwise(patch, attempt_id=None, attempted_at=None, attempt_place=None)
+
+
+def store_no_places_of_attempts(patch: Patch) -> None:
+    _store_otherwise(patch, attempt_place=None)
+
+
+def _store_otherwise(patch: Patch, **columns: None) -> None:
+    rows = ledger.run_rows
+    patch.setattr(
+        ledger,
+        "run_rows",
+        lambda puts, *rest, **more: rows([put._replace(**columns) for put in puts], *rest, **more),
+    )
+
+
+def let_attempts_live_on(patch: Patch) -> None:
+    patch.setattr(ShardState, "forget_attempt", lambda *_: None)
+    patch.setattr("lakequeue.shard.state._unattempted", lambda run: run)
+
+
+def use_a_number_again(patch: Patch) -> None:
+    set_aside = move.set_aside
+
+    def reused(state: ShardState, *more: Any) -> None:
+        state.head = attrs.evolve(state.head, move_number=0)
+        set_aside(state, *more)
+
+    patch.setattr("lakequeue.shard.move.set_aside", reused)
+    patch.setattr("lakequeue.shard.claim.standard.set_aside", reused)
 
 
 # --- defects of the past, put back
@@ -83,30 +245,211 @@ def write_entries_in_place(patch: Patch) -> None:
     patch.setattr(Folder, "create", create)
 
 
-PAST = [
-    Mutation("a fence outlives its log", trust_a_fence_without_its_log, {}),
-    Mutation("a late PUT is taken for refused", take_a_late_put_for_refused, {}),
-    Mutation("a checkpoint is never synced", never_sync_a_checkpoint, {}),
-    Mutation("an acknowledged entry is not synced", sync_no_entry, {}),
-    Mutation("data files are not synced", sync_no_file, {}),
-    Mutation("entries of others are not synced", answer_what_others_did_not_sync, {}),
-    Mutation("a log is trimmed without a checkpoint", trim_without_a_checkpoint, {}),
-    Mutation("logs are trimmed newest first", trim_newest_first, {}),
-    Mutation("entries are written in place", write_entries_in_place, {}),
-    Mutation(
+def lose_the_type_of_what_is_gone(patch: Patch) -> None:
+    """A ledger as it was, over a log whose files others have dropped since: KeyError, not a newer look."""
+    patch.setattr(read, "FileNotFoundError", KeyError, raising=False)
+
+
+def write_no_draft_again(patch: Patch) -> None:
+    """A compactor removes the draft of a process that stands still, which then fails."""
+
+    def place(self: Folder, place: Any, data: bytes, target: str) -> None:
+        draft = self.path(f"{folder.uuid.uuid4().hex}.draft")
+        with folder.open(draft, "wb") as file:  # type: ignore[attr-defined]
+            file.write(data)
+            self._sync_file(file)
+        try:
+            place(draft, target)
+        finally:
+            with suppress(FileNotFoundError):
+                folder.os.unlink(draft)
+        self._sync(folder.os.path.dirname(target))
+
+    patch.setattr(Folder, "_place", place)
+
+
+_FIFO = Aim(kind="fifo")
+_LETTERS = Aim(kind="letters")
+_LEDGER = {"send": 20, "receive": 40, "delete": 40}
+_BUSY = {"send": 60, "consume": 30}
+_ATTEMPTS = Aim(kind="fifo", verbs=({"send": 20, "attempt": 20, "repeat": 30},))
+_BESIDE = ({"send": 20}, {"send": 60, "pause": 15, "compact": 20})
+_MOVES = {"send": 20, "receive": 40, "pause": 20, "redrive": 10, "move": 20}
+_ASLEEP = Aim(place="disk", style="asleep")
+_COMMIT = "lakequeue.storage.engines.commit"
+
+_ALL = [
+    Safeguard(
+        "commit without a lock", replace(f"{_COMMIT}.committing", lambda *_, **__: nullcontext()), "6", _ASLEEP
+    ),
+    Safeguard("clean without a lock", clean_without_a_lock, "6", _ASLEEP),
+    Safeguard("overwrite log entries", replace(Folder, "create", overwrite_log_entries), "1 2"),
+    Safeguard("no check of the snapshot", replace(f"{_COMMIT}.holds", lambda *_: True), "1 2 3"),
+    Safeguard("no search for the token", replace(PointTable, "landed", lambda *_: False), "5 7"),
+    Safeguard("drop whatever is closed", drop_whatever_is_closed, "1"),
+    Safeguard(
+        "merge without a fence",
+        merge_without_a_fence,
+        "1",
+        Aim(kind="standard", style="calm", shards=1, length=10, verbs=({"send": 60, "compact": 30},)),
+    ),
+    Safeguard(
+        "answer from memory",
+        answer_from_memory,
+        "8",
+        Aim(kind="standard", style="calm", shards=1, verbs=({"send": 20, "receive": 20, "change": 20},)),
+    ),
+    Safeguard(
+        "know the log as it was",
+        replace("lakequeue.runtime.shard_ledger._short", lambda *_: False),
+        "1",
+        Aim(kind="standard", style="calm", shards=1, verbs=({"send": 40, "receive": 40, "batch": 10},)),
+    ),
+    Safeguard("read no newer log", read_no_newer_log, "1"),
+    Safeguard(
+        "accept any mac", replace("lakequeue.model.receipt_handles.hmac.compare_digest", lambda *_: True), "3"
+    ),
+    Safeguard(
+        "accept any lease",
+        replace("lakequeue.shard.settle.holds", lambda *_: True),
+        "3",
+        Aim(kind="standard", shards=1, verbs=(_LEDGER | {"pause": 10},)),
+    ),
+    Safeguard(
+        "keep the machine after a failure",
+        keep_the_machine_after_a_failure,
+        "7",
+        Aim(place="store", style="requests", shards=1, verbs=(_LEDGER,)),
+    ),
+    Safeguard("take a refused commit for landed", replace(f"{_COMMIT}._landed", lambda *_: True), "7"),
+    Safeguard(
+        "leave deletions unfinished",
+        replace(OpenQueue, "service", _without_finishing),
+        "6",
+        Aim(kind="dropped", style="kills", verbs=({"drop": 30, "counts": 10},)),
+    ),
+    Safeguard("forget leases on loading", forget_leases_on_loading, "8"),
+    Safeguard(
+        "send to closed logs",
+        replace(Appender, "check_open", lambda _: None),
+        "7",
+        Aim(kind="dropped", verbs=({"send": 60}, {"send": 20, "drop": 20})),
+    ),
+    # FIFO queues
+    Safeguard(
+        "look for duplicates before the first try only",
+        look_for_duplicates_before_the_first_try_only,
+        "DDP-10",
+        Aim(kind="fifo", style="calm", shards=1, length=4, verbs=({"again": 40},)),
+    ),
+    Safeguard(
+        "know own ids only",
+        replace(DedupWindow, "follow", lambda self, table, files, end, now: setattr(self, "end", end)),
+        "DDP-1",
+        _FIFO,
+    ),
+    Safeguard(
+        "forget no ids",
+        replace(DedupWindow, "advance", lambda *_: None),
+        "DDP-9",
+        Aim(kind="fifo", style="calm", verbs=({"again": 40, "pause": 40},)),
+    ),
+    Safeguard(
+        "overlook purges",
+        replace(ShardService, "purged_offset", lambda _: 0),
+        "DDP-13",
+        Aim(kind="fifo", verbs=({"again": 60, "purge": 10},)),
+    ),
+    Safeguard(
+        "drop segments with live ids",
+        drop_segments_with_live_ids,
+        "RET-11",
+        Aim(kind="fifo", style="kills", shards=1, length=10, verbs=({"again": 20} | _BUSY,)),
+    ),
+    Safeguard("forget what is in flight on loading", forget_what_is_in_flight_on_loading, "FIF-3", _FIFO),
+    Safeguard(
+        "go past hidden messages", replace(ShardState, "stored_from", _next_available), "FIF-4 FIF-9", _FIFO
+    ),
+    Safeguard("count sequence numbers in memory", count_sequence_numbers_in_memory, "SEQ-3", _FIFO),
+    Safeguard("store no attempts", store_no_attempts, "ATT-3", _ATTEMPTS),
+    Safeguard("store no places of attempts", store_no_places_of_attempts, "ATT-1", _ATTEMPTS),
+    Safeguard("let attempts live on", let_attempts_live_on, "ATT-5", _FIFO),
+    # groups with a limit
+    Safeguard(
+        "forget what of a group is in flight",
+        replace("lakequeue.shard.claim.tenants.Tenants._load", lambda self, group: self._taken.get(group, 0)),
+        "FAI-4",
+        Aim(kind="groups", verbs=({"send": 40, "receive": 40},)),
+    ),
+    # moves
+    Safeguard(
+        "append without a look at the number",
+        replace("lakequeue.storage.messages.deliver_moved.arrived", lambda *_: False),
+        "DLQ-2 DLQ-8",
+        Aim(kind="letters", shards=1, verbs=(_MOVES,)),
+    ),
+    Safeguard(
+        "believe that a move arrived",
+        replace("lakequeue.storage.messages.deliver_moved.arrived", lambda *_: True),
+        "DLQ-2 DLQ-8",
+        _LETTERS,
+    ),
+    Safeguard(
+        "remove without appending",
+        replace("lakequeue.runtime.shard_sender.deliver", lambda *_: False),
+        "DLQ-2 DLQ-8",
+        _LETTERS,
+    ),
+    Safeguard("use a move's number again", use_a_number_again, "DLQ-2 DLQ-8", _LETTERS),
+    # defects of the past
+    Safeguard("a fence outlives its log", trust_a_fence_without_its_log, "1 7", Aim(place="disk", style="trims")),
+    Safeguard(
+        "a late PUT is taken for refused",
+        take_a_late_put_for_refused,
+        "7",
+        Aim(place="store", style="requests", verbs=({"send": 40, "receive": 20},)),
+    ),
+    Safeguard(
+        "a checkpoint is never synced",
+        never_sync_a_checkpoint,
+        "DUR-3",
+        Aim(place="disk", style="cuts", shards=1, length=10, verbs=({"send": 40, "receive": 10, "pause": 5},)),
+    ),
+    Safeguard("an acknowledged entry is not synced", sync_no_entry, "DUR-1"),
+    Safeguard("data files are not synced", sync_no_file, "DUR-1"),
+    Safeguard(
+        "entries of others are not synced",
+        answer_what_others_did_not_sync,
+        "DUR-1",
+        Aim(place="disk", kind="standard", style="unsynced", shards=1, verbs=({"send": 40}, {"receive": 40})),
+    ),
+    Safeguard("a log is trimmed without a checkpoint", trim_without_a_checkpoint, "DUR-3"),
+    Safeguard(
+        "logs are trimmed newest first",
+        trim_newest_first,
+        "1",
+        Aim(place="disk", style="trims", verbs=({"send": 60, "pause": 5},)),
+    ),
+    Safeguard("entries are written in place", write_entries_in_place, "1"),
+    Safeguard(
         "the newest answer is not asked for",
-        replace("lakequeue.storage.engines.commit.LONG_COMMIT", 10**9),
-        {},
+        replace(f"{_COMMIT}.LONG_COMMIT", 10**9),
+        "7",
+        Aim(place="store", style="asleep", kind="standard", verbs=_BESIDE),
+    ),
+    Safeguard(
+        "know what is gone as an error",
+        lose_the_type_of_what_is_gone,
+        "7",
+        Aim(kind="standard", style="calm", shards=1, length=10, verbs=({"receive": 30, "pause": 10}, _BUSY)),
+    ),
+    Safeguard(
+        "a draft is written once",
+        write_no_draft_again,
+        "7",
+        Aim(place="disk", style="asleep", verbs=({"send": 20}, {"send": 40, "pause": 30, "compact": 20})),
     ),
 ]
-
-SAFEGUARDS = {
-    mutation.name: Safeguard(mutation, kind)
-    for mutations, kind in (
-        (test_mutations.MUTATIONS, None),
-        (test_fifo_mutations.MUTATIONS, "fifo"),
-        (test_moving_mutations.MUTATIONS, "letters"),
-        (PAST, None),
-    )
-    for mutation in mutations
-}
+SAFEGUARDS = {each.name: each for each in _ALL}
+NOT_FOUND = {"know what is gone as an error"}
+"""Those that no run has come by so far."""

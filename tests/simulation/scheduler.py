@@ -19,11 +19,17 @@ TICK = 0.002
 """Seconds that a step takes."""
 START = 1_800_000_000.0
 """When a world begins, in seconds since the epoch."""
-PATIENCE = 40_000
-"""Steps of all processes after which a run counts as endless: each has some hundred."""
+PATIENCE = 60_000
+"""Steps of all processes after which a run counts as endless: each has some hundred, or polls a lock."""
 
-COMMITS = {"link": 8.0, "lock": 3.0}
-"""How much likelier a fault is at the steps around a commit."""
+COMMITS = {"link": 8.0, "linked": 8.0, "commit": 8.0, "lock": 3.0, "trim": 5.0}
+"""How much likelier a fault is at the steps around a commit: right before and after an entry of a log is linked,
+at its PUT, at a lock, at the removal of a file that was in use."""
+ASLEEP = 7200.0
+"""Seconds that a process sleeps through what others do."""
+
+REQUESTS = ("request", "commit")
+"""Kinds of steps that are requests to a store."""
 
 Action = tuple[Any, ...]
 Place = tuple[int, int]
@@ -41,6 +47,7 @@ class Endless(AssertionError):
 class Plan(Protocol):
     order: list[int]
     """Processes by priority: the first of those that can run goes on when another one rests."""
+    actions: Any
 
     def action(self, place: Place, what: str, world: World) -> Action | None: ...
 
@@ -67,7 +74,10 @@ class Faults:
     request: float = 0.0
     """That a request to a store is refused, is slow, loses its answer, or lands later."""
     asleep: float = 0.0
-    """That a process is stopped for two hours right before it links a file to its place, once in a run."""
+    """That a process is stopped for two hours at a step of the kind ``where``, once in a run."""
+    where: str = "link"
+    then_cut: float = 0.0
+    """That the power is cut at a step while a process is stopped so."""
 
 
 @attrs.define
@@ -92,11 +102,14 @@ class Drawn:
     def _draw(self, what: str, world: World) -> Action | None:
         chance, faults = self.chance, self.faults
         draw = chance.random()
-        if what == "link" and draw < faults.asleep and ("stop", 7200.0) not in self.actions.values():
-            return "stop", 7200.0
+        asleep = bool(faults.asleep) and ("stop", ASLEEP) in self.actions.values()
+        if what == faults.where and draw < faults.asleep and not asleep:
+            return "stop", ASLEEP
+        if asleep and faults.then_cut and not world.cuts and draw > 1 - faults.then_cut:
+            return "cut", chance.randrange(2**31)
         if what in COMMITS:
             draw /= COMMITS[what]
-        if what == "request" and faults.request and draw < faults.request:
+        if what in REQUESTS and faults.request and draw < faults.request:
             kind = chance.choice(["refuse", "lose", "late", "slow", "slow"])
             return kind, chance.choice([0.01, 1.0, 5.0, 60.0])
         draw -= faults.request
@@ -104,7 +117,7 @@ class Drawn:
             return ("kill",)
         draw -= faults.kill
         if 0 <= draw < faults.stop:
-            return "stop", chance.choice([0.002, 0.1, 1.0, 10.0, 40.0, 700.0, 7200.0])
+            return "stop", chance.choice([0.002, 0.1, 1.0, 10.0, 40.0, 700.0, ASLEEP])
         draw -= faults.stop
         if 0 <= draw < faults.jump:
             return "jump", chance.choice([0.5, 3.0, 20.0, 100.0, 4000.0, -0.5, -20.0])
@@ -233,7 +246,7 @@ class World:
             self._rest(process)
         elif kind == "jump":
             self.wall += action[1]
-        elif what == "request":
+        elif what in REQUESTS:
             return action
         return None
 
@@ -242,7 +255,7 @@ class World:
         return [each for each in self.processes if self._can(each)]
 
     def _can(self, process: Process) -> bool:
-        return process.alive and (process.wakes is None or process.wakes <= self.monotonic)
+        return process.alive and (process.wakes is None or process.wakes <= self.monotonic + 1e-9)
 
     def _kill(self, process: Process) -> None:
         if process.alive:

@@ -62,9 +62,16 @@ class ParquetFile:
         else:
             self.real = pq.ParquetFile(pa.BufferReader(data), **more)  # ArrowInvalid for a torn name
             self.rows = self.real.read(use_threads=False)
+            self.metadata = self.real.metadata
+            self.num_row_groups = self.real.num_row_groups
+            self.schema_arrow = self.real.schema_arrow
+            return
         self.metadata = SimpleNamespace(num_rows=len(self.rows), row_group=lambda _: self.metadata)
         self.num_row_groups = 1
         self.schema_arrow = self.rows.schema
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)  # a file of a bulk send
 
     def __enter__(self) -> ParquetFile:
         return self
@@ -75,12 +82,14 @@ class ParquetFile:
     def read(self, columns: Any = None, **_: Any) -> pa.Table:
         return self.rows if columns is None else self.rows.select(columns)
 
-    def read_row_groups(self, groups: Any, columns: Any = None, **_: Any) -> pa.Table:
+    def read_row_groups(self, groups: Any, columns: Any = None, **more: Any) -> pa.Table:
+        if self.real is not None:
+            return self.real.read_row_groups(groups, columns=columns, **more)
         rows = self.read(columns)
         return rows if groups else rows.slice(0, 0)
 
-    def read_row_group(self, group: int, columns: Any = None, **_: Any) -> pa.Table:
-        return self.read(columns)
+    def read_row_group(self, group: int, columns: Any = None, **more: Any) -> pa.Table:
+        return self.read_row_groups([group], columns, **more)
 
     def iter_batches(self, columns: Any = None, **_: Any) -> Iterator[Any]:
         yield from self.read(columns).to_batches()

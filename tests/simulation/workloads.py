@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import attrs
+import pyarrow as pa
 
-from lakequeue import LakeQueue, Message, Queue, QueueClientError, QueueDoesNotExist, RequestThrottled, SendEntry
+from lakequeue import (
+    LakeQueue,
+    Lease,
+    Message,
+    Queue,
+    QueueClientError,
+    QueueDoesNotExist,
+    RequestThrottled,
+    SendEntry,
+)
 from lakequeue.errors import DamagedTable, LeaseLost, QueueServiceError
+from lakequeue.model.clock import from_micros
 from lakequeue.operations import exchange
 from simulation.scheduler import Killed, World
 
 Verb = tuple[Any, ...]
-NAMES = {"standard": "orders", "fifo": "orders.fifo", "letters": "orders", "dropped": "orders"}
-"""Names of the queue, by kind."""
+NAMES = {"fifo": "orders.fifo"}
+"""Names of the queue, by kind; "orders" of all others."""
+MORE = "more"
+"""Name of a queue that processes create meanwhile."""
+LIMIT = 2
+"""Messages in flight of a group, where they are limited."""
 DEAD = "dead"
 """Name of the dead-letter queue, if there is one."""
 STEPS = 120
@@ -31,12 +46,20 @@ class Setting:
     place: str = "disk"
     """``disk`` or ``store``."""
     kind: str = "standard"
-    """``standard``, ``fifo``, ``letters``: with a dead-letter queue; ``dropped``: it is deleted meanwhile."""
+    """``standard``, ``fifo``, ``letters``: with a dead-letter queue; ``dropped``: it is deleted meanwhile;
+    ``history``: with rewinds; ``groups``: with a limit of each group."""
     shards: int = 1
     checkpoints: int = 100
     """Commits between two checkpoints."""
     prefilled: int = 3
     """Messages that are there at the beginning."""
+    turns: bool = True
+    """Whether processes take turns; else they decide on what they know, as those do that waited for too long."""
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return NAMES.get(self.kind, "orders")
 
 
 @attrs.define(eq=False)
@@ -73,85 +96,74 @@ class History:
     calls: list[Call] = attrs.field(factory=list)
     held: list[Message] = attrs.field(factory=list)
     """Receipts; any process may settle them."""
+    attempts: list[tuple[Verb, list[Message]]] = attrs.field(factory=list)
+    """Receives with an attempt id, and their answers; any process may repeat them."""
+    erased: set[str] = attrs.field(factory=set)
+    """Bodies of messages that were erased for sure."""
     unexpected: list[str] = attrs.field(factory=list)
     """Errors that no rule allows."""
 
 
-def drawn(chance: random.Random, setting: Setting, length: int, process: int, busy: bool) -> list[Verb]:
-    """Verbs of a process; ``busy``: few kinds, so that many commits meet at few tables."""
-    rare = 0 if busy else 1
-    letters = 6 if setting.kind == "letters" else 0
-    attempts = 10 if setting.kind == "fifo" else 0
-    drops = 5 if setting.kind == "dropped" else 0
-    verbs: list[Verb] = []
-    for number in range(length):
-        kind = chance.choices(
-            [
-                "send",
-                "batch",
-                "receive",
-                "delete",
-                "change",
-                "exchange",
-                "lease",
-                "purge",
-                "compact",
-                "attributes",
-                "counts",
-                "redrive",
-                "forge",
-                "attempt",
-                "drop",
-            ],
-            [
-                40,
-                8 * rare,
-                30,
-                20,
-                8 * rare,
-                8 * rare,
-                4 * rare,
-                1.5 * rare,
-                6,
-                2 * rare,
-                2 * rare,
-                letters,
-                2 * rare,
-                attempts,
-                drops,
-            ],
-        )[0]
-        name = f"{process}.{number}"
-        if kind == "send":
-            verbs.append(("send", name, chance.choice("ab"), chance.random() < 0.25))
-        elif kind == "batch":
-            verbs.append(("batch", name, chance.randint(2, 4), chance.choice("ab")))
-        elif kind == "receive":
-            verbs.append(
-                (
-                    "receive",
-                    chance.choice([1, 2, 10]),
-                    chance.choice([1, 30, 30, 600]),
-                    chance.choice([0, 0, 0, 2]),
-                )
+CORE = {"send": 40, "receive": 30, "delete": 20, "compact": 6}
+"""Shares of the verbs that meet at few tables."""
+RARE = CORE | {
+    **{"batch": 8, "change": 8, "exchange": 8, "lease": 4, "bulk": 4, "purge": 1.5, "attributes": 2, "counts": 2},
+    **{"consume": 6, "forge": 2, "erase": 2, "repair": 1, "create": 2, "pause": 2},
+}
+"""Shares of all verbs."""
+OF_KIND = {
+    "standard": {},
+    "fifo": {"attempt": 10, "repeat": 5},
+    "letters": {"redrive": 6, "move": 2, "erase": 0},
+    "dropped": {"drop": 5, "create": 0},
+    "history": {"rewind": 8},
+    "groups": {"lease": 0},
+}
+"""Shares of verbs of a kind of queue."""
+
+
+def drawn(chance: random.Random, length: int, process: int, weights: Mapping[str, float]) -> list[Verb]:
+    """Verbs of a process, by their shares."""
+    return [
+        _drawn(chance, kind, f"{process}.{number}")
+        for number, kind in enumerate(chance.choices(list(weights), list(weights.values()), k=length))
+    ]
+
+
+def _drawn(chance: random.Random, kind: str, name: str) -> Verb:
+    match kind:
+        case "send":
+            return "send", name, chance.choice("ab"), chance.random() < 0.25
+        case "again":  # only on FIFO queues: an id that was sent before
+            return "send", name, chance.choice("ab"), True
+        case "batch":
+            return "batch", name, chance.randint(2, 4), chance.choice("ab")
+        case "bulk":
+            return "bulk", chance.choice([f"bulk-{name}", "bulk-x", "bulk-y"]), chance.choice("ab")
+        case "receive":
+            return (
+                *("receive", chance.choice([1, 2, 10]), chance.choice([1, 30, 30, 600])),
+                chance.choice([0, 0, 0, 2]),
             )
-        elif kind == "delete":
-            verbs.append(("delete", chance.randrange(8), chance.choice([1, 1, 3])))
-        elif kind == "change":
-            verbs.append(("change", chance.randrange(8), chance.choice([0, 0, 5, 60])))
-        elif kind == "exchange":
-            verbs.append(("exchange", chance.randrange(8), chance.choice([1, 3]), chance.choice([1, 3])))
-        elif kind == "lease":
-            verbs.append(("lease", chance.choice([2, 10]), chance.choice(["delete", "release", "none"])))
-        elif kind == "attempt":
-            verbs.append(("attempt", f"attempt-{name}", chance.choice([1, 3, 10]), chance.random() < 0.3))
-        elif kind == "forge":
-            verbs.append(("forge", chance.randrange(8)))
-        elif kind == "attributes":
-            verbs.append(("attributes", chance.choice([20, 40])))
-        else:
-            verbs.append((kind,))
-    return verbs
+        case "delete":
+            return "delete", chance.randrange(8), chance.choice([1, 1, 3])
+        case "change":
+            return "change", chance.randrange(8), chance.choice([0, 0, 5, 60])
+        case "exchange":
+            return "exchange", chance.randrange(8), chance.choice([1, 3]), chance.choice([1, 3])
+        case "lease":
+            return "lease", chance.choice([2, 10]), chance.choice(["delete", "release", "none"])
+        case "attempt":
+            return "attempt", f"attempt-{name}", chance.choice([1, 3, 10]), chance.random() < 0.3
+        case "forge" | "erase" | "repeat":
+            return kind, chance.randrange(8)
+        case "attributes":
+            return "attributes", chance.choice([20, 40])
+        case "create":
+            return "create", name
+        case "pause":
+            return "pause", chance.choice([1, 40, 400, 4000, 20_000])
+    return (kind,)
 
 
 class _Partly(Exception):
@@ -168,7 +180,7 @@ class Client:
     @property
     def queue(self) -> Queue:
         if self._queue is None:
-            self._queue = self.entry.queue(NAMES[self.history.setting.kind])
+            self._queue = self.entry.queue(self.history.setting.name)
         return self._queue
 
     @contextmanager
@@ -191,8 +203,6 @@ class Client:
         except Exception as error:
             call.error = repr(error)
             self.history.unexpected.append(f"{verb}: {error!r}")
-        if verb[0] == "lease" and call.value and call.outcome == "refused":
-            call.outcome = "unknown"  # it was claimed, and not settled
         call.ended, call.latest = world.steps, world.latest
 
     def _allowed(self, error: QueueClientError) -> bool:
@@ -206,6 +216,8 @@ class Client:
         perform(verb)
 
     def _entry_of(self, body: str, group: str, again: bool = False) -> SendEntry:
+        if self.history.setting.kind == "groups":
+            return SendEntry(body, group_id=group)
         if self.history.setting.kind != "fifo":
             return SendEntry(body, delay=60 if again else None)
         return SendEntry(body, group_id=group, dedup_id=f"again-{group}" if again else body)
@@ -231,6 +243,13 @@ class Client:
         with self._call(verb) as call:
             call.got = self.queue.receive(number, visibility_timeout=timeout, wait_time=wait)
             self.history.held += call.got
+
+    def _consume(self, verb: Verb) -> None:
+        """Receives and deletes, as a consumer does."""
+        first = len(self.history.held)
+        self._receive(("receive", 10, 30, 0))
+        if number := len(self.history.held) - first:
+            self._delete(("delete", first, number))
 
     def _targets(self, first: int, number: int = 1) -> list[Message]:
         held = self.history.held
@@ -276,14 +295,91 @@ class Client:
 
     def _lease(self, verb: Verb) -> None:
         _, number, then = verb
+        lease, held = None, []
         with self._call(verb) as call:
             lease = self.queue.lease(number, visibility_timeout=30)
             if lease is not None:
-                call.value = lease.message_count
-                if then == "delete":
-                    lease.delete()
-                elif then == "release":
-                    lease.release()
+                call.value = lease
+                held = call.got = _leased(lease)
+                self.history.held += held
+        if call.value is not None and call.outcome == "refused":
+            call.outcome = "unknown"  # it was claimed, and not read
+        if lease is None or call.outcome != "done" or then == "none":
+            return
+        with self._call(("delete", 0, 0) if then == "delete" else ("change", 0, 0)) as settling:
+            settling.target = held
+            counts = lease.delete() if then == "delete" else lease.release()
+            if counts.lost:
+                raise _Partly(str(counts))
+        if settling.outcome == "refused":
+            settling.outcome = "unknown"  # one commit for each shard
+
+    def _bulk(self, verb: Verb) -> None:
+        _, send_id, group = verb
+        with self._call(verb) as call:
+            call.bodies = [f"{send_id}:{number}" for number in range(3)]
+            rows: dict[str, list[str]] = {"body": call.bodies}
+            if self.history.setting.kind in ("fifo", "groups"):
+                rows["group_id"] = [group] * 3
+            if self.history.setting.kind == "fifo":
+                rows["dedup_id"] = call.bodies
+            self.queue.send_arrow(pa.table(rows), send_id)
+
+    def _erase(self, verb: Verb) -> None:
+        targets = self._targets(verb[1])
+        if not targets:
+            return
+        with self._call(verb) as call:
+            call.target = targets
+            self.queue.erase(targets[0].message_id)
+        if call.outcome == "refused" and call.error != "InvalidParameterValue":
+            call.outcome = "unknown"  # the message may be deleted, and its row as it was
+        if call.outcome == "done":
+            self.history.erased.add(targets[0].body)
+
+    def _rewind(self, verb: Verb) -> None:
+        with self._call(verb) as call:
+            call.value = self.queue.rewind(self.queue.created_at - timedelta(hours=1))
+
+    def _repair(self, verb: Verb) -> None:
+        if self.history.setting.place == "store":
+            return  # it has no locks; `repair` asks to stop the other processes
+        with self._call(verb) as call:
+            call.value = self.entry.repair(apply=True)
+            if call.value and not self.world.cuts:
+                raise AssertionError(f"there was nothing to repair: {call.value}")
+
+    def _create(self, verb: Verb) -> None:
+        """Makes a queue that others make, too, and sends to it."""
+        _, name = verb
+        with self._call(verb) as call:
+            queue = self.entry.create_queue(MORE, visibility_timeout=30)
+            call.bodies = [name]
+            queue.send(name)
+
+    def _pause(self, verb: Verb) -> None:
+        self.world.sleep(verb[1])
+
+    def _move(self, verb: Verb) -> None:
+        """Moves all messages to the dead-letter queue, as to any other queue."""
+        with self._call(verb) as call:
+            call.value = self.queue.redrive(destination=self.entry.queue(DEAD))
+
+    def _repeat(self, verb: Verb) -> None:
+        """Repeats an attempt of any process."""
+        if not self.history.attempts:
+            return
+        (_, attempt, number, _), first = self.history.attempts[verb[1] % len(self.history.attempts)]
+        self._receive_again(("again", attempt, number, False), first)
+
+    def _receive_again(self, verb: Verb, first: list[Message]) -> None:
+        with self._call(verb) as again:
+            again.value = first
+            second = self.queue.receive(verb[2], visibility_timeout=600, wait_time=0, attempt_id=verb[1])
+            known = {message.receipt_handle for message in first}
+            again.target = [message for message in second if message.receipt_handle in known]
+            again.got = [message for message in second if message.receipt_handle not in known]
+            self.history.held += again.got
 
     def _attempt(self, verb: Verb) -> None:
         """Receives with an attempt id, deletes one message or none, and receives again."""
@@ -301,13 +397,11 @@ class Client:
                 self.queue.delete(first[0].receipt_handle)
             if settling.outcome != "done":
                 return
-        with self._call(("again", attempt, number, deletes)) as again:
-            again.value = first
-            second = self.queue.receive(number, visibility_timeout=600, wait_time=0, attempt_id=attempt)
-            known = {message.receipt_handle for message in first}
-            again.target = [message for message in second if message.receipt_handle in known]
-            again.got = [message for message in second if message.receipt_handle not in known]
-            self.history.held += again.got
+            self._receive_again(("again", attempt, number, True), first)
+            return
+        self.history.attempts.append((verb, first))
+        if self.world.chance.random() < 0.5:
+            self._receive_again(("again", attempt, number, False), first)
 
     def _forge(self, verb: Verb) -> None:
         targets = self._targets(verb[1])
@@ -322,7 +416,7 @@ class Client:
 
     def _drop(self, verb: Verb) -> None:
         with self._call(verb):
-            self.entry.delete_queue(NAMES[self.history.setting.kind])
+            self.entry.delete_queue(self.history.setting.name)
 
     def _purge(self, verb: Verb) -> None:
         with self._call(verb):
@@ -351,23 +445,27 @@ class Client:
 
 def prepare(entry: LakeQueue, setting: Setting) -> None:
     """The queue of a setting, with the messages that are there at the beginning."""
-    name = NAMES[setting.kind]
+    name = setting.name
     more: dict[str, Any] = {}
     if setting.kind == "letters":
         more["redrive_policy"] = {"deadLetterTargetArn": entry.create_queue(DEAD).arn, "maxReceiveCount": 2}
     if setting.kind == "fifo" and setting.shards > 1:
         more["deduplication_scope"] = "messageGroup"
+    if setting.kind == "history":
+        more["rewind_range"] = True
+    if setting.kind == "groups":
+        more |= {"fair_groups": True, "group_in_flight_limit": LIMIT}
     queue = entry.create_queue(name, fifo=setting.kind == "fifo", shards=setting.shards, **more)
     for number in range(setting.prefilled):
         body, group = f"p.{number}", "ab"[number % 2]
         fifo = {"group_id": group, "dedup_id": body} if setting.kind == "fifo" else {}
-        queue.send(body, **fifo)
+        queue.send(body, **({"group_id": group} if setting.kind == "groups" else fifo))
 
 
 def drain(entry: LakeQueue, setting: Setting, world: World) -> dict[str, list[Message]]:
     """Receives and deletes everything, by queue."""
     found: dict[str, list[Message]] = {}
-    names = [NAMES[setting.kind], *([DEAD] if setting.kind == "letters" else [])]
+    names = [setting.name, *([DEAD] if setting.kind == "letters" else [])]
     if setting.kind == "dropped":
         try:  # whoever notices a deletion that was cut short finishes it
             for queue in entry.list_queues():
@@ -376,6 +474,7 @@ def drain(entry: LakeQueue, setting: Setting, world: World) -> dict[str, list[Me
             assert not entry.list_queues(), "a deletion stays unfinished"
         if not entry.list_queues():
             return {}
+    names += [queue.name for queue in entry.list_queues(MORE)]
     for name in names:
         found[name] = []
     passes = 0
@@ -405,6 +504,14 @@ def _emptied(queue: Queue, world: World) -> list[Message]:
         found += messages
         result = queue.delete_batch([each.receipt_handle for each in messages])
         assert not result.failed, result.failed
+
+
+def _leased(lease: Lease) -> list[Message]:
+    """Messages of a lease, as a receive has them."""
+    received = from_micros(lease._leased.received_at)
+    columns = ["message_id", "receipt_handle", "body", "receive_count", "sent_at", "group_id", "sequence_number"]
+    times = {"first_received_at": received, "received_at": received, "visible_at": lease.visible_at}
+    return [Message(**row, **times) for row in lease.arrow(columns).to_pylist()]
 
 
 def instant(moment: datetime | None) -> float:
