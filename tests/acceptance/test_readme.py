@@ -21,8 +21,7 @@ import pytest
 
 from lakequeue import LakeQueue
 from pages import DEMO_LINE, TEST_LINE, Block, agrees, blocks
-from serve.running import answers
-from serve.serving import free_port, wait_until
+from serve.serving import answers, free_port, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clients.browsing import ARGUMENTS, CHROMIUM, PATIENCE
-from serve.running import ServerProcess, server_process
+from serve.serving import ServerProcess
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """`lakequeue serve` in a process of its own, for all tests of a module."""
-    with server_process(tmp_path_factory.mktemp("served") / "root") as server:
+    with ServerProcess(tmp_path_factory.mktemp("served") / "root") as server:
         yield server
-    assert "Traceback" not in server.errors.read_text()
+    assert "Traceback" not in server.errors()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakequeue import SendEntry, aio
-from serve.running import KEYS, ServerProcess
+from serve.serving import KEYS, ServerProcess
 
 TASKS = 100
 EACH = 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clients.running_tools import environment_with, output
-from serve.running import ServerProcess
+from serve.serving import ServerProcess
 
 PROGRAM = Path(__file__).with_name("awscli_walkthrough.py")
 

@@ -12,8 +12,7 @@ import pytest
 
 from clients.celery_workers import application, worker
 from lakequeue import LakeQueue
-from serve.running import KEYS, ServerProcess, sqs
-from serve.serving import PATIENCE, Process, wait_until
+from serve.serving import KEYS, PATIENCE, ServerProcess, sqs, wait_until
 
 pytestmark = pytest.mark.clients
 
@@ -134,7 +133,7 @@ def test_kombu_says_that_it_may_not_acknowledge(tmp_path: Path) -> None:
     rules = [{"queues": ["orders"], "actions": ["ReceiveMessage", "SendMessage", "GetQueueAttributes"]}]
     keys.write_text(json.dumps({"AKIDRECEIVER": {"secret": secret, "rules": rules}}))
     queue = LakeQueue(str(tmp_path / "root")).create_queue("orders", profile="sqs")
-    with Process(tmp_path / "root", "--keys", str(keys)) as server:
+    with ServerProcess(tmp_path / "root", "--keys", str(keys)) as server:
         known = {
             "url": f"{server.url}/000000000000/orders",
             "access_key_id": "AKIDRECEIVER",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -16,9 +14,8 @@ import pytest
 
 from clients.browsing import PATIENCE
 from lakequeue import LakeQueue, Queue, SendEntry, __version__
-from lakequeue.serve.app import Application
 from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
-from lakequeue.serve.server import Server
+from serve.serving import serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -29,36 +26,15 @@ UNITS = ("hours", "minutes", "seconds")
 MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&amp;"
 
 
-@contextmanager
-def serving(lake: LakeQueue, **more: Any) -> Iterator[str]:
-    """A server in a thread; its address."""
-    server = Server(Application(lake, **more), "127.0.0.1", 0)
-    address = server.bind()
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while not server.started:
-            assert thread.is_alive() and time.monotonic() < deadline, "the server does not start"
-            time.sleep(0.01)
-        yield address
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), "the server does not stop"
-
-
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeQueue:
-    lake = LakeQueue(str(tmp_path_factory.mktemp("console") / "root"))
-    lake._runtime.prepare()
-    return lake
+    return LakeQueue(str(tmp_path_factory.mktemp("console") / "root"))
 
 
 @pytest.fixture(scope="module")
 def address(lake: LakeQueue) -> Iterator[str]:
-    with serving(lake) as address:
-        yield address
+    with serving(lake) as server:
+        yield server.url
 
 
 @attrs.define
@@ -425,7 +401,7 @@ def test_dark_and_light_wide_and_narrow(lake: LakeQueue, visiting: Visiting, tmp
 
 def test_what_goes_wrong_is_one_line_and_ends_by_itself(lake: LakeQueue, visiting: Visiting):
     queue = lake.create_queue("wrong")
-    with serving(lake) as address, visiting(address) as visit:
+    with serving(lake) as server, visiting(server.url) as visit:
         page = visit.open("#/q/wrong")
         shows(page.get_by_text("The queue is empty.")).to_be_visible()
         lake.delete_queue("wrong")
@@ -454,10 +430,10 @@ def test_a_server_with_keys_lets_in_who_has_one(lake: LakeQueue, visiting: Visit
 
     lake.create_queue("guarded")
     key = {"username": "AKIA1", "password": "secret"}
-    with serving(lake, access=Keys()) as address:
-        with visiting(address) as visit, pytest.raises(Error, match="ERR_INVALID_AUTH_CREDENTIALS"):
+    with serving(lake, access=Keys()) as server:
+        with visiting(server.url) as visit, pytest.raises(Error, match="ERR_INVALID_AUTH_CREDENTIALS"):
             visit.open()
-        with visiting(address, http_credentials=key) as visit:
+        with visiting(server.url, http_credentials=key) as visit:
             page = visit.open()
             shows(visit.row("guarded")).to_be_visible()
             shows(page.locator("#about")).to_have_text(f"{lake.root}localAdalakequeue {__version__}")
@@ -626,7 +602,7 @@ class Reader(AnonymousCaller):
 
 def test_a_key_that_may_only_look_sees_no_action(lake: LakeQueue, visiting: Visiting):
     with_history(lake, "looked-at", 1).send_batch([SendEntry("a"), SendEntry("b", delay=600)])
-    with serving(lake, access=Readers()) as address, visiting(address) as visit:
+    with serving(lake, access=Readers()) as server, visiting(server.url) as visit:
         page = visit.open()
         shows(visit.row("looked-at")).to_be_visible()
         shows(visit.button("Create queue…")).to_be_hidden()

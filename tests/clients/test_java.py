@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clients.running_tools import output, pairs
-from serve.running import ServerProcess, server_process
+from serve.serving import ServerProcess
 
 PROJECT = Path(__file__).with_name("java")
 
@@ -31,7 +31,7 @@ def sdk(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def served(sdk: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server for each version, as a name is free again only a minute after its queue was deleted."""
-    with server_process(tmp_path_factory.mktemp("served") / "root") as server:
+    with ServerProcess(tmp_path_factory.mktemp("served") / "root") as server:
         yield server
 
 

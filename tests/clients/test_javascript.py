@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clients.running_tools import output
-from serve.running import ServerProcess
+from serve.serving import ServerProcess
 
 PROJECT = Path(__file__).with_name("javascript")
 

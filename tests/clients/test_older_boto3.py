@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clients.running_tools import environment_with, output
-from serve.running import ServerProcess
+from serve.serving import ServerProcess
 
 PROGRAM = Path(__file__).with_name("older_walkthrough.py")
 VERSIONS = ("boto3==1.28.80", "botocore==1.31.80")

@@ -17,7 +17,7 @@ import boto3
 import pytest
 import trustme
 
-from serve.serving import Process, free_port, wait_until
+from serve.serving import ServerProcess, free_port, wait_until
 
 pytestmark = pytest.mark.clients
 
@@ -90,7 +90,7 @@ def test_clients_reach_the_server_through_a_proxy(tmp_path: Path, proxy):
     keys.write_text(json.dumps({KEY: {"secret": SECRET}}))
     port = free_port()
     options = ["--keys", str(keys), "--public-url", f"https://{NAME}:{port}", "--trusted-proxy", "127.0.0.0/8"]
-    with Process(tmp_path / "root", *options) as server, proxy(tmp_path, server.port, port):
+    with ServerProcess(tmp_path / "root", *options) as server, proxy(tmp_path, server.port, port):
         wait_until(lambda: listens(port), "the proxy")
         sqs = boto3.client(
             "sqs",

@@ -9,7 +9,7 @@ import pytest
 
 from clients.running_tools import output
 from clients.walked import parts
-from serve.running import ServerProcess
+from serve.serving import ServerProcess
 
 PROJECT = Path(__file__).with_name("spring")
 

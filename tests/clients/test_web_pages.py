@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakequeue import LakeQueue
 from lakequeue.serve.app import Application
-from serve.serving import running, wait_until
+from serve.serving import serving, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -99,7 +99,7 @@ def test_pages_of_strangers_change_nothing(
         return application
 
     monkeypatch.setattr("serve.serving.Application", recorded)
-    with running(lake) as server:
+    with serving(lake) as server:
         ahead = [f"{server.url}/prefetch/orders?{action}" for action in ACTIONS]
         rules = {"prefetch": [{"urls": ahead, "eagerness": "immediate"}]}
         parts = "".join(PART.format(at=server.url, action=action) for action in ACTIONS)

@@ -24,8 +24,7 @@ from benchmarks import object_store
 
 from clients.running_tools import output
 from objectstore import gcs_front
-from serve.running import answers
-from serve.serving import free_port, wait_until
+from serve.serving import answers, free_port, wait_until
 
 BUCKET = object_store.BUCKET
 AZURITE = "3.35.0"

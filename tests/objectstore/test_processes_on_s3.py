@@ -16,7 +16,7 @@ from concurrency.processes import SOAK_SECONDS, Workers, anchor, stopped_again_a
 from lakequeue import LakeQueue
 from lakequeue.cli import app
 from objectstore.servers import Bucket
-from serve.running import server_process, sqs
+from serve.serving import ServerProcess, sqs
 
 pytestmark = pytest.mark.objectstore
 
@@ -51,7 +51,7 @@ def test_ten_minutes_of_processes_that_are_stopped_and_killed(workers: Workers) 
 
 @pytest.mark.spec("SND-17", "DEL-2")
 def test_a_server_keeps_what_it_said_though_it_is_killed(s3_root: str, tmp_path: Path) -> None:
-    with server_process(tmp_path / "root", s3_root) as server:
+    with ServerProcess(tmp_path / "root", s3_root) as server:
         client = sqs(server.url)
         url = client.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
         sent = [client.send_message(QueueUrl=url, MessageBody=body)["MessageId"] for body in "abc"]
@@ -63,7 +63,7 @@ def test_a_server_keeps_what_it_said_though_it_is_killed(s3_root: str, tmp_path:
         assert {message["MessageId"] for message in [first, *left]} == set(sent)
         assert [message["Body"] for message in left] == ["b", "c"]
         assert client.list_queues()["QueueUrls"] == [url]
-    assert "Traceback" not in server.errors.read_text()
+    assert "Traceback" not in server.errors()
 
 
 def test_the_console_shows_a_queue_on_s3(s3_root: str, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_console_shows_a_queue_on_s3(s3_root: str, tmp_path: Path) -> None:
     queue.send("a")
     queue.send("b")
     queue.delete(queue.receive()[0].receipt_handle)
-    with server_process(tmp_path / "root", s3_root) as server, httpx.Client(trust_env=False) as http:
+    with ServerProcess(tmp_path / "root", s3_root) as server, httpx.Client(trust_env=False) as http:
 
         def get(path: str) -> Any:
             answer = http.get(f"{server.url}/{path}")
@@ -84,7 +84,7 @@ def test_the_console_shows_a_queue_on_s3(s3_root: str, tmp_path: Path) -> None:
         assert [message["body"] for message in get("console/api/queues/orders/history")["messages"]] == ["a"]
         assert get("console/api/queues/orders/points")["points"]
         assert http.get(f"{server.url}/health").status_code == 200
-    assert "Traceback" not in server.errors.read_text()
+    assert "Traceback" not in server.errors()
 
 
 def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, tmp_path: Path) -> None:

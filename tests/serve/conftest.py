@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from lakequeue.testing import ManualClock
-from serve.running import Running, serving, sqs
+from serve.serving import Running, serving, sqs
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +36,15 @@ def clock() -> ManualClock:
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Running]:
     """A server whose time stands still until a test advances it."""
-    with serving(tmp_path_factory.mktemp("timed") / "root", clock) as running:
+    with serving(tmp_path_factory.mktemp("timed") / "root", clock=clock) as running:
         yield running
+
+
+@pytest.fixture
+def accesses(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict[str, Any]]]:
+    """The lines of the access log, of all servers in this process."""
+    caplog.set_level(logging.INFO, "lakequeue.access")
+    return lambda: [json.loads(each.getMessage()) for each in caplog.records if each.name == "lakequeue.access"]
 
 
 _names = itertools.count()

@@ -14,8 +14,7 @@ from typing import Any
 import attrs
 from botocore.exceptions import BotoCoreError, ClientError
 
-from serve.running import ServerProcess, sqs
-from serve.serving import PATIENCE, wait_until
+from serve.serving import PATIENCE, ServerProcess, sqs, wait_until
 
 VISIBILITY = 3
 """Seconds that a receipt lasts."""

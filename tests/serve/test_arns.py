@@ -12,8 +12,7 @@ from botocore.exceptions import ClientError
 
 from lakequeue import LakeQueue, RedriveAllowPolicy
 from lakequeue.serve.keys import Key, Keys
-from serve.running import sqs
-from serve.threaded_server import threaded_server
+from serve.serving import serving, sqs
 
 ACCOUNT = "123456789012"
 REGION = "eu-west-1"
@@ -24,7 +23,7 @@ PYTHON = f"arn:lakequeue:sqs:{REGION}:000000000000:"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     root = tmp_path_factory.mktemp("account") / "root"
-    with threaded_server(root, region=REGION, account=ACCOUNT) as running:
+    with serving(root, region=REGION, account=ACCOUNT) as running:
         yield running
 
 
@@ -35,7 +34,7 @@ def client(served: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def lake(served: Any) -> LakeQueue:
-    found: LakeQueue = served.application.actions.lake
+    found: LakeQueue = served.lake
     return found
 
 
@@ -117,7 +116,7 @@ def test_dead_letters_and_their_tasks_show_the_form_of_aws(client: Any, lake: La
 
 def test_with_keys_the_sender_is_the_key_that_signed(tmp_path: Path) -> None:
     keys = Keys({"anybody": Key("anybody", "nothing")})
-    with threaded_server(tmp_path / "root", access=keys) as running:
+    with serving(tmp_path / "root", access=keys) as running:
         client = sqs(running.url)
         url = client.create_queue(QueueName="q")["QueueUrl"]
         client.send_message(QueueUrl=url, MessageBody="x")

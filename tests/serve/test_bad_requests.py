@@ -19,7 +19,8 @@ from lakequeue.serve import limits
 from lakequeue.serve.connection import MAX_PIPELINED, Connection
 from lakequeue.serve.errors import MAX_MESSAGE_LENGTH
 from lakequeue.serve.middleware import MAX_HEAD_BYTES, MAX_HEADERS
-from serve.threaded_server import FORM, JSON, Told, everything, post, threaded_server, told_raw, wait_until
+from serve.raw_requests import FORM, JSON, Told, everything, post, told_raw
+from serve.serving import serving, wait_until
 
 URL = "http://localhost/000000000000/orders"
 LARGEST = 1_000_000
@@ -28,8 +29,8 @@ LARGEST = 1_000_000
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with threaded_server(tmp_path_factory.mktemp("bad") / "root", max_body_bytes=LARGEST) as running:
-        running.application.actions.lake.create_queue("orders", Profile="sqs")
+    with serving(tmp_path_factory.mktemp("bad") / "root", max_body_bytes=LARGEST) as running:
+        running.lake.create_queue("orders", Profile="sqs")
         yield running
 
 
@@ -244,13 +245,13 @@ def test_characters_that_no_message_may_have(server, text):
 
 def test_a_message_that_is_too_large(server):
     given = {"QueueUrl": URL, "MessageBody": "A" * (LARGEST - 1_000)}
-    server.application.actions.lake.queue("orders").set_attributes(MaximumMessageSize=1024)
+    server.lake.queue("orders").set_attributes(MaximumMessageSize=1024)
     assert in_json(server, given).code == "InvalidParameterValue"
 
 
 @pytest.mark.spec("ERR-1", "ERR-8")
 def test_a_refusal_changes_nothing(server):
-    lake = server.application.actions.lake
+    lake = server.lake
     root = Path(lake.root)
     before = sorted(root.rglob("*"))
     told = [

@@ -23,18 +23,8 @@ from lakequeue.serve import limits
 from lakequeue.serve.keys import Key, Keys, Rule
 from lakequeue.serve.limits import MAX_BODY_BYTES, MAX_OTHER_BODY_BYTES, UNCOUNTED_BYTES, Bodies
 from lakequeue.serve.middleware import RequestChecks
-from serve.threaded_server import (
-    FORM,
-    JSON,
-    ThreadedServer,
-    Told,
-    everything,
-    post,
-    threaded_server,
-    told,
-    told_raw,
-    wait_until,
-)
+from serve.raw_requests import FORM, JSON, Told, everything, post, told, told_raw
+from serve.serving import Running, serving, wait_until
 
 ONE, OTHER, READER = "AKIDONE", "AKIDOTHER", "AKIDREADER"
 KEYS = Keys(
@@ -49,14 +39,14 @@ URL = "http://localhost/000000000000/orders"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedServer]:
-    with threaded_server(tmp_path_factory.mktemp("bodies") / "root", access=KEYS) as running:
-        running.application.actions.lake.create_queue("orders", Profile="sqs")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("bodies") / "root", access=KEYS) as running:
+        running.lake.create_queue("orders", Profile="sqs")
         yield running
 
 
 def signed(
-    server: ThreadedServer, key: str, body: bytes, action: str, kind: str = JSON, secret: str | None = None
+    server: Running, key: str, body: bytes, action: str, kind: str = JSON, secret: str | None = None
 ) -> dict[str, str]:
     """The headers of a request."""
     headers = {"Content-Type": kind} | ({"X-Amz-Target": f"AmazonSQS.{action}"} if action else {})
@@ -66,7 +56,7 @@ def signed(
 
 
 def ask(
-    server: ThreadedServer, key: str, body: object, action: str, kind: str = JSON, secret: str | None = None
+    server: Running, key: str, body: object, action: str, kind: str = JSON, secret: str | None = None
 ) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = signed(server, key, content, action, kind, secret)
@@ -94,7 +84,7 @@ def head(headers: dict[str, str], length: int) -> bytes:
         ({}, "InvalidClientTokenId"),
     ],
 )
-def test_a_stranger_is_refused_before_the_body(server: ThreadedServer, change: dict[str, str | None], code: str):
+def test_a_stranger_is_refused_before_the_body(server: Running, change: dict[str, str | None], code: str):
     key = ONE if change else "AKIDNOBODY"
     headers = signed(server, key, b"", "SendMessage", secret="guessed") | change
     with server.connected() as connection:
@@ -103,7 +93,7 @@ def test_a_stranger_is_refused_before_the_body(server: ThreadedServer, change: d
     assert told_raw(answer).code == code and b"\r\nconnection: close\r\n" in answer
 
 
-def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: ThreadedServer, monkeypatch):
+def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Running, monkeypatch):
     """However large and many they are; nobody has to wait for them to be sent."""
     monkeypatch.setattr(limits, "MAX_TOTAL_BODY_BYTES", 2 * MAX_BODY_BYTES)
     size = MAX_BODY_BYTES - 1_000
@@ -116,7 +106,7 @@ def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: ThreadedSe
         connection.close()
 
 
-def test_the_oldest_body_that_names_a_key_makes_room(server: ThreadedServer, monkeypatch):
+def test_the_oldest_body_that_names_a_key_makes_room(server: Running, monkeypatch):
     """So that who names a key without its secret, and sends slowly, keeps nobody from it."""
     monkeypatch.setattr(limits, "MAX_UNVERIFIED_KEY_BYTES", 2_500_000)
     headers = signed(server, ONE, b"", "SendMessage", secret="guessed")
@@ -136,7 +126,7 @@ def test_the_oldest_body_that_names_a_key_makes_room(server: ThreadedServer, mon
     assert not any(counted.values())
 
 
-def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: ThreadedServer):
+def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: Running):
     for action in ("SendMessage", "PurgeQueue", "CreateQueue"):
         error = refused(ask(server, READER, b"[" * 100_000, action))
         assert (error.status, error.code) == (403, "AccessDenied")
@@ -152,7 +142,7 @@ def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: ThreadedSe
     assert refused(ask(server, READER, b"[", "SendMessage", secret="guessed")).code == "SignatureDoesNotMatch"
 
 
-def test_only_requests_that_send_may_be_large(server: ThreadedServer):
+def test_only_requests_that_send_may_be_large(server: Running):
     error = refused(ask(server, ONE, b" " * (MAX_OTHER_BODY_BYTES + 1), "ReceiveMessage"))
     assert (error.status, error.code) == (413, "RequestEntityTooLarge")
     assert error.message == f"This request may have {MAX_OTHER_BODY_BYTES} bytes at most."
@@ -161,8 +151,9 @@ def test_only_requests_that_send_may_be_large(server: ThreadedServer):
     assert (error.status, error.code) == (413, "RequestEntityTooLarge")
 
 
-@pytest.mark.parametrize("text", ["\U0001f600" * 2**18, '"' * 2**20, "\u00e9" * 2**19, "\u4e2d" * (2**20 // 3)])
-def test_the_largest_batch_fits_whatever_it_holds(server: ThreadedServer, text: str):
+@pytest.mark.parametrize("letter", ["\U0001f600", '"', "\u00e9", "\u4e2d"])
+def test_the_largest_batch_fits_whatever_it_holds(server: Running, letter: str):
+    text = letter * (2**20 // len(letter.encode()))
     part = len(text) // 8
     entries = [{"Id": str(n), "MessageBody": text[n * part : (n + 1) * part]} for n in range(8)]
     answer = ask(server, ONE, {"QueueUrl": URL, "Entries": entries}, "SendMessageBatch")
@@ -214,14 +205,14 @@ def test_the_bodies_of_all_requests_together_have_a_limit(monkeypatch):
 
 
 def test_a_body_of_exactly_the_limit_is_taken(tmp_path):
-    with threaded_server(tmp_path / "root", max_body_bytes=1_000) as running:
+    with serving(tmp_path / "root", max_body_bytes=1_000) as running:
         for size, status in ((1_000, b"200"), (1_001, b"413")):
             answer = running.exchange(post(b"{}" + b" " * (size - 2), "ListQueues"))
             assert answer[9:12] == status
 
 
 def test_the_limit_may_be_higher_for_requests_that_send(tmp_path):
-    with threaded_server(tmp_path / "root", max_body_bytes=2 * MAX_BODY_BYTES) as running:
+    with serving(tmp_path / "root", max_body_bytes=2 * MAX_BODY_BYTES) as running:
         given = json.dumps({"QueueUrl": URL, "MessageBody": "x"}).encode()
         for spaces, status in ((MAX_BODY_BYTES, b"400"), (2 * MAX_BODY_BYTES, b"413")):
             answer = running.exchange(post(given + b" " * spaces, "SendMessage"))

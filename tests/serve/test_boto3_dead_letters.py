@@ -11,8 +11,7 @@ import attrs
 import pytest
 
 from lakequeue.testing import ManualClock
-from serve.running import Running, sqs
-from serve.serving import wait_until
+from serve.serving import Running, sqs, wait_until
 
 _numbers = itertools.count()
 

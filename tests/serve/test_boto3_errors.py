@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from lakequeue.errors import SERVICE_ERRORS
 from lakequeue.serve.sqs.move_task import MoveTask
-from serve.running import Running, sqs
+from serve.serving import Running, sqs
 
 REGION = "local"
 LEGACY = "AWS.SimpleQueueService."

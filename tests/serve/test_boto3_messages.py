@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from lakequeue.model.digests import md5_of_attributes
 from lakequeue.testing import ManualClock
-from serve.running import Running, sqs
+from serve.serving import Running, sqs
 
 Create = Callable[..., str]
 

@@ -16,7 +16,7 @@ from botocore.loaders import Loader
 from lakequeue import RedrivePolicy
 from lakequeue.serve.sqs.model import VERSION, operations
 from lakequeue.testing import ManualClock
-from serve.running import Running, serving, sqs
+from serve.serving import Running, serving, sqs
 
 Create = Callable[..., str]
 
@@ -154,7 +154,7 @@ def test_a_deleted_queue_is_gone_and_its_name_free_after_a_minute(timed: Running
 
 @pytest.mark.spec("QUE-3")
 def test_a_queue_that_another_process_deleted_and_made_again_is_found(tmp_path: Path) -> None:
-    with serving(tmp_path / "root", ManualClock()) as running:
+    with serving(tmp_path / "root", clock=ManualClock()) as running:
         client = sqs(running.url)
         running.lake.create_queue("again")
         url = client.get_queue_url(QueueName="again")["QueueUrl"]

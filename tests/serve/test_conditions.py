@@ -21,8 +21,7 @@ from lakequeue import LakeQueue
 from lakequeue.conditions import sandbox
 from lakequeue.serve.cancellation import MAX_PER_CALLER
 from lakequeue.serve.keys import Key, Keys, Rule
-from serve.running import server_process
-from serve.threaded_server import PATIENCE, ThreadedServer, threaded_server, wait_until
+from serve.serving import PATIENCE, Running, ServerProcess, serving, wait_until
 
 DEEP = "[" * 20_000 + '"INT"' + "]" * 20_000
 READER, OTHER = "AKIDREADER", "AKIDOTHER"
@@ -36,14 +35,14 @@ SECRETS = {READER: "reader-secret", OTHER: "other-secret"}
 
 
 @contextmanager
-def served(root: Path) -> Iterator[ThreadedServer]:
+def served(root: Path) -> Iterator[Running]:
     """A server with a queue on which a condition may be slow."""
-    with threaded_server(root, access=KEYS) as running:
-        running.application.actions.lake.create_queue("orders").send(SLOW_BODY)
+    with serving(root, access=KEYS) as running:
+        running.lake.create_queue("orders").send(SLOW_BODY)
         yield running
 
 
-def messages(running: ThreadedServer, key: str, **filters: str) -> httpx.Response:
+def messages(running: Running, key: str, **filters: str) -> httpx.Response:
     url = f"{running.url}/console/api/queues/orders/messages"
     return httpx.get(url, params=filters, auth=(key, SECRETS[key]), timeout=PATIENCE, trust_env=False)
 
@@ -52,7 +51,7 @@ def test_what_once_ended_the_server_is_refused(tmp_path: Path):
     root = tmp_path / "root"
     lake = LakeQueue(str(root))
     lake.create_queue("orders").send("[" * 500_000 + "]" * 500_000)
-    with server_process(root) as server:
+    with ServerProcess(root) as server:
         for where in (
             f"from_json('1', '{DEEP}') IS NULL",
             f"json_transform('1', '{DEEP}') IS NULL",
@@ -118,7 +117,7 @@ def test_a_condition_ends_when_the_server_stops(tmp_path: Path, monkeypatch):
     assert not sandbox.shared._busy
 
 
-def slow_request(running: ThreadedServer) -> socket.socket:
+def slow_request(running: Running) -> socket.socket:
     authorization = base64.b64encode(f"{READER}:{SECRETS[READER]}".encode()).decode()
     connection = running.connected()
     connection.sendall(

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from serving import client_of, running
 
 from lakequeue import LakeQueue
 from lakequeue import errors as error_module
 from lakequeue.model.states import MessageState
+from serve.serving import client_of, serving
 
 CONF = Path(__file__).parents[2] / "conf"
 ALERTS, DASHBOARD = CONF / "prometheus" / "alerts.yml", CONF / "grafana" / "lakequeue.json"
@@ -89,7 +89,7 @@ def wrong_values(label: str, value: str) -> set[str]:
 def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
     lake = LakeQueue(str(tmp_path_factory.mktemp("watched") / "queues"))
     lake.create_queue("orders")
-    with running(lake) as server, client_of(server.url) as client:
+    with serving(lake) as server, client_of(server.url) as client:
         client("SendMessage", QueueUrl=client.queue_url("orders"), MessageBody="A", MessageGroupId="g")
         client.http.get(f"{client.url}/console/api/queues")
         text = client.http.get(f"{client.url}/metrics").text

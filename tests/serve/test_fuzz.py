@@ -30,7 +30,8 @@ from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.sqs import query_json, query_protocol
 from lakequeue.serve.sqs.model import operations
-from serve.threaded_server import FORM, JSON, post, threaded_server, told, wait_until
+from serve.raw_requests import FORM, JSON, post, told
+from serve.serving import serving, wait_until
 
 BASE = "http://localhost:9324"
 NAMES = ["orders", "orders", "orders.fifo", "orders.fifo", "dead", "new"]
@@ -523,7 +524,7 @@ def raw_requests(draw: st.DrawFn) -> list[bytes]:
 def fuzz_bytes(tmp_path, monkeypatch, examples, start, end=0.0) -> Counter[bytes]:
     monkeypatch.setattr(Connection, "head_seconds", 0.02)
     monkeypatch.setattr(limits, "BODY_TIMEOUT", 0.02)
-    with threaded_server(tmp_path / "root") as running:
+    with serving(tmp_path / "root") as running:
         running.application.endpoint.stop()
         running.server.config.timeout_keep_alive = 0.02
         made(running.application.actions.lake)

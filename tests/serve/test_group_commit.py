@@ -13,8 +13,7 @@ import pytest
 
 from lakequeue import SendEntry
 from lakequeue.errors import QueueClientError
-from serve.running import Running
-from serve.serving import PATIENCE, wait_until
+from serve.serving import PATIENCE, Running, wait_until
 
 CLIENTS = 16
 

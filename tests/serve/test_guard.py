@@ -16,7 +16,7 @@ from starlette.routing import Route
 from lakequeue.model.clock import SystemClock
 from lakequeue.model.log_lines import JsonLines
 from lakequeue.serve.middleware import MAX_HEAD_BYTES, MAX_HEADERS, RequestChecks
-from serve.threaded_server import FORM, JSON, told
+from serve.raw_requests import FORM, JSON, told
 
 FORGED = "forged\nERROR line \x1b[31m\u2028"
 

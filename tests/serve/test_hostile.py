@@ -29,8 +29,7 @@ import trustme
 from hostile import BODIES, CRASHING, WASTEFUL
 from lakequeue import LakeQueue, SendEntry
 from serve import signed_clients
-from serve.serving import free_port, wait_until
-from serve.threaded_server import PATIENCE
+from serve.serving import PATIENCE, free_port, wait_until
 
 LONG_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
 LARGE = 100

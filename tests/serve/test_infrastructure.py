@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from serving import client_of, running
 
 from lakequeue import LakeQueue
 from lakequeue.serve.sqs.queue_attributes import Encryption
+from serve.serving import client_of, serving
 
 ARN = "arn:aws:sqs:local:000000000000:"
 POLICY = {
@@ -122,7 +122,7 @@ def test_keys_of_kms_are_kept_only_where_the_operator_ignores_them(tmp_path: Pat
     given = {"KmsMasterKeyId": "alias/lake", "KmsDataKeyReusePeriodSeconds": "600"}
     create = {"QueueName": "sealed", "Attributes": given}
     for encryption in (Encryption(), Encryption(ignore_kms=True, sse_managed=True)):
-        with running(lake, encryption=encryption) as server, client_of(server.url) as client:
+        with serving(lake, encryption=encryption) as server, client_of(server.url) as client:
             answer = client.post("CreateQueue", **create)
             if encryption.ignore_kms:
                 url = answer.json()["QueueUrl"]
@@ -143,7 +143,7 @@ def test_keys_of_kms_are_kept_only_where_the_operator_ignores_them(tmp_path: Pat
 @pytest.mark.parametrize("managed", [True, False])
 def test_an_operator_says_that_the_storage_encrypts(tmp_path: Path, managed: bool) -> None:
     lake = LakeQueue(str(tmp_path / "root"))
-    with running(lake, encryption=Encryption(sse_managed=managed)) as server, client_of(server.url) as client:
+    with serving(lake, encryption=Encryption(sse_managed=managed)) as server, client_of(server.url) as client:
         url = client("CreateQueue", QueueName="orders")["QueueUrl"]
         for names in (["All"], ["SqsManagedSseEnabled"]):
             found = client("GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"]

@@ -23,7 +23,8 @@ from lakequeue.errors import InvalidOptions
 from lakequeue.serve.auth import BasicAuthentication
 from lakequeue.serve.errors import RequestError
 from lakequeue.serve.keys import _UNKNOWN_KEY_SECRET, Key, Keys, Rule
-from serve.threaded_server import FORM, JSON, ThreadedServer, threaded_server, told
+from serve.raw_requests import FORM, JSON, told
+from serve.serving import Running, serving
 
 ADMIN, ORDERS, SENDER, MOVER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER", "AKIDMOVER"
 FILE = {
@@ -179,13 +180,13 @@ def test_what_the_console_does_beside_sqs_may_be_allowed(tmp_path):
 def guarded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
     access = Keys.read(written(folder / "keys.json", FILE))
-    with threaded_server(folder / "root", access=access) as running:
+    with serving(folder / "root", access=access) as running:
         client(running, ADMIN).create_queue(QueueName="orders")
         client(running, ADMIN).create_queue(QueueName="other")
         yield running
 
 
-def client(running: ThreadedServer, id: str, secret: str | None = None):
+def client(running: Running, id: str, secret: str | None = None):
     return boto3.client(
         "sqs",
         region_name="eu-west-1",
@@ -342,7 +343,7 @@ def test_an_address_guesses_ten_secrets_a_minute():
 
 def test_guesses_at_the_console_and_the_metrics_count_together(tmp_path):
     access = Keys({ADMIN: Key(ADMIN, "right")})
-    with threaded_server(tmp_path / "root", access=access) as running, httpx.Client(trust_env=False) as http:
+    with serving(tmp_path / "root", access=access) as running, httpx.Client(trust_env=False) as http:
 
         def asked(path: str, secret: str) -> int:
             return http.get(f"{running.url}{path}", auth=(ADMIN, secret)).status_code
@@ -362,7 +363,7 @@ def test_the_root_is_shown_to_keys_that_may_do_everything(guarded):
 
 def test_sends_from_the_console_name_their_key(guarded):
     auth, headers = (ADMIN, FILE[ADMIN]["secret"]), {"X-Lakequeue-Console": "1"}
-    guarded.application.actions.lake.create_queue("console", profile="sqs")
+    guarded.lake.create_queue("console", profile="sqs")
     sent = httpx.post(
         f"{guarded.url}/console/api/queues/console/send", json={"MessageBody": "A"}, headers=headers, auth=auth
     )
@@ -370,12 +371,12 @@ def test_sends_from_the_console_name_their_key(guarded):
     url = f"{guarded.url}/000000000000/console"
     received = client(guarded, ADMIN).receive_message(QueueUrl=url, MessageSystemAttributeNames=["SenderId"])
     assert received["Messages"][0]["Attributes"]["SenderId"] == ADMIN
-    guarded.application.actions.lake.delete_queue("console")
+    guarded.lake.delete_queue("console")
 
 
 def test_a_trace_header_counts_only_if_it_was_signed(guarded):
     url, trace = f"{guarded.url}/000000000000/traced", "Root=1-3152b799-8954dae64eda91bc9a23a7e8"
-    queue = guarded.application.actions.lake.create_queue("traced", profile="sqs")
+    queue = guarded.lake.create_queue("traced", profile="sqs")
     body = json.dumps({"QueueUrl": url, "MessageBody": "A"}).encode()
     for signer in (SigV4Auth, TraceSigner):
         headers = {"Content-Type": JSON, "X-Amz-Target": "AmazonSQS.SendMessage", "X-Amzn-Trace-Id": trace}
@@ -384,7 +385,7 @@ def test_a_trace_header_counts_only_if_it_was_signed(guarded):
         answer = httpx.post(guarded.url, content=body, headers=dict(asked.headers))
         assert answer.status_code == 200, answer.text
     assert [message.trace_header for message in queue.peek()] == [None, trace]
-    guarded.application.actions.lake.delete_queue("traced")
+    guarded.lake.delete_queue("traced")
 
 
 class TraceSigner(SigV4Auth):

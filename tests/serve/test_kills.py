@@ -8,8 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from serve.load import VISIBILITY, Load, Receipt, Story
-from serve.running import PROGRAM, ServerProcess, server_process, sqs
-from serve.serving import wait_until
+from serve.serving import PROGRAM, ServerProcess, sqs, wait_until
 
 PATCHED = "import lakequeue.serve.sqs.actions as a; A = a.Actions; PATCH; " + PROGRAM
 MUTATIONS = {
@@ -30,7 +29,7 @@ def queue_of(server: ServerProcess, fifo: bool = False) -> str:
 
 
 def survive(root: Path, kills: int, fifo: bool) -> Load:
-    with server_process(root) as server:
+    with ServerProcess(root) as server:
         load = Load(server, queue_of(server, fifo), fifo)
         with load.running():
             for _ in range(kills):

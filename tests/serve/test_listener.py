@@ -27,8 +27,9 @@ from lakequeue.serve.connection import Connection
 from lakequeue.serve.keys import Key, Keys
 from lakequeue.serve.listener import Listener, descriptors_for
 from lakequeue.serve.server import ADDRESS_SHARE, Certificate
+from serve.raw_requests import everything, post
+from serve.serving import PATIENCE, Running, serving, wait_until
 from serve.test_bodies import signed
-from serve.threaded_server import PATIENCE, ThreadedServer, everything, post, threaded_server, wait_until
 
 KEYS = Keys({"AKIDONE": Key("AKIDONE", "one-secret")})
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -45,8 +46,8 @@ def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ThreadedServer]:
-    with threaded_server(tmp_path / "root", access=KEYS, connections=LIMIT) as running:
+def server(tmp_path: Path) -> Iterator[Running]:
+    with serving(tmp_path / "root", access=KEYS, connections=LIMIT) as running:
         yield running
 
 
@@ -56,17 +57,17 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture
-def encrypted(tmp_path: Path, authority: trustme.CA) -> Iterator[ThreadedServer]:
+def encrypted(tmp_path: Path, authority: trustme.CA) -> Iterator[Running]:
     made = authority.issue_cert("localhost", "127.0.0.1")
     made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     made.private_key_pem.write_to_path(tmp_path / "key.pem")
     (tmp_path / "key.pem").chmod(0o600)
     certificate = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
-    with threaded_server(tmp_path / "root", access=KEYS, connections=LIMIT, certificate=certificate) as running:
+    with serving(tmp_path / "root", access=KEYS, connections=LIMIT, certificate=certificate) as running:
         yield running
 
 
-def connected(server: ThreadedServer, number: int = 1) -> socket.socket:
+def connected(server: Running, number: int = 1) -> socket.socket:
     """A connection from an address of its own: all of 127.0.0.0/8 is this machine."""
     return socket.create_connection(("127.0.0.1", server.port), PATIENCE, (f"127.0.0.{number}", 0))
 
@@ -76,7 +77,7 @@ def client(number: int = 1, verify: Any = True) -> httpx.Client:
     return httpx.Client(transport=transport, timeout=PATIENCE)
 
 
-def lists(http: httpx.Client, server: ThreadedServer) -> bool:
+def lists(http: httpx.Client, server: Running) -> bool:
     """Whether a signed request is answered."""
     headers = signed(server, "AKIDONE", b"{}", "ListQueues")
     return http.post(f"{server.url}/", content=b"{}", headers=headers).status_code == 200
@@ -93,7 +94,7 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def test_silent_connections_count_before_their_handshake(encrypted: ThreadedServer, authority: trustme.CA):
+def test_silent_connections_count_before_their_handshake(encrypted: Running, authority: trustme.CA):
     trusted = ssl.create_default_context()
     authority.configure_trust(trusted)
     silent = [connected(encrypted, 1 + n // 20) for n in range(200)]
@@ -104,15 +105,15 @@ def test_silent_connections_count_before_their_handshake(encrypted: ThreadedServ
         connection.close()
 
 
-def test_a_handshake_has_some_seconds(encrypted: ThreadedServer, monkeypatch: pytest.MonkeyPatch):
+def test_a_handshake_has_some_seconds(encrypted: Running, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Listener, "handshake_seconds", 0.05)
     with connected(encrypted) as silent:
         assert everything(silent) == b""
 
 
 def test_a_client_that_sends_no_more_gets_its_answer(tmp_path: Path):
-    with threaded_server(tmp_path / "root") as open_server:
-        queue = open_server.application.actions.lake.create_queue("orders")
+    with serving(tmp_path / "root") as open_server:
+        queue = open_server.lake.create_queue("orders")
         send = {"QueueUrl": "http://localhost/000000000000/orders", "MessageBody": "a"}
         for action, given in ("ListQueues", {}), ("SendMessage", send):
             with connected(open_server) as half:
@@ -164,7 +165,7 @@ def test_a_head_that_comes_byte_by_byte_is_scanned_once():
     assert parser.bytes == len(head)
 
 
-def test_requests_for_health_lock_nobody_out(server: ThreadedServer):
+def test_requests_for_health_lock_nobody_out(server: Running):
     """Each on a connection of its own that then stays open."""
     strangers = [connected(server, 1 + n // 4) for n in range(3 * LIMIT)]
     for connection in strangers:
@@ -180,7 +181,7 @@ def test_requests_for_health_lock_nobody_out(server: ThreadedServer):
         connection.close()
 
 
-def test_connections_above_the_limit_are_closed(server: ThreadedServer):
+def test_connections_above_the_limit_are_closed(server: Running):
     clients = [client() for _ in range(LIMIT)]
     assert all(lists(each, server) for each in clients)
     with connected(server, 2) as another:
@@ -193,7 +194,7 @@ def test_connections_above_the_limit_are_closed(server: ThreadedServer):
         assert lists(http, server)
 
 
-def test_one_address_has_few_strangers(server: ThreadedServer):
+def test_one_address_has_few_strangers(server: Running):
     """Its own ones go, not those of others, and not those with a verified request."""
     with connected(server, 2) as other, client() as neighbour:
         assert lists(neighbour, server)
@@ -205,9 +206,7 @@ def test_one_address_has_few_strangers(server: ThreadedServer):
             connection.close()
 
 
-def test_a_connection_is_kept_long_once_a_request_was_verified(
-    server: ThreadedServer, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_connection_is_kept_long_once_a_request_was_verified(server: Running, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Connection, "unverified_seconds", 0.05)
     with client() as http, connected(server) as stranger, connected(server) as forger:
         assert lists(http, server)
@@ -271,7 +270,7 @@ def test_there_are_descriptors_for_all_connections(
     assert changed == ([] if set_to is None else [(set_to, hard)])
 
 
-def narrow(server: ThreadedServer) -> socket.socket:
+def narrow(server: Running) -> socket.socket:
     """A connection on which little can be under way."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -287,7 +286,7 @@ def narrow(server: ThreadedServer) -> socket.socket:
 def test_answers_that_nobody_reads_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Those whose clients have read nothing for longest go."""
     monkeypatch.setattr("lakequeue.serve.connection.MAX_UNREAD_BYTES", 2_500_000)
-    with threaded_server(tmp_path / "root", connections=64) as server:
+    with serving(tmp_path / "root", connections=64) as server:
         queue = server.application.actions.lake.create_queue("orders", profile="sqs")
         asked = json.dumps({"QueueUrl": "/orders"}).encode()
         slow = []

@@ -20,12 +20,12 @@ from urllib.parse import urlsplit
 import attrs
 import pyarrow as pa
 import pytest
-from serving import PATIENCE, Client, Connection, Running, client_of, headers, running, wait_until
 
 from lakequeue import LakeQueue, Queue
 from lakequeue.serve import app
 from lakequeue.serve.app import Application
 from lakequeue.testing import ManualClock
+from serve.serving import PATIENCE, Client, Connection, Running, client_of, headers, serving, wait_until
 
 SEND = "import sys; from lakequeue import LakeQueue; LakeQueue(sys.argv[1]).queue('orders').send('A')"
 
@@ -84,7 +84,7 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
     lake = LakeQueue(str(tmp_path / "queues"), clock=ManualClock())
     with (
         ThreadPoolExecutor(16) as pool,
-        running(lake) as server,
+        serving(lake) as server,
         client_of(server.url) as client,
     ):
         client("CreateQueue", QueueName="orders")
@@ -174,7 +174,7 @@ def test_what_an_attempt_id_can_fetch_again_is_not_handed_back(harness: Harness)
 def test_a_server_that_stops_answers_the_long_polls(tmp_path: Path) -> None:
     lake = LakeQueue(str(tmp_path / "queues"), clock=ManualClock())
     with ThreadPoolExecutor() as pool:
-        with running(lake) as server, client_of(server.url) as client:
+        with serving(lake) as server, client_of(server.url) as client:
             client("CreateQueue", QueueName="orders")
             harness = Harness(lake, server.application, client, pool)
             polled = [harness.poll() for _ in range(3)]
@@ -224,5 +224,5 @@ def test_long_polls_hold_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         server.stop()
         return [bodies(answer) for answer in await asyncio.gather(*waiting) if answer]
 
-    with running(LakeQueue(str(tmp_path / "queues"), clock=ManualClock())) as server:
+    with serving(LakeQueue(str(tmp_path / "queues"), clock=ManualClock())) as server:
         assert asyncio.run(asyncio.wait_for(load(server), PATIENCE)) == [["A"]]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import ACCOUNT, Process, client_of, wait_until
 
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.errors import InvalidParameterValue, QueueClientError, ResourceNotFoundException
 from lakequeue.operations import attributes
 from lakequeue.serve.sqs.move_tasks import MAX_RATE, MAX_TASKS, STALE_MILLIS, MoveTasks
 from lakequeue.testing import ManualClock
+from serve.serving import ACCOUNT, ServerProcess, client_of, wait_until
 
 
 class Harness:
@@ -306,7 +306,7 @@ def test_tasks_that_cannot_be_read_keep_no_others_waiting(lake: LakeQueue) -> No
 def test_a_task_survives_its_server(tmp_path: Path) -> None:
     root, letters = tmp_path / "queues", 12
     real = Harness(LakeQueue(str(root)), letters)
-    with Process(root) as server, client_of(server.url) as client:
+    with ServerProcess(root) as server, client_of(server.url) as client:
         client("StartMessageMoveTask", SourceArn=real.dead.arn, MaxNumberOfMessagesPerSecond=4)
         wait_until(lambda: real.task().get("ApproximateNumberOfMessagesMoved", 0) >= 4, "the first messages")
         server.process.kill()

@@ -18,7 +18,7 @@ from botocore.model import OperationModel
 
 from lakequeue.serve.sqs.model import operations
 from lakequeue.testing import ManualClock
-from serve.running import Running, sqs
+from serve.serving import Running, sqs
 
 Create = Callable[..., str]
 TRACE = "Root=1-3152b799-8954dae64eda91bc9a23a7e8;Parent=7fa8c0f79203be72;Sampled=1"

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 import trustme
 from botocore.config import Config
 
-from serve.serving import PATIENCE, Process, headers, wait_until
+from serve.serving import PATIENCE, ServerProcess, headers, served_with, wait_until
 
 FORWARDED = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https", "Host": "queues.example"}
 
@@ -36,13 +36,15 @@ FORWARDED = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https", "Host
         (("--public-url", "https://public.example:8443"), "127.0.0.1", "https://public.example:8443/"),
     ],
 )
-def test_headers_of_trusted_proxies_count(tmp_path: Path, options: tuple[str, ...], client: str, url: str):
-    with Process(tmp_path / "root", "--allowed-host", "queues.example", *options) as server:
+def test_headers_of_trusted_proxies_count(
+    tmp_path: Path, options: tuple[str, ...], client: str, url: str, accesses: Callable[[], list[dict[str, Any]]]
+):
+    with served_with(tmp_path / "root", "--allowed-host", "queues.example", *options) as server:
         asked = json.dumps({"QueueName": "orders"})
         answer = httpx.post(server.url, content=asked, headers=headers("CreateQueue") | FORWARDED, trust_env=False)
         assert answer.json()["QueueUrl"] == f"{url}000000000000/orders"
-        wait_until(server.lines, "the log")
-        assert server.lines()[0]["client"].rpartition(":")[0] == client
+        wait_until(accesses, "the log")
+        assert accesses()[0]["client"].rpartition(":")[0] == client
 
 
 BALANCER = "127.0.0.9"
@@ -93,8 +95,8 @@ def test_two_servers_behind_a_load_balancer_for_tcp(tmp_path: Path):
     keys.write_text(json.dumps({KEY: {"secret": SECRET}}))
     options = ["--keys", str(keys), "--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(key)]
     with (
-        Process(tmp_path / "root", *options) as one,
-        Process(tmp_path / "root", *options) as other,
+        ServerProcess(tmp_path / "root", *options) as one,
+        ServerProcess(tmp_path / "root", *options) as other,
         balanced(one.port, other.port) as port,
     ):
 

@@ -17,9 +17,8 @@ from lakequeue import LakeQueue
 from lakequeue.serve.keys import Key, Keys, Rule
 from lakequeue.serve.sqs.endpoint import READING
 from lakequeue.serve.sqs.model import operations
-from serve.running import Running
+from serve.serving import Running, serving
 from serve.test_query_protocol import FORM, Queries, pairs, read, texts
-from serve.threaded_server import threaded_server
 
 JSON = {"accept": "application/json"}
 TRACE = "Root=1-3152b799-8954dae64eda91bc9a23a7e8"
@@ -150,7 +149,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         LakeQueue(str(root)).create_queue(name, profile="sqs")
     rule = Rule(("orders",), frozenset({"SendMessage"}))
     keys = Keys({"ALL": Key("ALL", "secret"), "SEND": Key("SEND", "secret", (rule,))})
-    with threaded_server(root, access=keys) as running:
+    with serving(root, access=keys) as running:
         yield running
 
 

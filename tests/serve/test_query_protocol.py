@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from lakequeue.serve.sqs.query_protocol import NAMESPACE
-from serve.running import Running
-from serve.serving import wait_until
+from serve.serving import Running, wait_until
 
 VERSION = "2012-11-05"
 FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}

@@ -24,8 +24,8 @@ from typer.testing import CliRunner
 from lakequeue.cli import app
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.server import Certificate, is_loopback, listen
-from serve.serving import Process
-from serve.threaded_server import JSON, PATIENCE, everything, threaded_server, told
+from serve.raw_requests import JSON, everything, told
+from serve.serving import PATIENCE, served_with, serving
 
 PROGRAM = "from lakequeue.cli import main; main()"
 LISTING = {"x-amz-target": "AmazonSQS.ListQueues", "content-type": JSON}
@@ -228,7 +228,7 @@ def test_the_port_that_was_taken_is_printed(root, keys):
 def test_options_about_queues_and_keys_reach_the_server(root, keys, given):
     keys.chmod(0o640 if given else 0o600)
     options = ["--max-shards", "2", "--keys-group", "--ignore-kms", "--sse-managed"] if given else []
-    with Process(root, "--keys", str(keys), *options) as server:
+    with served_with(root, "--keys", str(keys), *options) as server:
         sqs = boto3.client(
             "sqs",
             region_name="local",
@@ -316,7 +316,7 @@ def test_uvicorn_has_an_upper_bound():
 def test_requests_over_tls(root, certificate, authority):
     trusted = ssl.create_default_context()
     authority.configure_trust(trusted)
-    with threaded_server(root, certificate=certificate) as running:
+    with serving(root, certificate=certificate) as running:
         assert running.url.startswith("https://")
         with httpx.Client(verify=trusted, trust_env=False, timeout=PATIENCE) as client:
             url = f"https://localhost:{running.port}"

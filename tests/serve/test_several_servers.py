@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from serve.running import Running, server_process, sqs
-from serve.serving import wait_until
+from serve.serving import Running, ServerProcess, sqs, wait_until
 
 
 @pytest.fixture(scope="module")
 def other(server: Running) -> Iterator[Any]:
     """A client of a second server, in a process of its own, on the root of the first."""
-    with server_process(server.root) as process:
+    with ServerProcess(server.root) as process:
         yield sqs(process.url)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import PATIENCE, Client, Process, client_of, headers, running, wait_until
 
 from lakequeue import LakeQueue
+from serve.serving import PATIENCE, Client, ServerProcess, client_of, headers, serving, wait_until
 
 
 def metric(client: Client, name: str) -> float:
@@ -20,15 +20,18 @@ def metric(client: Client, name: str) -> float:
     return float(value)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_server_and_its_long_polls(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_the_server_and_its_long_polls(tmp_path: Path) -> None:
     root = tmp_path / "queues"
-    with Process(root, "--no-access-log") as server, client_of(server.url) as client, ThreadPoolExecutor() as pool:
+    with (
+        ServerProcess(root, "--no-access-log") as server,
+        client_of(server.url) as client,
+        ThreadPoolExecutor() as pool,
+    ):
         orders = client("CreateQueue", QueueName="orders")["QueueUrl"]
         polled = pool.submit(client.post, "ReceiveMessage", QueueUrl=orders, WaitTimeSeconds=20)
         with client_of(server.url) as other:
             wait_until(lambda: metric(other, "long_polls_waiting") == 1, "the poll")
-        server.signal(number)
+        server.signal(signal.SIGTERM)
         answer = polled.result(PATIENCE)
         assert (answer.status_code, answer.content) == (200, b"{}")
         assert server.wait() == 0
@@ -39,7 +42,7 @@ def test_requests_under_way_are_finished_and_no_new_ones_begin(tmp_path: Path) -
     lake = LakeQueue(str(tmp_path / "queues"))
     with (
         ThreadPoolExecutor() as pool,
-        running(lake) as server,
+        serving(lake) as server,
         client_of(server.url) as client,
         client_of(server.url) as other,
     ):
@@ -57,9 +60,8 @@ def test_requests_under_way_are_finished_and_no_new_ones_begin(tmp_path: Path) -
     assert [message.body for message in queue.receive(10)] == ["A"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: int) -> None:
-    with Process(tmp_path / "queues") as server:
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "queues") as server:
         slow = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
         lines = [f"{name}: {value}" for name, value in headers("ListQueues").items()]
         slow.sendall(
@@ -67,16 +69,16 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: int) -> None:
         )
         with client_of(server.url) as client:
             wait_until(lambda: metric(client, "requests_in_progress") == 2, "the request")
-        server.signal(number)
+        server.signal(signal.SIGINT)
         wait_until(lambda: not server.listens(), "the stop")
         assert server.process.poll() is None, "it did not wait for the request"
-        server.signal(number)
-        assert server.wait() == -number
+        server.signal(signal.SIGINT)
+        assert server.wait() == -signal.SIGINT
         slow.close()
 
 
 def test_the_body_of_an_answer_does_not_wait_until_its_head_was_acknowledged(tmp_path: Path) -> None:
-    with running(LakeQueue(str(tmp_path / "queues"))) as server, client_of(server.url) as client:
+    with serving(LakeQueue(str(tmp_path / "queues"))) as server, client_of(server.url) as client:
         client("ListQueues")
         [connection] = server.server.server_state.connections
         kept = connection.transport.get_extra_info("socket")

@@ -1,95 +1,16 @@
-"""A server in a thread of the test, for requests of every kind; and what its answers say."""
+"""Requests as bytes, and what the answers to wrong ones say."""
 
 from __future__ import annotations
 
 import json
 import re
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import attrs
 
-from lakequeue import LakeQueue
-from lakequeue.model.clock import Clock, SystemClock
-from lakequeue.serve.app import Application
-from lakequeue.serve.server import MAX_CONNECTIONS, Certificate, Server
-
-PATIENCE = 60.0
-"""Real seconds after which a test gives up waiting."""
 JSON, FORM = "application/x-amz-json-1.0", "application/x-www-form-urlencoded"
-
-
-@attrs.frozen
-class ThreadedServer:
-    """A server that listens.
-
-    Attributes:
-        server: counts its connections, among others.
-    """
-
-    url: str
-    port: int
-    application: Application
-    server: Server
-
-    def exchange(self, *parts: bytes) -> bytes:
-        """Sends bytes as they are; what comes back until the server closes the connection."""
-        with self.connected() as connection:
-            with suppress(ConnectionError):  # it may have had enough before the end
-                for part in parts:
-                    connection.sendall(part)
-            return everything(connection)
-
-    def connected(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), PATIENCE)
-
-    def serves(self) -> bool:
-        """Whether it does what it is there for."""
-        head, _, body = self.exchange(post(b"{}", "ListQueues")).partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200 "), head
-        return isinstance(json.loads(body), dict)
-
-
-@contextmanager
-def threaded_server(
-    root: Path,
-    *,
-    clock: Clock | None = None,
-    certificate: Certificate | None = None,
-    connections: int = MAX_CONNECTIONS,
-    region: str = "local",
-    **application: Any,
-) -> Iterator[ThreadedServer]:
-    """Runs a server on a free port."""
-    lake = LakeQueue(str(root), clock=clock or SystemClock(), region=region)
-    lake._runtime.prepare()
-    served = Application(lake, **application)
-    server = Server(served, "127.0.0.1", 0, certificate, connections)
-    url = server.bind()
-    thread = threading.Thread(target=server.run, name="server", daemon=True)
-    thread.start()
-    try:
-        wait_until(lambda: server.started or not thread.is_alive())
-        assert server.started, "the server does not start"
-        yield ThreadedServer(url, int(url.rpartition(":")[2]), served, server)
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), "the server does not stop"
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Waits in real time for what another thread does."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it does not come true"
-        time.sleep(0.005)
 
 
 def everything(connection: socket.socket) -> bytes:
