@@ -311,7 +311,8 @@ def test_requests_that_nothing_here_answers(server, line):
     ],
     ids=range(11),
 )
-def test_what_is_not_http(server, data):
+def test_what_is_not_http(server, data, monkeypatch):
+    monkeypatch.setattr(Connection, "unverified_seconds", 0.5)  # what has no host waits for another head
     answer = server.exchange(data)
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 405 "))
 
