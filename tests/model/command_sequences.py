@@ -506,19 +506,18 @@ class Comparison:
     def check(self, model: Model) -> None:
         """The machine's rows, head and counts tell the same as the model, message by message."""
         machine = self.machine
-        runs = machine.runs
+        runs, head = machine.runs, machine.head
         for left, right in pairwise(runs):
             assert left.last < right.first, "runs overlap"
             assert left.last + 1 < right.first or left[2:] != right[2:], "equal neighbours"
         told: list[Any] = [None] * len(model.messages)
         for run in runs:
-            assert run.first <= run.last < machine.head.head_offset
+            assert run.first <= run.last < head.head_offset
             for offset in range(run.first, run.last + 1):
                 told[offset] = run[2:11]
-        for offset in range(machine.head.head_offset, len(told)):
+        for offset in range(head.head_offset, len(told)):
             told[offset] = FRESH
         assert told == [_columns(message) for message in model.messages]
-        head = machine.head
         assert (head.head_offset, head.closed, head.purged_at) == (model.head, model.closed, model.purged_at)
         assert head.floor_offset == model.floor()
         self.check_history(model)
