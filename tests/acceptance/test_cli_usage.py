@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import runpy
 import shlex
 import signal
 import subprocess
@@ -529,9 +530,13 @@ def test_lines_go_to_standard_output_while_a_terminal_shows_progress(
         (["consume_batch.py", "--visibility-timeout", "5x"], "'5x' is not a duration"),
     ],
 )
-def test_jobs_read_the_root_from_the_environment_and_take_durations(args: list[str], told: str) -> None:
-    project = Path(__file__).parents[2]
-    env = os.environ | {"PYTHONPATH": str(project / "src"), "LAKEQUEUE_ROOT": "/nowhere/at/all"}
-    command = [sys.executable, str(project / "jobs" / args[0]), *args[1:]]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode != 0 and told in done.stderr and "Traceback" not in done.stderr
+def test_jobs_read_the_root_from_the_environment_and_take_durations(
+    args: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAKEQUEUE_ROOT", "/nowhere/at/all")
+    monkeypatch.setattr(sys, "argv", args)
+    with pytest.raises(SystemExit) as ended, monkeypatch.context() as patch:
+        patch.setattr(signal, "signal", lambda *_: None)  # those of this process stay as they are
+        runpy.run_path(str(Path(__file__).parents[2] / "jobs" / args[0]), run_name="__main__")
+    shown = f"{capsys.readouterr().err}{ended.value.code}"
+    assert ended.value.code and told in shown and "Traceback" not in shown

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +31,25 @@ sys.meta_path.insert(0, Refuse)
 """
 HANDLER = "def handle(message, context):\n    print(message.body)\n"
 SPARK, PLOT, SERVE = "'pyspark", "'matplotlib", "'starlette"
+COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from lakequeue.cli import app
+results = [CliRunner().invoke(app, args, input=text) for args, text in json.loads(sys.argv[1])]
+print(json.dumps([(each.exit_code, each.stdout, each.stderr) for each in results]))
+"""
+JOBS = """
+import runpy, sys
+for sys.argv[0] in sys.argv[1:]:
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as ended:
+        print(ended.code)
+"""
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Result = tuple[int, str, str]
+"""Exit code, standard output and standard error of a command."""
 
 
 @pytest.fixture
@@ -41,46 +60,50 @@ def python(tmp_path: Path) -> Run:
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "LAKEQUEUE_ROOT": str(tmp_path / "root")}
     environment["PYTHONTZPATH"] = ""  # the machine has no time zones
 
-    def run(*args: object, input: str = "") -> subprocess.CompletedProcess[str]:
+    def run(*args: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, *map(str, args)]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, input=input, capture_output=True, text=True, timeout=120
-        )
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
 
     return run
 
 
 @pytest.fixture
-def lakequeue(python: Run) -> Run:
-    def run(*args: object, input: str = "") -> subprocess.CompletedProcess[str]:
-        return python("-m", "lakequeue_command", *args, input=input)
+def commands(python: Run) -> Callable[..., list[Result]]:
+    """Runs commands one after the other, in one process."""
+
+    def run(*lines: list[object] | tuple[list[object], str]) -> list[Result]:
+        asked = [line if isinstance(line, tuple) else (line, None) for line in lines]
+        done = python("-c", COMMANDS, json.dumps(asked, default=str))
+        assert done.returncode == 0, done.stderr
+        return [tuple(each) for each in json.loads(done.stdout)]
 
     return run
 
 
-def test_ordinary_commands_work(lakequeue: Run, tmp_path: Path) -> None:
-    def printed(*args: object, input: str = "") -> str:
-        done = lakequeue(*args, input=input)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    printed("create", "orders", "--visibility-timeout", "60", "-a", "rewind_range=1d")
-    printed("send", "orders", "-", input="a book\na lamp\n")
-    assert "a book" in printed("receive", "orders", "--delete")
-    assert "a lamp" in printed("peek", "orders", "--where", "state = 'visible' AND age < 600")
-    assert "orders" in printed("counts", "orders") and "orders" in printed("list")
+def test_ordinary_commands_work(commands: Callable[..., list[Result]], tmp_path: Path) -> None:
     query = "SELECT state, count(*) AS messages, max(sent_at) FROM messages GROUP BY state ORDER BY state"
-    assert "deleted" in printed("sql", query)
-    assert "00:00:00.123Z" in printed("sql", "SELECT TIMESTAMP_NS '2020-01-01 00:00:00.123456789'")
-    assert '"a lamp"' in printed("export", "orders")
-    printed("plot", "orders", "--json")
-    assert "a lamp" in printed("consume", "orders", "work:handle", "--until-empty")
-    printed("rewind", "orders", "--ago", "1h", "--yes")
-    printed("compact")
-    printed("check")
-    printed("show", "orders")
-    printed("views")
-    printed("copy", tmp_path / "root", tmp_path / "copy")
+    lines: list[tuple[Any, str]] = [
+        (["create", "orders", "--visibility-timeout", "60", "-a", "rewind_range=1d"], "orders"),
+        ((["send", "orders", "-"], "a book\na lamp\n"), ""),
+        (["receive", "orders", "--delete"], "a book"),
+        (["peek", "orders", "--where", "state = 'visible' AND age < 600"], "a lamp"),
+        (["counts", "orders"], "orders"),
+        (["list"], "orders"),
+        (["sql", query], "deleted"),
+        (["sql", "SELECT TIMESTAMP_NS '2020-01-01 00:00:00.123456789'"], "00:00:00.123Z"),
+        (["export", "orders"], '"a lamp"'),
+        (["plot", "orders", "--json"], ""),
+        (["consume", "orders", "work:handle", "--until-empty"], "a lamp"),
+        (["rewind", "orders", "--ago", "1h", "--yes"], ""),
+        (["compact"], ""),
+        (["check"], ""),
+        (["show", "orders"], ""),
+        (["views"], ""),
+        (["copy", tmp_path / "root", tmp_path / "copy"], ""),
+    ]
+    found = commands(*[line for line, _ in lines])
+    for (line, told), (code, out, err) in zip(lines, found, strict=True):
+        assert code == 0 and told in out, (line, out, err)
 
 
 @pytest.mark.parametrize("args", [["list"], ["counts", "orders"], ["send", "orders", "a"], ["receive", "orders"]])
@@ -127,9 +150,8 @@ print(asyncio.run(visible()))
     assert done.stdout.splitlines() == ["1", "['c']", "0 True []", "0"]
 
 
-@pytest.mark.parametrize(
-    ("args", "needs", "advice"),
-    [
+def test_a_command_that_needs_an_extra_says_so(commands: Callable[..., list[Result]]) -> None:
+    expected = [
         (["sql", "SELECT 1", "--spark"], "sql with Spark needs pyspark", SPARK),
         (["sql", "--register", "here"], "sql with Spark needs pyspark", SPARK),
         (["demo"], "demo without --no-spark needs pyspark", SPARK),
@@ -137,21 +159,20 @@ print(asyncio.run(visible()))
         (["serve", "--create-root"], "serve needs ", SERVE),
         (["consume", "orders", "work:handle", "--metrics-port", "0"], "needs prometheus_client", "'prometheus"),
         (["consume", "orders", "work:handle", "--opentelemetry"], "needs opentelemetry", "'opentelemetry-api"),
-    ],
-)
-def test_a_command_that_needs_an_extra_says_so(lakequeue: Run, args: list[str], needs: str, advice: str) -> None:
-    lakequeue("create", "orders")
-    done = lakequeue(*args)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1), done.stderr
-    assert done.stderr.startswith("error: environment: ") and needs in done.stderr
-    assert advice in done.stderr.partition(", which is not installed: pip install ")[2]
+    ]
+    _, *found = commands(["create", "orders"], *[args for args, *_ in expected])
+    for (_, needs, advice), (code, out, err) in zip(expected, found, strict=True):
+        assert (code, out, err.count("\n")) == (3, "", 1), err
+        assert err.startswith("error: environment: ") and needs in err
+        assert advice in err.partition(", which is not installed: pip install ")[2]
 
 
-@pytest.mark.parametrize("job", ["compact", "consume_batch", "consume_stream", "produce_batch", "produce_stream"])
-def test_a_job_says_so(python: Run, job: str) -> None:
-    done = python(PROJECT / "jobs" / f"{job}.py", "--help")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1), done.stderr
-    assert "lakequeue.spark needs pyspark, which is not installed: pip install " in done.stderr
+def test_a_job_says_so(python: Run) -> None:
+    jobs = ["compact", "consume_batch", "consume_stream", "produce_batch", "produce_stream"]
+    done = python("-c", JOBS, *[PROJECT / "jobs" / f"{job}.py" for job in jobs])
+    assert (done.returncode, done.stdout.split()) == (0, ["3"] * len(jobs)), done.stderr
+    needs = "lakequeue.spark needs pyspark, which is not installed: pip install "
+    assert [needs in line for line in done.stderr.splitlines()] == [True] * len(jobs)
 
 
 def test_verbs_and_modules_that_need_an_extra_say_so(python: Run) -> None:
@@ -199,13 +220,13 @@ for use in (
     ]
 
 
-def test_the_demo_needs_no_extra(lakequeue: Run, tmp_path: Path) -> None:
+def test_the_demo_needs_no_extra(python: Run, tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
     for number in range(12):
         (files / f"m{number:02}.py").write_text("class C: ...\n")
     (files / "no.py").write_text("def (:\n")
-    done = lakequeue("demo", "--no-spark", "--input", files)
+    done = python("-m", "lakequeue_command", "demo", "--no-spark", "--input", files)
     assert done.returncode == 0, done.stderr
     for told in (
         "Sent: 16 messages",

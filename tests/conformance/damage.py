@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,24 @@ class Victim:
             found += [message.body for message in messages]
             queue.delete_batch(messages).raise_for_failures()
         return found
+
+
+_seven: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def victim_of_seven(folder: Path, clock: ManualClock) -> Victim:
+    """A queue with seven messages: the first deleted, the next two in flight; on a clock that just began.
+
+    Made once in a process; a copy is in the state of the original, as nothing on disk names its place.
+    """
+    if not _seven:
+        _seven.append(tempfile.TemporaryDirectory())
+        victim = Victim(f"{_seven[0].name}/root", ManualClock())
+        victim.lake().create_queue("orders")
+        victim.send(*"0123456")
+        victim.queue.delete(victim.receive(3)[0])
+    shutil.copytree(f"{_seven[0].name}/root", folder / "root")
+    return Victim(str(folder / "root"), clock)
 
 
 def entries(table: Path) -> list[Path]:

@@ -15,7 +15,7 @@ import attrs
 import pytest
 from typer.testing import CliRunner
 
-from conformance.damage import DAMAGE, Victim, contents, empty, entries, live
+from conformance.damage import DAMAGE, Victim, contents, empty, entries, live, victim_of_seven
 from conformance.harness import batch
 from lakequeue import LakeQueue, QueueDoesNotExist
 from lakequeue.cli import app
@@ -28,12 +28,7 @@ from lakequeue.testing import ManualClock
 
 @pytest.fixture
 def victim(tmp_path: Path, clock: ManualClock) -> Victim:
-    """A queue with seven messages: the first deleted, the next two in flight."""
-    victim = Victim(str(tmp_path / "root"), clock)
-    victim.lake().create_queue("orders")
-    victim.send(*"0123456")
-    victim.queue.delete(victim.receive(3)[0])
-    return victim
+    return victim_of_seven(tmp_path, clock)
 
 
 @pytest.mark.spec("DUR-30")

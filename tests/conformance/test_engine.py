@@ -15,8 +15,6 @@ from lakequeue.storage.engines.interface import DataFile, Engine, LostRace, Tabl
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.stores import Store
 
-pytestmark = pytest.mark.core
-
 OPENED = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)
 
 
@@ -91,6 +89,7 @@ def test_create_leaves_an_existing_table_alone(engine: Engine, log: Table) -> No
         engine.open(f"{log.path}-not")
 
 
+@pytest.mark.core
 def test_append_shows_files_with_typed_partitions_and_statistics(log: Table) -> None:
     assert (log.files(), log.file_count) == ([], 0)
     log.append(messages(0, 3), {"send": 3, "clock": 7}, "a")
@@ -117,6 +116,7 @@ def test_rows_come_back_as_they_were_in_order(log: Table) -> None:
     assert log.read_rows(by_row[0], 1, 1, ["body"])["body"].to_pylist() == ["body 41"]
 
 
+@pytest.mark.core
 def test_an_append_on_an_older_snapshot_is_refused(engine: Engine, log: Table) -> None:
     stale = engine.open(log.path)
     log.append(messages(0, 2), {"send": 2}, "winner")
@@ -198,6 +198,7 @@ def test_replacing_by_nothing_drops_the_segment(log: Table) -> None:
     assert log.transaction("send") == 3
 
 
+@pytest.mark.core
 def test_merge_puts_updates_and_deletes_by_key(ledger: Table) -> None:
     ledger.append(runs(1, 2, 3), {"receipts": 1}, "a")
     source = pa.concat_tables([runs(2, 9, state="in_flight", op="put"), runs(3, 8, op="del")])
@@ -208,6 +209,7 @@ def test_merge_puts_updates_and_deletes_by_key(ledger: Table) -> None:
     assert ledger.landed("b", 1)
 
 
+@pytest.mark.core
 def test_a_merge_on_an_older_snapshot_is_refused(engine: Engine, ledger: Table) -> None:
     ledger.append(runs(1), {"receipts": 1}, "a")
     stale = engine.open(ledger.path)

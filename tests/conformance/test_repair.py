@@ -14,7 +14,18 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from conformance.damage import DAMAGE, Victim, contents, empty, entries, live, lose_catalog_row, permute, tear
+from conformance.damage import (
+    DAMAGE,
+    Victim,
+    contents,
+    empty,
+    entries,
+    live,
+    lose_catalog_row,
+    permute,
+    tear,
+    victim_of_seven,
+)
 from conformance.harness import batch
 from lakequeue import QueueClientError, RedrivePolicy, Repair
 from lakequeue.cli import app
@@ -31,16 +42,7 @@ from lakequeue.testing import ManualClock
 
 @pytest.fixture
 def victim(tmp_path: Path, clock: ManualClock) -> Victim:
-    return make_victim(tmp_path, clock)
-
-
-def make_victim(tmp_path: Path, clock: ManualClock) -> Victim:
-    """A queue with seven messages: the first deleted, the next two in flight."""
-    victim = Victim(str(tmp_path / "root"), clock)
-    victim.lake().create_queue("orders")
-    victim.send(*"0123456")
-    victim.queue.delete(victim.receive(3)[0])
-    return victim
+    return victim_of_seven(tmp_path, clock)
 
 
 LOST = {

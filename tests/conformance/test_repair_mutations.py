@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance import test_repair as repairs
-from conformance.damage import Victim, empty, entries, live
+from conformance.damage import Victim, empty, entries, live, victim_of_seven
 from conformance.test_repair import Killed, after, killed_before
 from lakequeue import LakeQueueError
 from lakequeue.operations import repair as repairing
@@ -80,6 +80,6 @@ MUTATIONS = [
 @each_case(MUTATIONS)
 def test_the_promise_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
     def prepare(_: Patch) -> tuple[Victim]:
-        return (repairs.make_victim(tmp_path, ManualClock()),)
+        return (victim_of_seven(tmp_path, ManualClock()),)
 
     case.run(prepare, (LakeQueueError, TypeError, AttributeError, pytest.fail.Exception))

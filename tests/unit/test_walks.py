@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,11 +70,14 @@ def imported(module: str) -> set[str]:
     return found
 
 
-def own_imports(module: str) -> Iterator[tuple[str, list[str]]]:
+@cache
+def own_imports(module: str) -> list[tuple[str, list[str]]]:
     """Imports of the package's own modules, with the names that are taken from them."""
-    for node in ast.walk(ast.parse(path_of(module).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lakequeue":
-            yield (node.module or "").partition(".")[2], [alias.name for alias in node.names]
+    return [
+        ((node.module or "").partition(".")[2], [alias.name for alias in node.names])
+        for node in ast.walk(ast.parse(path_of(module).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lakequeue"
+    ]
 
 
 def test_the_page_has_all_walks():
