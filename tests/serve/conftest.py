@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from lakequeue import LakeQueue
+from lakequeue.entry_verbs import prepare
 from lakequeue.testing import ManualClock
+from serve.consoles import Console, visited
 from serve.serving import Running, serving, sqs
 
 
@@ -28,16 +31,23 @@ def client(server: Running) -> Any:
 
 
 @pytest.fixture(scope="module")
-def clock() -> ManualClock:
-    """The time of the server `timed`."""
-    return ManualClock()
-
-
-@pytest.fixture(scope="module")
-def timed(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Running]:
-    """A server whose time stands still until a test advances it."""
-    with serving(tmp_path_factory.mktemp("timed") / "root", clock=clock) as running:
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server whose time stands still until a test advances the clock of its lake."""
+    with serving(tmp_path_factory.mktemp("timed") / "root", clock=ManualClock()) as running:
         yield running
+
+
+@pytest.fixture
+def lake(lq: LakeQueue) -> LakeQueue:
+    """A root of one test, on a clock that stands still."""
+    prepare(lq)
+    return lq
+
+
+@pytest.fixture
+def console(lake: LakeQueue) -> Iterator[Console]:
+    with visited(lake) as http:
+        yield Console(lake, http)
 
 
 @pytest.fixture

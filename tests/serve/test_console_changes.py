@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,25 +9,7 @@ import pytest
 from lakequeue import LakeQueue, QueueDoesNotExist, SendEntry
 from lakequeue.serve.console import documents
 from lakequeue.testing import ManualClock
-from serve.test_console_api import ASKED, Console, keyed, rewindable, versions, visited, with_letters
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lake(tmp_path: Path, clock: ManualClock) -> LakeQueue:
-    lake = LakeQueue(str(tmp_path / "root"), clock=clock)
-    lake._runtime.prepare()
-    return lake
-
-
-@pytest.fixture
-def console(lake: LakeQueue) -> Iterator[Console]:
-    with visited(lake) as http:
-        yield Console(lake, http)
+from serve.consoles import ASKED, Console, keyed, rewindable, versions, with_letters
 
 
 def ids(console: Console, queue: str) -> dict[str, str]:

@@ -70,16 +70,6 @@ class Harness:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lake(tmp_path: Path, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "queues"), clock=clock)
-
-
-@pytest.fixture
 def harness(lake: LakeQueue) -> Iterator[Harness]:
     harness = Harness(lake, letters=5)
     yield harness

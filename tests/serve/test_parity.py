@@ -17,7 +17,6 @@ from botocore.exceptions import ClientError
 from botocore.model import OperationModel
 
 from lakequeue.serve.sqs.model import operations
-from lakequeue.testing import ManualClock
 from serve.serving import Running, sqs
 
 Create = Callable[..., str]
@@ -236,9 +235,7 @@ def test_a_client_raises_shards_to_sixteen_at_most(client: Any, create: Create, 
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_queue_that_is_its_own_dead_letter_queue_keeps_its_messages(
-    timed: Running, clock: ManualClock, fifo: bool
-) -> None:
+def test_a_queue_that_is_its_own_dead_letter_queue_keeps_its_messages(timed: Running, fifo: bool) -> None:
     client = sqs(timed.url)
     more = {"Attributes": {"FifoQueue": "true"}} if fifo else {}
     url = client.create_queue(QueueName="own.fifo" if fifo else "own", **more)["QueueUrl"]
@@ -253,11 +250,11 @@ def test_a_queue_that_is_its_own_dead_letter_queue_keeps_its_messages(
         asked = {"QueueUrl": url, "VisibilityTimeout": 30, "AttributeNames": ["ApproximateReceiveCount"]}
         [message] = client.receive_message(**asked)["Messages"]
         assert message["Attributes"] == {"ApproximateReceiveCount": count}
-        clock.advance(31)
+        timed.lake.clock.advance(31)
     client.start_message_move_task(SourceArn=arn)  # finds nothing to move
 
 
-def test_move_tasks_are_refused_in_the_words_of_aws(timed: Running, clock: ManualClock) -> None:
+def test_move_tasks_are_refused_in_the_words_of_aws(timed: Running) -> None:
     client = sqs(timed.url)
     urls = [client.create_queue(QueueName=name)["QueueUrl"] for name in ("letters", "origin")]
     letters, origin = (attribute(client, url, "QueueArn") for url in urls)
@@ -283,7 +280,7 @@ def test_move_tasks_are_refused_in_the_words_of_aws(timed: Running, clock: Manua
     )
     client.cancel_message_move_task(TaskHandle=handle)
     while client.list_message_move_tasks(SourceArn=letters)["Results"][0]["Status"] != "CANCELLED":
-        clock.advance(1)
+        timed.lake.clock.advance(1)
     assert refusal(client.cancel_message_move_task, TaskHandle=handle) == (
         "ResourceNotFoundException",
         "Task does not exist.",
@@ -356,6 +353,8 @@ def test_an_attribute_without_a_value(unchecked: Any, create: Create) -> None:
 @pytest.mark.parametrize(
     ("names", "found"),
     [
+        ([], []),
+        (["All"], ["General", "Hello", "Help.Me"]),
         (["*"], ["General", "Hello", "Help.Me"]),
         ([".*"], ["General", "Hello", "Help.Me"]),
         (["Hel.*"], ["Hello", "Help.Me"]),
