@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from insides import place_of
 from lakequeue import InvalidMessageContents, InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.model.digests import content_dedup_id
 from lakequeue.operations.send_dataframe import send_staged
@@ -44,7 +45,7 @@ def bodies(queue: Queue) -> list[str]:
 
 
 def files_of(queue: Queue) -> list[Path]:
-    return [*Path(tables_path(queue._runtime.root.path, queue.key)).rglob("*.parquet")]
+    return [*Path(tables_path(place_of(queue), queue.key)).rglob("*.parquet")]
 
 
 def reader(data: pa.Table) -> pa.RecordBatchReader:

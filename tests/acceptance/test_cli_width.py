@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from insides import place_of
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app
 
@@ -26,7 +27,7 @@ def queue(tmp_path: Path) -> Queue:
 
 
 def shown(queue: Queue, columns: int, *args: str) -> str:
-    env = {"LAKEQUEUE_ROOT": queue._runtime.root.path, "COLUMNS": str(columns)}
+    env = {"LAKEQUEUE_ROOT": place_of(queue), "COLUMNS": str(columns)}
     result = CliRunner(env=env).invoke(app, [*args])
     assert result.exit_code == 0, result.stderr
     return str(result.stdout)
@@ -86,7 +87,7 @@ def test_one_long_name_leaves_a_table_a_table(queue: Queue) -> None:
 
 
 def test_a_list_tells_kind_depth_and_dead_letters(queue: Queue) -> None:
-    lake = LakeQueue(queue._runtime.root.path)
+    lake = LakeQueue(place_of(queue))
     lake.queue("dead").send("buried")
     lake.create_queue("jobs.fifo", fifo=True)
     queue.set_attributes(redrive_policy=RedrivePolicy("dead", 3))

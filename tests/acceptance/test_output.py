@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lakequeue.cli
+from insides import place_of
 from lakequeue import AttributeValue, LakeQueue, Queue
 from lakequeue.cli import app
 from lakequeue.cli.output import print_error, printable
@@ -36,7 +37,7 @@ def queue(tmp_path: Path) -> Queue:
 
 def run(queue: Queue, *arguments: str) -> str:
     """All that a command prints."""
-    result = CliRunner(env={"LAKEQUEUE_ROOT": None}).invoke(app, ["--root", queue._runtime.root.path, *arguments])
+    result = CliRunner(env={"LAKEQUEUE_ROOT": None}).invoke(app, ["--root", place_of(queue), *arguments])
     return result.stdout + result.stderr
 
 
@@ -113,7 +114,7 @@ def test_a_terminal_gets_colours_and_movements_of_ours_alone(queue: Queue):
 def on_terminal(queue: Queue, *arguments: str) -> str:
     program = "from lakequeue.cli import main; main()"
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", program, "--root", queue._runtime.root.path, *arguments]
+    command = [sys.executable, "-c", program, "--root", place_of(queue), *arguments]
     environment = os.environ | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "COLUMNS": "120"}
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)

@@ -13,12 +13,12 @@ import attrs
 import pytest
 from typer.testing import CliRunner, Result
 
+from insides import forget
 from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry, entry_verbs
 from lakequeue.cli import app, pictures
 from lakequeue.entry_verbs import depth_history
 from lakequeue.model.clock import to_micros
 from lakequeue.operations.depth import Depth
-from lakequeue.runtime import root as roots
 from lakequeue.storage import layout, past_versions
 from lakequeue.testing import ManualClock
 
@@ -118,7 +118,7 @@ def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin
     assert points[1].at == counted[1].at and points[1].counts.in_flight == 1  # the last version, right after it
     assert points[-1].counts == attrs.evolve(counted[2].counts, oldest_age=210.0)
     assert depth_history(queue, begin + timedelta(seconds=61))[0] == points[1]
-    roots.opened.clear()
+    forget()
     shutil.rmtree(layout.stats_path(lq.root))
     assert depth_history(lq.queue("orders"), begin)[0] == points[1]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from insides import forget, shard_of
 from lakequeue import LakeQueue
 from lakequeue.runtime import root as roots
 from lakequeue.testing import ManualClock
@@ -26,7 +27,7 @@ def test_leaving_a_queue_releases_its_tables_and_deletes_nothing(lq: LakeQueue) 
     with lq.create_queue("orders") as queue:
         queue.send("a")
         [message] = queue.receive()
-        held = weakref.ref(queue._runtime.shards[0]._ledger)
+        held = weakref.ref(shard_of(queue)._ledger)
         assert held() is not None
     gc.collect()
     assert held() is None
@@ -40,7 +41,7 @@ def test_leaving_a_root_releases_the_tables_of_all_queues(lq: LakeQueue) -> None
         queues = [lq.create_queue(name) for name in ("a", "b")]
         for queue in queues:
             queue.send("x")
-        held = [weakref.ref(queue._runtime.shards[0]._appender) for queue in queues]
+        held = [weakref.ref(shard_of(queue)._appender) for queue in queues]
     gc.collect()
     assert [each() for each in held] == [None, None]
     assert [queue.counts().visible for queue in lq.list_queues()] == [1, 1]
@@ -59,7 +60,7 @@ def test_shards_of_queues_that_nobody_has_open_are_kept_in_bounds(
 
 def test_shards_of_a_queue_that_another_process_deleted_are_forgotten(lq: LakeQueue) -> None:
     held = weakref.ref(lq.create_queue("orders")._runtime.shards[0])
-    roots.opened.clear()
+    forget()
     LakeQueue(lq.root, clock=lq.clock, region="r1").delete_queue("orders")
     assert lq.list_queues() == []
     gc.collect()

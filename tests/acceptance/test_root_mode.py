@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
 from lakequeue.cli import app
+from lakequeue.entry_verbs import prepare
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def test_an_empty_directory_that_becomes_a_root_is_closed_to_others(tmp_path: Pa
     root = tmp_path / "root"
     root.mkdir()
     assert mode(root) == 0o755
-    LakeQueue(str(root))._runtime.prepare()
+    prepare(LakeQueue(str(root)))
     assert mode(root) == 0o700
 
 

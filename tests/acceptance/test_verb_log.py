@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart, at_once
+from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueDoesNotExist, SendEntry
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
@@ -80,7 +81,7 @@ def test_lost_races_are_counted(
 
 
 def test_a_verb_that_fails_names_its_error(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    LakeQueue(queue._runtime.root.path, clock=queue.clock).delete_queue("orders")
+    LakeQueue(place_of(queue), clock=queue.clock).delete_queue("orders")
     with caplog.at_level(logging.DEBUG, "lakequeue.verbs"), pytest.raises(QueueDoesNotExist):
         queue.rewind(queue.created_at + timedelta(seconds=1))
     assert [(record[0], record[-1]) for record in records(caplog)] == [("rewind", "QueueDoesNotExist")]

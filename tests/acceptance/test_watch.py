@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 import lakequeue
+from insides import forget
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.cli import app
-from lakequeue.runtime import root as roots
 from lakequeue.storage import layout
 
 PROGRAM = "from lakequeue.cli import main; main()"
@@ -131,7 +131,7 @@ def test_what_happens_meanwhile_is_seen_until_ctrl_c(lq: LakeQueue, orders: Queu
 def test_a_queue_that_cannot_be_read_says_so_in_its_row(lq: LakeQueue, orders: Queue) -> None:
     broken = lq.create_queue("broken")
     shutil.rmtree(layout.receipts_path(lq.root, broken.key, 0))
-    roots.opened.clear()
+    forget()
     wrong, right = looks(lq, "--count", "1")[0]["queues"]
     assert wrong["queue"] == "broken" and lq.root in wrong["error"] and "\n" not in wrong["error"]
     assert (right["queue"], right["error"], right["visible"]) == ("orders", None, 0)

@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
+from insides import forget
 from lakequeue import LakeQueue, LakeQueueError, Queue
-from lakequeue.runtime import root as roots
 from lakequeue.testing import ManualClock
 
 LONG = 30
@@ -35,7 +35,7 @@ class CallSequence:
         settings = {"visibility_timeout": LONG, "message_retention_period": 900, "rewind_range": 600}
         self.queues = []
         for _ in range(2):
-            roots.opened.clear()
+            forget()
             self.queues.append(self.open(self.clock).create_queue(name, fifo=self.fifo, **settings))
 
     def number(self, message_id: str) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from conformance.fifo import FifoHarness
 from conformance.harness import S3, Harness
+from insides import engine_of
 from lakequeue import LakeQueue
 from lakequeue.storage.engines.interface import Engine
 from lakequeue.storage.stores import Store
@@ -49,9 +50,9 @@ def lq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> La
 
 @pytest.fixture
 def harness(lq: LakeQueue, clock: ManualClock) -> Harness:
-    return Harness(lq.root, clock, lq._runtime.engine.name, lq.spark)
+    return Harness(lq.root, clock, engine_of(lq).name, lq.spark)
 
 
 @pytest.fixture
 def fifo(lq: LakeQueue, clock: ManualClock) -> FifoHarness:
-    return FifoHarness(lq.root, clock, lq._runtime.engine.name, lq.spark)
+    return FifoHarness(lq.root, clock, engine_of(lq).name, lq.spark)

@@ -11,8 +11,8 @@ import attrs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, TableFeatures
 
+from insides import engine_of, forget
 from lakequeue import LakeQueue, Message, Queue
-from lakequeue.runtime import root as roots
 from lakequeue.storage import layout
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
@@ -28,7 +28,7 @@ class Victim:
 
     def lake(self) -> LakeQueue:
         """A new entry, as in another process."""
-        roots.opened.clear()
+        forget()
         return LakeQueue(self.root, clock=self.clock)
 
     @property
@@ -121,7 +121,7 @@ def permute(path: Path) -> None:
 
 def truncated_checkpoint(victim: Victim) -> None:
     """The entries that it replaces are there."""
-    table = victim.lake()._runtime.engine.open(str(victim.messages))
+    table = engine_of(victim.lake()).open(str(victim.messages))
     table.checkpoint()
     [checkpoint] = (victim.messages / "_delta_log").glob("*.checkpoint.parquet")
     tear(checkpoint)
@@ -146,7 +146,7 @@ def lose_and_repair(table: Path, number: int) -> None:
 
 def lose_runs_and_repair(victim: Victim) -> None:
     """As for a large ledger: what stays has the head, and only lacks runs."""
-    ledger = Ledger(victim.lake()._runtime.engine.open(str(victim.receipts)))
+    ledger = Ledger(engine_of(victim.lake()).open(str(victim.receipts)))
     head, runs, history = ledger.load()
     assert ledger.rewrite(head.epoch, attrs.evolve(head, epoch=head.epoch + 1), runs, history)
     lose_and_repair(victim.receipts, -1)

@@ -15,8 +15,8 @@ from typing import Any
 import attrs
 import pytest
 
+from insides import forget
 from lakequeue import LakeQueue, Message, Queue, SendEntry
-from lakequeue.runtime import root as roots
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
@@ -64,7 +64,7 @@ class Harness:
 
     def open(self, *, region: str = "local", engine: str | None = None) -> LakeQueue:
         """A new entry that shares nothing with the others, like one in another process."""
-        roots.opened.clear()
+        forget()
         engine = engine or self.engine
         spark = self.spark if engine == "spark" else None
         return LakeQueue(self.root, clock=self.clock, region=region, engine=engine, spark=spark)

@@ -26,10 +26,10 @@ from concurrency.processes import Workers, anchor, judge
 from concurrency.stopping import time_flies
 from conformance.call_sequences import CallSequence
 from conformance.harness import Harness, local_only, long_on_s3, point_only
+from insides import engine_of, forget, messages_of, place_of, receipts_of
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations import compact
 from lakequeue.operations.compact import compact_root
-from lakequeue.runtime import root as roots
 from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import cleaning, layout, ledger, passes
 from lakequeue.storage.bulk import manifests
@@ -74,7 +74,7 @@ def files_of(queue: Queue, name: str) -> list[str]:
 
 
 def live_files(queue: Queue, name: str = "messages") -> int:
-    return len(DeltaTable(f"{queue._runtime.root.path}/q/{queue.key}/0/{name}").file_uris())
+    return len(DeltaTable(f"{place_of(queue)}/q/{queue.key}/0/{name}").file_uris())
 
 
 def log_files_of(queue: Queue, name: str) -> list[str]:
@@ -82,7 +82,7 @@ def log_files_of(queue: Queue, name: str) -> list[str]:
 
 
 def tables_of(queue: Queue) -> Folder:
-    path = queue._runtime.root.path
+    path = place_of(queue)
     return Store(path).folder(layout.tables_path(path, queue.key))
 
 
@@ -112,7 +112,7 @@ def compare(
             for _ in range(steps):
                 calls.step(draw)
                 if compacting:
-                    roots.opened.clear()
+                    forget()
                     for summary in succeeded(open_at(root, calls.clock).compact()):
                         compacted += summary.segments_dropped + summary.segments_merged + summary.files_freed
             calls.end()
@@ -184,9 +184,9 @@ def test_a_list_of_needed_files_that_is_cut_short_costs_none(harness: Harness, c
     queue = harness.create()
     queue.send("a")
     succeeded(queue.compact())
-    for torn in Path(layout.messages_path(queue._runtime.root.path, queue.key, 0), "_needed").iterdir():
+    for torn in Path(messages_of(queue), "_needed").iterdir():
         torn.write_bytes(b"[")
-    older(queue._runtime.root.path, 60)
+    older(place_of(queue), 60)
     for _ in range(2):
         succeeded(queue.compact())
     assert drain(harness.queue()) == ["a"]
@@ -199,10 +199,10 @@ def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
     for number in range(40):
         queue.send(str(number))
         queue.delete(queue.receive()[0].receipt_handle)
-    path = layout.receipts_path(queue._runtime.root.path, queue.key, 0)
+    path = receipts_of(queue)
     queue._runtime.root.engine.open(path).checkpoint()
     [name] = [name for name in log_files_of(queue, "receipts") if name.endswith(".checkpoint.parquet")]
-    folder = Store(queue._runtime.root.path).folder(layout.tables_path(queue._runtime.root.path, queue.key))
+    folder = Store(place_of(queue)).folder(layout.tables_path(place_of(queue), queue.key))
     rows = pq.read_table(pa.BufferReader(folder.read(name)))
     assert rows["remove"].null_count == len(rows) < 20
 
@@ -270,7 +270,7 @@ def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_anoth
 
 def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
     """Commits a file as a bulk send does: base and instant are partition values."""
-    path = layout.messages_path(queue._runtime.root.path, queue.key, 0)
+    path = messages_of(queue)
     table = PointEngine(Store()).open(path)
     end = table.transaction(layout.SEND_ID) or 0
     rows = pa.Table.from_pylist(
@@ -351,19 +351,17 @@ def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(harness: Harne
     succeeded(queue.compact())
     whole = log_files_of(queue, "messages")
     assert any("checkpoint" in name for name in whole)
-    reader = DeltaTable(
-        f"{queue._runtime.root.path}/q/{queue.key}/0/messages"
-    )  # loads its log lazily, by that checkpoint
-    older(queue._runtime.root.path, 300)
+    reader = DeltaTable(f"{place_of(queue)}/q/{queue.key}/0/messages")  # loads its log lazily, by that checkpoint
+    older(place_of(queue), 300)
     for number in range(5, 9):
         queue.send(str(number))
     succeeded(queue.compact())
     assert set(whole) <= set(log_files_of(queue, "messages"))  # the old checkpoint may still be read by
-    older(queue._runtime.root.path, 301)
+    older(place_of(queue), 301)
     succeeded(queue.compact())
     assert len(log_files_of(queue, "messages")) < len(whole) + 4
     assert reader.to_pyarrow_table().num_rows == 5
-    older(queue._runtime.root.path, 301)
+    older(place_of(queue), 301)
     succeeded(queue.compact())
     assert [m.body for m in harness.queue().receive(10)] == list("012345678")
     assert len(queue.receive(10)) == 0
@@ -425,24 +423,24 @@ def test_a_process_that_was_idle_while_the_log_was_trimmed_sees_what_is_new(harn
 def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_day(harness: Harness, clock):
     queue = harness.create()
     queue.send("a")
-    table = Path(layout.messages_path(queue._runtime.root.path, queue.key, 0))
+    table = Path(messages_of(queue))
     (table / "bulk" / "load-1" / "x").mkdir(parents=True)
     (table / "bulk" / "load-1" / "x" / "part-0.parquet").write_bytes(b"rows")
     file = DataFile("bulk/load-1/x/part-0.parquet", 4, 1, {})
     manifest = manifests.Manifest("load-1", "bulk-load-1", 1, [manifests.WaitingFile(0, file)])
-    manifests.write_manifest(Folder(layout.tables_path(queue._runtime.root.path, queue.key)), manifest)
+    manifests.write_manifest(Folder(layout.tables_path(place_of(queue), queue.key)), manifest)
     waiting = table.parents[1] / "manifests"
     for hours in (11, 12.9):
         clock.advance(hours * 3600)
-        older(queue._runtime.root.path, hours * 3600)
+        older(place_of(queue), hours * 3600)
         assert (table / "bulk" / "load-1" / "x" / "part-0.parquet").exists()
         assert (waiting / "load-1.json").exists()
         succeeded(queue.compact())
     clock.advance(3_700)
-    older(queue._runtime.root.path, 3_700)
+    older(place_of(queue), 3_700)
     succeeded(queue.compact())
     assert not (waiting / "load-1.json").exists()
-    older(queue._runtime.root.path, 3_700)
+    older(place_of(queue), 3_700)
     succeeded(queue.compact())
     assert not (table / "bulk").exists()
     assert drain(queue) == ["a"]
@@ -571,7 +569,7 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
         command = [sys.executable, str(worker), "crash", root, "compact", str(before)]
         status = subprocess.run(command, capture_output=True).returncode
         assert status in (0, -signal.SIGKILL), before
-        roots.opened.clear()
+        forget()
         after = LakeQueue(root).queue("orders")
         counts = after.counts()
         assert (counts.visible, counts.in_flight, counts.rewindable) == (6, 2, 4), before
@@ -600,7 +598,7 @@ def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harn
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(merge_segments, "TIER_SEGMENTS", 2)
             while time.monotonic() < until:
-                succeeded(LakeQueue(workers.queue._runtime.root.path).compact())
+                succeeded(LakeQueue(place_of(workers.queue)).compact())
                 passes += 1
         workers.stop()
         summary = judge(workers)
@@ -984,7 +982,7 @@ def test_notes_that_are_torn_cost_a_whole_pass(harness: Harness, clock, monkeypa
     for _ in range(4):
         succeeded(harness.open().compact())
         clock.advance(60)
-    folder = harness.open()._runtime.engine.store.folder(layout.stats_path(harness.root))
+    folder = engine_of(harness.open()).store.folder(layout.stats_path(harness.root))
     folder.replace("_passes.json", b'{"ended_at": 1, "notes": {"k": ')
     done = whole_passes(harness, monkeypatch)
     succeeded(harness.open().compact())

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from concurrency.harness import check_log, drain, small_segments
+from insides import reopen
 from lakequeue import (
     DamagedTable,
     InvalidParameterValue,
@@ -25,7 +26,6 @@ from lakequeue import (
 from lakequeue.cli import app
 from lakequeue.operations import copy_shards
 from lakequeue.operations.copy_shards import ShardCopies
-from lakequeue.runtime import root as roots
 from lakequeue.storage import layout
 from lakequeue.storage.copying import Copier
 from lakequeue.storage.folder import Folder
@@ -42,12 +42,6 @@ def lq(tmp_path: Path, clock: ManualClock) -> LakeQueue:
 def to(tmp_path: Path, clock: ManualClock) -> LakeQueue:
     """Another root, which does not exist yet."""
     return LakeQueue(str(tmp_path / "copy"), clock=clock)
-
-
-def afresh(lq: LakeQueue) -> LakeQueue:
-    """The root as another process opens it."""
-    roots.opened.clear()
-    return LakeQueue(lq.root, clock=lq.clock)
 
 
 def with_dead_letters(lq: LakeQueue) -> tuple[Queue, Queue]:
@@ -76,7 +70,7 @@ def test_a_copy_has_the_messages_of_all_states_and_the_receipts(
     copied = lq.copy(to)
     assert {name: os.stat(name).st_mtime_ns for name in every_file(lq.root)} == files
     assert [(each.queue, each.messages) for each in copied] == [("empty", 0), ("orders", 6)]
-    twin = afresh(to).queue("orders")
+    twin = reopen(to).queue("orders")
     assert (twin.counts(), twin.tags(), twin.attributes()) == (before, queue.tags(), queue.attributes())
     check_log(twin)
     twin.change_visibility(second, 30)
@@ -99,7 +93,7 @@ def test_a_duplicate_sent_to_the_copy_adds_nothing(lq: LakeQueue, to: LakeQueue,
     queue = lq.create_queue("orders.fifo", fifo=True)
     sent = [queue.send(str(number), group_id="g", dedup_id=str(number)) for number in range(5)]
     lq.copy(to)
-    twin = afresh(to).queue("orders.fifo")
+    twin = reopen(to).queue("orders.fifo")
     clock.advance(299)
     assert twin.send("again", group_id="g", dedup_id="3").message_id == sent[3].message_id
     assert [message.body for message in twin.receive(10)] == ["0", "1", "2", "3", "4"]
@@ -114,7 +108,7 @@ def test_a_bulk_send_is_not_repeated_in_the_copy(lq: LakeQueue, to: LakeQueue) -
     queue, rows = lq.create_queue("orders", shards=2), pa.table({"body": [str(n) for n in range(100)]})
     queue.send_arrow(rows, send_id="s1")
     lq.copy(to)
-    twin = afresh(to).queue("orders")
+    twin = reopen(to).queue("orders")
     twin.send_arrow(rows, send_id="s1")
     assert sorted(drain(twin), key=int) == [str(n) for n in range(100)]
 
@@ -125,9 +119,9 @@ def test_one_queue_comes_to_those_that_are_there(lq: LakeQueue, to: LakeQueue) -
         lq.create_queue(name).send(name)
     to.create_queue("c").send("c")
     assert [each.queue for each in lq.copy(to, "a")] == ["a"]
-    assert [queue.name for queue in afresh(to).all_queues()] == ["a", "c"]
+    assert [queue.name for queue in reopen(to).all_queues()] == ["a", "c"]
     assert [each.queue for each in lq.copy(to, queue="b")] == ["b"]
-    assert [drain(queue) for queue in afresh(to).all_queues()] == [["a"], ["b"], ["c"]]
+    assert [drain(queue) for queue in reopen(to).all_queues()] == [["a"], ["b"], ["c"]]
 
 
 @pytest.mark.spec("DUR-40")
@@ -147,7 +141,7 @@ def test_what_a_copy_refuses(lq: LakeQueue, to: LakeQueue, tmp_path: Path) -> No
     to.create_queue("a").send("mine")
     with pytest.raises(QueueClientError, match="has the queue a already"):
         lq.copy(to)
-    assert drain(afresh(to).queue("a")) == ["mine"]
+    assert drain(reopen(to).queue("a")) == ["mine"]
     other = LakeQueue(str(tmp_path / "third"))
     other.create_queue("z")
     orphan = Path(other.root, "q", lq.queue("a").key, "0", "messages")
@@ -166,7 +160,7 @@ def test_a_damaged_original_is_named(lq: LakeQueue, to: LakeQueue, damage: Calla
     damage(path)
     with pytest.raises(DamagedTable, match=Path(path).name):
         lq.copy(to)
-    assert afresh(to).all_queues() == []
+    assert reopen(to).all_queues() == []
 
 
 class Killed(BaseException):
@@ -201,13 +195,13 @@ def test_a_copy_that_is_killed_leaves_nothing_that_is_used_and_can_be_repeated(
         while True:
             dying, writes = dying + 1, 0
             try:
-                lq.copy(afresh(to))
+                lq.copy(reopen(to))
                 break
             except Killed:
                 if Path(to.root, "queues", "_delta_log").exists():
-                    assert afresh(to).all_queues() == []
+                    assert reopen(to).all_queues() == []
     assert dying > 10
-    assert [drain(each) for each in afresh(to).all_queues()] == [["a", "b", "c"], ["d"]]
+    assert [drain(each) for each in reopen(to).all_queues()] == [["a", "b", "c"], ["d"]]
 
 
 @pytest.mark.spec("DUR-40", "DUR-7")
@@ -221,11 +215,11 @@ def test_compaction_removes_what_a_killed_copy_left(
         patch.setattr("lakequeue.storage.catalog.Catalog.put", replace_by(Killed()))
         lq.copy(to)
     assert Path(to.root, "q", key, "0", "messages", "_delta_log").exists()
-    afresh(to).compact()
+    reopen(to).compact()
     assert not Path(to.root, "q", key).exists()
     lq.copy(to)
-    afresh(to).compact()
-    assert drain(afresh(to).queue("a")) == ["x"]
+    reopen(to).compact()
+    assert drain(reopen(to).queue("a")) == ["x"]
     assert not Path(to.root, "q", key, layout.COPYING).exists()
 
 
@@ -260,7 +254,7 @@ def test_files_that_vanish_meanwhile_make_it_take_the_shard_anew(
     monkeypatch.setattr(Copier, "copy", copy)
     lq.copy(to)
     assert len(copied) > 2
-    assert sorted(drain(afresh(to).queue("a")), key=int) == [str(number) for number in range(5, 20)]
+    assert sorted(drain(reopen(to).queue("a")), key=int) == [str(number) for number in range(5, 20)]
 
 
 @pytest.mark.spec("DUR-41")
@@ -277,7 +271,7 @@ def test_a_queue_that_is_deleted_meanwhile_stays_out(
 
     monkeypatch.setattr(ShardCopies, "_copy_files", deleting)
     assert [each.queue for each in lq.copy(to)] == ["b"]
-    assert [queue.name for queue in afresh(to).all_queues()] == ["b"]
+    assert [queue.name for queue in reopen(to).all_queues()] == ["b"]
 
 
 @pytest.mark.spec("DUR-40")
@@ -317,7 +311,7 @@ def a_move_that_the_source_does_not_know_of_is_made_again(patch: Patch, lq: Lake
     queue.send("a")
     between_snapshots(patch, lq, "orders", lambda: receive_twice(queue))
     lq.copy(to)
-    twin, dead = afresh(to).queue("orders"), to.queue("dead")
+    twin, dead = reopen(to).queue("orders"), to.queue("dead")
     twin.send("b")
     receive_twice(twin)
     assert {"a", "b"} == set(drain(dead)), "a move took the number of one that the copy has made"
@@ -328,7 +322,7 @@ def a_move_that_the_source_knows_of_has_arrived(patch: Patch, lq: LakeQueue, to:
     queue.send("a")
     between_snapshots(patch, lq, "dead", lambda: receive_twice(queue))
     lq.copy(to)
-    lq = afresh(to)
+    lq = reopen(to)
     assert [*drain(lq.queue("orders")), *drain(lq.queue("dead"))] == ["a"]
 
 
@@ -352,7 +346,7 @@ def a_log_that_moved_on_is_not_taken_with_an_older_ledger(patch: Patch, lq: Lake
     original = copy_shards.LogReader
     patch.setattr(copy_shards, "LogReader", reader)
     lq.copy(to)
-    assert sorted(drain(afresh(to).queue("a"))) == list("defgh")
+    assert sorted(drain(reopen(to).queue("a"))) == list("defgh")
 
 
 MUTATIONS = [
@@ -393,7 +387,7 @@ def test_attributes_and_shards_that_change_meanwhile_are_those_of_the_copy(
 
     monkeypatch.setattr(ShardCopies, "_snapshot", changing)
     lq.copy(to)
-    twin = afresh(to).queue("a")
+    twin = reopen(to).queue("a")
     twin.send("y")
     assert twin.attributes()["VisibilityTimeout"] == "77" and sorted(drain(twin)) == ["x", "y"]
     assert len(twin._runtime.shards) == 2 and check_log(twin)

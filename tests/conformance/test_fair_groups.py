@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from conformance.harness import Harness, point_only
+from insides import shard_of
 from lakequeue import (
     InvalidAttributeName,
     InvalidAttributeValue,
@@ -161,9 +162,9 @@ def test_a_quiet_message_on_another_shard_is_received_after_at_most_32_receives(
     for shard in queue._runtime.shards:
         shard.shared.sends.current = 0
     fill(queue, noisy=300)
-    queue._runtime.shards[0].shared.sends.current = 1
+    shard_of(queue).shared.sends.current = 1
     fill(queue, "quiet", noisy=0)
-    queue._runtime.shards[0].shared.home.current = 0
+    shard_of(queue).shared.home.current = 0
     seen = 0
     while "quiet" not in groups_of(queue.receive(1)):
         seen += 1

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from concurrency.harness import keep_to
 from conformance.harness import Harness, batch, bodies, handles, numbered, point_only
+from insides import messages_of, place_of
 from lakequeue import Queue, errors
 from lakequeue.storage import ledger
 from lakequeue.storage.layout import messages_path, receipts_path
@@ -16,7 +17,7 @@ from lakequeue.storage.messages import append, merge_segments
 
 
 def live_files(queue: Queue, path) -> int:
-    return len(DeltaTable(path(queue._runtime.root.path, queue.key, 0)).file_uris())
+    return len(DeltaTable(path(place_of(queue), queue.key, 0)).file_uris())
 
 
 @pytest.mark.spec("DLT-7", "RCV-16", "DLT-6")
@@ -57,7 +58,7 @@ def test_segments_of_deleted_messages_are_dropped_and_the_rest_stays(harness: Ha
 def _adds(queue: Queue):
     import pyarrow as pa
 
-    table = DeltaTable(messages_path(queue._runtime.root.path, queue.key, 0))
+    table = DeltaTable(messages_of(queue))
     return pa.table(table.get_add_actions(flatten=True)).to_pylist()
 
 

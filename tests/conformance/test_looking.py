@@ -9,12 +9,12 @@ from deltalake import DeltaTable
 
 from conformance.harness import Harness, point_only
 from hostile import SLOW, SLOW_BODY
+from insides import messages_of, shard_of
 from lakequeue import Queue, SendEntry, errors
 from lakequeue.conditions import sandbox
 from lakequeue.operations import browse
 from lakequeue.operations.depth import depth
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
 
 
@@ -94,7 +94,7 @@ def test_a_batch_holds_a_bounded_number_of_bytes(harness: Harness, monkeypatch):
     queue = harness.create()
     for number in range(6):
         queue.send(f"{number}" * 1_000)
-    sizes = [len(batch.offsets) for batch in browse.batches(queue._runtime, queue._runtime.shards[0], browse.ROWS)]
+    sizes = [len(batch.offsets) for batch in browse.batches(queue._runtime, shard_of(queue), browse.ROWS)]
     assert sum(sizes) == 6 and max(sizes) <= 2
     assert [body[0] for body in found(queue, "length(body) = 1000")] == list("012345")
 
@@ -129,7 +129,7 @@ def test_what_expires_or_is_dropped_meanwhile_is_passed_over(harness: Harness, c
         queue.send(str(number))
         clock.advance(10)
     assert found(harness.queue(), "true") == ["3", "4", "5", "6", "7"]
-    batches = browse.batches(queue._runtime, queue._runtime.shards[0], 3)
+    batches = browse.batches(queue._runtime, shard_of(queue), 3)
     assert [message["body"] for message in next(batches).rows.to_pylist()] == ["3", "4", "5"]
     clock.advance(100)
     assert list(batches) == []
@@ -142,14 +142,12 @@ def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(harn
     other = harness.queue()
     queue.purge()
     queue.compact()
-    shard = other._runtime.shards[0]
+    shard = shard_of(other)
     first, rows = shard.rows(0, 3)
     assert (first, len(rows)) == (4, 0)
     with pytest.raises(errors.QueueClientError, match="lacks offset 7"):
         shard.rows(7, 8)
-    assert (
-        DeltaTable(layout.messages_path(queue._runtime.root.path, queue.key, 0)).to_pyarrow_table().num_rows == 0
-    )
+    assert DeltaTable(messages_of(queue)).to_pyarrow_table().num_rows == 0
 
 
 @point_only

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from conformance.harness import Harness, batch, bodies, point_only
+from insides import shard_of
 from lakequeue import BatchFailed, Message, SendEntry, errors
 from lakequeue.testing import ManualClock
 
@@ -194,7 +195,7 @@ def test_a_receive_after_a_rewind_answers_by_send_time_over_shards(
         fields = {"group_id": f"g{number % 7}", "dedup_id": str(number)} if fifo else {}
         queue.send(f"{number:02}", **fields)
         # several shards take sends, as those of several processes do
-        queue._runtime.shards[0].shared.sends.current = (number + 1) % 4
+        shard_of(queue).shared.sends.current = (number + 1) % 4
         clock.advance(1)
     received = queue.receive(100)
     assert [message.body for message in received] == [f"{number:02}" for number in range(24)]

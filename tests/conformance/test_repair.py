@@ -27,6 +27,7 @@ from conformance.damage import (
     victim_of_seven,
 )
 from conformance.harness import batch
+from insides import engine_of
 from lakequeue import QueueClientError, RedrivePolicy, Repair
 from lakequeue.cli import app
 from lakequeue.operations import repair as repairing
@@ -478,7 +479,7 @@ def test_damage_on_an_object_store(s3_root: str, clock: ManualClock) -> None:
     victim.lake().create_queue("orders")
     victim.send(*"0123456")
     victim.queue.delete(victim.receive(3)[0])
-    engine, key = victim.lake()._runtime.engine, victim.key
+    engine, key = engine_of(victim.lake()), victim.key
     log = engine.open(layout.messages_path(s3_root, key, 0))
     [fourth] = [file for file in log.files() if file.minimum["position"] == 4]
     log.folder.remove([fourth.name])

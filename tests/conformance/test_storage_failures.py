@@ -7,11 +7,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from conformance.harness import Harness, local_only, point_only
+from insides import engine_of
 from lakequeue import LakeQueue, errors
 
 
 def table_class(harness: Harness):
-    return type(harness.open()._runtime.engine.open(f"{harness.root}/queues"))
+    return type(engine_of(harness.open()).open(f"{harness.root}/queues"))
 
 
 @pytest.mark.core

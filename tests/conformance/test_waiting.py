@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from conformance.harness import Call, Harness, batch, bodies, point_only
+from insides import shard_of
 from lakequeue import errors
 
 
@@ -140,6 +141,6 @@ def test_a_task_that_is_cancelled_leaves_no_waiter_behind(harness: Harness, cloc
 
     asyncio.run(scenario())
     assert clock.waiting == 0
-    assert queue._runtime.shards[0].shared.waiters.first is None
+    assert shard_of(queue).shared.waiters.first is None
     queue.send("A")
     assert bodies(queue.receive()) == ["A"]

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
+from insides import shard_of
 from lakequeue import Consumer, DeadLetterReason, LakeQueue, Outcome, Queue, RedrivePolicy
 from lakequeue.errors import InvalidOptions
 from lakequeue.model.failures import parse_reason
@@ -81,7 +82,7 @@ def test_a_reason_costs_no_commit_more(lq: LakeQueue) -> None:
             raise ValueError
 
         queue.send("a")
-        shard = queue._runtime.shards[0]
+        shard = shard_of(queue)
         before = shard.query(lambda machine: machine.head.epoch)
         consumer = Consumer(queue, handler=handle, wait_time=0, make_failed_messages_visible_immediately=True)
         consumer.run()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from insides import place_of
 from lakequeue import (
     ComputedRenewal,
     HeartbeatRenewal,
@@ -245,7 +246,7 @@ class Busy:
 def test_heartbeats_arrive_while_every_core_is_busy(
     spark: SparkSession, queue: Queue, clock: ManualClock, extensions: list[Any], tmp_path: Path
 ) -> None:
-    lease = leased(LakeQueue(queue._runtime.root.path, spark=spark, clock=clock).queue("orders"))
+    lease = leased(LakeQueue(place_of(queue), spark=spark, clock=clock).queue("orders"))
     busy, done = Busy(spark, tmp_path), []
 
     def work() -> None:
@@ -270,7 +271,7 @@ def test_heartbeats_arrive_while_every_core_is_busy(
 @pytest.mark.spark
 @pytest.mark.spec("HBN-20", "HNS-13")
 def test_a_lost_lease_stops_its_job(spark: SparkSession, queue: Queue, clock: ManualClock, tmp_path: Path) -> None:
-    lease = leased(LakeQueue(queue._runtime.root.path, spark=spark, clock=clock).queue("orders"))
+    lease = leased(LakeQueue(place_of(queue), spark=spark, clock=clock).queue("orders"))
     busy, ended = Busy(spark, tmp_path), []
 
     def work() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from insides import shard_of
 from lakequeue import Consumer, Context, InvalidParameterValue, LakeQueue, Message, Queue
 from lakequeue.operations import relations
 from lakequeue.storage import layout
@@ -64,7 +65,7 @@ def test_who_gives_no_name_stores_nothing(lake: LakeQueue):
     queue = lake.create_queue("orders")
     queue.send("a")
     queue.receive()
-    [run] = queue._runtime.shards[0].query(lambda machine: machine.runs)
+    [run] = shard_of(queue).query(lambda machine: machine.runs)
     assert run.attempt_id is None
     rows = DeltaTable(layout.receipts_path(lake.root, queue.key, 0)).to_pyarrow_table().to_pylist()
     assert [row["run"]["attempt_id"] for row in rows if row["run"]] == [None]

@@ -15,6 +15,7 @@ from benchmarks.object_store import Counted, environment, serve
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
+from insides import engine_of
 from lakequeue import LakeQueue, QueueClientError
 from lakequeue.cli import app
 from lakequeue.storage.store_failures import first_line
@@ -103,7 +104,7 @@ CALLS: dict[str, Callable[[LakeQueue], object]] = {
     "create": lambda lq: lq.create_queue("orders"),
     "list": lambda lq: lq.list_queues(),
     # delta-rs reports in its own way
-    "open": lambda lq: DeltaTable(f"{lq.root}/queues", storage_options=lq._runtime.engine.store.delta_options),
+    "open": lambda lq: DeltaTable(f"{lq.root}/queues", storage_options=engine_of(lq).store.delta_options),
 }
 
 

@@ -28,6 +28,7 @@ from benchmarks.object_store import CONTROL, FAULTS, Counted, Environ, environme
 from concurrency.consumed import LONG, Story, beginning, consumed_through_everything
 from concurrency.harness import check_log
 from concurrency.processes import SOAK_SECONDS, Summary, Workers, anchor, judge
+from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.manifests import Manifest, WaitingFile
@@ -118,7 +119,7 @@ def test_a_claim_and_a_delete_whose_requests_failed_count_once(server: Counted, 
 @pytest.mark.objectstore
 @pytest.mark.spec("ERR-2")
 def test_a_commit_that_may_still_land_is_no_refusal(server: Counted, queue: Queue) -> None:
-    hasty = LakeQueue(queue._runtime.root.path, engine="point", storage_options={"timeout": "1s"}).queue("orders")
+    hasty = LakeQueue(place_of(queue), engine="point", storage_options={"timeout": "1s"}).queue("orders")
     hasty.counts()  # opens its tables
     with failing(server, "stall", ENTRY, times=1_000, late=6), pytest.raises(QueueClientError) as caught:
         hasty.send("a")
@@ -180,7 +181,7 @@ def test_a_manifest_whose_answer_was_lost_is_known_as_ones_own(server: Counted, 
 @pytest.mark.spec("RCV-6")
 def test_a_receive_that_cannot_read_what_it_claimed_says_so_soon(server: Counted, queue: Queue) -> None:
     queue.send_batch([SendEntry(body=str(number)) for number in range(10)])
-    hasty = LakeQueue(queue._runtime.root.path, engine="point", storage_options={"timeout": "1s"}).queue("orders")
+    hasty = LakeQueue(place_of(queue), engine="point", storage_options={"timeout": "1s"}).queue("orders")
     began = time.monotonic()
     refusing = failing(server, "late", r"messages/.*\.parquet", times=1_000, method="GET")
     with refusing, pytest.raises(QueueClientError) as caught:

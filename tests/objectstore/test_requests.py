@@ -16,6 +16,7 @@ from benchmarks.store import COUNTING, CREATING, REQUESTS
 
 from concurrency.harness import apart
 from conformance.harness import Call
+from insides import engine_of, shard_of
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SystemClock
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import commit
@@ -65,7 +66,7 @@ def counted(store: Counted, queue: Queue) -> dict[str, int]:
 def aged(lq: LakeQueue, local: Path, version: int) -> Queue:
     """A queue whose logs have this version, made on a disk, which is quicker: with checkpoints, and trimmed."""
     made = LakeQueue(str(local), engine="point").create_queue("orders")
-    shard, number = made._runtime.shards[0], count(1)
+    shard, number = shard_of(made), count(1)
 
     def commit_nothing(table: Table) -> None:
         assert commit(table, {}, lambda token: table.add([], {"number": next(number)}, token))
@@ -77,7 +78,7 @@ def aged(lq: LakeQueue, local: Path, version: int) -> Queue:
         for table in tables:
             for _ in range(min(30, version - 5 - table().version)):
                 commit_nothing(table())
-    folder, files = lq._runtime.engine.store.folder(lq.root), [path for path in local.rglob("*") if path.is_file()]
+    folder, files = engine_of(lq).store.folder(lq.root), [path for path in local.rglob("*") if path.is_file()]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda path: folder.write(str(path.relative_to(local)), path.read_bytes()), files))
     return lq.queue("orders")
@@ -89,7 +90,7 @@ def test_single_operations_make_few_requests_at_any_age_of_the_log(
 ) -> None:
     monkeypatch.setattr("lakequeue.storage.engines.log_trimming.READING", 0)
     here = aged(lq, tmp_path / "root", version)
-    log = lq._runtime.engine.store.folder(receipts_path(lq.root, here.key, 0))
+    log = engine_of(lq).store.folder(receipts_path(lq.root, here.key, 0))
     assert log.exists(entry_name(1)) == (version < 200)
     there = apart(lq.root, SystemClock(), 1)[0].queue("orders")
     for queue in here, there, here:  # to version 990 and something: there is a checkpoint at 1,000

@@ -10,8 +10,8 @@ import pytest
 from obstore.exceptions import AlreadyExistsError
 
 from concurrency.harness import at_once
+from insides import engine_of, forget
 from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy, SendEntry
-from lakequeue.runtime import root as roots
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import LostRace
@@ -28,8 +28,8 @@ every_server = pytest.mark.parametrize("bucket", ["s3", "azure", "gcs"], indirec
 
 def again(lake: LakeQueue) -> LakeQueue:
     """An entry that knows nothing yet, as in another process."""
-    roots.opened.clear()
-    options = lake._runtime.engine.store.options
+    forget()
+    options = engine_of(lake).store.options
     return LakeQueue(lake.root, engine="point", clock=lake._runtime.clock, storage_options=options)
 
 
@@ -152,7 +152,7 @@ def test_a_lease_settles_its_messages_at_once(lake: LakeQueue) -> None:
 
 def test_two_attempts_agree_on_one_manifest(lake: LakeQueue) -> None:
     queue = lake.create_queue("orders")
-    folder = lake._runtime.engine.store.folder(layout.tables_path(lake.root, queue.key))
+    folder = engine_of(lake).store.folder(layout.tables_path(lake.root, queue.key))
     mine, theirs = (manifests.Manifest("load", "bulk-load", version, []) for version in (1, 2))
     kept = [manifests.write_manifest(folder, each) for each in (mine, theirs)]
     assert kept[0] == kept[1] == mine
@@ -174,5 +174,5 @@ def test_a_deleted_queue_is_gone_and_its_name_can_be_used_again(lake: LakeQueue,
     assert [message.body for message in again(lake).queue("orders").receive(10)] == ["b"]
     clock.advance(24 * 3600)
     assert [summary.queue for summary in again(lake).compact() if summary.deleted] == ["orders"]
-    folder = lake._runtime.engine.store.folder(lake.root)
+    folder = engine_of(lake).store.folder(lake.root)
     assert folder.folders("q") == [new.key]

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from hostile import BODIES, conditions
 from lakequeue import LakeQueue
 from lakequeue.conditions import sandbox
+from lakequeue.entry_verbs import prepare
 from lakequeue.model.clock import SystemClock
 from lakequeue.serve import limits
 from lakequeue.serve.app import Application
@@ -344,7 +345,7 @@ def made(lake: LakeQueue) -> None:
 def fuzzed(root: Path) -> Iterator[Fuzzed]:
     clock = Forward()
     lake = LakeQueue(str(root), clock=clock)
-    lake._runtime.prepare()
+    prepare(lake)
     application = Application(lake)
     made(lake)
     application.endpoint.stop()  # nobody waits for messages

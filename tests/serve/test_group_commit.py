@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from insides import shard_of
 from lakequeue import SendEntry
 from lakequeue.errors import QueueClientError
 from serve.serving import PATIENCE, Running, wait_until
@@ -82,7 +83,7 @@ def test_what_is_refused_of_one_client_concerns_no_other_in_its_group(
             entries[1]["Id"] = "0"
         return client.send_message_batch(QueueUrl=url, Entries=entries)
 
-    with held(queue._runtime.shards[0]._sending) as (sizes, first, free), ThreadPoolExecutor(CLIENTS) as threads:
+    with held(shard_of(queue)._sending) as (sizes, first, free), ThreadPoolExecutor(CLIENTS) as threads:
         sent = [threads.submit(send, 0)]
         assert first.wait(PATIENCE)
         sent += [threads.submit(send if number < 8 else send_batch, number) for number in range(1, CLIENTS)]
@@ -111,7 +112,7 @@ def test_deletes_of_a_group_have_answers_of_their_own(
     queue = server.lake.queue(url.rpartition("/")[2])
     queue.send_batch([SendEntry("x") for _ in range(10)])
     handles = [message.receipt_handle for message in queue.receive(10)]
-    with held(queue._runtime.shards[0]._commanding) as (_, first, free), ThreadPoolExecutor(CLIENTS) as threads:
+    with held(shard_of(queue)._commanding) as (_, first, free), ThreadPoolExecutor(CLIENTS) as threads:
         calls = [threads.submit(client.delete_message, QueueUrl=url, ReceiptHandle=handles[0])]
         assert first.wait(PATIENCE)
         deletes = [*handles[1:6], handles[1], "nonsense"]

@@ -21,6 +21,7 @@ import attrs
 import pyarrow as pa
 import pytest
 
+from insides import shard_of
 from lakequeue import LakeQueue, Queue
 from lakequeue.serve import app
 from lakequeue.serve.app import Application
@@ -128,7 +129,7 @@ def test_a_client_that_hangs_up_takes_no_message_with_it(harness: Harness) -> No
 
 def hung_up_while_claiming(harness: Harness, queue: Queue, **given: Any) -> None:
     """A receive whose client is gone when the claim comes to its end."""
-    ledger = queue._runtime.shards[0]._ledger_lock
+    ledger = shard_of(queue)._ledger_lock
     with ledger:
         with harness.hanging_up(**given):
             pass

@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from concurrency.harness import apart
 from lakequeue import LakeQueue, SendEntry
+from lakequeue.entry_verbs import prepare
 from lakequeue.model.log_lines import JsonLines
 from lakequeue.runtime.root import Root
 from lakequeue.serve import metrics as metrics_module
@@ -118,7 +119,7 @@ def ask(lake: Slow, answer: Callable[[Request], Awaitable[Response]], when_close
             while when_closed((await http.get("/")).text):
                 pass
 
-    lake._runtime.prepare()
+    prepare(lake)
     try:
         asyncio.run(asyncio.wait_for(asking(), PATIENCE))
     finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from insides import shard_of
 from lakequeue import LakeQueue
 from serve.serving import PATIENCE, Client, ServerProcess, client_of, headers, serving, wait_until
 
@@ -48,7 +49,7 @@ def test_requests_under_way_are_finished_and_no_new_ones_begin(tmp_path: Path) -
     ):
         orders = client("CreateQueue", QueueName="orders")["QueueUrl"]
         queue = lake.queue("orders")
-        with queue._runtime.shards[0].holding_sends():
+        with shard_of(queue).holding_sends():
             sent = pool.submit(client.post, "SendMessage", QueueUrl=orders, MessageBody="A")
             wait_until(lambda: metric(other, "requests_in_progress") == 2, "the send")
             server.stop()

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from insides import engine_of
 from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
 from lakequeue.storage.stores import Store
 
@@ -16,7 +17,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIA-nobody", "AWS_SECRET_ACCESS_KEY": "s3cr3t-val
 def test_options_never_show(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     lq = LakeQueue("s3://lake/a", storage_options=KEYS)
-    shown = repr(lq) + str(lq) + repr(lq._runtime.engine.store) + repr(vars(lq)) + caplog.text
+    shown = repr(lq) + str(lq) + repr(engine_of(lq).store) + repr(vars(lq)) + caplog.text
     assert "s3cr3t" not in shown and "AKIA" not in shown
     assert lq.root in shown
 
