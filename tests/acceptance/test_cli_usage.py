@@ -524,7 +524,9 @@ def test_lines_go_to_standard_output_while_a_terminal_shows_progress(
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["compact.py", "--once"], "/nowhere/at/all does not exist"),
+        (["compact.py", "--once"], "error: /nowhere/at/all does not exist; creating a queue makes it"),
+        (["compact.py", "--every", "5"], "error: /nowhere/at/all does not exist; creating a queue makes it"),
+        (["compact.py"], "either --once or --every"),
         (["compact.py", "--every", "0.5s"], "0.5s is too short; the least is 1 s"),
         (["produce_stream.py", "--every", "soon"], "'soon' is not a duration; write seconds, or 90s"),
         (["consume_batch.py", "--visibility-timeout", "5x"], "'5x' is not a duration"),

@@ -106,18 +106,6 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": package, "PYSPARK_PYTHON": sys.executable, "COLUMNS": "160"}
 
 
-def test_the_job_explains_itself_and_refuses_in_one_line(root):
-    told = subprocess.run(job(root, "--help"), capture_output=True, text=True, env=environment())
-    assert told.returncode == 0
-    assert all(option in told.stdout for option in ("--root", "--queue", "--once", "--every"))
-    for more in (["--once"], ["--every", "5"]):
-        refused = subprocess.run(job(root, *more), capture_output=True, text=True, env=environment())
-        assert refused.returncode == 1
-        assert refused.stderr == f"error: {root} does not exist; creating a queue makes it\n"
-    neither = subprocess.run(job(root), capture_output=True, text=True, env=environment())
-    assert neither.returncode == 2 and "either --once or --every" in neither.stderr
-
-
 @pytest.mark.cluster
 @pytest.mark.spark
 def test_spark_submit_makes_one_pass(root):

@@ -65,13 +65,16 @@ def bodies(root: str, name: str = "orders") -> list[str]:
 # --- without Spark
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", [*JOBS, "compact"])
 def test_a_job_explains_itself(name: str, run: Run) -> None:
     told = run(name, "--help")
     assert told.status == 0
-    assert all(option in told.out for option in ("--root", "--queue", "Exit codes"))
-    own = {"produce": ("--format", "--path", "--body-column"), "consume": ("--handler", "--output")}
-    assert all(option in told.out for option in own[name.partition("_")[0]])
+    own = {
+        "produce": ("Exit codes", "--format", "--path", "--body-column"),
+        "consume": ("Exit codes", "--handler", "--output"),
+        "compact": ("--once", "--every"),
+    }
+    assert all(option in told.out for option in ("--root", "--queue", *own[name.partition("_")[0]]))
 
 
 def test_what_is_wrong_is_told_in_one_line_before_spark_starts(

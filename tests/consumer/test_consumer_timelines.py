@@ -47,16 +47,6 @@ def test_the_handler_of_45_seconds(harness: Harness) -> None:
     assert harness.other.counts().in_flight == 0
 
 
-@pytest.mark.spec("HBN-7", "HBN-10")
-@pytest.mark.parametrize(("handler", "at"), [(90, [25, 50, 75]), (20, []), (25, []), (50, [25])])
-def test_handlers_of_other_lengths(harness: Harness, handler: float, at: list[float]) -> None:
-    harness.send("A")
-    with harness.running(harness.consumer(sleeper(handler), concurrency=1)):
-        harness.clock.advance(200)
-    assert harness.queue.changes() == [(when, 30) for when in at]
-    assert harness.queue.deletes() == [(handler, "A")]
-
-
 @pytest.mark.spec("HNS-7", "HNS-15", "EXM-7", "HNS-21")
 def test_the_worked_sequence_of_computed_renewal(make: Callable[..., Harness]) -> None:
     harness = make(visibility_timeout=30)
@@ -229,17 +219,6 @@ def test_no_receipt_is_extended_beyond_twelve_hours(harness: Harness) -> None:
     assert harness.queue.changes("A")[:2] == [(19_995, 20_000), (39_990, 3_210)]
 
 
-@pytest.mark.spec("HNS-18")
-def test_computed_renewal_is_cut_at_twelve_hours(make: Callable[..., Harness]) -> None:
-    harness = make(visibility_timeout=43_200)
-    harness.send("A")
-    policy = ComputedRenewal(max_auto_renewal_duration=43_200)
-    with harness.running(harness.consumer(sleeper(43_300), concurrency=1, renewal=policy)) as running:
-        harness.clock.advance(43_250)
-        assert harness.queue.changes() == [(43_190, 10)]
-    assert running.error is None
-
-
 @pytest.mark.spec("HBN-22")
 def test_a_commit_that_comes_after_the_computed_end_is_tried_with_a_second_less(harness: Harness) -> None:
     """The twelve hours are judged when the change is committed, which is later than when it was decided."""
@@ -303,12 +282,3 @@ def test_a_clock_that_is_behind_the_queues_extends_by_its_own(harness: Harness) 
     with harness.running(harness.consumer(sleeper(40), concurrency=1)):
         harness.clock.advance(41)
     assert harness.queue.changes() == [(25, 30)]  # others, whose clocks are right, would take it at 30 of this one
-
-
-@pytest.mark.spec("HBN-8")
-def test_the_heartbeats_interval_may_be_a_fraction(harness: Harness) -> None:
-    harness.send("A")
-    policy = HeartbeatRenewal(visibility_timeout=2, extension_threshold=0.9, heartbeat_interval=0.5)
-    with harness.running(harness.consumer(sleeper(4), concurrency=1, renewal=policy)):
-        harness.clock.advance(5)
-    assert harness.queue.changes() == [(1.5, 2), (3, 2)]

@@ -51,7 +51,7 @@ def test_ten_minutes_of_processes_that_are_stopped_and_killed(workers: Workers) 
 
 @pytest.mark.spec("SND-17", "DEL-2")
 def test_a_server_keeps_what_it_said_though_it_is_killed(s3_root: str, tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "root", s3_root) as server:
+    with ServerProcess(tmp_path / "root", uri=s3_root) as server:
         client = sqs(server.url)
         url = client.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
         sent = [client.send_message(QueueUrl=url, MessageBody=body)["MessageId"] for body in "abc"]
@@ -71,7 +71,7 @@ def test_the_console_shows_a_queue_on_s3(s3_root: str, tmp_path: Path) -> None:
     queue.send("a")
     queue.send("b")
     queue.delete(queue.receive()[0].receipt_handle)
-    with ServerProcess(tmp_path / "root", s3_root) as server, httpx.Client(trust_env=False) as http:
+    with ServerProcess(tmp_path / "root", uri=s3_root) as server, httpx.Client(trust_env=False) as http:
 
         def get(path: str) -> Any:
             answer = http.get(f"{server.url}/{path}")
