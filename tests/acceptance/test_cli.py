@@ -23,11 +23,6 @@ HANDLE = "0123456789abcdef-01234567-0-0-" + "0" * 32 + "-" + "0" * 32
 
 
 @pytest.fixture
-def root(tmp_path):
-    return str(tmp_path / "root")
-
-
-@pytest.fixture
 def run(root):
     """Runs a command in this process; text goes in as standard input."""
 

@@ -19,11 +19,6 @@ TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> str:
-    return str(tmp_path / "root")
-
-
-@pytest.fixture
 def run(root: str) -> Run:
     def command(*args: object, input: str | None = None) -> Any:
         return CliRunner(env={"LAKEQUEUE_ROOT": root}).invoke(app, [*map(str, args)], input=input)

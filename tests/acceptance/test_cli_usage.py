@@ -31,11 +31,6 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> str:
-    return str(tmp_path / "root")
-
-
-@pytest.fixture
 def run(root: str) -> Run:
     def command(*args: str, input: str | None = None, env: dict[str, str] | None = None) -> Any:
         return CliRunner(env={"LAKEQUEUE_ROOT": root} | (env or {})).invoke(app, [*args], input=input)

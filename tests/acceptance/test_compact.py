@@ -24,11 +24,6 @@ PROJECT = Path(__file__).parents[2]
 JOB = PROJECT / "jobs" / "compact.py"
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return str(tmp_path / "root")
-
-
 def run(root: str, *args: str, json: bool = False):
     options = ["--root", root, *(["--json"] if json else [])]
     return CliRunner(env={"LAKEQUEUE_ROOT": None}).invoke(app, [*options, "compact", *args])

@@ -28,11 +28,6 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> str:
-    return str(tmp_path / "root")
-
-
-@pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Runs a job in this process, in a session that is there."""
     handlers = {name: signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -12,18 +11,11 @@ from insides import shard_of
 from lakequeue import Consumer, DeadLetterReason, LakeQueue, Outcome, Queue, RedrivePolicy
 from lakequeue.errors import InvalidOptions
 from lakequeue.model.failures import parse_reason
-from lakequeue.operations import relations
-from lakequeue.testing import ManualClock
 
 
 class Broken(Exception):
     def __str__(self) -> str:
         raise RuntimeError
-
-
-@pytest.fixture
-def lq(tmp_path: Path) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=ManualClock())
 
 
 def pair(lq: LakeQueue, ending: str = "", receives: int = 1) -> tuple[Queue, Queue]:
@@ -68,9 +60,7 @@ def test_a_dead_letter_tells_its_last_error(lq: LakeQueue, ending: str, at_once:
     assert reason.at == began
     assert "no such customer" not in str(received.attributes)  # clients of SQS see what they know
     assert dead.peek("dead_letter_reason->>'$.error' = 'ValueError'") == dead.peek()
-    shown = relations.relations(lq._runtime, None, None)["messages"].to_batches(
-        columns=["queue", "dead_letter_reason"]
-    )
+    shown = lq.arrow_views()["messages"].to_batches(columns=["queue", "dead_letter_reason"])
     told = {row["queue"]: row["dead_letter_reason"] for batch in shown for row in batch.to_pylist()}
     assert told == {orders.name: None, dead.name: reason.json()}
 
@@ -148,7 +138,7 @@ def test_a_redrive_and_an_erasure_clear_the_reason(lq: LakeQueue) -> None:
     [letter] = dead.peek()
     assert letter.dead_letter_reason is not None
     dead.erase(letter.message_id)
-    shown = relations.relations(lq._runtime, None, None)["messages"].to_batches(
+    shown = lq.arrow_views()["messages"].to_batches(
         columns=["body", "dead_letter_reason"], filter=pc.field("queue") == "dead"
     )
     rows = [row for batch in shown for row in batch.to_pylist()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,39 +9,26 @@ from deltalake import DeltaTable
 
 from insides import shard_of
 from lakequeue import Consumer, Context, InvalidParameterValue, LakeQueue, Message, Queue
-from lakequeue.operations import relations
 from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lake(tmp_path: Path, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(str(tmp_path / "root"), clock=clock)
 
 
 def who(queue: Queue, where: str | None = None) -> list[str | None]:
     return [message.consumer for message in queue.peek(where)]
 
 
-def told(lake: LakeQueue) -> list[dict[str, Any]]:
+def told(lq: LakeQueue) -> list[dict[str, Any]]:
     """What SQL shows of all messages."""
-    shown = relations.relations(lake._runtime, None, None)["messages"].to_batches(
-        columns=["queue", "body", "consumer", "dead_letter_reason"]
-    )
+    shown = lq.arrow_views()["messages"].to_batches(columns=["queue", "body", "consumer", "dead_letter_reason"])
     return sorted((row for batch in shown for row in batch.to_pylist()), key=lambda row: row["body"])
 
 
-def sql(lake: LakeQueue) -> list[str | None]:
-    return [row["consumer"] for row in told(lake)]
+def sql(lq: LakeQueue) -> list[str | None]:
+    return [row["consumer"] for row in told(lq)]
 
 
-def test_a_receive_may_say_who_has_the_messages(lake: LakeQueue, clock: ManualClock):
-    queue = lake.create_queue("orders", visibility_timeout=30)
+def test_a_receive_may_say_who_has_the_messages(lq: LakeQueue, clock: ManualClock):
+    queue = lq.create_queue("orders", visibility_timeout=30)
     for body in "abc":
         queue.send(body)
     name = 'worker "7"\u2028é'
@@ -50,29 +36,29 @@ def test_a_receive_may_say_who_has_the_messages(lake: LakeQueue, clock: ManualCl
     queue.receive()
     assert who(queue) == [name, None, None]
     assert who(queue, "consumer LIKE 'worker%'") == [name]
-    assert sql(lake) == [name, None, None]
-    assert who(LakeQueue(lake.root, clock=clock).queue("orders")) == [name, None, None]
+    assert sql(lq) == [name, None, None]
+    assert who(LakeQueue(lq.root, clock=clock).queue("orders")) == [name, None, None]
     clock.advance(30)
     assert who(queue) == [None, None, None], "who let it time out has it no more"
-    assert sql(lake) == [None, None, None]
+    assert sql(lq) == [None, None, None]
     [again, _, _] = queue.receive(3, consumer="other")
     assert who(queue) == ["other"] * 3
     queue.change_visibility(again, 0)
     assert who(queue) == [None, "other", "other"]
 
 
-def test_who_gives_no_name_stores_nothing(lake: LakeQueue):
-    queue = lake.create_queue("orders")
+def test_who_gives_no_name_stores_nothing(lq: LakeQueue):
+    queue = lq.create_queue("orders")
     queue.send("a")
     queue.receive()
     [run] = shard_of(queue).query(lambda machine: machine.runs)
     assert run.attempt_id is None
-    rows = DeltaTable(layout.receipts_path(lake.root, queue.key, 0)).to_pyarrow_table().to_pylist()
+    rows = DeltaTable(layout.receipts_path(lq.root, queue.key, 0)).to_pyarrow_table().to_pylist()
     assert [row["run"]["attempt_id"] for row in rows if row["run"]] == [None]
 
 
-def test_an_attempt_leaves_no_room_for_a_name(lake: LakeQueue):
-    queue = lake.create_queue("orders.fifo", fifo=True)
+def test_an_attempt_leaves_no_room_for_a_name(lq: LakeQueue):
+    queue = lq.create_queue("orders.fifo", fifo=True)
     queue.send("a", group_id="g", dedup_id="1")
     first = queue.receive(attempt_id="x", consumer="worker")
     assert who(queue) == [None]
@@ -83,20 +69,20 @@ def test_an_attempt_leaves_no_room_for_a_name(lake: LakeQueue):
 
 
 @pytest.mark.spec("DLQ-4")
-def test_a_name_is_no_reason_of_a_dead_letter(lake: LakeQueue, clock: ManualClock):
-    dead = lake.create_queue("dead")
+def test_a_name_is_no_reason_of_a_dead_letter(lq: LakeQueue, clock: ManualClock):
+    dead = lq.create_queue("dead")
     policy = {"deadLetterTargetArn": "dead", "maxReceiveCount": 1}
-    queue = lake.create_queue("orders", visibility_timeout=5, redrive_policy=policy)
+    queue = lq.create_queue("orders", visibility_timeout=5, redrive_policy=policy)
     queue.send("a")
     queue.receive(consumer="killed")
     clock.advance(5)
     queue.receive(consumer="next")
     assert [message.dead_letter_reason for message in dead.peek()] == [None] and who(dead) == [None]
-    assert [row["dead_letter_reason"] for row in told(lake) if row["queue"] == "dead"] == [None]
+    assert [row["dead_letter_reason"] for row in told(lq) if row["queue"] == "dead"] == [None]
 
 
-def test_a_consumer_with_a_name_shows_what_it_has(lake: LakeQueue):
-    queue = lake.create_queue("orders")
+def test_a_consumer_with_a_name_shows_what_it_has(lq: LakeQueue):
+    queue = lq.create_queue("orders")
     for body in "abc":
         queue.send(body)
     seen: list[list[str | None]] = []
@@ -117,8 +103,8 @@ def test_a_consumer_with_a_name_shows_what_it_has(lake: LakeQueue):
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101, 7])
-def test_a_name_has_limits(lake: LakeQueue, name: str):
-    queue = lake.create_queue("orders")
+def test_a_name_has_limits(lq: LakeQueue, name: str):
+    queue = lq.create_queue("orders")
     queue.send("a")
     with pytest.raises(InvalidParameterValue, match="consumer"):
         queue.receive(consumer=name)
